@@ -24,9 +24,11 @@ from .wording import near
 
 COMMANDS: Final[dict[str, str]] = {
     "run": "Consume topics with a handler: supervisor, workers and Spark loader.",
+    "doctor": "Look at everything that run needs: cluster, handler, table, machine.",
     "broker": "Run the embedded name server and broker.",
     "status": "Show how a running supervisor is doing.",
     "top": "Watch a running supervisor, live.",
+    "why-lag": "Show what holds the offsets of a running supervisor: message, worker, rule.",
     "stacks": "Show what every process of a running supervisor is doing.",
     "pause": "Let a running supervisor pull nothing for a while.",
     "resume": "End a pause.",
@@ -68,8 +70,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f".commands.{cmd_name}", __package__)
-        command = getattr(module, cmd_name)
+        module = importlib.import_module(f".commands.{cmd_name.replace('-', '_')}", __package__)
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command), f"cli/commands/{cmd_name}.py has no click command {cmd_name}"
         return command
 

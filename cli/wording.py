@@ -62,13 +62,19 @@ def no_such_group(group: str, known: Iterable[str]) -> UnknownNameError:
 def near(name: str, names: Iterable[str]) -> str:
     """`: did you mean x?`, else `; there are a, b`, else nothing."""
     listed = sorted(names)
-    close = difflib.get_close_matches(name, listed, 3)
+    close = close_names(name, listed)
     if close:
-        return f": did you mean {' or '.join(close)}?"
+        return close
     if not listed:
         return ""
     more = f" and {len(listed) - SHOWN_MAX} more" if len(listed) > SHOWN_MAX else ""
     return f"; there are {', '.join(listed[:SHOWN_MAX])}{more}"
+
+
+def close_names(name: str, names: Iterable[str]) -> str:
+    """`: did you mean x?`, or nothing."""
+    close = difflib.get_close_matches(name, sorted(names), 3)
+    return f": did you mean {' or '.join(close)}?" if close else ""
 
 
 def _refused(error: BrokerError) -> str:

@@ -25,7 +25,7 @@ def check_installed(
     installed = installed or installed_version
     if format_ in ("delta", "deltalake") and not installed("deltalake"):
         raise UsageError(f"spark.format = {format_} needs the deltalake package: pip install 'rocketcrew[delta]'")
-    if format_ in _WITHOUT_SPARK.values():
+    if not needs_spark(format_):
         return
     extra = "delta-spark" if format_ == "delta" else "spark"
     if not installed("pyspark"):
@@ -35,6 +35,11 @@ def check_installed(
                          f" 'rocketcrew[{extra}]'{instead}")  # fmt: skip
     if format_ == "delta" and not delta_jars and not master.startswith("sc://"):  # such a server has jars of its own
         delta_package(installed("pyspark"))
+
+
+def needs_spark(format_: str) -> bool:
+    """Whether Spark, and so Java, writes that format."""
+    return format_ not in _WITHOUT_SPARK.values()
 
 
 def check_pyspark(what: str, installed: Callable[[str], str] | None = None) -> None:

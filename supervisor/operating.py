@@ -223,7 +223,12 @@ class Operator:
         self._logging = self._loop.create_task(self._log_stacks())
 
     async def _log_stacks(self) -> None:
-        found: list[ProcessStack] = await self._stacks()
+        try:
+            found: list[ProcessStack] = await self._stacks()
+        except Exception:
+            log.exception("stacks_not_logged")
+            self._core.unexpected_error()
+            return
         for each in found:
             log.info("stack", of=each.process, name=each.name, of_pid=each.pid, running=each.running and str(each.running),
                      stack=each.text, **({"note": each.note} if each.note else {}))  # fmt: skip

@@ -44,6 +44,7 @@ from .core import actions as act
 from .core import events as ev
 from .core.checks import check_consumer, subscriptions
 from .core.decisions import Core
+from .core.holding import holding
 from .core.journal import Entry
 from .core.pauses import StopSignals, StopWish
 from .core.slab import SLAB_BYTES_MIN, Slab
@@ -246,6 +247,7 @@ class Supervisor:
         )  # fmt: skip
         self._commands: dict[str, Command] = {
             "status": lambda _: self.picture(),
+            "holding": self._asked_what_holds,
             "stop": self._asked_to_stop,
             "subscribe": self._asked_to_subscribe,
             "unsubscribe": self._asked_to_unsubscribe,
@@ -402,6 +404,16 @@ class Supervisor:
         log.warning("stopping_quickly")
         self._forced.set()
         self._stop_asked.set()
+
+    async def _asked_what_holds(self, _request: Any) -> dict[str, Any]:
+        stacks = await self.stacks()
+        return {
+            "group": self.core.state.config.group,
+            "queues": holding(self.core.state),
+            "popped": self.picture()["popped"],
+            "paused": sorted(self.core.state.paused),
+            "processes": [each.as_dict() for each in stacks if each.process == "worker"],
+        }
 
     def _asked_to_stop(self, request: Any) -> dict[str, Any]:
         if request.get("quick"):

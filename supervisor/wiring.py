@@ -143,7 +143,12 @@ def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
 
 def table_spec(settings: Settings, slot: Slot) -> TableSpec:
     """The table as it is now, which workers that start compare their columns with."""
-    target = where(settings.spark, slot.table)
+    return table_at(settings, slot.table)
+
+
+def table_at(settings: Settings, folder: Path) -> TableSpec:
+    """As `table_spec`; `folder` is the group's own table, where no other is named."""
+    target = where(settings.spark, folder)
     known = settings.results.enabled and settings.spark.format in FOLDER_FORMATS
     return TableSpec(target, table_columns(Path(target)) if known else (), settings.spark.partition_by)
 

@@ -50,7 +50,7 @@ from ..workers.ddl import as_schema
 from ..workers.failures import reconsume_limit
 from ..workers.inferring import INFER, Inferring, declared_columns
 from ..workers.link import Transport, WorkerLink, link_pair
-from ..workers.loading import HandlerLoadError, describe, find, import_module, refusal
+from ..workers.loading import HandlerLoadError, describe, find, import_module, ready
 from ..workers.main import consume_hooks, run_hook
 from ..workers.message import Message
 from ..workers.packets import QueueInfo
@@ -540,10 +540,7 @@ def _load(given: Target) -> Handler:
         handler = find(describe(given if ":" in given else handlers_of(import_module(given))))
     else:
         handler = handler_of(given)
-    wrong = refusal(handler)
-    if wrong is not None:
-        raise HandlerLoadError(wrong)
-    return copy.copy(handler)
+    return copy.copy(ready(handler))
 
 
 def _order_of(handler: Handler) -> HandlerOrder:

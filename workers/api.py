@@ -7,9 +7,10 @@
         tree = ast.parse(message.body)
         return {"module": message.keys, "functions": sum(isinstance(node, ast.FunctionDef) for node in ast.walk(tree))}
 
-A plain function does as well; the decorator adds a schema, batches and hooks. A handler gets one `Message` and returns
-None (done, no rows), one row, an iterable of rows (a generator too), or a pyarrow RecordBatch or Table. A row is a dict or
-a dataclass instance. Raising anything, or returning a `Retry` or another exception, means: consume this message later.
+A plain function does as well; the decorator adds a schema, batches and hooks. A handler gets one `Message`, or its body as
+what its parameter is annotated with (bodies.py), and returns None (done, no rows), one row, an iterable of rows (a generator
+too), or a pyarrow RecordBatch or Table. A row is a dict or a dataclass instance. Raising anything, or returning a `Retry` or
+another exception, means: consume this message later.
 
 A batch handler (`batch=True`) gets a list of at most `consume_message_batch_max_size` messages and returns None (all
 done), a list with one such result per message, or a `BatchResult`.
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 
 from ..conf.formats import DELAY_LEVEL_MAX
-from ..remoting.errors import UsageError
+from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL, parse_filter
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ Key = str | Callable[[Any], object] | None
 """Name of a property, or a function of the message."""
 
 ORDERS: Final = ("concurrent", "queue", "key")
+
+BODY_ERRORS: Final = ("retry", "dead_letter")
 
 TIME_LIMIT_MAX_S: Final = 7 * 24 * 3600
 ACK_ALL: Final = None
@@ -61,6 +64,18 @@ class Retry(Exception):
 
     def __str__(self) -> str:
         return self.reason or "the handler asked for a retry"
+
+
+class BodyError(RocketcrewError):
+    """The body does not fit what the handler's signature asks for (bodies.py); the text has the field and the reason.
+
+    The message is consumed later as any that failed, or with `body_errors="dead_letter"` goes to the dead letters at once
+    (`delay_level` -1).
+    """
+
+    def __init__(self, reason: str, delay_level: int = 0) -> None:
+        super().__init__(reason)
+        self.delay_level = delay_level
 
 
 class SoftTimeLimitExceeded(Exception):
@@ -190,6 +205,7 @@ class Handler:
         auto_commit: bool = True,
         topic: str | None = None,
         tags: str | None = None,
+        body_errors: str = "retry",
     ) -> None:
         if not callable(function):
             raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
@@ -197,10 +213,19 @@ class Handler:
             raise UsageError(f"handler: filter={filter!r} cannot be called; give a function that takes one message")
         _check_limits(soft_time_limit, hard_time_limit)
         _check_order(order, key, auto_commit=auto_commit)
+        if body_errors not in BODY_ERRORS:
+            raise UsageError(
+                f"handler: body_errors={body_errors!r} is unknown; use {', '.join(map(repr, BODY_ERRORS))}"
+            )
+        self.body_errors = body_errors
         self.subscriptions = _subscriptions(topic, tags)
         """What it consumes, as `consumer.topics` has it; empty = what the configuration says."""
         self.parts: tuple[Handler, ...] = ()
         """The handlers that it is made of (routing.py); none for the usual one."""
+        self.body_plan: tuple[object, ...] = ()
+        """How it wants its bodies (one bodies.Plan, or None), where that was found out before it was shipped."""
+        self.divides = False
+        """A batch of messages does not reach one function as a whole: it is shared out, or some of it is left out."""
         self.soft_time_limit = soft_time_limit
         self.hard_time_limit = hard_time_limit
         self.function = function
@@ -249,6 +274,7 @@ def handler(
     auto_commit: bool = True,
     topic: str | None = None,
     tags: str | None = None,
+    body_errors: str = "retry",
 ) -> Callable[[Callable[..., Any]], Handler]: ...
 def handler(
     function: Callable[..., Any] | None = None,
@@ -267,6 +293,7 @@ def handler(
     auto_commit: bool = True,
     topic: str | None = None,
     tags: str | None = None,
+    body_errors: str = "retry",
 ) -> Handler | Callable[[Callable[..., Any]], Handler]:
     """Decorate a handler, bare or with arguments.
 
@@ -295,7 +322,7 @@ def handler(
         return Handler(
             target, schema=schema, batch=batch, filter=filter, setup=setup, teardown=teardown,
             soft_time_limit=soft_time_limit, hard_time_limit=hard_time_limit, hooks=hooks, order=order, key=key,
-            auto_commit=auto_commit, topic=topic, tags=tags,
+            auto_commit=auto_commit, topic=topic, tags=tags, body_errors=body_errors,
         )  # fmt: skip
 
     return decorate if function is None else decorate(function)

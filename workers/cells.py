@@ -109,6 +109,7 @@ class CellFile:
         """Open or create; existing cells are kept (a dead run's may still be wanted). `slots` >= 1."""
         if slots < 1:
             raise UsageError(f"cell file {path}: {slots} slots, at least 1 is needed")
+        self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.pread(self._fd, 8, 0) != MAGIC.to_bytes(8, "little"):
             os.ftruncate(self._fd, 0)  # new, or of another layout: there is nothing to be read in it

@@ -10,6 +10,7 @@ The current directory counts as importable, as with gunicorn. Errors carry the u
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import inspect
@@ -25,7 +26,8 @@ import dill
 
 from ..remoting.errors import UsageError
 from .api import Handler
-from .routing import handler_of, listed, same_topics
+from .bodies import plan_of, typed
+from .routing import check_order, combine, handler_of, listed, same_topics
 from .user_errors import describe_error, user_traceback
 
 
@@ -76,7 +78,11 @@ def describe(target: object) -> HandlerSpec:
         return HandlerSpec(path, import_path=path, subscriptions=handler.subscriptions)
     try:
         # recurse: the globals that the function refers to travel with it, not the whole of __main__.
-        pickled = dill.dumps(list(handler.parts) or handler, recurse=True)
+        # Names that only annotations refer to do not, so what these mean is found out here.
+        parts = [copy.copy(part) for part in handler.parts or (handler,)]
+        for part in parts:
+            part.body_plan = (plan_of(part),)
+        pickled = dill.dumps(parts, recurse=True)
         return HandlerSpec(handler.name, pickled=pickled, subscriptions=handler.subscriptions)
     except Exception as error:
         raise UsageError(
@@ -117,16 +123,28 @@ def search_path() -> list[str]:
 def load(spec: HandlerSpec) -> Handler:
     """Import or unpickle the handler. Raises HandlerLoadError, also for one that cannot take a message, or names other topics
     than those that are subscribed."""
-    handler = find(spec)
-    wrong = refusal(handler)
-    if wrong is not None:
-        raise HandlerLoadError(wrong)
+    handler = ready(find(spec))
     if spec.subscriptions is not None and not same_topics(spec.subscriptions, handler.subscriptions):
         raise HandlerLoadError(
             f"handler {spec.name} takes {listed(handler.subscriptions)} now, and the member started with"
             f" {listed(spec.subscriptions)}: stop it and start it again to consume other topics"
         )
     return handler
+
+
+def ready(handler: Handler) -> Handler:
+    """The handler as a function of messages: itself, unless it wants bodies decoded. Raises HandlerLoadError for one that
+    cannot take what it would get."""
+    wrong = refusal(handler)
+    if wrong is not None:
+        raise HandlerLoadError(wrong)
+    try:
+        parts = [typed(part) for part in handler.parts or (handler,)]
+        made = handler if parts == list(handler.parts) else combine(parts)
+        check_order(made, ordered=False)
+    except UsageError as error:
+        raise HandlerLoadError(str(error)) from error
+    return made
 
 
 def find(spec: HandlerSpec) -> Handler:
@@ -201,9 +219,15 @@ def refusal(handler: Handler) -> str | None:
     for part in handler.parts:
         if (wrong := refusal(part)) is not None:
             return wrong
+    if handler.parts:
+        return None
     expected = "messages" if handler.batch else "message"
     what = "a list of messages (batch=True)" if handler.batch else "one message"
-    wrong = _misfit(handler.function, (expected,))
+    try:
+        plan = None if inspect.isclass(handler.function) else plan_of(handler)
+    except UsageError as error:
+        return str(error)
+    wrong = _misfit(handler.function, (expected, "body") if plan is not None and plan.with_message else (expected,))
     if wrong is not None:
         name = "handle" if inspect.isclass(handler.function) else _short_name(handler.function)
         return f"handler {handler.name} cannot take {what}: {wrong}. Expected is def {name}({expected})"

@@ -68,6 +68,7 @@ def combine(handlers: Sequence[Handler]) -> Handler:
     )
     combined.subscriptions = _subscriptions_of(routes)
     combined.parts = tuple(handlers)
+    combined.divides = first.batch
     return combined
 
 
@@ -230,19 +231,14 @@ def _check_together(handlers: Sequence[Handler]) -> None:
                     f"{first.name} has {name}={here!r} and {one.name} has {name}={there!r}: handlers of one group share their"
                     f" workers, so {name} must be the same for all"
                 )
-    if first.batch and first.order in ("queue", "key"):
-        raise UsageError(
-            f"{', '.join(one.name for one in handlers)}: batch=True with order={first.order!r} is for one handler only, as"
-            " messages that are shared out are not in order any more"
-        )
 
 
 def check_order(handler: Handler, *, ordered: bool) -> None:
-    """The same where the configuration asks for the order. Raises UsageError."""
-    if ordered and handler.batch and handler.parts:
+    """Raise UsageError for an order with batches that do not reach one function whole. `ordered`: so the configuration."""
+    if handler.divides and (ordered or handler.order in ("queue", "key")):
         raise UsageError(
-            f"{handler.name}: batch=True with an order (consumer.order) is for one handler only, as messages that are shared"
-            " out are not in order any more"
+            f"handler {handler.name}: batch=True with an order (order=, or consumer.order) is for one handler only that gets"
+            " messages and no decoded bodies: what is left out of a batch would be out of order"
         )
 
 

@@ -35,7 +35,7 @@ from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.stored import SYSFLAG_LOW_BYTE
-from .api import Handler, Retry, SoftTimeLimitExceeded
+from .api import BodyError, Handler, Retry, SoftTimeLimitExceeded
 from .boot import WorkerBounds
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
 from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView, Naming
@@ -552,7 +552,7 @@ class Runner:
 
 def failure_of(error: BaseException) -> Failure:
     """Why the message failed whose handler ended with this."""
-    if isinstance(error, Retry):
+    if isinstance(error, (Retry, BodyError)):
         return asked(error.delay_level, clip(str(error)))
     timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
     return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))

@@ -13,18 +13,31 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from ..remoting.errors import UsageError
 from .api import Handler
+from .boot import TableSpec
 from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, takes_one
 from .parent_death import die_with_parent
 
 CHECK_S: Final = 0.05
 STDERR_SHOWN_MAX: Final = 4_000
 """Characters of what a process printed that ended without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A handler that can be run. `columns`: of its rows, as DDL; "" where they were not asked for, or are not declared."""
+
+    spec: HandlerSpec
+    columns: str = ""
+    misfit: str = ""
+    """Why its rows do not go into the table; "" where they do."""
 
 
 def examine(target: str, timeout_ms: int, check: Callable[[], None] = lambda: None) -> HandlerSpec:
@@ -34,10 +47,24 @@ def examine(target: str, timeout_ms: int, check: Callable[[], None] = lambda: No
     message, or when the module has none or several. Raises what `check` raises, which is called again and again while the
     process runs, and when it has ended: Ctrl-C at a terminal ends that process too.
     """
+    return _examined(target, timeout_ms, check, None).spec
+
+
+def examine_rows(
+    target: str, timeout_ms: int, *, schema: str, table: TableSpec, columns_file: Path,
+    check: Callable[[], None] = lambda: None,
+) -> Examined:  # fmt: skip
+    """As `examine`, and whether the rows go into `table`; `schema` is results.schema, `columns_file` where inferred columns
+    are kept."""
+    return _examined(target, timeout_ms, check, {"schema": schema, "file": str(columns_file), **table._asdict()})
+
+
+def _examined(target: str, timeout_ms: int, check: Callable[[], None], rows: dict[str, Any] | None) -> Examined:
     if ":" in target or not all(part.isidentifier() for part in target.split(".")) or target.endswith(".py"):
         describe(target)
+    words = [str(os.getpid()), target, *([] if rows is None else [json.dumps(rows)])]
     process = subprocess.Popen(
-        [sys.executable, "-m", "rocketcrew.workers.trial_import", str(os.getpid()), target],
+        [sys.executable, "-m", "rocketcrew.workers.trial_import", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -61,7 +88,8 @@ def examine(target: str, timeout_ms: int, check: Callable[[], None] = lambda: No
     answer = json.loads(out)
     if "wrong" in answer:
         raise HandlerLoadError(answer["wrong"], answer["traceback"])
-    return replace(describe(answer["handler"]), subscriptions=tuple(answer["subscriptions"]))
+    spec = replace(describe(answer["handler"]), subscriptions=tuple(answer["subscriptions"]))
+    return Examined(spec, answer.get("columns", ""), answer.get("misfit", ""))
 
 
 def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[], None]) -> tuple[str, str]:
@@ -84,6 +112,30 @@ def look(target: str) -> dict[str, Any]:
         return {"handler": name, "subscriptions": load(describe(name)).subscriptions}
     except HandlerLoadError as error:
         return {"wrong": str(error), "traceback": error.traceback}
+
+
+def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, Any]:
+    """As `look`, with "columns" and "misfit" of a handler that can be run; `rows` is what `examine_rows` was given."""
+    answer = look(target)
+    if "wrong" in answer:
+        return answer
+    from .ddl import as_schema, to_ddl  # pyarrow takes its time to import
+    from .inferring import declared_columns
+    from .table_fit import check_fits
+
+    table = TableSpec(
+        rows["target"], tuple((name, type_) for name, type_ in rows["columns"]), tuple(rows["partition_by"])
+    )
+    try:
+        declared = declared_columns(rows["schema"], load(describe(answer["handler"])).schema, Path(rows["file"]))
+        if declared is None:
+            return answer
+        schema = as_schema(declared)
+        answer["columns"] = to_ddl(schema)
+        check_fits(schema, table, None)
+    except UsageError as error:
+        answer["misfit"] = str(error)
+    return answer
 
 
 def handlers_of(module: ModuleType) -> str:
@@ -118,11 +170,12 @@ def _is_of(module: ModuleType, value: Any) -> bool:
 
 
 def main() -> None:
-    """`python -m rocketcrew.workers.trial_import PARENT_PID TARGET`: one JSON object on stdout, and out."""
+    """`python -m rocketcrew.workers.trial_import PARENT_PID TARGET [ROWS]`: one JSON object on stdout, and out."""
     die_with_parent(int(sys.argv[1]))
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)  # what the user's module prints is no answer
-        out.write(json.dumps(look(sys.argv[2])))
+        answer = look_at_rows(sys.argv[2], json.loads(sys.argv[3])) if len(sys.argv) > 3 else look(sys.argv[2])
+        out.write(json.dumps(answer))
     os._exit(0)  # threads that the module has started are not waited for
 
 

@@ -23,7 +23,7 @@ from ..exit_codes import ForcedStopError
 from ..interrupts import Interrupts
 from ..live_line import LiveLine, Rate, progress_line, start_block
 from ..options import live_line, reread_settings, with_settings
-from ..surroundings import import_from_here, surroundings
+from ..surroundings import Surroundings, import_from_here, surroundings
 
 if TYPE_CHECKING:
     from ...supervisor.service import Summary, Supervisor
@@ -51,6 +51,8 @@ SHOW_S = 1.0
 @click.option("--embedded", is_flag=True, help="Start a broker of its own and consume from that.")
 @click.option("--engine", type=click.Choice(["workers", "spark"]), default="workers",
               help="What runs the handler: worker processes on this host (default), or a Spark cluster.")  # fmt: skip
+@click.option("--check", "check_first", is_flag=True,
+              help="First look at everything, as `rocketcrew doctor` does; start nothing when there is a fault.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077.")
 @with_settings(
     topics="consumer.topics",
@@ -64,8 +66,9 @@ SHOW_S = 1.0
 )
 @click.pass_context
 def run(
-    context: click.Context, settings: Settings, handler: str, embedded: bool, reload_on_change: bool, engine: str
-) -> None:
+    context: click.Context, settings: Settings, handler: str, embedded: bool, reload_on_change: bool, engine: str,
+    check_first: bool,
+) -> None:  # fmt: skip
     """Consume with HANDLER, a function written as package.module:function, or a module that has one handler.
 
     A module whose handlers name their topics is run with all of them, as one group; their topics are subscribed.
@@ -88,6 +91,7 @@ def run(
       rocketcrew run functions:measure -t sources -g functions --embedded
       rocketcrew run shop.orders:handle -t orders:paid -g billing -n 10.0.0.5:9876
       rocketcrew run shop -g billing -n 10.0.0.5:9876
+      rocketcrew run shop.orders:handle -c billing.toml --check
       rocketcrew run shop.orders:handle -t orders -g billing \\
           -n 10.0.0.5:9876 --engine spark --master spark://10.0.0.9:7077
     """
@@ -97,7 +101,8 @@ def run(
     import_from_here()
     spec = examine(handler, settings.workers.boot_timeout_ms, interrupts.check)
     if engine == "spark":
-        context.exit(_run_on_spark(context, settings, spec, embedded=embedded, reloads=reload_on_change))
+        options = {"embedded": embedded, "reloads": reload_on_change, "check_first": check_first}
+        context.exit(_run_on_spark(context, settings, spec, **options))
     import uvloop
 
     _calm_collector()
@@ -106,6 +111,8 @@ def run(
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         interrupts.check()
+        if check_first:
+            _check(settings_to_use, spec, surroundings(context))
         watched = Path.cwd() if reload_on_change else None
         summary = runner.run(
             _supervise(settings_to_use, spec, reread_settings(), watched, broker, lambda: interrupts.noted)
@@ -116,7 +123,7 @@ def run(
 
 
 def _run_on_spark(
-    context: click.Context, settings: Settings, spec: HandlerSpec, *, embedded: bool, reloads: bool
+    context: click.Context, settings: Settings, spec: HandlerSpec, *, embedded: bool, reloads: bool, check_first: bool
 ) -> int:
     from ...spark.needs import check_installed, check_pyspark
 
@@ -131,10 +138,29 @@ def _run_on_spark(
         raise UsageError("--reload has no meaning with --engine spark: stop it, and start it with the new code")
     interrupts = surroundings(context).interrupts
     with _name_servers(settings, embedded, interrupts) as (settings_to_use, broker):
+        if check_first:
+            _check(settings_to_use, spec, surroundings(context))
         interrupts.raise_again()  # the stream takes the signals over itself, and gives them back
         if broker is not None:
             broker.watch_by_thread(lambda: os.kill(os.getpid(), signal.SIGTERM))
         return run_stream(settings_to_use, spec, surroundings(context).env)
+
+
+def _check(settings: Settings, spec: HandlerSpec, around: Surroundings) -> None:
+    """Print what is not fine. Raises UsageError when there is a fault."""
+    from ..checkup_facts import gather
+    from ..checkups import Level, findings, worst
+    from .doctor import summary
+
+    around.interrupts.raise_again()  # nothing looks at a note meanwhile
+    found = findings(gather(settings, spec.name, around.env))
+    around.interrupts.note()
+    for one in found:
+        if one.level is not Level.FINE:
+            click.echo(str(one), err=True)
+    click.echo(summary(found), err=True)
+    if worst(found) is Level.FAULT:
+        raise UsageError("nothing was started, because of the faults above; without --check it would be")
 
 
 def _calm_collector() -> None:

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from .client.sync import SyncProducer
     from .client.transactions import CheckedMessage, LocalTransactionState, TransactionSendResult
     from .supervisor.service import Summary
-    from .workers.api import BatchResult, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
+    from .workers.api import BatchResult, BodyError, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
     from .workers.context import cancelled, logger, progress, worker_index
     from .workers.message import Message
 
 __all__ = [
     "Access",
     "BatchResult",
+    "BodyError",
     "CheckedMessage",
     "Credentials",
     "Commit",
@@ -70,7 +71,7 @@ _FROM = {
     "client.sync": ("SyncProducer",),
     "client.transactions": ("CheckedMessage", "LocalTransactionState", "TransactionSendResult"),
     "workers.api": (
-        "BatchResult", "Commit", "Handler", "Retry", "Rollback", "SoftTimeLimitExceeded", "Suspend", "handler"
+        "BatchResult", "BodyError", "Commit", "Handler", "Retry", "Rollback", "SoftTimeLimitExceeded", "Suspend", "handler"
     ),
     "workers.context": ("cancelled", "logger", "progress", "worker_index"),
     "workers.message": ("Message",),

@@ -153,13 +153,14 @@ class Core:
         early: dict[type, Handler] = dict.fromkeys(
             (ev.Reported, ev.Returned, ev.Consumed, ev.Classified, ev.Sealed), self._nothing_dispatched
         )
-        return early | self._of_lives() | {
+        booting: dict[type, Handler] = {
             ev.WorkerReady: lambda e, now: state.worker_ready(e.worker_id, now),
             ev.RetireWorker: lambda e, now: state.retire(e.worker_id, now),
             ev.WorkerDied: lambda e, _: state.worker_died(e.worker_id, e.death),
             ev.Salvaged: lambda _event, _now: None,
             ev.SalvageComplete: lambda e, _: state.worker_gone(e.worker_id),
-        }  # fmt: skip
+        }
+        return early | self._of_lives() | booting
 
     def _of_lives(self) -> dict[type, Handler]:
         state = self.state
@@ -208,7 +209,7 @@ class Core:
 
     def _of_workers(self) -> dict[type, Handler]:
         settling = self.settling
-        return self._of_lives() | {
+        found: dict[type, Handler] = {
             ev.WorkerReady: self._worker_ready,
             ev.RetireWorker: self._retire_worker,
             ev.WorkerDied: self._worker_died,
@@ -220,6 +221,7 @@ class Core:
             ev.Sealed: lambda e, now: settling.sealed(e.worker_id, e.seq, now),
             ev.Loaded: lambda e, now: settling.loaded(e.worker_id, e.seq, now),
         }
+        return self._of_lives() | found
 
     def _of_order(self) -> dict[type, Handler]:
         """Without an order nothing is locked, and a worker that says what only an ordered one says is killed."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -125,23 +125,26 @@ class LocalCommits:
     def _write(self) -> None:
         written, self._written = self._written, None
         actions, self._waiting = self._waiting, []
+        ok = False
+        try:
+            self._write_all(actions)
+            ok = True
+        except OSError as error:
+            log.error("local_offsets_not_written", path=str(self._offsets.path), error=str(error))
+        finally:  # whatever it was: a commit without an answer would leave its offset where it is for ever
+            assert written is not None
+            if not written.done():
+                written.set_result(ok)
+
+    def _write_all(self, actions: Sequence[Commit]) -> None:
         changes: dict[MessageQueue, int] = {}
         for action in actions:
             before = changes.get(action.mq, self._offsets.read(action.mq))
             # A queue that ends late must not undo what its next assignment has stored.
             if not action.guarded or before is None or before < action.offset:
                 changes[action.mq] = action.offset
-        try:
-            if changes:
-                self._offsets.write(changes)
-        except OSError as error:
-            log.error("local_offsets_not_written", path=str(self._offsets.path), error=str(error))
-            ok = False
-        else:
-            ok = True
-        assert written is not None
-        if not written.done():
-            written.set_result(ok)
+        if changes:
+            self._offsets.write(changes)
 
     def known(self, mq: MessageQueue) -> bool:
         """A pull never carries an offset to the broker."""

@@ -80,6 +80,11 @@ class Hearing:
                 raise ProtocolError(f"packet kind {kind}", "worker link")
         except ProtocolError as error:
             self._kill(child.worker_id, str(error))
+        except Exception as error:
+            # What it reported would be waited for without an end: its death gives its messages to others.
+            log.exception("packet_failed", worker=child.worker_id, kind=kind)
+            self._core.unexpected_error()
+            self._kill(child.worker_id, f"its packet could not be taken: {error}")
 
     def _reports(self, child: Child, packet: bytes, now: float) -> None:
         entries, failures = packets.decode_reports(packet)

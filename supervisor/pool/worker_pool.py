@@ -26,6 +26,7 @@ from ...workers.spawn import WorkerProcess, WorkerStartError
 from ...workers.stack_dump import StackFile
 from ..core import events as ev
 from ..core.actions import LOG_LEVELS, AskReport, KillWorker, ReadCell, Reclaim, Retired, Seal
+from ..core.blame import Death, End
 from ..core.decisions import Core
 from ..core.reloading import Reload
 from ..core.staffing import DropGeneration, GiveUp, Kill, Note, Policy, Staffing, Start
@@ -115,10 +116,15 @@ class Pool:
             raise HandlerError(self.failure)
 
     def run_staffing(self) -> None:
-        """Do what the staffing decides now, and call it again when it has something to do next."""
+        """Do what the staffing decides now, and call it again when it has something to do next. A step that fails
+        unexpectedly is logged and counted; the others are done all the same."""
         now = self._loop.time()
         for action in self.staffing.run(now):
-            self._carry_out[type(action)](action)
+            try:
+                self._carry_out[type(action)](action)
+            except Exception:
+                log.exception("staffing_action_failed", action=repr(action))
+                self._core.unexpected_error()
         reloading, self._reloading = self._reloading, self.staffing.reload is not Reload.IDLE
         if reloading and not self._reloading:
             self._reload_ended(self.staffing.generation)
@@ -153,6 +159,11 @@ class Pool:
         made.callback(theirs.close)
         stacks = StackFile()
         made.callback(stacks.close)
+        if not self._cell_slots:
+            raise WorkerStartError(
+                f"all {self._cells.slots} cells of {self._cells.path} are taken, by workers that live or leave: start fewer"
+                " (workers.count), or wait until those that leave have ended"
+            )
         slot = self._cell_slots.pop()
         made.callback(self._cell_slots.append, slot)
         files = [p for dead in action.salvages for p in self._left[dead] if dead != LEFT_BEHIND or p.exists()]
@@ -310,7 +321,7 @@ class Pool:
         child.link.close()
         del self.children[child.worker_id]
         self.direct.died(child.worker_id)
-        now, death = self._loop.time(), self._post_mortem.look(child)
+        now, death = self._loop.time(), self._look_at_dead(child)
         self._core.handle(ev.WorkerDied(child.worker_id, death), now)
         self._acted()  # the charge is written before the cell is cleared
         self._cells.clear(child.cell_slot)
@@ -328,6 +339,15 @@ class Pool:
         self.staffing.ended(worker, was, now, charged=charged, leaves=bool(left))
         self.changed.set()
         self._loop.call_soon(self.run_staffing)
+
+    def _look_at_dead(self, child: Child) -> Death:
+        try:
+            return self._post_mortem.look(child)
+        except Exception:
+            # Its messages wait for this death: better one that charges nobody than none.
+            log.exception("death_not_examined", worker=child.worker_id)
+            self._core.unexpected_error()
+            return Death(End.OURS)
 
     def running(self, child: Child) -> Running | None:
         """Which message the worker is running, or was when it died, from its cell."""

@@ -134,7 +134,7 @@ class OrderedSimWorker(SimWorker):
         info = record_info(work.data, work.positions[index], work.positions[index + 1])
         number = number_of(work.data[info.body_start : info.body_start + 8])
         times = info.reconsume_times + self.tried_here(index)
-        failed, rows = fate(number, times, self.world.random, self.member.script.refusing)
+        failed, rows = fate(number, times, self.world.random, self.member.script)
         order.ends(self, key, work.offsets[index], handled=failed is None)
         if failed is not None:
             self.world.note("an ordered message failed")

@@ -585,6 +585,9 @@ PLANTED = {
     "resume wakes nobody": Planted(ForgetsToResume, 20, ("pause",)),
     "commit before seal": Planted(CommitBeforeSeal, 10),
     "seals for a span that was only pulled": Planted(SealsForTheSpan, 10, (), {"span_max": 16}),
+    "a backlog with rows leaves many segments": Planted(
+        SealsForTheSpan, 10, (), {"span_max": 16, "rows_always": True, "messages_max": 600}
+    ),
     "commit what was pulled": Planted(CommitNext, 20),
     "an offset goes back for rows of a later message": Planted(
         HoldsTheWholeChunk,

@@ -18,7 +18,7 @@ from rocketcrew.workers.unreported import look
 
 from .disk import Segment
 from .ordered_worker import OrderedPacket
-from .worker import SimWorker, Work
+from .worker import SEAL, SEAL_MUCH, SimWorker, Work
 from .world import Violation
 
 if TYPE_CHECKING:
@@ -142,11 +142,13 @@ class SimPool:
         waiting = [] if worker is None else [*worker.sealing, *filter(None, [worker.segment])]
         if worker is not None:
             waiting += [said[1] for what, said in worker.said if what == self.sealed]  # not known to the core yet
-        if waiting and not leaves and sum(len(one.finished) for one in waiting) <= self._member.script.seal_rows:
+        script, finished = self._member.script, sum(len(one.finished) for one in waiting)
+        # In a backlog of rows the segments are counted instead (simulation.py).
+        if waiting and not leaves and finished <= script.seal_rows and not script.rows_always:
             raise Violation(f"{action.worker_id} is asked to seal, though nothing leaves, and little waits for it")
         if waiting and not leaves:
             self._member.world.note("a seal was asked for because much waited for it")
-        self._to(action.worker_id, "seal")
+        self._to(action.worker_id, SEAL if leaves else SEAL_MUCH)
 
     def _reclaim(self, action: act.Reclaim) -> None:
         """As supervisor/pool/watching.py: worker and edge agree on how far it has come, or it goes on meanwhile."""

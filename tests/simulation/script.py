@@ -27,6 +27,11 @@ LOCK_LIVE_MS, LOCK_EXPIRY_MS = 750, 1_500
 """A message that began while its lock was good for certain ends before the broker gives that lock away."""
 ASKED_LEVELS = (1, 2)
 """Delay levels that handlers ask for, see `fate`."""
+ROWS_MAX = 100
+"""With `rows_always`: rows at which a worker seals by itself."""
+MANY_QUEUES, MANY_WORKERS = 64, 16
+BURSTS, BACKLOG_BURSTS = (1, 1, 2, 5, 20), (20, 100)
+"""How many messages are sent at once."""
 DELAY_LEVELS = "40ms 80ms 150ms 300ms 600ms 1s"
 
 FAULTS = (
@@ -97,7 +102,7 @@ class Script:
     late_links: float = 0.0
     """Share of what workers say that the supervisor, being busy, reads only after some tens of milliseconds."""
     rows_always: bool = False
-    """Every message that is handled succeeds and returns a row."""
+    """A backlog, each message of which succeeds and returns a row: see `segments_max`."""
     delay_level: int = 0
     """Of failed messages whose handler names none, 0 = by their attempts."""
 
@@ -153,7 +158,15 @@ class Script:
         seal_rows = [12, 40, 50_000, 50_000][draw // 512 % 4]
         limit = limit if self.order == "concurrent" else 0
         level = [0, 0, 0, 5][draw // 8192 % 4]
-        return replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows, delay_level=level)
+        drawn = replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows, delay_level=level)
+        if draw >> 15 & 15 == 0:
+            drawn = replace(drawn, queues=MANY_QUEUES, workers=MANY_WORKERS, slab_units=64)
+        return replace(drawn, rows_always=True, messages_max=600) if draw >> 19 & 7 == 0 else drawn
+
+    def segments_max(self, messages: int, workers: int) -> int:
+        """How many segments so many messages with a row each, at so many workers, may be sealed into for their number alone:
+        two for each full one, and one of each worker."""
+        return 2 * messages // min(self.seal_rows, ROWS_MAX) + workers
 
     def without_operators(self) -> Script:
         """Nobody can reset the offsets of a broadcasting member: the brokers have none."""
@@ -193,14 +206,16 @@ def broker_config() -> BrokerConfig:
     )
 
 
-def fate(number: int, attempt: int, random: Random, refusing: float) -> tuple[int | None, int]:
+def fate(number: int, attempt: int, random: Random, script: Script) -> tuple[int | None, int]:
     """(delay level of a failure or None, rows): what the handler makes of message `number`, handled the n-th time."""
+    if script.rows_always:
+        return None, 1
     draw = crc32(f"{number}/{attempt}".encode()) % 1000
     if crc32(f"poor {number}".encode()) % 1000 < 15:
         return 0, 0  # never succeeds: ends in the dead-letter topic
     if not attempt and _dies_later(number):
         return 0, 0
-    if draw < 80 or random.random() < refusing:
+    if draw < 80 or random.random() < script.refusing:
         return (-1 if draw == 0 else draw % 3), 0
     return None, (0 if draw % 5 == 0 else 1 + draw % 3)
 

@@ -19,7 +19,7 @@ from .faults import Faults
 from .member import SimMember
 from .order_truth import OrderTruth
 from .parts import Parts
-from .script import BROKER, DLQ_TOPIC, RETRY_TOPIC, Script
+from .script import BACKLOG_BURSTS, BROKER, BURSTS, DLQ_TOPIC, MANY_QUEUES, RETRY_TOPIC, Script
 from .truth import QueueKey, Truth
 from .world import Violation, World
 
@@ -38,6 +38,10 @@ class Simulation:
             self.world.trace = []
         self.parts = parts or Parts()
         self.script = Script.draw(self.world.random).focused(self.parts.focus, self.parts.script)
+        if self.script.queues == MANY_QUEUES:
+            self.world.note("many queues and workers")
+        if self.script.rows_always:
+            self.world.note("rows in every message of a backlog")
         self.truth = Truth(self.world)
         self.broker = BrokerHost(self.world, self.script, self.truth)
         self.truth.is_filtered = self.broker.is_filtered
@@ -158,7 +162,7 @@ class Simulation:
         """Messages in bursts, until there are enough."""
         random = self.world.random
         if len(self.broker.sent) < self.script.messages_max and not self.world.calm:
-            for _ in range(random.choice([1, 1, 2, 5, 20])):
+            for _ in range(random.choice(BACKLOG_BURSTS if self.script.rows_always else BURSTS)):
                 self.broker.produce(random.randrange(self.script.queues))
             self.world.after(random.expovariate(1 / 60), self._produce)
 
@@ -286,7 +290,16 @@ class Simulation:
         for key, offset, rows in ((row[:2], row[2], rows) for row, rows in self.table.rows.items()):
             if not rows or offset >= self.broker.max_offset(key):
                 raise Violation(f"the table has rows of {key} {offset}, which is no record")
+        self._check_segments()
         self._note_what_happened()
+
+    def _check_segments(self) -> None:
+        """Rows of a backlog leave few segments: full ones, unless something leaves, ends or idles."""
+        happened = self.world.happened
+        segments, rows = happened["sealed: rows"] + happened["sealed: much waits for it"], happened["rows sealed"]
+        most = self.script.segments_max(rows, happened["workers"])
+        if self.script.rows_always and segments > most:
+            raise Violation(f"{rows} messages with a row each were sealed into {segments} segments, {most} are enough")
 
     def _count(self, member: SimMember) -> None:
         """Figures of a member that has ended."""

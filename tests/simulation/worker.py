@@ -22,7 +22,7 @@ from rocketcrew.workers.failures import asked
 from rocketcrew.workers.unreported import Unreported
 
 from .disk import Segment
-from .script import SLOW_IN_ORDER_MS, doom, fate, number_of
+from .script import ROWS_MAX, SLOW_IN_ORDER_MS, doom, fate, number_of
 from .world import Violation, World
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LATE_MS = 60
 SEALING_MS = 20
+SEAL, SEAL_MUCH = "seal", "seal, as much waits for it"
+"""Packets; a worker does the same for both."""
 STALL_LIMIT_MS = 250
 
 
@@ -112,7 +114,8 @@ class SimWorker:
         """Packets that are on their way to the supervisor."""
         self.eager = world.random.choice([0.2, 0.6, 1.0])
         """How often it reports between the messages of a chunk."""
-        self.rows_max = world.random.choice([3, 20, 1000])
+        self.rows_max = ROWS_MAX if member.script.rows_always else world.random.choice([3, 20, 1000])
+        world.happened["workers"] += 1
         world.after(2 + world.random.random() * 60, self._boot)
 
     # --- talking ------------------------------------------------------------------------------------------------
@@ -235,7 +238,7 @@ class SimWorker:
             self.other(message)
             return
         self._flush()
-        self._seal()
+        self._seal("much waits for it" if message == SEAL_MUCH else "something leaves")
         if message == "stop":
             self._leave()
             return
@@ -256,7 +259,7 @@ class SimWorker:
             if self.stalled:
                 self.world.after(80, self._idle, segment, finished)
             else:
-                self._seal()
+                self._seal("idle")
 
     def _begin(self, work: Work) -> bool:
         """Copy the records and run the first; False: they were taken back."""
@@ -412,7 +415,7 @@ class SimWorker:
 
     def fate_of(self, work: Work, index: int, number: int, times: int) -> tuple[int | None, int]:
         """What the handler makes of the message."""
-        failed, rows = fate(number, times, self.world.random, self.member.script.refusing)
+        failed, rows = fate(number, times, self.world.random, self.member.script)
         if failed is None and not rows:
             self.member.truth.done_without_rows((work.mq.topic, work.mq.queue_id), work.offsets[index])
         return failed, rows
@@ -469,7 +472,7 @@ class SimWorker:
         self.unreported_cell.sent(len(unreported))
         self.unreported = [work for work in self.unreported if work.reported < work.count]
         if self.segment is not None and sum(rows for _, _, rows in self.segment.rows) >= self.rows_max:
-            self._seal()
+            self._seal("rows")
 
     def beside(self) -> None:
         """It was asked to report beside its call, and the handler lets it."""
@@ -503,10 +506,12 @@ class SimWorker:
             return False
         return True
 
-    def _seal(self) -> None:
+    def _seal(self, why: str) -> None:
         segment = self.segment
         if segment is None or not self.alive:
             return
+        self.world.happened["sealed: " + why] += 1
+        self.world.happened["rows sealed"] += len(segment.rows)
         self.segment = None
         self.sealing.append(segment)
         self.world.after(self.world.random.random() * SEALING_MS, self._sealed)

@@ -1,4 +1,4 @@
-"""Handlers as people write them: several in one module, each with its topic."""
+"""Handlers as people write them: several in one module, each with its topic, and bodies decoded by type."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ def paid(message):
 @handler(topic="{second}")
 def refund(message):
     logger(message).info("refund_taken", says=message.body.decode())
+"""
+TYPED = """
+from dataclasses import dataclass
+from rocketcrew import Message, handler, logger
+
+@dataclass
+class Order:
+    order_id: str
+    total: float
+
+@handler(topic="orders", body_errors="dead_letter")
+def count(message: Message, order: Order):
+    logger(message).info("order_taken", says=order.order_id)
 """
 RUN = ("--group", "billing", "--no-load", "--set", "workers.count=1", "--log-format", "json", "--embedded",
        "--set", "broker.name_server_port=0", "--set", "broker.port=0",
@@ -69,3 +82,20 @@ def test_topics_that_contradict_the_handlers_start_nothing(shop: Path) -> None:
         " leave them out, or give the same"
     ) in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_a_body_that_does_not_fit_is_a_dead_letter_with_field_and_reason(tmp_path: Path) -> None:
+    pytest.importorskip("msgspec")
+    (tmp_path / "shop.py").write_text(TYPED)
+    with Terminal(tmp_path, "run", "shop", *RUN) as ours:
+        name_server = re.search(r"127\.0\.0\.1:\d+", ours.until("embedded broker: "))
+        assert name_server is not None
+        ours.until('"event": "running"')
+        for body in ('{"order_id": "o-1", "total": "3"}', '{"order_id": "o-2", "total": 3}'):
+            done = run(tmp_path, "send", "-n", name_server[0], "-t", "orders", body)
+            assert done.returncode == 0, done.stderr
+        assert '"says": "o-2"' in ours.until("order_taken")
+        dead = ours.text if "message_dead_lettered" in ours.text else ours.until("message_dead_lettered")
+        assert "the body is no Order: Expected `float`, got `str` - at `$.total`" in dead
+        assert ours.stop() == 0
+    assert "Traceback" not in ours.text

@@ -106,7 +106,7 @@ def test_every_setting_and_command_has_its_place() -> None:
         f"{section}.{key}" for section, keys in SCHEMA.items() for key in keys if f"`{section}.{key}`" not in page
     ]
     assert not missing
-    headings = set(re.findall(r"^## rocketcrew (\w+)$", pages.commands(), re.MULTILINE))
+    headings = set(re.findall(r"^## rocketcrew ([\w-]+)$", pages.commands(), re.MULTILINE))
     assert headings == set(COMMANDS)
     named = re.findall(r"\(#([\w.]+)\)", (ROOT / "docs/reference/settings.md").read_text())
     assert named

@@ -129,6 +129,22 @@ def test_a_file_that_cannot_be_written_is_told_to_the_core(tmp_path: Path) -> No
     asyncio.run(commit())
 
 
+def test_an_unexpected_error_of_the_file_is_a_refused_commit(tmp_path: Path) -> None:
+    """A commit without an answer would leave the offset where it is for ever."""
+
+    class Broken(LocalOffsets):
+        def write(self, changes: dict[MessageQueue, int]) -> None:
+            raise ValueError("a mistake of ours")
+
+    async def commit() -> None:
+        core = Answers()
+        commits = LocalCommits(Broken(tmp_path / "offsets.json"), cast("Core", core), lambda: 0.0)
+        await asyncio.wait_for(commits.commit(act.Commit(1, A, 9, guarded=False)), 60)
+        assert core.seen == [(1, 9, False)]
+
+    asyncio.run(commit())
+
+
 def test_a_slot_belongs_to_one_broadcasting_member(tmp_path: Path) -> None:
     one = take_slot(tmp_path, "g", "10.0.0.1@a")
     one.release()

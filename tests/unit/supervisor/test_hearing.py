@@ -22,16 +22,16 @@ RUN = "w1"
 class Ears:
     """A hearing of the bench's core, and what it told to the pool."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, **others: Any) -> None:
         self.bench = bench
         self.told: list[str] = []
         self.salvaged: list[tuple[str, ...]] = []
 
         async def make() -> Hearing:
-            tell: Any = self.tell
+            names = ("is_ready", "boot_failed", "progress", "notice", "kill", "directed", "check", "traced")
+            calls: dict[str, Any] = dict.fromkeys(names, self.tell) | others
             return Hearing(
-                bench.core, run_id=RUN, is_ready=tell, boot_failed=tell, progress=tell, notice=tell, kill=tell,
-                directed=tell, check=tell, traced=tell, salvaged=lambda child: self.salvaged.append(child.worker.salvages),
+                bench.core, run_id=RUN, salvaged=lambda child: self.salvaged.append(child.worker.salvages), **calls
             )  # fmt: skip
 
         self.hearing = asyncio.run(make())
@@ -83,3 +83,16 @@ def test_what_earlier_runs_left_is_kept_for_the_journal(bench: Bench) -> None:
     ears.hearing.packet(first, bytes((packets.SALVAGE_DONE,)))
     assert [(worker, seq) for worker, seq, _ in ears.hearing.leftovers] == [("w0.7", 1)]
     assert ears.salvaged == [(LEFT_BEHIND,)]
+
+
+def test_a_worker_whose_packet_cannot_be_taken_is_killed_and_that_is_counted(bench: Bench) -> None:
+    """What it reported would otherwise be waited for without an end."""
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    killed: list[tuple[str, str]] = []
+    ears = Ears(bench, notice=fails, kill=lambda *what: killed.append(what))
+    ears.hearing.packet(ears.child(f"{RUN}.1"), packets.encode_notice(packets.PROGRESS))
+    assert killed == [(f"{RUN}.1", "its packet could not be taken: a mistake of ours")]
+    assert bench.counters.unexpected_errors == 1

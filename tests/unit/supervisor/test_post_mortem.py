@@ -134,7 +134,7 @@ class Scene:
         cell[RSS_PEAK], cell[STATE] = 3 << 20, offset + 1
 
     def child(
-        self, exit_code: int | None, *, unattended: bool = False, state: Worker = WorkerState.READY, **more: Any
+        self, exit_code: int | None, *, unattended: bool = False, state: WorkerState = WorkerState.READY, **more: Any
     ) -> Child:
         process: Any = Process(exit_code, unattended=unattended)
         link: Any = None

@@ -181,4 +181,49 @@ def test_one_for_whom_no_cell_is_left_is_reported(tmp_path: Path) -> None:
         assert [new.index for new, _, _ in launcher.launches] == [0]
         assert [worker.index for worker in bench.core.state.workers.values()] == [0]
 
+        assert pool.staffing.last_boot_error == (
+            f"all 1 cells of {tmp_path / 'cells'} are taken, by workers that live or leave: start fewer (workers.count), or"
+            " wait until those that leave have ended"
+        )
+
     with_pool(tmp_path, 2, launcher, use, cell_slots=1)
+
+
+def test_a_failing_step_of_the_staffing_takes_no_other_along(tmp_path: Path) -> None:
+    class Broken(Waiting):
+        def interrupt(self, generation: int) -> None:
+            raise OSError(5, "Input/output error")
+
+    launcher = Broken()
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        pool.staffing.set_policy(Policy(2, boot_timeout_s=0.0))
+        pool.run_staffing()
+        pool.run_staffing()  # both take longer to boot than they may
+        assert bench.counters.unexpected_errors == 2
+        pool.staffing.set_policy(Policy(3))
+        pool.run_staffing()
+        assert len(launcher.launches) == 3
+
+    with_pool(tmp_path, 2, launcher, use)
+
+
+def test_a_death_of_which_nothing_can_be_found_out_is_a_death(tmp_path: Path) -> None:
+    class Unreadable(Process):
+        @property
+        def exitcode(self) -> int:  # type: ignore[override]
+            raise OSError(5, "Input/output error")
+
+    launcher = Waiting()
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        pool.run_staffing()
+        ((new, launched, _),) = launcher.launches
+        process: Any = Unreadable()
+        launched(process)
+        worker = bench.core.state.workers[new.worker_id]
+        process.kill()
+        await until(lambda: worker.state is WorkerState.GONE)
+        assert (bench.counters.unexpected_errors, pool.children) == (1, {})
+
+    with_pool(tmp_path, 1, launcher, use)

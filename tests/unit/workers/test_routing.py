@@ -11,7 +11,7 @@ import pytest
 
 from rocketcrew import BatchResult, Handler, Message, SoftTimeLimitExceeded, handler
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.workers.loading import HandlerLoadError, HandlerSpec, describe, find, load
+from rocketcrew.workers.loading import HandlerLoadError, HandlerSpec, describe, find, load, ready
 from rocketcrew.workers.message import make_message
 from rocketcrew.workers.routing import (
     NoHandlerError,
@@ -99,7 +99,6 @@ def test_handlers_that_take_all_tags_have_no_filter_and_their_own_ones_hold() ->
         ({"topic": "a", "order": "queue"}, {"topic": "b"}, "order='queue' and .* order=None"),
         ({"topic": "a"}, {"topic": "b", "hard_time_limit": 3}, "hard_time_limit must be the same for all"),
         ({"topic": "a", "schema": "x int"}, {"topic": "b", "schema": "y int"}, "different columns"),
-        ({"topic": "a", "batch": True, "order": "queue"}, {"topic": "b", "batch": True, "order": "queue"}, "in order"),
     ],
 )
 def test_what_cannot_run_together_is_refused_with_both_names(
@@ -113,6 +112,9 @@ def test_what_cannot_run_together_is_refused_with_both_names(
 def test_one_order_of_batches_is_for_one_handler() -> None:
     several = combine([made(topic="a", batch=True), made(topic="b", batch=True)])
     check_order(several, ordered=False)
+    in_order = [made(topic=topic, batch=True, order="queue") for topic in "ab"]
+    with pytest.raises(HandlerLoadError, match="out of order"):
+        ready(combine(in_order))
     check_order(made(batch=True), ordered=True)
     with pytest.raises(UsageError, match=r"consumer\.order"):
         check_order(several, ordered=True)

@@ -1,0 +1,343 @@
+"""The facts that `rocketcrew doctor` and `run --check` judge (checkups.py), asked of name servers, brokers and this machine.
+
+Nothing is changed by asking: no group is joined and none is made. A group that a broker does not know yet is not named to it,
+for brokers make a group of whatever name consumes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from ..client.access import Access
+from ..client.admin import Admin
+from ..client.asking import ask
+from ..client.cluster import Cluster
+from ..client.identity import DEFAULT_INSTANCE_NAME
+from ..client.operations import Operations
+from ..client.sync import run_with_cluster
+from ..conf.segment_format import FOLDER_FORMATS
+from ..conf.settings import Settings, is_broadcasting
+from ..remoting.admin_bodies import KvTable
+from ..remoting.bodies import TopicRouteData
+from ..remoting.codes import PERM_READ, PULL_SUBSCRIPTION, RequestCode, ResponseCode
+from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
+from ..remoting.headers import PullRequest
+from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX
+from ..remoting.queues import MessageQueue
+from ..source.reading import TOOLS_GROUP
+from ..supervisor.core.checks import subscriptions
+from ..supervisor.core.slab import SLAB_BYTES_MIN
+from ..supervisor.core.subscriptions import Subscriptions, differences
+from ..supervisor.member.access import access_of, check_files, in_namespace
+from ..supervisor.wiring import available_cores, own_client_id, table_at, with_topics
+from ..workers.inferring import COLUMNS_FILE
+from ..workers.link import Transport, choose_transport
+from ..workers.loading import HandlerLoadError, HandlerSpec
+from ..workers.trial_import import examine_rows
+from .asking import known_topics
+from .checkups import (
+    BrokerFacts,
+    DiskFacts,
+    Facts,
+    GroupFacts,
+    HandlerFacts,
+    MachineFacts,
+    SparkFacts,
+    TopicFacts,
+)
+from .wording import close_names, in_words
+
+TIMEOUT_MS: Final = 3_000
+_RUNTIME = re.compile(r"([\d,.' \u00a0\u202f]+?) (days|hours|minutes|seconds|s)\b")
+_SECONDS: Final[Mapping[str, int]] = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1, "s": 1}
+
+
+def gather(settings: Settings, handler: str | None, env: Mapping[str, str]) -> Facts:
+    """Everything that can be found out; a cluster that does not answer leaves its part empty. Raises UsageError for settings
+    that name no cluster."""
+    facts = Facts(
+        client_rebalance=settings.consumer.client_rebalance,
+        broadcasting=is_broadcasting(settings),
+        handler=None if handler is None else handler_facts(settings, handler),
+        spark=spark_facts(settings, env),
+        disks=disk_facts(settings),
+        machine=machine_facts(settings),
+    )
+    try:
+        check_files(settings)
+        if facts.handler is not None:
+            named = HandlerSpec(facts.handler.name, subscriptions=facts.handler.subscriptions)
+            settings = with_topics(settings, named)
+        settings = in_namespace(settings)
+        subscriptions(settings.consumer.topics)
+    except UsageError as error:
+        return replace(facts, settings=str(error))
+    servers = {address: _answers(settings, address) for address in settings.cluster.name_servers}
+    facts = replace(facts, name_servers=servers)
+    if servers and all(servers.values()):
+        return facts
+    access = access_of(settings)
+    try:
+        return run_with_cluster(access, lambda cluster: Looking(cluster, access, settings).into(facts))
+    except RocketcrewError as error:
+        where = ";".join(settings.cluster.name_servers) or settings.cluster.namesrv_domain
+        return replace(facts, name_servers=servers | {where: in_words(error)})
+
+
+def _answers(settings: Settings, address: str) -> str:
+    """Why that name server does not answer, "" where it does."""
+    access = replace(access_of(settings), name_servers=(address,))
+
+    async def look(cluster: Cluster) -> str:
+        try:
+            await cluster.route(access.wrap(settings.consumer.topics[0]) if settings.consumer.topics else "TBW102")
+        except BrokerError as error:
+            return "it is a broker" if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED else ""
+        except UnreachableError as error:
+            return error.reason.rpartition("cannot connect: ")[2]
+        return ""
+
+    try:
+        return run_with_cluster(access, look)
+    except RocketcrewError as error:
+        return str(error)
+
+
+class Looking:
+    """Questions to one cluster; `settings` with their namespace."""
+
+    def __init__(self, cluster: Cluster, access: Access, settings: Settings) -> None:
+        self._cluster = cluster
+        self._access = access
+        self._settings = settings
+        self._group = settings.consumer.group
+        self._operations = Operations(cluster)
+        self._routes: dict[str, TopicRouteData] = {}
+
+    async def into(self, facts: Facts) -> Facts:
+        """`facts` with what the cluster says. Raises RocketcrewError when no name server answers any more."""
+        wanted = list(subscriptions(self._settings.consumer.topics))
+        retry, dead = (prefix + self._group for prefix in (RETRY_PREFIX, DLQ_PREFIX))
+        for topic in (*wanted, *([retry, dead] if self._group else [])):
+            try:
+                self._routes[topic] = await self._cluster.route(topic)
+            except BrokerError as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+        facts = replace(facts, topics=[await self._topic(topic, reads=True) for topic in wanted])
+        if self._group:
+            facts = replace(
+                facts,
+                retry=await self._topic(retry, reads=True),
+                dead=await self._topic(dead, reads=False),
+                group=await self._group_facts(),
+            )
+        return replace(
+            facts, brokers=[await self._broker(*broker) for broker in sorted((await self._addresses()).items())]
+        )
+
+    async def _addresses(self) -> dict[str, str]:
+        """Of the brokers that have our topics, of all where there are none yet."""
+        found = [data for route in self._routes.values() for data in route.broker_datas]
+        if not found:
+            try:
+                found = list((await Admin(self._cluster).cluster_info()).broker_addr_table.values())
+            except BrokerError:  # a proxy
+                return {}
+        return {
+            data.broker_name: data.broker_addrs.get(MASTER_ID, min(data.broker_addrs.values()))
+            for data in found
+            if data.broker_addrs
+        }
+
+    async def _topic(self, topic: str, *, reads: bool) -> TopicFacts:
+        name = self._access.unwrap(topic)
+        route = self._routes.get(topic)
+        if route is None:
+            return TopicFacts(name, exists=False, near=await self._near(name) if not name.startswith("%") else "")
+        perms = {data.broker_name: data.perm for data in route.queue_datas}
+        readable = [data for data in route.queue_datas if data.perm & PERM_READ and data.read_queue_nums]
+        refused = ""
+        if reads and readable:
+            refused = await self._refusal(MessageQueue(topic, readable[0].broker_name, 0))
+        return TopicFacts(name, True, sum(data.read_queue_nums for data in readable), perms, refused)
+
+    async def _near(self, name: str) -> str:
+        try:
+            return close_names(name, await known_topics(self._cluster, self._access))
+        except RocketcrewError:
+            return ""
+
+    async def _refusal(self, mq: MessageQueue) -> str:
+        """Why the group may not read the queue, "" where it may, or where nobody says: asked by a pull at its end."""
+        group = self._group if RETRY_PREFIX + self._group in self._routes else TOOLS_GROUP
+        try:
+            address = await self._cluster.address_of(mq)
+            end = await self._operations.max_offset(mq, timeout_ms=TIMEOUT_MS)
+            header = PullRequest(group, mq.topic, mq.queue_id, end, 1, PULL_SUBSCRIPTION, 0, 0, 0, "*", "TAG",
+                                 broker_name=mq.broker_name)  # fmt: skip
+            answer = await self._operations.pull(address, header, timeout_ms=TIMEOUT_MS)
+        except BrokerError as error:
+            return error.remark if _is_refusal(error.code, error.remark) else ""
+        except RocketcrewError:
+            return ""  # that the broker does not answer is said of the broker
+        return answer.remark or "no reason given" if _is_refusal(answer.code, answer.remark or "") else ""
+
+    async def _group_facts(self) -> GroupFacts:
+        s = self._settings
+        named = s.cluster.instance_name not in ("", DEFAULT_INSTANCE_NAME) or is_broadcasting(s)
+        facts = GroupFacts(
+            self._access.unwrap(self._group),
+            known=RETRY_PREFIX + self._group in self._routes,
+            own_id=own_client_id(s) if named else "",
+            shares_queues=s.consumer.client_rebalance and not is_broadcasting(s),
+        )
+        if not facts.known:
+            return facts
+        try:
+            there = await Admin(self._cluster, timeout_ms=TIMEOUT_MS).consumer_connections(self._group)
+        except RocketcrewError as error:
+            return replace(facts, unknown=in_words(error))
+        if there is None:
+            return facts
+        ours = Subscriptions(subscriptions(s.consumer.topics), self._group, 0, broadcasting=is_broadcasting(s))
+        found = differences(ours, there.subscription_table) if len(ours) > 1 else []
+        members = tuple(sorted({one.client_id for one in there.connection_set}))
+        return replace(facts, members=members, differences=tuple(map(self._access.unwrap, found)))
+
+    async def _broker(self, name: str, address: str) -> BrokerFacts:
+        before_ms = time.time() * 1000
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        try:
+            answer = await ask(self._cluster.remoting, address, code, timeout_ms=TIMEOUT_MS)
+            table = KvTable.decode(answer.body).table
+        except UnreachableError as error:
+            return BrokerFacts(name, address, unreachable=error.reason)
+        except RocketcrewError:
+            return BrokerFacts(name, address)  # a proxy, or a right that is missing
+        now_ms = (before_ms + time.time() * 1000) / 2
+        clock_ms = broker_clock_ms(table)
+        ahead_ms = None if clock_ms is None else round(clock_ms - now_ms)
+        return BrokerFacts(name, address, table.get("brokerVersionDesc", ""), ahead_ms)
+
+
+def _is_refusal(code: int, remark: str) -> bool:
+    # 4.9 answers what its access control refuses with code 1 and the exception's name.
+    return code == ResponseCode.NO_PERMISSION or "AclException" in remark
+
+
+def broker_clock_ms(table: Mapping[str, str]) -> float | None:
+    """A broker's clock, to the second, from its start and how long it has run since (as the answer to 28 has them)."""
+    runtime = _RUNTIME.findall(table.get("runtime", ""))
+    started = table.get("bootTimestamp", "")
+    if not runtime or not started.isdigit():
+        return None
+    ran_s = sum(int(re.sub(r"\D", "", number) or "0") * _SECONDS[unit] for number, unit in runtime)
+    return int(started) + 1000 * ran_s + 500  # whole seconds: half of one is missing, in the mean
+
+
+def handler_facts(settings: Settings, handler: str, check: Callable[[], None] = lambda: None) -> HandlerFacts:
+    """The handler looked at in a process of its own, its columns compared with the table."""
+    home = Path(settings.supervisor.data_dir) / settings.consumer.group
+    table = table_at(settings, home / "table")
+    keeps = settings.results.enabled
+    try:
+        found = examine_rows(
+            handler, settings.workers.boot_timeout_ms, schema=settings.results.schema, table=table,
+            columns_file=home / COLUMNS_FILE, check=check,
+        )  # fmt: skip
+    except HandlerLoadError as error:
+        last = error.traceback.strip().rpartition("\n")[2]
+        return HandlerFacts(handler, wrong=str(error) + (f" ({last})" if last and last not in str(error) else ""))
+    except UsageError as error:
+        return HandlerFacts(handler, wrong=str(error))
+    return HandlerFacts(
+        found.spec.name, "", found.columns, found.misfit, table.target, bool(table.columns), keeps,
+        found.spec.subscriptions or (),
+    )  # fmt: skip
+
+
+def spark_facts(settings: Settings, env: Mapping[str, str]) -> SparkFacts | None:
+    """What writing the table needs; None where no rows are loaded."""
+    spark = settings.spark
+    if not (settings.results.enabled and spark.load):
+        return None
+    from ..spark.errors import SparkStartError
+    from ..spark.java import find_java
+    from ..spark.needs import check_installed, installed_version, needs_spark
+
+    try:
+        check_installed(spark.format, spark.delta_jars, spark.master)
+        if not needs_spark(spark.format):
+            return SparkFacts(spark.format, "needs neither Spark nor Java")
+        version = f"pyspark {installed_version('pyspark')}"
+        if spark.master.startswith("sc://"):
+            return SparkFacts(spark.format, f"{version}, by the Spark Connect server {spark.master}")
+        java = find_java(spark.java_home, env)
+    except (UsageError, SparkStartError) as error:
+        return SparkFacts(spark.format, wrong=str(error))
+    return SparkFacts(spark.format, f"{version}, Java {java.version} ({java.source})")
+
+
+def disk_facts(settings: Settings) -> list[DiskFacts]:
+    """The state's folder, and the table's where it is another."""
+    folders = {"state": Path(settings.supervisor.data_dir)}
+    if (
+        settings.results.enabled
+        and settings.spark.load
+        and settings.spark.format in FOLDER_FORMATS
+        and settings.spark.target
+    ):
+        folders["the table"] = Path(settings.spark.target)
+    return [_disk(purpose, path.absolute(), settings.results.free_disk_min_mib) for purpose, path in folders.items()]
+
+
+def _disk(purpose: str, path: Path, free_min_mib: int) -> DiskFacts:
+    while not path.exists():
+        path = path.parent
+    writable = path.is_dir() and os.access(path, os.W_OK | os.X_OK)
+    return DiskFacts(purpose, str(path), writable, shutil.disk_usage(path).free >> 20, free_min_mib)
+
+
+def machine_facts(settings: Settings) -> MachineFacts:
+    """Limits of this process and host."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    transport, shared = "", ""
+    try:
+        found = choose_transport(settings.workers.transport)
+        transport = "shared with the workers" if found is Transport.SLAB else "sent to the workers by a stream"
+        if found is Transport.SLAB:
+            os.close(os.memfd_create("rocketcrew-check", os.MFD_CLOEXEC))
+    except (UsageError, OSError) as error:
+        shared = f"{error}"
+    return MachineFacts(
+        workers=settings.workers.count or available_cores(),
+        files_max=files if files != resource.RLIM_INFINITY else 1 << 30,
+        slab_mib=max(settings.memory.pulled_bytes_mib, SLAB_BYTES_MIN >> 20),
+        available_mib=_available_mib(),
+        transport=transport,
+        shared=shared,
+    )
+
+
+def _available_mib() -> int:
+    """Of the host, or less where a control group says so."""
+    available = psutil.virtual_memory().available
+    try:
+        text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        if text != "max":
+            available = min(available, max(0, int(text) - used))
+    except (OSError, ValueError):
+        pass
+    return available >> 20

@@ -1,0 +1,379 @@
+"""What `rocketcrew doctor` decides: facts in, one finding a check out. Pure; checkup_facts.py gathers the facts.
+
+A fault keeps `run` from working, or loses messages. A warning costs something, or will. What could not be found out (a broker
+that does not tell, a right that is missing for the question) is fine, and says so: a doctor that cries is switched off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from ..remoting.codes import PERM_READ, PERM_WRITE
+from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
+
+SKEW_MAX_MS: Final = 5_000
+"""Brokers report their clock to the second; less than this does no harm."""
+FILES_BASE: Final = 128
+FILES_EACH_WORKER: Final = 16
+"""Open files of the supervisor: connections, state and libraries, and for each worker links, memory and its successor's."""
+OLDEST_TRIED: Final = (4, 9)
+DISK_COMFORT_MIB: Final = 1024
+
+
+class Level(Enum):
+    FINE = "fine"
+    WARNING = "warning"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked at, how it is, what is to be done (empty where nothing is)."""
+
+    level: Level
+    check: str
+    found: str
+    todo: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.level.value:<7}  {self.check:<17}  {self.found}" + (f": {self.todo}" if self.todo else "")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic by its route. `queues` may be read; `perms` by broker; `refused`: why the group may not read it."""
+
+    name: str
+    exists: bool
+    queues: int = 0
+    perms: Mapping[str, int] = field(default_factory=dict[str, int])
+    refused: str = ""
+    near: str = ""
+    """`: did you mean x?` of a topic that does not exist; "" where no name is near."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """`version` as V5_3_1, "" where it does not say; `ahead_ms`: its clock less ours, None where it is not known."""
+
+    name: str
+    address: str
+    version: str = ""
+    ahead_ms: int | None = None
+    unreachable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """The group at its brokers. `members` are client ids; `differences` of their subscriptions from ours, in words."""
+
+    name: str
+    known: bool
+    members: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    own_id: str = ""
+    """The client id that a start here will have; "" where each start makes its own."""
+    shares_queues: bool = True
+    """Members share the queues: it is no broadcasting group, and the brokers do not assign."""
+    unknown: str = ""
+    """Why the brokers did not tell of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFacts:
+    """`wrong`: why it cannot be run, `misfit`: why its rows do not go into `table`; empty where all is well."""
+
+    name: str
+    wrong: str = ""
+    columns: str = ""
+    misfit: str = ""
+    table: str = ""
+    table_exists: bool = False
+    keeps_rows: bool = True
+    subscriptions: tuple[str, ...] = ()
+    """Topics with filters that it names itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFacts:
+    """`needs`: what the table's format needs, in words; `wrong`: why it is not there."""
+
+    format: str
+    needs: str = ""
+    wrong: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """A folder, or the nearest one above it that is there."""
+
+    purpose: str
+    path: str
+    writable: bool
+    free_mib: int
+    free_min_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """Limits of this machine and process. `shared` is "" where workers.transport can be had, else why not."""
+
+    workers: int
+    files_max: int
+    slab_mib: int
+    available_mib: int
+    transport: str
+    shared: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that was found out; what was not looked at is None or empty."""
+
+    settings: str = ""
+    """Why the settings cannot be used, "" where they can."""
+    name_servers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By address: why it does not answer, "" where it does."""
+    topics: Sequence[TopicFacts] = ()
+    retry: TopicFacts | None = None
+    dead: TopicFacts | None = None
+    group: GroupFacts | None = None
+    brokers: Sequence[BrokerFacts] = ()
+    client_rebalance: bool = True
+    broadcasting: bool = False
+    handler: HandlerFacts | None = None
+    spark: SparkFacts | None = None
+    disks: Sequence[DiskFacts] = ()
+    machine: MachineFacts | None = None
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """Every check, in the order in which a start meets them."""
+    found = [_settings(facts), *_name_servers(facts.name_servers)]
+    found += [_topic(topic) for topic in facts.topics]
+    if facts.group is not None:
+        found += [*_retries(facts), *_group(facts.group, facts.topics)]
+    for broker in facts.brokers:
+        found += _broker(broker, client_rebalance=facts.client_rebalance or facts.broadcasting)
+    if facts.handler is not None:
+        found += _handler(facts.handler)
+    if facts.spark is not None:
+        found.append(_spark(facts.spark))
+    found += [_disk(disk) for disk in facts.disks]
+    if facts.machine is not None:
+        found += [_files(facts.machine), _memory(facts.machine)]
+    return found
+
+
+def worst(found: Iterable[Finding]) -> Level:
+    """The gravest of all levels."""
+    levels = {finding.level for finding in found}
+    return next((level for level in (Level.FAULT, Level.WARNING) if level in levels), Level.FINE)
+
+
+def _fine(check: str, found: str) -> Finding:
+    return Finding(Level.FINE, check, found)
+
+
+def _settings(facts: Facts) -> Finding:
+    if facts.settings:
+        return Finding(Level.FAULT, "settings", facts.settings, "`rocketcrew config show` says where each comes from")
+    return _fine("settings", "complete, files that they name can be read")
+
+
+def _name_servers(servers: Mapping[str, str]) -> Iterator[Finding]:
+    answering = [address for address, wrong in servers.items() if not wrong]
+    for address, wrong in servers.items():
+        if not wrong:
+            yield _fine("name server", f"{address} answers")
+        else:
+            level = Level.WARNING if answering else Level.FAULT
+            yield Finding(level, "name server", f"{address} answers no question ({wrong})",
+                          "start it, or correct cluster.name_servers (-n HOST:PORT)")  # fmt: skip
+
+
+def _topic(topic: TopicFacts) -> Finding:
+    check = "topic"
+    if not topic.exists:
+        todo = "create it, or send its first message where brokers create topics; until then nothing is consumed"
+        meant = f"{topic.near.removeprefix(': ')} If not, " if topic.near else ""
+        return Finding(Level.WARNING, check, f"{topic.name} does not exist", meant + todo)
+    if topic.refused:
+        return Finding(Level.FAULT, check, f"{topic.name} may not be read ({topic.refused})",
+                       "give this user the right SUB on topic and group, or let the group consume again")  # fmt: skip
+    if not topic.queues:
+        return Finding(Level.FAULT, check, f"{topic.name} has no queue that may be read",
+                       f"let it be read: `mqadmin updateTopicPerm -t {topic.name} -p 6`")  # fmt: skip
+    closed = _without(topic, PERM_READ)
+    if closed:
+        return Finding(Level.WARNING, check, f"{topic.name} may not be read on {', '.join(closed)}",
+                       f"its messages there wait; `mqadmin updateTopicPerm -t {topic.name} -p 6`")  # fmt: skip
+    return _fine(check, f"{topic.name}: {_count(topic.queues, 'queue')} on {_count(len(topic.perms), 'broker')}")
+
+
+def _without(topic: TopicFacts, perm: int) -> list[str]:
+    return sorted(broker for broker, perms in topic.perms.items() if not perms & perm)
+
+
+def _retries(facts: Facts) -> Iterator[Finding]:
+    if facts.broadcasting or facts.retry is None or facts.dead is None:
+        return
+    for topic, check, needed in ((facts.retry, "retry topic", PERM_READ | PERM_WRITE), (facts.dead, "dead letters", 0)):
+        if not topic.exists:
+            when = "the first heartbeat" if topic.name.startswith(RETRY_PREFIX) else "the first dead letter"
+            yield _fine(check, f"{topic.name} is made by the brokers with {when}")
+            continue
+        needed = needed or PERM_WRITE
+        closed = sorted({broker for bit in (PERM_READ, PERM_WRITE) if needed & bit for broker in _without(topic, bit)})
+        todo = f"`mqadmin updateTopicPerm -t {topic.name} -p 6`"
+        if topic.refused:
+            yield Finding(Level.FAULT, check, f"{topic.name} may not be read ({topic.refused})", todo)
+        elif closed:
+            lost = "failed messages are not retried" if check == "retry topic" else "dead letters cannot be stored"
+            words = "may not be read and written" if needed & PERM_READ else "may not be written"
+            yield Finding(Level.FAULT, check, f"{topic.name} {words} on {', '.join(closed)}, so {lost}", todo)
+        elif topic.name.startswith(DLQ_PREFIX) and _without(topic, PERM_READ):
+            yield Finding(
+                Level.WARNING, check, f"{topic.name} may not be read, so `rocketcrew dlq` shows nothing", todo
+            )
+        else:
+            yield _fine(check, f"{topic.name}: {_count(sum(1 for _ in topic.perms), 'broker')}")
+
+
+def _group(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding]:
+    if group.unknown:
+        yield _fine("group", f"{group.name}: not looked at, {group.unknown}")
+        return
+    if not group.known:
+        yield _fine("group", f"{group.name} is new: the brokers know it with its first heartbeat")
+    elif not group.members:
+        yield _fine("group", f"{group.name} has no members that run")
+    else:
+        yield _fine("group", f"{group.name} has {_count(len(group.members), 'member')}")
+    if not group.own_id:
+        yield _fine("client id", "each start makes its own")
+    elif group.own_id in group.members:
+        yield Finding(Level.FAULT, "client id", f"a member with our id {group.own_id} runs already: two of one id get the"
+                      " same queues", "give each a cluster.instance_name of its own, or leave it empty")  # fmt: skip
+    else:
+        yield _fine("client id", f"{group.own_id}: no other member has it")
+    if group.differences:
+        yield Finding(Level.FAULT, "subscriptions", "; ".join(group.differences) + " (the brokers filter by the newest"
+                      " subscription for the whole group: messages get lost)",
+                      "give all members the same topics and filters, or another group")  # fmt: skip
+    elif group.members:
+        yield _fine("subscriptions", "the group's members have the same")
+    yield from _shares(group, topics)
+
+
+def _shares(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding]:
+    """Queues against members, the one that is to start among them."""
+    members = len({*group.members, group.own_id} - {""}) + (not group.own_id)
+    if not group.shares_queues:
+        return
+    for topic in topics:
+        if topic.queues and topic.queues < members:
+            yield Finding(Level.WARNING, "queues", f"{topic.name} has {_count(topic.queues, 'queue')} for"
+                          f" {_count(members, 'member')}, with the one that starts here: {members - topic.queues} of them"
+                          " without work", "have more workers in one member, or more queues of the topic")  # fmt: skip
+
+
+def version_of(text: str) -> tuple[int, int, int] | None:
+    """The numbers of V4_9_7 and the like."""
+    found = re.match(r"V(\d+)_(\d+)_(\d+)", text)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
+def _broker(broker: BrokerFacts, *, client_rebalance: bool) -> Iterator[Finding]:
+    who = f"{broker.name} at {broker.address}"
+    if broker.unreachable:
+        yield Finding(Level.FAULT, "broker", f"{who} does not answer ({broker.unreachable})",
+                      "start it, or open the way to its port; brokers announce their own address (brokerIP1)")  # fmt: skip
+        return
+    version = version_of(broker.version)
+    if version is None:
+        yield _fine("broker", f"{who} answers, and does not tell its version")
+    elif version[:2] < OLDEST_TRIED:
+        yield Finding(Level.WARNING, "broker", f"{who} is {broker.version}, older than what rocketcrew is tried with",
+                      "4.9 and later are")  # fmt: skip
+    elif version[0] < 5 and not client_rebalance:
+        yield Finding(Level.FAULT, "broker", f"{who} is {broker.version}, which assigns no queues to members",
+                      "set consumer.client_rebalance = true")  # fmt: skip
+    else:
+        quirk = ", which knows no POP and no delay but its levels" if version[0] < 5 else ""
+        yield _fine("broker", f"{who} is {broker.version}{quirk}")
+    if broker.ahead_ms is None:
+        return
+    if abs(broker.ahead_ms) > SKEW_MAX_MS:
+        way = "ahead of" if broker.ahead_ms > 0 else "late against"
+        yield Finding(Level.WARNING, "clock", f"{broker.name}'s is {abs(broker.ahead_ms) / 1000:.0f} s {way} ours, so delays,"
+                      " latencies and `reset --to TIME` are off by that", "let both hosts keep time by NTP")  # fmt: skip
+    else:
+        yield _fine("clock", f"{broker.name}'s and ours agree to the second")
+
+
+def _handler(handler: HandlerFacts) -> Iterator[Finding]:
+    if handler.wrong:
+        yield Finding(Level.FAULT, "handler", handler.wrong)
+        return
+    yield _fine("handler", f"{handler.name} can be imported and takes a message")
+    if not handler.keeps_rows:
+        yield _fine("columns", "results.enabled = false: rows are dropped")
+    elif handler.misfit:
+        yield Finding(Level.FAULT, "columns", handler.misfit)
+    elif not handler.columns:
+        yield _fine("columns", "not declared: rows of the first messages would say, with results.schema = infer")
+    elif handler.table_exists:
+        yield _fine("columns", f"{handler.columns}: the table {handler.table} takes them")
+    else:
+        yield _fine("columns", f"{handler.columns}; the table {handler.table} is made with them")
+
+
+def _spark(spark: SparkFacts) -> Finding:
+    if spark.wrong:
+        return Finding(Level.FAULT, "table format", spark.wrong)
+    return _fine("table format", f"{spark.format}: {spark.needs}")
+
+
+def _disk(disk: DiskFacts) -> Finding:
+    if not disk.writable:
+        return Finding(Level.FAULT, "disk", f"{disk.path}, for {disk.purpose}, may not be written",
+                       "give this user the right to write there, or name another folder")  # fmt: skip
+    free = f"{disk.path}, for {disk.purpose}: {disk.free_mib} MiB free"
+    if disk.free_mib < disk.free_min_mib:
+        return Finding(Level.FAULT, "disk", f"{free}, less than results.free_disk_min_mib = {disk.free_min_mib}",
+                       "nothing would be pulled until there is more")  # fmt: skip
+    if disk.free_mib < disk.free_min_mib + DISK_COMFORT_MIB:
+        return Finding(Level.WARNING, "disk", free, f"below {disk.free_min_mib} MiB nothing more is pulled")
+    return _fine("disk", free)
+
+
+def _files(machine: MachineFacts) -> Finding:
+    needed = FILES_BASE + FILES_EACH_WORKER * machine.workers
+    found = f"{machine.files_max} may be open, {_count(machine.workers, 'worker')} and their supervisor need {needed}"
+    if machine.files_max < needed:
+        return Finding(
+            Level.FAULT, "open files", found, f"`ulimit -n {max(1024, 2 * needed)}`, or LimitNOFILE of systemd"
+        )
+    return _fine("open files", found)
+
+
+def _memory(machine: MachineFacts) -> Finding:
+    if machine.shared:
+        return Finding(Level.FAULT, "shared memory", machine.shared)
+    found = (
+        f"{machine.slab_mib} MiB for pulled messages ({machine.transport}), {machine.available_mib} MiB are available"
+    )
+    if machine.slab_mib > machine.available_mib:
+        return Finding(Level.FAULT, "shared memory", found, "lower memory.pulled_bytes_mib, or have more memory")
+    if 2 * machine.slab_mib > machine.available_mib:
+        return Finding(Level.WARNING, "shared memory", found, "workers need memory too: lower memory.pulled_bytes_mib")
+    return _fine("shared memory", found)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

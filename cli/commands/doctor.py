@@ -1,0 +1,61 @@
+"""`rocketcrew doctor`: is everything there that `run` needs?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from ...conf.exit_codes import EXIT_FAILURE
+from ...conf.settings import Settings, require
+from ..checkups import Finding, Level, findings, worst
+from ..options import with_settings
+from ..surroundings import surroundings
+
+
+@click.command()
+@click.argument("handler", metavar="[HANDLER]", required=False)
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:TAGS]", help="As of `run`; may be repeated.")
+@click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every check with level, what was found and"
+              " what to do.")  # fmt: skip
+@with_settings(topics="consumer.topics", group="consumer.group")
+@click.pass_context
+def doctor(context: click.Context, settings: Settings, handler: str | None, as_json: bool) -> None:
+    """Look at everything that `run` needs, and change nothing: one line a check, fine, warning or fault, with what to do.
+
+    Name servers, routes, permissions of topics, retry topic and dead letters, the group's members (client ids, subscriptions,
+    queues), versions and clocks of brokers; the handler and its columns against the table; Spark and Java, disk, open files,
+    memory. Without HANDLER nothing is said of that. `rocketcrew run --check` does the same before it starts.
+
+    Exits with 1 when there is a fault, with 0 otherwise.
+
+    \b
+    Examples:
+      rocketcrew doctor shop.orders:handle -t orders -g billing -n 10.0.0.5:9876
+      rocketcrew doctor -c billing.toml --json
+    """
+    from ..checkup_facts import gather  # what it asks takes its time to import
+
+    flags = {"cluster.name_servers": "-n HOST:PORT"}
+    require(settings, flags, flag_names=flags)
+    found = findings(gather(settings, handler, surroundings(context).env))
+    if as_json:
+        checks = [{"level": one.level.value, "check": one.check, "found": one.found, "todo": one.todo} for one in found]
+        click.echo(json.dumps({"ok": worst(found) is not Level.FAULT, "checks": checks}, ensure_ascii=False))
+    else:
+        click.echo("\n".join(map(str, found)))
+        click.echo(summary(found))
+    if worst(found) is Level.FAULT:
+        raise click.exceptions.Exit(EXIT_FAILURE)
+
+
+def summary(found: Sequence[Finding]) -> str:
+    """One line: how many of each."""
+    faults, warnings = (sum(one.level is level for one in found) for level in (Level.FAULT, Level.WARNING))
+    if not faults and not warnings:
+        return f"{len(found)} checks, all fine"
+    return f"{len(found)} checks: {faults} {'fault' if faults == 1 else 'faults'}, {warnings} " + (
+        "warning" if warnings == 1 else "warnings"
+    )

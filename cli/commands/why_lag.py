@@ -1,0 +1,105 @@
+"""`rocketcrew why-lag`: what holds each queue's offset in a running supervisor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ..controlling import Target, to_supervisor
+
+FRAME: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
+WORKER_FRAME: Final = "in worker_main"
+HOLDS: Final[Mapping[str, str]] = {
+    "send_back": "failed, and its send-back is not accepted yet",
+    "again": "is to run again: its worker died",
+    "alone": "may have crashed a worker, and waits to be run with nothing else in hand",
+    "order": "waits for one before it, of its queue or key",
+    "waiting": "waits for a worker that has room",
+    "rows": "is finished, and its rows are in a segment that is not sealed yet",
+    "table": "is finished, and its rows are not in the table yet (results.commit_after = loaded)",
+    "commit": "is the next one: all before it are finished, and the offset is committed at the next persist",
+    "pull": "is the next one to be pulled: nothing is in hand here",
+    "opening": "is not known yet: the queue is being opened",
+    "nothing": "is the next one to come: nothing holds the queue",
+}
+"""What the supervisor says (supervisor/core/holding.py), for people."""
+
+
+@click.command("why-lag")
+@to_supervisor
+def why_lag(target: Target) -> None:
+    """Show what holds each queue's offset in a running supervisor: which message, in which worker, for how long and where in
+    the code; and which rule of flow control holds back its pulls.
+
+    Queues with nothing to say are left out; --json has all of them, and whole stacks.
+
+    \b
+    Examples:
+      rocketcrew why-lag
+      rocketcrew why-lag -g billing --json
+    """
+    answer = target.ask("holding")
+    answer["queues"] = [explained(queue, answer["processes"]) for queue in answer["queues"]]
+    target.tell(answer, text_of(answer))
+
+
+def explained(queue: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The queue with the process that has the message in hand: its pid, what it runs, and the top of its stack."""
+    process = next((one for one in workers if one["name"] == queue["worker"]), None)
+    if process is None:
+        return {**queue, "pid": None, "running": None, "top": ""}
+    return {**queue, "pid": process["pid"], "running": process["running"], "top": top_of(process["stack"])}
+
+
+def top_of(stack: str) -> str:
+    """Where a worker's main thread is: `function at file.py:line`; "" where the stack does not say."""
+    for thread in stack.split("\n\n"):
+        if WORKER_FRAME in thread:
+            found = FRAME.search(thread)
+            return f"{found['function']} at {Path(found['file']).name}:{found['line']}" if found else ""
+    return ""
+
+
+def text_of(answer: Mapping[str, Any]) -> str:
+    """For people."""
+    told = [_lines(queue) for queue in answer["queues"] if queue["lag"] or queue["unfinished"] or queue["rules"]]
+    lines = [line for queue in told for line in queue]
+    for queue in answer["popped"]:
+        place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
+        lines.append(f"{place}: {queue['unfinished']} popped messages are not finished; the broker has their offsets")
+    if not answer["queues"] and not answer["popped"]:
+        lines.append(f"group {answer['group']}: this member has no queues")
+    elif not lines:
+        lines.append(f"group {answer['group']}: no lag in {len(answer['queues'])} queues")
+    return "\n".join(lines)
+
+
+def _lines(queue: Mapping[str, Any]) -> list[str]:
+    place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
+    lines = [f"{place}: lag {queue['lag']}, committed {queue['committed']}, {queue['unfinished']} unfinished here"]
+    lines.append("  " + _holder(queue))
+    lines += [f"  not pulled: {rule}" for rule in queue["rules"]]
+    return lines
+
+
+def _holder(queue: Mapping[str, Any]) -> str:
+    offset, running = queue["offset"], queue["running"]
+    if queue["holds"] != "worker":
+        error = f" ({queue['error']})" if queue["error"] else ""
+        subject = "its offset" if queue["holds"] == "opening" else f"offset {offset}"
+        return f"{subject} {HOLDS[queue['holds']]}{error}"
+    who = f"worker {queue['worker']}" + (f" (pid {queue['pid']})" if queue["pid"] else "")
+    at = f", in {queue['top']}" if queue["top"] else ""
+    if running is None:
+        return f"offset {offset} is with {who}, which is between two messages"
+    same = (running["topic"], running["broker"], running["queue_id"]) == (
+        queue["topic"], queue["broker"], queue["queue_id"],
+    )  # fmt: skip
+    if same and running["offset"] == offset:
+        return f"offset {offset} runs in {who} for {running['seconds']:.1f} s{at}"
+    other = f"{running['topic']} {running['broker']} {running['queue_id']} offset {running['offset']}"
+    return f"offset {offset} is with {who}, which runs {other} for {running['seconds']:.1f} s{at}"

@@ -1,0 +1,130 @@
+"""What holds the committed offset of each queue, and which rule of flow control holds back its next pull: for `why-lag`.
+
+Read off the state, which is not changed; looks at all that is open, so it is for questions and not for events. JSON types.
+
+    holds       what it means
+    worker      a worker has the message in hand, or has it behind another one
+    send_back   it failed, and its send-back is not accepted yet
+    again       it is to run again: its worker died
+    alone       it may have killed a worker, and waits to be run with nothing else in hand
+    order       it comes after one of its queue or key that is held (a failure, or one in hand)
+    waiting     no worker has had room for it yet
+    rows        it is finished, and its rows are in a segment that is not sealed yet
+    table       it is finished, and its rows are sealed and not in the table yet (commit_after = "loaded")
+    commit      all before the offset is finished: the broker is told at the next persist
+    pull        nothing is here: the broker has more, which was not pulled yet
+    opening     the queue is being opened, and its offset is not known yet
+    nothing     the group has all that the broker has
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .chunks import Chunk
+from .process_queue import ProcessQueue, PulledQueue
+from .pulling import thresholds
+from .state import State
+from .states import LIVING, QueueState, WorkerState
+
+
+def holding(state: State) -> list[dict[str, Any]]:
+    """Of each queue that is pulled: place, offsets, what holds the committed one, and what holds back its pulls. `lag` counts
+    offsets from the committed one to the end that the last pull reported."""
+    found: list[dict[str, Any]] = []
+    for q in sorted(state.pulled.values(), key=lambda q: q.pq.mq):
+        pq = q.pq
+        found.append(
+            {
+                "topic": pq.mq.topic,
+                "broker": pq.mq.broker_name,
+                "queue_id": pq.mq.queue_id,
+                "state": pq.state.value,
+                "committed": q.committed,
+                "next_offset": pq.next_offset,
+                "lag": max(0, q.end_offset, pq.next_offset) - max(0, q.committed),
+                "unfinished": pq.unfinished,
+                **_holder(state, q),
+                "rules": rules(state, q),
+            }
+        )
+    return found
+
+
+def _holder(state: State, q: PulledQueue) -> dict[str, Any]:
+    pq = q.pq
+    if pq.state is QueueState.OPENING:
+        return _held("opening", -1)
+    if pq.head_offset >= pq.next_offset:
+        if q.committed < pq.head_offset:
+            return _held("commit", pq.head_offset)
+        return _held("pull" if q.end_offset > pq.next_offset else "nothing", pq.next_offset)
+    if pq.head_offset < pq.ledger.first_open:
+        return _rows(state, pq)
+    chunk = min(pq.open.values(), key=lambda chunk: chunk.first_unfinished, default=None)
+    waiting = pq.waiting[0].offsets[pq.waiting[0].at] if pq.waiting else None
+    if chunk is None or (waiting is not None and waiting < chunk.first_unfinished):
+        return _held("waiting", pq.head_offset if waiting is None else waiting)
+    return _of_chunk(state, pq, chunk)
+
+
+def _rows(state: State, pq: ProcessQueue) -> dict[str, Any]:
+    head = pq.head_offset
+    for token, held in pq.ledger.held.items():
+        if held.offsets and held.offsets.start == head:
+            return _held("table" if token in state.unloaded else "rows", head, token[0])
+    return _held("rows", head)
+
+
+def _of_chunk(state: State, pq: ProcessQueue, chunk: Chunk) -> dict[str, Any]:
+    offset = chunk.first_unfinished
+    worker = state.workers.get(chunk.worker_id or "")
+    if chunk.failed:
+        failure = chunk.failed[min(chunk.failed)]
+        return _held("send_back", offset, error=failure.error)
+    if worker is not None and worker.state in LIVING and chunk.chunk_id in worker.in_flight:
+        return _held("worker", offset, worker.worker_id)
+    if chunk.alone or any(one is chunk for one in state.quarantine):
+        return _held("alone", offset)
+    dead = worker is not None and worker.state is WorkerState.DEAD
+    if dead or any(one is chunk for one in state.redo):
+        return _held("again", offset)
+    return _held("waiting" if pq.order is None else "order", offset)
+
+
+def _held(by: str, offset: int, worker: str | None = None, error: str = "") -> dict[str, Any]:
+    return {"holds": by, "offset": offset, "worker": worker, "error": error}
+
+
+def rules(state: State, q: PulledQueue) -> list[str]:
+    """Why the next pull of the queue is not sent, by the names of the settings; none where it is, or may be."""
+    pq, config = q.pq, state.config
+    found: list[str] = []
+    if pq.state in (QueueState.DRAINING, QueueState.ENDED):
+        found.append("the queue was taken away: it is finished, and not pulled any more")
+    if not pq.locked:
+        found.append("its lock at the broker is not ours")
+    found += [f"paused by {reason}" for reason in sorted(state.paused)]
+    messages_max, bytes_max = thresholds(state, pq)
+    of_topic = config.pull_threshold_for_topic > 0
+    if pq.unfinished > messages_max:
+        name = "consumer.pull_threshold_for_topic" if of_topic else "consumer.pull_threshold_for_queue"
+        found.append(f"{name}: {pq.unfinished} unfinished messages, more than {messages_max}")
+    if pq.unfinished_bytes > bytes_max:
+        of_topic = config.pull_threshold_size_for_topic_bytes > 0
+        name = (
+            "consumer.pull_threshold_size_for_topic_mib" if of_topic else "consumer.pull_threshold_size_for_queue_mib"
+        )
+        found.append(f"{name}: {pq.unfinished_bytes >> 20} MiB unfinished, more than {bytes_max >> 20}")
+    if pq.is_wider(config.consume_concurrently_max_span):
+        span = config.consume_concurrently_max_span
+        found.append(
+            f"consumer.consume_concurrently_max_span: {pq.span} offsets behind the first unfinished, more than {span}"
+        )
+    if q.starved:
+        found.append(f"memory.pulled_bytes_mib: waits for room, {len(state.starved)} queues are in line")
+    if q.refused_code != -1:
+        found.append(f"the broker refuses the pull with code {q.refused_code}, {q.refusals} times in a row")
+    if not any(worker.state is WorkerState.READY for worker in state.workers.values()):
+        found.append("no worker is ready")
+    return found

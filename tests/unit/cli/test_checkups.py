@@ -1,0 +1,152 @@
+"""What doctor makes of facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rocketcrew.cli.checkup_facts import broker_clock_ms
+from rocketcrew.cli.checkups import (
+    BrokerFacts,
+    DiskFacts,
+    Facts,
+    Finding,
+    GroupFacts,
+    HandlerFacts,
+    Level,
+    MachineFacts,
+    SparkFacts,
+    TopicFacts,
+    findings,
+    version_of,
+    worst,
+)
+
+ORDERS = TopicFacts("orders", True, 8, {"a": 6, "b": 6})
+RETRY = TopicFacts("%RETRY%billing", True, 2, {"a": 6, "b": 6})
+DEAD = TopicFacts("%DLQ%billing", True, 1, {"a": 6})
+GROUP = GroupFacts("billing", known=True, members=("m1", "m2"))
+HANDLER = HandlerFacts("shop:count", "", "key string", "", "/data/table", table_exists=True)
+MACHINE = MachineFacts(4, 1024, 64, 4096, "shared with the workers")
+FINE = Facts(
+    name_servers={"ns:9876": ""},
+    topics=[ORDERS],
+    retry=RETRY,
+    dead=DEAD,
+    group=GROUP,
+    brokers=[BrokerFacts("a", "a:10911", "V5_3_1", 800)],
+    handler=HANDLER,
+    spark=SparkFacts("parquet", "pyspark 4.2.0, Java 17"),
+    disks=[DiskFacts("state", "/data", True, 90_000, 64)],
+    machine=MACHINE,
+)
+
+
+def of(facts: Facts) -> list[Finding]:
+    return [one for one in findings(facts) if one.level is not Level.FINE]
+
+
+def test_a_sound_cluster_and_machine_have_one_fine_line_a_check() -> None:
+    found = findings(FINE)
+    assert worst(found) is Level.FINE
+    assert [one.check for one in found] == [
+        "settings", "name server", "topic", "retry topic", "dead letters", "group", "client id", "subscriptions", "broker",
+        "clock", "handler", "columns", "table format", "disk", "open files", "shared memory",
+    ]  # fmt: skip
+    assert not [one for one in found if one.todo]
+
+
+def broker(**changes: object) -> dict[str, object]:
+    return {"brokers": [replace(FINE.brokers[0], **changes)]}  # type: ignore[arg-type]
+
+
+def group(**changes: object) -> dict[str, object]:
+    return {"group": replace(GROUP, **changes)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "check", "says"),
+    [
+        ({"settings": "security.key_file k cannot be read"}, "fault", "settings", "cannot be read"),
+        ({"name_servers": {"a:1": "refused"}}, "fault", "name server", "a:1 answers no question (refused)"),
+        ({"name_servers": {"a:1": "refused", "b:1": ""}}, "warning", "name server", "a:1"),
+        ({"topics": [TopicFacts("ordes", exists=False, near=": did you mean orders?")]}, "warning", "topic",
+         "ordes does not exist: did you mean orders? If not, create it"),
+        ({"topics": [replace(ORDERS, queues=0)]}, "fault", "topic", "no queue that may be read"),
+        ({"topics": [replace(ORDERS, perms={"a": 6, "b": 2})]}, "warning", "topic", "may not be read on b"),
+        ({"topics": [replace(ORDERS, refused="no permission")]}, "fault", "topic", "(no permission)"),
+        ({"retry": replace(RETRY, perms={"a": 2})}, "fault", "retry topic", "failed messages are not retried"),
+        ({"retry": replace(RETRY, perms={"a": 4})}, "fault", "retry topic", "may not be read and written on a"),
+        ({"dead": replace(DEAD, perms={"a": 4})}, "fault", "dead letters", "dead letters cannot be stored"),
+        ({"dead": replace(DEAD, perms={"a": 2})}, "warning", "dead letters", "`rocketcrew dlq` shows nothing"),
+        (group(own_id="m1"), "fault", "client id", "a member with our id m1 runs already"),
+        (group(differences=("topic x is subscribed there, and not by us",)), "fault", "subscriptions", "topic x"),
+        ({"topics": [replace(ORDERS, queues=2)]}, "warning", "queues",
+         "orders has 2 queues for 3 members, with the one that starts here: 1 of them without work"),
+        (broker(version="V4_8_0"), "warning", "broker", "older"),
+        (broker(version="V4_9_7") | {"client_rebalance": False}, "fault", "broker", "client_rebalance = true"),
+        (broker(unreachable="refused"), "fault", "broker", "a at a:10911 does not answer (refused)"),
+        (broker(ahead_ms=61_000), "warning", "clock", "a's is 61 s ahead of ours"),
+        (broker(ahead_ms=-61_000), "warning", "clock", "61 s late against ours"),
+        ({"handler": replace(HANDLER, wrong="no function")}, "fault", "handler", "no function"),
+        ({"handler": replace(HANDLER, misfit="key is int")}, "fault", "columns", "key is int"),
+        ({"spark": SparkFacts("delta", wrong="no Java")}, "fault", "table format", "no Java"),
+        ({"disks": [DiskFacts("state", "/", False, 9_000, 64)]}, "fault", "disk", "may not be written"),
+        ({"disks": [DiskFacts("state", "/d", True, 10, 64)]}, "fault", "disk", "results.free_disk_min_mib = 64"),
+        ({"disks": [DiskFacts("state", "/d", True, 200, 64)]}, "warning", "disk", "below 64 MiB nothing more is pulled"),
+        ({"machine": replace(MACHINE, files_max=100)}, "fault", "open files", "need 192: `ulimit -n 1024`"),
+        ({"machine": replace(MACHINE, slab_mib=5000)}, "fault", "shared memory", "lower memory.pulled_bytes_mib"),
+        ({"machine": replace(MACHINE, slab_mib=3000)}, "warning", "shared memory", "workers need memory too"),
+        ({"machine": replace(MACHINE, shared="no memfd")}, "fault", "shared memory", "no memfd"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line_with_what_to_do(
+    changes: dict[str, object], level: str, check: str, says: str
+) -> None:
+    (found,) = of(replace(FINE, **changes))  # type: ignore[arg-type]
+    assert (found.level.value, found.check) == (level, check)
+    assert says in str(found)
+
+
+def test_what_does_not_exist_yet_or_is_not_told_is_fine() -> None:
+    new = replace(
+        FINE,
+        retry=TopicFacts("%RETRY%billing", exists=False),
+        dead=TopicFacts("%DLQ%billing", exists=False),
+        group=GroupFacts("billing", known=False),
+        brokers=[BrokerFacts("a", "a:10911")],
+        handler=replace(HANDLER, columns=""),
+        spark=None,
+    )
+    assert not of(new)
+    assert not of(replace(FINE, group=replace(GROUP, unknown="no permission")))
+    assert not of(replace(FINE, broadcasting=True, retry=replace(RETRY, perms={"a": 0})))
+
+
+def test_members_that_share_no_queues_may_be_more_than_those() -> None:
+    assert not of(replace(FINE, topics=[replace(ORDERS, queues=1)], group=replace(GROUP, shares_queues=False)))
+
+
+def test_a_named_member_counts_once_among_the_members() -> None:
+    (found,) = of(replace(FINE, topics=[replace(ORDERS, queues=1)], group=replace(GROUP, members=("x",), own_id="y")))
+    assert "for 2 members" in found.found
+
+
+@pytest.mark.parametrize(
+    ("runtime", "ran_s"),
+    [("[ 1 days, 2 hours, 3 minutes, 4 seconds ]", 93_784), ("[ 1,000 days, 0 hours, 0 minutes, 1 seconds ]", 86_400_001),
+     ("17 s", 17)],
+)  # fmt: skip
+def test_a_brokers_clock_is_its_start_and_how_long_it_ran(runtime: str, ran_s: int) -> None:
+    assert broker_clock_ms({"bootTimestamp": "1700000000000", "runtime": runtime}) == 1_700_000_000_500 + ran_s * 1000
+
+
+@pytest.mark.parametrize("table", [{}, {"runtime": "17 s"}, {"bootTimestamp": "1", "runtime": "long"}])
+def test_a_clock_that_is_not_told_is_not_known(table: dict[str, str]) -> None:
+    assert broker_clock_ms(table) is None
+
+
+def test_versions_are_numbers() -> None:
+    assert version_of("V5_5_0_ROCKETCREW") == (5, 5, 0)
+    assert version_of("HIGHER_VERSION") is None

@@ -1,0 +1,77 @@
+"""What why-lag says to people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rocketcrew.cli.commands.why_lag import HOLDS, explained, text_of, top_of
+
+STACK = """Thread 0x00007f (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+
+Current thread 0x00007e (most recent call first):
+  File "/home/me/shop.py", line 7 in slow
+  File "/home/me/shop.py", line 12 in count
+  File "/x/rocketcrew/workers/main.py", line 80 in worker_main
+"""
+
+
+def queue(**changes: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "topic": "orders", "broker": "a", "queue_id": 2, "state": "assigned", "committed": 3, "next_offset": 9, "lag": 6,
+        "unfinished": 6, "holds": "worker", "offset": 3, "worker": "w1", "error": "", "rules": [],
+    }  # fmt: skip
+    return made | changes
+
+
+def worker(offset: int | None = 3) -> dict[str, Any]:
+    running = {"topic": "orders", "broker": "a", "queue_id": 2, "offset": offset, "seconds": 12.34}
+    return {"process": "worker", "name": "w1", "pid": 77, "running": running if offset is not None else None,
+            "stack": STACK, "note": ""}  # fmt: skip
+
+
+def text(*queues: dict[str, Any], workers: list[dict[str, Any]] | None = None, **more: Any) -> str:
+    told = [explained(one, workers or []) for one in queues]
+    return text_of({"group": "billing", "queues": told, "popped": [], "processes": workers or []} | more)
+
+
+def test_a_message_that_runs_is_named_with_process_time_and_place() -> None:
+    assert text(queue(rules=["paused by operator"]), workers=[worker()]).splitlines() == [
+        "orders a 2: lag 6, committed 3, 6 unfinished here",
+        "  offset 3 runs in worker w1 (pid 77) for 12.3 s, in slow at shop.py:7",
+        "  not pulled: paused by operator",
+    ]
+
+
+def test_a_message_behind_another_names_that() -> None:
+    said = text(queue(), workers=[worker(8)])
+    assert (
+        "offset 3 is with worker w1 (pid 77), which runs orders a 2 offset 8 for 12.3 s, in slow at shop.py:7" in said
+    )
+    assert "which is between two messages" in text(queue(), workers=[worker(None)])
+    assert "offset 3 is with worker w1, which" in text(queue())  # it ended meanwhile
+
+
+@pytest.mark.parametrize("holds", HOLDS)
+def test_whatever_else_holds_is_a_sentence(holds: str) -> None:
+    (_, said) = text(queue(holds=holds, worker=None, error="ValueError: no")).splitlines()
+    assert HOLDS[holds] in said
+    assert said.endswith("(ValueError: no)")
+
+
+def test_without_a_lag_one_line() -> None:
+    quiet = queue(lag=0, unfinished=0, holds="nothing", worker=None)
+    assert text(quiet, quiet) == "group billing: no lag in 2 queues"
+    assert text() == "group billing: this member has no queues"
+
+
+def test_popped_messages_are_counted() -> None:
+    popped = [{"topic": "orders", "broker": "a", "queue_id": 0, "unfinished": 4}]
+    assert text(popped=popped).startswith("orders a 0: 4 popped messages are not finished")
+
+
+def test_the_top_of_a_stack_is_the_main_threads() -> None:
+    assert top_of(STACK) == "slow at shop.py:7"
+    assert top_of("") == ""

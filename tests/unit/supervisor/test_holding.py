@@ -1,0 +1,133 @@
+"""What holds a queue's offset, and what holds back its pulls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.blame import Death, End, InHand
+from rocketcrew.supervisor.core.holding import holding
+from rocketcrew.supervisor.core.state import OPERATOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .conftest import Bench
+
+
+def held(bench: Bench) -> dict[str, Any]:
+    (found,) = holding(bench.core.state)
+    return found
+
+
+def says(bench: Bench) -> tuple[str, int, str | None]:
+    found = held(bench)
+    return found["holds"], found["offset"], found["worker"]
+
+
+def test_a_message_from_the_pull_to_the_commit(bench: Bench) -> None:
+    bench.members([0])
+    assert says(bench) == ("opening", -1, None)
+    (fetch,) = bench.take(act.FetchOffset)
+    bench.core.handle(ev.Opened(fetch.handle, 5), bench.now)
+    bench.persist()
+    assert says(bench) == ("nothing", 5, None)
+    bench.found(fetch.handle, [5, 6])
+    assert says(bench) == ("waiting", 5, None)
+    assert held(bench)["rules"] == ["no worker is ready"]
+    bench.worker("w1")
+    first, second = bench.dispatched()
+    assert says(bench) == ("worker", 5, "w1")
+    bench.done(first, seq=1)
+    assert says(bench) == ("rows", 5, "w1")
+    bench.sealed("w1", 1)
+    assert says(bench) == ("worker", 6, "w1")
+    bench.done(second)
+    assert says(bench) == ("commit", 7, None)
+    bench.persist()
+    assert says(bench) == ("nothing", 7, None)
+    assert held(bench)["lag"] == 0
+    assert held(bench)["rules"] == []
+
+
+def test_a_failed_message_is_held_by_its_send_back(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk, failures=[(0, 0, "ValueError: no")])
+    assert says(bench) == ("send_back", 0, None)
+    assert held(bench)["error"] == "ValueError: no"
+
+
+def test_what_a_dead_worker_had_is_alone_or_runs_again(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    bench.dispatched()
+    bench.core.handle(ev.WorkerDied("w1", Death(End.RETIRED)), bench.now)
+    assert says(bench) == ("again", 0, None)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
+    assert says(bench) == ("again", 0, None)
+    bench.worker("w2")
+    assert says(bench) == ("worker", 0, "w2")
+    chunk = bench.dispatched()[0]
+    in_hand = InHand(chunk.chunk_id, 0, 0, 1, mark="m")
+    bench.core.handle(ev.WorkerDied("w2", Death(End.CRASHED, in_hand)), bench.now)
+    bench.core.handle(ev.SalvageComplete("w2"), bench.now)
+    assert says(bench) == ("alone", 0, None)
+
+
+def test_sealed_rows_wait_for_the_table(make: Callable[..., Bench]) -> None:
+    bench = make(commit_after_loaded=True)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk, seq=1)
+    bench.sealed("w1", 1)
+    assert says(bench) == ("table", 0, "w1")
+
+
+def test_the_rules_of_flow_control_are_named(make: Callable[..., Bench]) -> None:
+    bench = make(pull_threshold_for_queue=1, consume_concurrently_max_span=1)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1, 2])
+    assert held(bench)["rules"] == [
+        "consumer.pull_threshold_for_queue: 3 unfinished messages, more than 1",
+        "consumer.consume_concurrently_max_span: 3 offsets behind the first unfinished, more than 1",
+    ]
+    bench.core.handle(ev.Pause(OPERATOR), bench.now)
+    assert held(bench)["rules"][0] == "paused by operator"
+
+
+def test_a_refusal_of_the_broker_is_named_until_it_answers(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.answer(handle, ResponseCode.NO_PERMISSION, 0)
+    assert held(bench)["rules"] == ["the broker refuses the pull with code 16, 1 times in a row"]
+    bench.pass_ms(1000)
+    bench.answer(handle, ResponseCode.PULL_NOT_FOUND, 0)
+    assert held(bench)["rules"] == []
+
+
+def test_queues_in_line_for_bytes(make: Callable[..., Bench]) -> None:
+    bench = make(units=2)
+    bench.worker("w1")
+    handles = bench.open(0, 1, 2)
+    bench.found(handles[0], [0], body_bytes=16_000)
+    waiting = [
+        queue for queue in holding(bench.core.state) if any("memory.pulled_bytes_mib" in r for r in queue["rules"])
+    ]
+    assert waiting
+
+
+def test_a_queue_that_was_taken_away_is_finished_and_not_pulled(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    bench.revoke()
+    assert held(bench)["rules"][0].startswith("the queue was taken away")

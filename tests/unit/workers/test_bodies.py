@@ -1,0 +1,255 @@
+"""Bodies decoded by a handler's annotations: what an annotation means, what fits, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypedDict
+
+import pytest
+
+from rocketcrew import BatchResult, BodyError, Handler, Message, handler
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.workers.bodies import plan_of, typed
+from rocketcrew.workers.failures import Cause
+from rocketcrew.workers.loading import HandlerLoadError, describe, load, ready, refusal
+from rocketcrew.workers.message import make_message
+from rocketcrew.workers.routing import combine
+from rocketcrew.workers.runner import failure_of
+
+msgspec: Any = pytest.importorskip("msgspec")
+
+
+@dataclass
+class Order:
+    order_id: str
+    total: float = 0.0
+
+
+class Line(TypedDict):
+    sku: str
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Looks(Protocol):
+    body: bytes
+
+
+class Something:
+    pass
+
+
+Struct: Any = msgspec.defstruct("Struct", [("order_id", str), ("lines", list[int])])
+
+
+def by_order(order: Order) -> object:
+    return order
+
+
+def with_message(message: Message, order: Order) -> object:
+    return message.keys, order
+
+
+def decoded(function: Callable[..., Any], body: bytes, **options: Any) -> Any:
+    return ready(Handler(function, **options))(make_message(body, keys="k-1"))
+
+
+def annotated(annotation: Any) -> Callable[[Any], Any]:
+    def function(given: Any) -> Any:
+        return given
+
+    function.__annotations__["given"] = annotation
+    return function
+
+
+@pytest.mark.parametrize(
+    ("annotation", "body", "found"),
+    [
+        (Order, b'{"order_id": "o-1", "total": 3}', Order("o-1", 3.0)),
+        (Struct, b'{"order_id": "o-1", "lines": [1]}', Struct("o-1", [1])),
+        (Line, b'{"sku": "a"}', {"sku": "a"}),
+        (Point, b"[1, 2]", Point(1, 2)),
+        (dict[str, int], b'{"a": 1}', {"a": 1}),
+        (list[Order], b'[{"order_id": "o-1"}]', [Order("o-1")]),
+        (Order | None, b"null", None),
+        (bytes, b"\xff", b"\xff"),
+        (str, "ä".encode(), "ä"),
+    ],
+)
+def test_a_body_is_what_the_parameter_is_annotated_with(annotation: Any, body: bytes, found: object) -> None:
+    assert decoded(annotated(annotation), body) == found
+
+
+def test_the_message_comes_first_where_it_is_asked_for() -> None:
+    assert decoded(with_message, b'{"order_id": "o-1"}') == ("k-1", Order("o-1"))
+    assert decoded(functools.partial(with_message), b'{"order_id": "o-1"}') == ("k-1", Order("o-1"))
+
+
+def test_a_pydantic_model_decodes_itself() -> None:
+    pydantic: Any = pytest.importorskip("pydantic")
+    model = pydantic.create_model("Model", order_id=(str, ...), size=(int, ...))
+    assert decoded(annotated(model), b'{"order_id": "o-1", "size": 3}').size == 3
+    with pytest.raises(BodyError, match=r"the body is no Model: Field required - at `\$\.order_id` \(and 1 more\)"):
+        decoded(annotated(model), b'{"size": "x"}')
+    with pytest.raises(BodyError, match="the body is no Model: Invalid JSON"):
+        decoded(annotated(model), b"{")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "body", "said"),
+    [
+        (Order, b'{"order_id": 3}', r"the body is no Order: Expected `str`, got `int` - at `\$\.order_id`"),
+        (Order, b"{}", "the body is no Order: Object missing required field `order_id`"),
+        (Order, b"no JSON", "the body is no Order: JSON is malformed"),
+        (Order, b"", "the body is no Order: Input data was truncated"),
+        (str, b"\xff", "the body is no str: 'utf-8' codec can't decode"),
+    ],
+)
+def test_a_body_that_does_not_fit_fails_with_field_and_reason(annotation: Any, body: bytes, said: str) -> None:
+    with pytest.raises(BodyError, match=said) as failed:
+        decoded(annotated(annotation), body)
+    assert failure_of(failed.value).cause is Cause.FAILED
+    with pytest.raises(BodyError, match=said) as given_up:
+        decoded(annotated(annotation), body, body_errors="dead_letter")
+    assert failure_of(given_up.value).cause is Cause.GIVEN_UP
+    assert failure_of(given_up.value).error == str(given_up.value)
+
+
+@pytest.mark.parametrize("annotation", [Message, "Message", "nowhere.Message", Any, object, Looks, Message | None])
+def test_what_is_annotated_as_a_message_gets_it_and_stays_the_very_same(annotation: Any) -> None:
+    own = Handler(annotated(annotation))
+    assert ready(own) is own
+
+
+def test_handlers_of_messages_pay_nothing() -> None:
+    def count(message):  # type: ignore[no-untyped-def]
+        return message
+
+    def look(message: Message, limit: int = 3) -> object:
+        return message, limit
+
+    for function in (count, look, lambda message: message):
+        own = Handler(function)  # pyright: ignore[reportUnknownArgumentType]
+        assert ready(own) is own
+        assert own.function is function
+    batches = [Handler(annotated(each), batch=True) for each in (list, list[Message], Sequence[Message], Sequence[Any])]
+    assert [ready(own) for own in batches] == batches
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        (Something, "parameter given is annotated as Something, which is neither Message nor"),
+        ("Nowhere", r"the annotation 'Nowhere' of parameter given means nothing when it runs \(name 'Nowhere'"),
+        (Order | Point | Line, "bodies cannot be decoded into"),
+    ],
+)
+def test_an_annotation_that_means_nothing_is_refused_before_the_start(annotation: Any, said: str) -> None:
+    with pytest.raises(HandlerLoadError, match=said):
+        ready(Handler(annotated(annotation)))
+    with pytest.raises(UsageError, match="body_errors='ignore' is unknown"):
+        handler(body_errors="ignore")(by_order)
+
+
+def test_two_parameters_without_an_annotation_are_no_handler() -> None:
+    def two(first, second):  # type: ignore[no-untyped-def]
+        return first, second
+
+    assert plan_of(Handler(two)) is None  # pyright: ignore[reportUnknownArgumentType]
+    assert "its signature is two(first, second)" in str(refusal(Handler(two)))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def test_a_coroutine_function_gets_decoded_bodies() -> None:
+    async def one(order: Order) -> str:
+        return order.order_id
+
+    async def both(message: Message, order: Order) -> tuple[str | None, str]:
+        return message.keys, order.order_id
+
+    assert asyncio.run(decoded(one, b'{"order_id": "o-1"}')) == "o-1"
+    assert asyncio.run(decoded(both, b'{"order_id": "o-1"}')) == ("k-1", "o-1")
+    with pytest.raises(BodyError):
+        asyncio.run(decoded(one, b"{}"))
+
+
+# --- batches --------------------------------------------------------------------------------------------------------------
+
+BATCH = [
+    make_message(body, keys=f"k-{place}")
+    for place, body in enumerate([b'{"order_id": "a"}', b"{}", b'{"order_id": "b"}'])
+]
+
+
+def test_a_batch_handler_is_called_with_what_fits() -> None:
+    calls: list[list[str]] = []
+
+    @handler(batch=True)
+    def many(orders: list[Order]) -> list[object]:
+        calls.append([order.order_id for order in orders])
+        return [{"id": order.order_id} for order in orders]
+
+    call = ready(many)
+    results = call(BATCH)
+    assert calls == [["a", "b"]]
+    assert [results[0], results[2]] == [{"id": "a"}, {"id": "b"}]
+    assert isinstance(results[1], BodyError)
+    assert call([BATCH[0]]) == [{"id": "a"}]
+    assert [type(each) for each in call([BATCH[1]])] == [BodyError]
+    assert calls[1:] == [["a"]]
+
+
+def test_a_batch_result_of_messages_with_their_bodies() -> None:
+    @handler(batch=True)
+    def many(messages: list[Message], orders: Sequence[Order]) -> BatchResult:
+        return BatchResult(
+            [(message, order.order_id) for message, order in zip(messages, orders, strict=True)], ack_index=0
+        )
+
+    results = ready(many)(BATCH)
+    assert results[0] == ["a"]
+    assert [type(each).__name__ for each in results] == ["list", "BodyError", "Retry"]
+
+
+def test_a_batch_of_a_coroutine_function() -> None:
+    @handler(batch=True)
+    async def many(orders: list[Order]) -> list[str]:
+        return [order.order_id for order in orders]
+
+    results = asyncio.run(ready(many)(BATCH))
+    assert [results[0], results[2]] == ["a", "b"]
+
+
+def test_batches_that_leave_bodies_out_have_no_order() -> None:
+    @handler(batch=True, order="queue")
+    def many(orders: list[Order]) -> None:
+        pass
+
+    with pytest.raises(HandlerLoadError, match="out of order"):
+        ready(many)
+
+
+# --- how they travel ------------------------------------------------------------------------------------------------------
+
+
+def test_a_shipped_handler_knows_what_its_annotations_mean() -> None:
+    shipped = describe(Handler(functools.partial(with_message)))
+    assert shipped.pickled is not None
+    assert load(shipped)(make_message(b'{"order_id": "o-1"}', keys="k")) == ("k", Order("o-1"))
+
+
+def test_several_handlers_with_bodies_of_their_own() -> None:
+    one = Handler(annotated(Order), topic="orders")
+    other = Handler(annotated(Line), topic="lines", body_errors="dead_letter")
+    both = ready(combine([one, other]))
+    assert both(make_message(b'{"order_id": "o-1"}', topic="orders")) == Order("o-1")
+    assert both(make_message(b'{"sku": "a"}', topic="lines")) == {"sku": "a"}
+    assert typed(one).name == one.name
+    with pytest.raises(BodyError) as failed:
+        both(make_message(b"{}", topic="lines"))
+    assert failed.value.delay_level == -1

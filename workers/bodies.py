@@ -1,0 +1,275 @@
+"""Bodies decoded by the types in a handler's signature: `def count(order: Order)`, or `def count(message, order: Order)`.
+
+What a parameter is annotated with decides, once, before anything is started: a `Message`, `Any`, a protocol or nothing at all
+means the message itself. Of a batch handler it is the type in `list[...]`. A handler of messages is left as it is, and pays
+nothing.
+
+`bytes` is the body as it came, `str` the same in UTF-8. pydantic's own models decode by pydantic; all else is JSON by msgspec
+(the extra "typed"): msgspec.Struct, dataclass, TypedDict, NamedTuple, dict, list and what they are made of. Both name the
+field that does not fit. Nothing is converted that JSON does not convert: "3" is no int.
+
+A body that does not fit fails its own message, with `body_errors="dead_letter"` at once into the dead letters; a batch
+handler is called with those that fit.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import importlib
+import inspect
+import typing
+from collections.abc import Callable, Collection, Iterable, Sequence
+from types import UnionType
+from typing import Any, Final, NamedTuple, TypeVar, is_typeddict
+
+from ..remoting.errors import UsageError
+from .api import BodyError, Handler
+from .message import Message
+
+Decode = Callable[[bytes], Any]
+
+LISTS: Final = (list, Sequence, Collection, Iterable)
+JSON_TYPES: Final = (dict, list, tuple, set, frozenset, int, float, bool)
+TYPES: Final = "bytes, str, a dataclass, TypedDict, NamedTuple, msgspec.Struct, pydantic model, dict or list"
+
+
+class Plan(NamedTuple):
+    """What a handler's calls are made of: the type of the body, and whether the message comes before it."""
+
+    wanted: Any
+    with_message: bool
+
+
+def plan_of(handler: Handler) -> Plan | None:
+    """How the handler wants its bodies, None = it gets messages. Raises UsageError for an annotation that means neither."""
+    if handler.body_plan:
+        return typing.cast("Plan | None", handler.body_plan[0])
+    try:
+        signature = inspect.signature(handler.function)
+    except (TypeError, ValueError):
+        return None
+    found = [
+        each
+        for each in signature.parameters.values()
+        if each.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    needed = [each for each in found if each.default is inspect.Parameter.empty]
+    both = len(needed) == 2
+    if len(needed) > 2 or not found or (both and needed[1].annotation is inspect.Parameter.empty):
+        return None
+    if both and not _is_message(_resolved(handler, found[0])):
+        return None
+    parameter = found[1] if both else found[0]
+    wanted = _resolved(handler, parameter)
+    if _is_message(wanted):
+        return None
+    if not _decodes(wanted):
+        several = "a list of " if handler.batch else ""
+        raise UsageError(
+            f"handler {handler.name}: parameter {parameter.name} is annotated as {several}{_shown(wanted)}, which is neither"
+            f" Message nor what a body can be decoded into ({TYPES})"
+        )
+    return Plan(wanted, both)
+
+
+def typed(handler: Handler) -> Handler:
+    """The handler as a function of messages: itself, or one that decodes their bodies. Raises UsageError, also where what
+    decodes them is not installed."""
+    plan = plan_of(handler)
+    if plan is None:
+        return handler
+    decoded = _decoded(
+        _decoder(handler, plan.wanted), _shown(plan.wanted), -1 if handler.body_errors == "dead_letter" else 0
+    )
+    wrapped = copy.copy(handler)
+    wrapped.function = wrapped.plain = call = _call(handler, decoded, with_message=plan.with_message)
+    wrapped.divides = handler.batch
+    call.__module__, call.__qualname__ = handler.name.split(":", 1)
+    return wrapped
+
+
+# --- what a signature says ------------------------------------------------------------------------------------------------
+
+
+def _resolved(handler: Handler, parameter: inspect.Parameter) -> Any:
+    """The annotation, which may be written as text; of a batch handler's list, that of an item. Raises UsageError for a name
+    that is not there when the handler runs."""
+    found = _evaluated(handler, parameter)
+    return _item(found) if handler.batch else found
+
+
+def _evaluated(handler: Handler, parameter: inspect.Parameter) -> Any:
+    text = parameter.annotation
+    if not isinstance(text, str):
+        return text
+    function: Any = inspect.unwrap(handler.function)
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__globals__"):
+        function = type(function).__call__  # an instance that can be called
+    try:
+        return eval(text, getattr(function, "__globals__", {}))  # noqa: S307  it is the user's own code
+    except Exception as error:
+        if "Message" in text:
+            return Message  # imported for the type checker only
+        raise UsageError(
+            f"handler {handler.name}: the annotation {text!r} of parameter {parameter.name} means nothing when it runs"
+            f" ({error}); import what it names outside of TYPE_CHECKING, or leave it out to get the message"
+        ) from error
+
+
+def _item(wanted: Any) -> Any:
+    """Of a batch handler's `list[Order]`, `Order`; a list of anything is one of messages."""
+    given = typing.get_args(wanted)
+    if typing.get_origin(wanted) in LISTS and len(given) == 1:
+        return given[0]
+    return Any if wanted in (*LISTS, inspect.Parameter.empty) else wanted
+
+
+def _is_message(wanted: Any) -> bool:
+    if wanted in (inspect.Parameter.empty, Any, object, Message, "Message") or isinstance(wanted, TypeVar):
+        return True
+    if _is_union(wanted):
+        return any(map(_is_message, typing.get_args(wanted)))
+    return inspect.isclass(wanted) and (issubclass(wanted, Message) or getattr(wanted, "_is_protocol", False))
+
+
+def _is_union(wanted: Any) -> bool:
+    return typing.get_origin(wanted) in (typing.Union, UnionType)
+
+
+def _decodes(wanted: Any) -> bool:
+    if _is_union(wanted):
+        return all(each is type(None) or _decodes(each) for each in typing.get_args(wanted))
+    kind: Any = typing.get_origin(wanted) or wanted
+    if kind in (bytes, str, *JSON_TYPES) or is_typeddict(kind):
+        return True
+    if not inspect.isclass(kind):
+        return False
+    marks = ("_fields", "__struct_fields__", "__pydantic_validator__")  # NamedTuple, msgspec.Struct, pydantic model
+    return dataclasses.is_dataclass(kind) or any(hasattr(kind, mark) for mark in marks)
+
+
+def _is_pydantic(wanted: Any) -> bool:
+    return hasattr(wanted, "__pydantic_validator__")
+
+
+def _shown(wanted: Any) -> str:
+    return getattr(wanted, "__name__", None) or str(wanted)
+
+
+# --- decoding -------------------------------------------------------------------------------------------------------------
+
+
+def _decoder(handler: Handler, wanted: Any) -> Decode:
+    if wanted is bytes:
+        return bytes
+    if wanted is str:
+        return bytes.decode
+    if _is_pydantic(wanted):
+        return _by_pydantic(wanted)
+    try:
+        # Not imported by its name: type checkers need it no more than other users do.
+        json: Any = importlib.import_module("msgspec.json")
+    except ImportError as error:
+        raise UsageError(
+            f"handler {handler.name} wants bodies as {_shown(wanted)}, which msgspec decodes: pip install 'rocketcrew[typed]'"
+        ) from error
+    try:
+        return typing.cast("Decode", json.Decoder(wanted).decode)
+    except (TypeError, NameError) as error:
+        raise UsageError(f"handler {handler.name}: bodies cannot be decoded into {_shown(wanted)}: {error}") from error
+
+
+def _by_pydantic(wanted: Any) -> Decode:
+    pydantic: Any = importlib.import_module("pydantic")
+    adapter = pydantic.TypeAdapter(wanted)
+
+    def decode(body: bytes) -> object:
+        try:
+            return adapter.validate_json(body)
+        except pydantic.ValidationError as error:
+            first, more = error.errors(include_url=False)[0], error.error_count() - 1
+            place = ".".join(map(str, first["loc"]))
+            where = f" - at `$.{place}`" if place else ""
+            raise ValueError(f"{first['msg']}{where}" + (f" (and {more} more)" if more else "")) from None
+
+    return decode
+
+
+def _decoded(decode: Decode, name: str, delay_level: int) -> Callable[[Message], Any]:
+    def decoded(message: Message) -> Any:
+        try:
+            return decode(message.body)
+        except ValueError as error:  # UnicodeDecodeError, and all that msgspec and pydantic find
+            raise BodyError(f"the body is no {name}: {error}", delay_level) from None
+
+    return decoded
+
+
+# --- calls ----------------------------------------------------------------------------------------------------------------
+
+
+def _call(handler: Handler, decoded: Callable[[Message], Any], *, with_message: bool) -> Callable[[Any], Any]:
+    function = handler.function
+    if handler.batch:
+        return _batch(function, decoded, with_message=with_message)
+    if inspect.iscoroutinefunction(function):
+        if with_message:
+
+            async def awaited_with_message(message: Message) -> object:
+                return await function(message, decoded(message))
+
+            return awaited_with_message
+
+        async def awaited(message: Message) -> object:
+            return await function(decoded(message))
+
+        return awaited
+    if with_message:
+        return lambda message: function(message, decoded(message))
+    return lambda message: function(decoded(message))
+
+
+def _batch(
+    function: Callable[..., Any], decoded: Callable[[Message], Any], *, with_message: bool
+) -> Callable[[Any], Any]:
+    """Calls `function` with the bodies that fit, and with their messages where it takes them; the others fail."""
+    from .calls import batch_results  # it brings Arrow, which the command line does not wait for
+
+    def sorted_out(messages: list[Message]) -> tuple[list[object], list[Message], tuple[list[Any], ...]]:
+        """A result for each message that does not fit, None for the others; those messages, and the arguments for them."""
+        results: list[object] = []
+        fitting: list[Message] = []
+        bodies: list[Any] = []
+        for message in messages.copy():
+            try:
+                bodies.append(decoded(message))
+            except BodyError as error:
+                results.append(error)
+            else:
+                fitting.append(message)
+                results.append(None)
+        return results, fitting, (fitting, bodies) if with_message else (bodies,)
+
+    def put_together(results: list[object], fitting: list[Message], result: object) -> object:
+        if len(fitting) == len(results):
+            return result
+        own = iter(batch_results(fitting, result))
+        return [next(own) if each is None else each for each in results]
+
+    if inspect.iscoroutinefunction(function):
+
+        async def awaited(messages: list[Message]) -> object:
+            results, fitting, arguments = sorted_out(messages)
+            return put_together(results, fitting, await function(*arguments) if fitting else None)
+
+        return awaited
+
+    def call(messages: list[Message]) -> object:
+        results, fitting, arguments = sorted_out(messages)
+        return put_together(results, fitting, function(*arguments) if fitting else None)
+
+    return call
