@@ -70,6 +70,7 @@ class BrokerConfig:
     pull_scan_entries_max: int = 800
     held_pulls_max: int = 100_000
     hold_timeout_max_ms: int = 60_000  # genuine: none; a client that asks for more gets this
+    pops_in_flight_max: int = 200_000  # popped and not acknowledged, RocketMQ's popCkMaxBufferSize; of all groups
     hold_sweep_interval_ms: int = 5_000
     long_polling_enable: bool = True  # False: a pull is looked at once more after short_polling_ms, and not woken
     short_polling_ms: int = 1_000

@@ -34,6 +34,7 @@ from .disk import CONVERTED as DONE
 from .disk import CONVERTING, DiskStorage
 from .log_scan import BLANK_MIN_BYTES, Kind, LogScan, blank
 from .message_store import LOG
+from .pops import POPS_TABLE
 from .recovery import Key
 from .state import TOPICS_JOURNAL
 from .storage import StorageError, StoredFile
@@ -147,6 +148,7 @@ def _settle(source: DiskStorage, config: BrokerConfig, now_ms: int) -> tuple[End
     source.replace(
         TIMERS_TABLE, core.state.timers.dump(), sync=True
     )  # a genuine store has what was delivered elsewhere
+    source.replace(POPS_TABLE, core.state.pops.table.dump(), sync=True)  # its journal is not copied
     folder = Path(config.dir) / "config"
     names = [f"config/{path.name}" for path in sorted(folder.iterdir()) if path.suffix == ".json"]
     return ends, waiting, [name for name in names if name not in _KEPT_OUT]

@@ -33,7 +33,7 @@ from .effects import SILENCE, Effect, Intercept, Later, Reply, intercepted
 from .message_store import QueueRebuilding
 from .name_server import NameServerCore
 from .refusal import Refused
-from .requests import end_transaction, forward, pull, send
+from .requests import end_transaction, forward, pop, pull, send
 from .requests.table import HANDLERS
 from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
@@ -114,7 +114,7 @@ class BrokerCore:
             else:
                 effects.append(Reply(channel, response))
         if state.arrivals:
-            effects += pull.wake_arrived(state)
+            effects += self._wake_arrived()
         return effects
 
     def _serve(self, call: Call) -> Command | None:
@@ -140,6 +140,17 @@ class BrokerCore:
             self._note(error)
             return command.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
 
+    def _wake_arrived(self) -> list[Effect]:
+        """Answer who waits for what can be read since the last call."""
+        state = self.state
+        arrivals, state.arrivals = state.arrivals, []
+        replies: list[Reply] = []
+        for topic, queue_id, tags_code, properties in arrivals:
+            replies += pull.repeat(state, state.held.arrived(topic, queue_id, tags_code, properties))
+            woken = state.pops.held.arrived(topic, queue_id, tags_code, properties, state.full)
+            replies += pop.repeat(state, woken, state.now_ms)
+        return [*replies]
+
     # Waiting for the disk
 
     def begin_flush(self) -> None:
@@ -164,6 +175,7 @@ class BrokerCore:
         except StorageError as error:
             self._note(error)
             return []
+        state.now_ms = now_ms
         self._flush, self._flushed = None, written
         state.end_flush()
         if state.waits_for_disk:  # else it is shown already, and more
@@ -172,7 +184,7 @@ class BrokerCore:
         while self._unanswered and self._unanswered[0][0] <= written:
             effects.append(self._unanswered.popleft()[1])
         if state.arrivals:
-            effects += pull.wake_arrived(state)
+            effects += self._wake_arrived()
         self._save_delays()
         self.begin_flush()
         return effects
@@ -186,6 +198,8 @@ class BrokerCore:
             return []
         state.now_ms = now_ms
         effects: list[Effect] = [*self.flushed(now_ms), *self._deliver_delayed(now_ms), *self._deliver_timers(now_ms)]
+        effects += self._show_popped_again(now_ms)
+        effects += pop.repeat(state, [*state.pops.held.woken(state.full), *state.pops.held.due(now_ms)], now_ms)
         if self._later:
             effects += self._serve_later(now_ms)
         self._ask_after_transactions(now_ms)
@@ -211,7 +225,7 @@ class BrokerCore:
         self._later = [(due_ms, call) for due_ms, call in self._later if due_ms > now_ms]
         return [effect for call in due for effect in self._handle(call._replace(now_ms=now_ms), None)]
 
-    def _deliver_delayed(self, now_ms: int) -> list[Reply]:
+    def _deliver_delayed(self, now_ms: int) -> list[Effect]:
         state = self.state
         if state.delays.next_due_ms() is None:
             return []
@@ -227,9 +241,9 @@ class BrokerCore:
         if text is not None:
             self._delays_to_save.append((state.written, text))
         self._save_delays()
-        return pull.wake_arrived(state)
+        return self._wake_arrived()
 
-    def _deliver_timers(self, now_ms: int) -> list[Reply]:
+    def _deliver_timers(self, now_ms: int) -> list[Effect]:
         state = self.state
         due_ms = state.timers.next_due_ms()
         if due_ms is None or due_ms > now_ms:
@@ -240,7 +254,20 @@ class BrokerCore:
             pass  # in a while
         except StorageError as error:
             self._note(error)
-        return pull.wake_arrived(state)
+        return self._wake_arrived()
+
+    def _show_popped_again(self, now_ms: int) -> list[Effect]:
+        state = self.state
+        due_ms = state.pops.table.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return []
+        again = partial(state.show_again, now_ms)
+        try:
+            state.pops.revive_due(now_ms, state.store, again, lambda: state.written, self.config.deliver_batch_max)
+            state.pops.end_revivals(self._flushed)
+        except StorageError as error:
+            self._note(error)
+        return self._wake_arrived()
 
     def _ask_after_transactions(self, now_ms: int) -> None:
         try:
@@ -264,6 +291,7 @@ class BrokerCore:
             if text is not None:
                 self.state.storage.replace(DELAYS_TABLE, text)
             self.state.saved_timers.save(self._flushed)
+            self.state.pops.end_revivals(self._flushed)
         except StorageError as error:
             self._note(error)
 
@@ -290,7 +318,8 @@ class BrokerCore:
                 self._checkpoint_due = False
                 state.store.begin_checkpoint()
             state.end_journal()
-            state.saved_timers.end()
+            state.saved_timers.journal.end()
+            state.pops.journal.end()
             state.store.end_checkpoint()
             state.store.rebuild_some()
         except StorageError as error:
@@ -311,7 +340,7 @@ class BrokerCore:
             self._next_sweep_ms,
             self._next_checkpoint_ms,
         ]
-        if self.state.store.is_rebuilding:
+        if self.state.store.is_rebuilding or self.state.pops.held.to_wake:
             return 0  # at once
         deadlines += [due_ms for due_ms, _ in self._later]
         state = self.state
@@ -319,6 +348,8 @@ class BrokerCore:
             state.held.next_deadline_ms(),
             state.delays.next_due_ms(),
             state.timers.next_due_ms(),
+            state.pops.table.next_due_ms(),
+            state.pops.held.next_deadline_ms(),
             state.transactions.next_due_ms(),
         )
         return min(*deadlines, *(due_ms for due_ms in waiting if due_ms is not None))
@@ -331,6 +362,7 @@ class BrokerCore:
             self.state.full.add(channel)
             return []
         self.state.full.discard(channel)
+        self.state.pops.held.wake_channel(channel)
         return self.channel_room(channel)
 
     def channel_room(self, channel: int) -> list[Effect]:
@@ -343,6 +375,7 @@ class BrokerCore:
         """Drop the channel's held pulls and memberships; tell the groups that lost a member."""
         state = self.state
         state.held.drop_channel(channel)
+        state.pops.held.drop_channel(channel)
         state.full.discard(channel)
         self._later = [(due_ms, call) for due_ms, call in self._later if call.channel != channel]
         for opaque in [opaque for opaque, waiting in state.forwarded.items() if waiting.channel == channel]:

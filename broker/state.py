@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
@@ -19,7 +20,12 @@ from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.headers import ConsumerIdsChanged
 from ..remoting.ids import UniqueIds
 from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
-from ..remoting.properties import PROPERTY_TAGS, PROPERTY_TIMER_DEL_UNIQKEY
+from ..remoting.properties import (
+    PROPERTY_FIRST_POP_TIME,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DEL_UNIQKEY,
+    encode_properties,
+)
 from ..remoting.stored import StoredMessage
 from .checkpoint import REMOVED
 from .client_table import ClientTable
@@ -32,8 +38,11 @@ from .lock_table import LockTable
 from .message_store import LOG, MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
+from .pop_table import InFlight, Key
+from .pops import POPS_JOURNAL, POPS_TABLE, Pops, pop_retry_topic
 from .put_get_stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, PutGetStats
 from .refusal import Refused
+from .request_modes import MODES_TABLE, RequestModes
 from .storage import Storage, StorageError
 from .timers import (
     GENUINE_CHECKPOINT,
@@ -99,6 +108,8 @@ class BrokerState:
         self.delays = DelayLevels(levels_ms)
         self.timers = Timers()
         self.saved_timers = SavedTimers(storage, self.timers)
+        self.pops = Pops(storage, config.held_pulls_max)
+        self.modes = RequestModes()
         self.transactions = Transactions(
             config.transaction_timeout_ms, config.transaction_check_interval_ms, config.transaction_checks_max
         )
@@ -144,9 +155,14 @@ class BrokerState:
         self._load(OFFSETS_TABLE, self.offsets.load)
         self._load(DELAYS_TABLE, self.delays.load)
         self._load(TIMERS_TABLE, self.timers.load)
-        damaged = self.saved_timers.replay()
-        if damaged:
-            self.events.append(("store.timers_journal_damaged", {"lines": damaged}))
+        self._load(POPS_TABLE, self.pops.table.load)
+        self._load(MODES_TABLE, self.modes.load)
+        for event, damaged in (
+            ("store.timers_journal_damaged", self.saved_timers.replay()),
+            ("store.pops_journal_damaged", self.pops.replay()),
+        ):
+            if damaged:
+                self.events.append((event, {"lines": damaged}))
         self._saved_groups, self._saved_offsets = self.groups.changes, self.offsets.changes
         count = self.store.recover(
             self.topics.__contains__, self._tags_code, self._revivable, topics_lost=not known, removals=removals
@@ -164,6 +180,7 @@ class BrokerState:
                 while self.store.is_rebuilding:
                     self.store.rebuild_some()
         self.saved_timers.started()
+        self.pops.started(self._end_of)
         self.storage.replace(TOPICS_TABLE, self.topics.dump(), sync=True)
         self._journal.reset(self._journal.end)
         self.register(now_ms)
@@ -216,15 +233,14 @@ class BrokerState:
 
     def _clamp(self) -> None:
         """Offsets above the end of the log are those of messages that a crash of the machine took."""
-
-        def end_of(topic: str, queue_id: int) -> int | None:
-            return self.store.max_offset(topic, queue_id) if topic in self.topics else None
-
-        lowered = self.offsets.clamp(end_of)
+        lowered = self.offsets.clamp(self._end_of)
         if lowered:
             key, queue_id, was, end = lowered[0]
             first = f"{key} queue {queue_id}: {was} became {end}"
             self.events.append(("store.offsets_clamped", {"offsets": len(lowered), "first": first}))
+
+    def _end_of(self, topic: str, queue_id: int) -> int | None:
+        return self.store.max_offset(topic, queue_id) if topic in self.topics else None
 
     def _tags_code(self, message: StoredMessage) -> int:
         if message.topic == SCHEDULE_TOPIC:
@@ -275,6 +291,7 @@ class BrokerState:
     def save_tables(self, flushed: int) -> None:
         """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""
         self._keep_positions(flushed)
+        self.pops.save(self.offsets)
         if self.groups.changes != self._saved_groups:
             self.storage.replace(GROUPS_TABLE, self.groups.dump())
             self._saved_groups = self.groups.changes
@@ -391,6 +408,27 @@ class BrokerState:
         if message.topic in self.topics:
             self._store(now_ms, message, message_tags_code(message))
 
+    def show_again(self, now_ms: int, key: Key, popped: InFlight, message: StoredMessage) -> None:
+        """Store a message that was popped and not acknowledged in the group's retry topic
+        (BR/pop/PopConsumerService.reviveRetry). Raises StorageError, UsageError, QueueRebuilding."""
+        topic = self.make_topic(now_ms, TopicConfig(pop_retry_topic(key.topic, key.group), 1, 1))
+        if topic is None:
+            raise StorageError(
+                f"this broker has {self.config.topics_max} topics: none is left for {key.group} to retry"
+            )
+        properties = dict(message.properties)
+        if message.reconsume_times == 0 or PROPERTY_FIRST_POP_TIME not in properties:
+            properties[PROPERTY_FIRST_POP_TIME] = str(popped.pop_time_ms)
+        again = replace(
+            message,
+            topic=topic.topic_name,
+            queue_id=0,
+            raw_properties=encode_properties(properties).encode(),
+            reconsume_times=message.reconsume_times + 1,
+            magic=0,
+        )
+        self._store(now_ms, again, message_tags_code(again))
+
     def _store(self, now_ms: int, message: StoredMessage, tags_code: int) -> None:
         self.store.put(now_ms, message, tags_code)
         self._count_put(now_ms, message.topic)
@@ -411,7 +449,8 @@ class BrokerState:
             self.delays.stored(message.queue_id + 1, tags_code)
         elif message.topic == TIMER_TOPIC:
             self.timers.stored(message)
-        if self.config.long_polling_enable and self.held.waits(message.topic, message.queue_id):
+        waits = self.config.long_polling_enable and self.held.waits(message.topic, message.queue_id)
+        if waits or self.pops.held.waits(message.topic):
             self.arrivals.append((message.topic, message.queue_id, tags_code, message.properties))
 
     # Flushing
@@ -424,7 +463,7 @@ class BrokerState:
     def begin_flush(self) -> int:
         """Start to bring log and journals to the disk; returns the ticket."""
         self._journal_flushing = self._journal.end
-        return self.storage.sync(LOG, TOPICS_JOURNAL, TIMERS_JOURNAL)
+        return self.storage.sync(LOG, TOPICS_JOURNAL, TIMERS_JOURNAL, POPS_JOURNAL)
 
     def end_flush(self) -> None:
         """That is done."""

@@ -9,12 +9,9 @@ A message with TIMER_DEL_UNIQKEY in the same topic takes back all that wait with
 sends one twice): they are never delivered. None waits longer than retention keeps its record.
 
 What was delivered is saved when the disk has it: once a second, as one line of `config/timers.journal` with the offsets of
-that second. So a save costs what was delivered, however many are open. Now and then (`_whole_is_due`) `config/timers.json` is
-written besides: all below `floor` was delivered, and some intervals above it. Once the disk has it, the journal begins anew.
-A message that is closed stays closed, so to read a line twice, or one that the table has already, changes nothing; a line
-that a kill cut short does not count. A kill between a delivery and its line delivers once more: at least once, as everything
-here. In a store that a genuine broker left there is neither: then all is open whose time is not before the one that its wheel
-had come to (config/timercheck).
+that second. `config/timers.json` says (journal.py): all below `floor` was delivered, and some intervals above it. A kill
+between a delivery and its line delivers once more: at least once, as everything here. In a store that a genuine broker left
+there is neither: then all is open whose time is not before the one that its wheel had come to (config/timercheck).
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from zlib import crc32
 
 from ..remoting.body import Body
 from ..remoting.errors import UsageError
@@ -40,6 +36,7 @@ from ..remoting.properties import (
 )
 from ..remoting.stored import StoredMessage
 from .delay import delay_level, real_message
+from .journal import Journal
 from .message_store import MessageStore
 from .storage import Storage
 from .topic_table import TIMER_TOPIC
@@ -48,8 +45,6 @@ FAILURE_PAUSE_MS = 1_000
 GENUINE_CHECKPOINT = "config/timercheck"
 TIMERS_TABLE = "config/timers.json"
 TIMERS_JOURNAL = "config/timers.journal"
-JOURNAL_BYTES = 1 << 20
-WHOLE_AFTER_MIN = 10_000  # deliveries between two writings of the whole table, at least: some 200 KB of journal
 _UNITS_MS = ((PROPERTY_TIMER_DELAY_SEC, 1_000), (PROPERTY_TIMER_DELAY_MS, 1))
 
 
@@ -212,32 +207,21 @@ class Timers:
         """Take over what was dumped. Raises ProtocolError when it is something else."""
         self._loaded = _TimerDocument.decode(text)
 
-    def replay(self, journal: bytes) -> int:
-        """Take over the lines of a journal, before `start`; returns how many whole lines cannot be read, and do not count."""
-        damaged = 0
-        for line in journal.split(b"\n")[:-1]:
-            offsets = closed_in(line)
-            if offsets is None:
-                damaged += 1
-            else:
-                self._journalled.update(offsets)
-        return damaged
+    def was_closed(self, offsets: list[int]) -> None:
+        """Take over what the journal says, before `start`."""
+        self._journalled.update(offsets)
 
 
-def closed_line(offsets: list[int]) -> bytes:
-    """The line of the journal that says so: begin and end of intervals, and their CRC32."""
+def closed_text(offsets: list[int]) -> bytes:
+    """What the journal says of them: begin and end of intervals."""
     ordered = sorted(offsets)
     begins = [ordered[0], *(after for before, after in pairwise(ordered) if after > before + 1)]
     ends = [*(before + 1 for before, after in pairwise(ordered) if after > before + 1), ordered[-1] + 1]
-    text = ",".join(f"{begin},{end}" for begin, end in zip(begins, ends, strict=True)).encode()
-    return b"%s %08x\n" % (text, crc32(text))
+    return ",".join(f"{begin},{end}" for begin, end in zip(begins, ends, strict=True)).encode()
 
 
-def closed_in(line: bytes) -> list[int] | None:
-    """The offsets of a line, without its end; None when it is not what was written."""
-    text, _, check = line.partition(b" ")
-    if check != b"%08x" % crc32(text):
-        return None
+def closed_in(text: bytes) -> list[int]:
+    """The offsets in what the journal says."""
     bounds = [int(part) for part in text.split(b",")]
     return [offset for begin, end in zip(bounds[::2], bounds[1::2], strict=True) for offset in range(begin, end)]
 
@@ -248,23 +232,19 @@ class SavedTimers:
     def __init__(self, storage: Storage, timers: Timers) -> None:
         self._storage = storage
         self._timers = timers
-        self.whole_after_min = WHOLE_AFTER_MIN
-        self._journal = storage.open(TIMERS_JOURNAL, JOURNAL_BYTES, buffered=False)
-        self._noted: tuple[int, bytes, bytes | None] | None = None  # what must be flushed first; a line; the table
-        self._journalled = 0  # deliveries that the table does not have
-        self._table_has = -1  # the journal's end as the table that is being written has it, -1 for none
+        self.journal = Journal(storage, TIMERS_JOURNAL, TIMERS_TABLE)
+        self._noted: tuple[int, list[int], bytes | None] | None = None  # what must be flushed first; offsets; the table
 
     def replay(self) -> int:
         """Read the journal, before `Timers.start`; returns how many of its lines are damaged."""
-        journal = self._journal
-        lines = journal.read(journal.start, journal.content_end - journal.start)
-        return self._timers.replay(lines.rstrip(b"\0"))
+        texts, damaged = self.journal.texts()
+        for text in texts:
+            self._timers.was_closed(closed_in(text))
+        return damaged
 
     def started(self) -> None:
-        """After `Timers.start`: begin the journal anew, so that nothing is appended to a line that a kill cut short."""
-        if self._journal.end > self._journal.start:
-            self._storage.replace(TIMERS_TABLE, self._timers.dump(), sync=True)
-            self._journal.reset(self._journal.end)
+        """After `Timers.start`."""
+        self.journal.begin_anew(self._timers.dump())
 
     def note(self, written: int) -> None:
         """Note what was delivered until now, unless an earlier note waits. `written` is what has to be flushed before it is
@@ -273,33 +253,20 @@ class SavedTimers:
             return
         closed = self._timers.take_closed()
         if closed:
-            self._journalled += len(closed)
-            self._noted = written, closed_line(closed), self._timers.dump() if self._whole_is_due() else None
-
-    def _whole_is_due(self) -> bool:
-        """So rarely that each delivery pays for the look at one or no open message."""
-        return self._journalled >= max(self.whole_after_min, len(self._timers))
+            whole = self.journal.is_long(len(self._timers), len(closed))
+            self._noted = written, closed, self._timers.dump() if whole else None
 
     def save(self, flushed: int) -> None:
         """Save the note if the disk has `flushed`. Raises StorageError, and then the note waits."""
         if self._noted is None or (self._storage.has_disk and flushed < self._noted[0]):
             return
-        written, line, table = self._noted
-        if line:
-            self._journal.append(line)
-            self._noted = written, b"", table  # not again
+        written, closed, table = self._noted
+        if closed:
+            self.journal.append([closed_text(closed)], len(closed))
+            self._noted = written, [], table  # not again
         if table is not None:
-            self._storage.replace(TIMERS_TABLE, table)
-            self._table_has, self._journalled = self._journal.end, 0
+            self.journal.write_table(table)
         self._noted = None
-
-    def end(self) -> None:
-        """Begin the journal anew if a table that has all of it is on the disk. Where the disk was so slow that more was
-        appended meanwhile, the next table ends it."""
-        if self._table_has >= 0 and self._storage.is_saved(TIMERS_TABLE):
-            if self._table_has == self._journal.end:
-                self._journal.reset(self._journal.end)
-            self._table_has = -1
 
 
 def _out_ms(properties: Mapping[str, str]) -> int:

@@ -118,3 +118,71 @@ class QueryAssignmentResponse(Body):
     """Without a list nothing is known."""
 
     message_queue_assignments: tuple[QueueAssignment, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAck(Body):
+    """Messages of one pop from one queue; `bits` (base64, least significant bit first) are offsets from `start_offset` on."""
+
+    WIRE: ClassVar[Mapping[str, str]] = {
+        "consumer_group": "c", "topic": "t", "retry_mark": "r", "start_offset": "so", "queue_id": "q",
+        "revive_queue_id": "rq", "pop_time": "pt", "invisible_time": "it", "bits": "b",
+    }  # fmt: skip
+    consumer_group: str
+    topic: str
+    start_offset: int
+    queue_id: int
+    pop_time: int
+    bits: str
+    retry_mark: str = "0"
+    revive_queue_id: int = 0
+    invisible_time: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAckBody(Body):
+    """200151."""
+
+    acks: tuple[BatchAck, ...] = ()
+    broker_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationRequest(Header):
+    """200054: answer when there is something to pop. Queue -1: any."""
+
+    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time: Int64
+    born_time: Int64
+    order: bool | None = None
+    attempt_id: str | None = None
+    broker_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationResponse(Header):
+    """Whether there is something to pop."""
+
+    has_msg: bool
+    polling_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PollingInfo(Header):
+    """200055: how many pops wait for that queue (-1: for any)."""
+
+    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    broker_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PollingInfoResponse(Header):
+    """Their number."""
+
+    polling_num: Int32

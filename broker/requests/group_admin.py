@@ -31,6 +31,7 @@ def handle(state: BrokerState, call: Call) -> Command:
         request = DeleteGroup.from_fields(command.fields)
         state.groups.remove(request.group_name)
         if request.clean_offset:
+            state.pops.forget(group=request.group_name)
             state.offsets.forget_group(request.group_name)
         return command.response(ResponseCode.SUCCESS)
     if command.code == RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:

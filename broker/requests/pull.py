@@ -3,8 +3,8 @@
 Checks in the genuine order, each with its code (PROTOCOL §5.1), then the read, then: found -> 0, nothing newer -> hold if
 the client asked for it (19 if not), only others' tags -> 20, an offset outside of the queue -> 21.
 
-A held pull is executed again by `wake_arrived`, `wake_due` or `wake_swept`. The second pass never holds and never commits
-the offset that came with the pull, as it would be old by then.
+A held pull is executed again when a message arrived, at its deadline, or at a sweep. The second pass never holds and never
+commits the offset that came with the pull, as it would be old by then.
 """
 
 from __future__ import annotations
@@ -161,15 +161,6 @@ def answer(command: Command, fetched: Fetched, code: ResponseCode) -> Command:
 
 
 # Second pass
-
-
-def wake_arrived(state: BrokerState) -> list[Reply]:
-    """Answer the held pulls that what was stored lately is for. Empties `state.arrivals`."""
-    arrivals, state.arrivals = state.arrivals, []
-    replies: list[Reply] = []
-    for topic, queue_id, tags_code, properties in arrivals:
-        replies += repeat(state, state.held.arrived(topic, queue_id, tags_code, properties))
-    return replies
 
 
 def wake_parked(state: BrokerState, channel: int) -> list[Reply]:

@@ -11,6 +11,7 @@ from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.headers import ResetOffset
 from ...remoting.queues import MessageQueue
+from ..pop_table import Key, begun
 from ..refusal import Refused
 from ..state import BrokerState, Call
 
@@ -30,6 +31,9 @@ def handle(state: BrokerState, call: Call) -> Command:
         offset = target(state, request, queue_id)
         committed = state.offsets.query(request.topic, request.group, queue_id)
         if request.is_force or committed is None or offset <= committed:
+            key = Key(request.topic, request.group, queue_id)
+            if state.pops.table.next_offset(key) is not None:  # what is in flight ends with that
+                state.pops.write([begun(key, offset)])
             state.offsets.reset(request.topic, request.group, queue_id, offset)
             table[MessageQueue(request.topic, state.config.name, queue_id)] = offset
     return call.command.response(ResponseCode.SUCCESS, body=ResetOffsetBody(table).encode())

@@ -79,6 +79,7 @@ def delete(state: BrokerState, call: Call) -> Command:
     name = TopicName.from_fields(call.command.fields).topic
     if state.topics.is_system(name):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+    state.pops.forget(topic=name)  # first: a topic of that name that is made again has other messages at its offsets
     if state.topics.remove(call.now_ms, name):
         state.topics_changed(call.now_ms, name)
         state.store.remove_topic(name)

@@ -106,6 +106,38 @@ def test_mqadmin_looks_cleans_and_changes(
     assert GROUP in found["subscriptionGroupTable"], text
 
 
+def test_java_pops_through_a_kill_of_the_broker(broker: Broker, tmp_path: Path, java_classes: JavaClasses) -> None:
+    """Retried by its invisible time: after ten seconds, then after thirty."""
+    classes, numbers = java_classes("5.5.0"), range(600, 660)
+    send_numbers(broker, TOPIC, numbers[:10])
+    address = f"127.0.0.1:{broker.port}"
+    words = ["setConsumeMode", "-b", address, "-t", TOPIC, "-g", GROUP, "-m", "POP", "-q", "0"]
+    said = mqadmin(tmp_path, classes, broker.name_server, *words)
+    assert any("success" in line for line in said), said
+    java = Java("popping", tmp_path, classes, ["Member", broker.name_server, GROUP, TOPIC, "popping"], CLIENT_OPTIONS)
+
+    def done() -> dict[int, int]:
+        words = [line.split() for line in java.lines() if line.startswith("DONE")]
+        return {int(number): int(times) for _, number, times, _ in words}
+
+    try:
+        java.wait_for(lambda: pop_lines(broker, "a") == 9, "acknowledge what does not fail", WAIT_S)
+        broker.kill()
+        broker.start()
+        send_numbers(broker, TOPIC, numbers[10:])
+        java.wait_for(lambda: set(done()) == set(numbers), "consume all", 2 * WAIT_S)
+        assert done() == {number: 2 * (number % 50 == 7) for number in numbers}
+        assert pop_lines(broker, "p"), "pulled"
+    finally:
+        java.stop()
+
+
+def pop_lines(broker: Broker, kind: str) -> int:
+    """How often the broker has noted something of POP since its start: "p" that it popped, "a" an acknowledgement."""
+    files = (broker.folder / "broker" / "config" / "pops.journal").glob("*")
+    return sum(file.read_bytes().count(f"{kind} {TOPIC}@{GROUP}@".encode()) for file in files)
+
+
 def brokers_of(name_server: str) -> dict[str, int]:
     """The brokers that a name server knows, and how many queues of BenchmarkTest each has."""
 

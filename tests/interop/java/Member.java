@@ -12,8 +12,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Member NAME_SERVER GROUP TOPIC: a genuine member of a group, with the rule of numbers_handler.number: every 50th number
- * fails twice, every 1000th always. A line "queues" on stdin asks which queues of the topic it has; the end of stdin ends it.
+ * Member NAME_SERVER GROUP TOPIC [popping]: a genuine member of a group, with the rule of numbers_handler.number: every 50th number
+ * fails twice, every 1000th always. With a fourth word, "popping", the broker assigns the queues (5.x). A line "queues" on stdin asks which queues of the topic it has; the end of stdin ends it.
  */
 public class Member {
     public static void main(String[] args) throws Exception {
@@ -25,6 +25,9 @@ public class Member {
         consumer.setConsumeThreadMax(2);
         consumer.setPollNameServerInterval(1000);
         consumer.setPersistConsumerOffsetInterval(1000);
+        if (args.length > 3) {
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         consumer.subscribe(args[2], "*");
         consumer.registerMessageListener(new Numbers());
         consumer.start();

@@ -217,7 +217,7 @@ def test_unknown_requests(broker):
     answer = broker.call(9_999)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert "9999" in answer.remark
-    assert broker.call(RequestCode.POP_MESSAGE).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert broker.call(RequestCode.PEEK_MESSAGE).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 def test_messages_by_id_and_key(broker):

@@ -47,11 +47,43 @@ def test_what_the_broker_does_not_know_is_no_assignment(group):
     ("topic", "mode", "code"),
     [
         ("T", "PULL", 0),
-        ("T", "POP", ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        ("T", "POP", 0),
+        ("T", "PUSH", ResponseCode.INVALID_PARAMETER),
+        ("none", "POP", ResponseCode.TOPIC_NOT_EXIST),
         ("%RETRY%g", "PULL", ResponseCode.NO_PERMISSION),
     ],
 )
-def test_a_group_that_is_to_pop_is_refused_in_words(group, topic, mode, code):
+def test_an_administrator_says_who_pops(group, topic, mode, code):
     answer = group.call(RequestCode.SET_MESSAGE_REQUEST_MODE, body=SetMessageRequestMode(topic, "g", mode).encode())
     assert answer.code == code
     assert (code == 0) or answer.remark
+
+
+def assigned(broker, client_id, topic="T"):
+    body = QueryAssignment(topic, "g", client_id, "AVG", "CLUSTERING").encode()
+    answer = broker.call(RequestCode.QUERY_ASSIGNMENT, body=body)
+    found = QueryAssignmentResponse.decode(answer.body).message_queue_assignments
+    return [(each.mode, each.message_queue.queue_id) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("shared", "queues_of_c3"),
+    [(0, [-1]), (1, [6, 7, 0, 1, 2]), (2, [-1])],
+)
+def test_who_pops_has_all_queues_or_shares_those_of_others(group, shared, queues_of_c3):
+    body = SetMessageRequestMode("T", "g", "POP", shared).encode()
+    assert group.call(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body).code == 0
+    group.crash()
+    for channel, client_id in enumerate(MEMBERS, 1):
+        group.heartbeat(client_id=client_id, channel=channel)
+    assert assigned(group, "c3") == [("POP", queue_id) for queue_id in queues_of_c3]
+    assert assigned(group, "c1", "%RETRY%g") == [("PULL", 0)]
+
+
+def test_of_more_members_than_queues_each_has_one(group):
+    body = SetMessageRequestMode("T", "g", "POP", 1).encode()
+    group.call(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
+    for number in range(4, 11):
+        group.heartbeat(client_id=f"c{number}", channel=number)
+    members = sorted([*MEMBERS, *(f"c{number}" for number in range(4, 11))])
+    assert [assigned(group, member) for member in members] == [[("POP", at % 8)] for at in range(10)]

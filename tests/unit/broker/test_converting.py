@@ -11,10 +11,12 @@ import pytest
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.converting import convert, records_of
 from rocketcrew.broker.disk import DiskStorage
+from rocketcrew.broker.pop_table import Key
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.headers import UpdateOffset
+from rocketcrew.remoting.pop_headers import PopRequest
 
 T0 = 1_700_000_000_000
 OLD_BYTES, NEW_BYTES = 3_000, 5_000
@@ -173,6 +175,24 @@ def test_of_a_genuine_store_what_was_delivered_stays_so_and_what_waits_is_kept(m
     assert len(broker.core.state.transactions) == 1
     broker.later(100_000)
     assert [message.body for message in broker.read()] == [b"2", b"3"]
+    broker.core.stop()
+    storage.close()
+
+
+def test_what_was_popped_is_in_flight_in_the_new_store_too(make, tmp_path):
+    folder = tmp_path / "store"
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=OLD_BYTES)
+    for number in range(3):
+        broker.send(body=b"%d" % number)
+    header = PopRequest("g", "T", 0, 2, 60_000, 0, broker.now_ms, 0, "TAG", "*")
+    assert broker.call(RequestCode.POP_MESSAGE, header).code == 0
+    storage.abandon()
+    convert(folder, config_of(), T0)
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=NEW_BYTES)
+    table = broker.core.state.pops.table
+    assert (len(table), table.next_offset(Key("T", "g", 0))) == (2, 2)
     broker.core.stop()
     storage.close()
 

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from rocketcrew.broker.disk import DiskStorage
+from rocketcrew.broker.pops import POPS_JOURNAL
 from rocketcrew.broker.state import DELAYS_TABLE
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls, Syncer
@@ -14,6 +15,7 @@ from rocketcrew.broker.transactions import GROUP, HALF_TOPIC
 from rocketcrew.remoting.admin_headers import CreateTopic, TopicName
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.headers import EndTransaction, MaxOffset, SendRequestV2
+from rocketcrew.remoting.pop_headers import PopRequest
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import decode_messages
 
@@ -333,3 +335,32 @@ def test_a_kill_right_after_a_deletion_leaves_the_old_messages_hidden(tmp_path, 
     assert broker.send("A", b"new").code == 0
     assert [message.body for message in broker.read("A")] == [b"new"]
     again.abandon()
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_what_is_shown_again_is_noted_when_the_disk_has_it(make, tools, flush):
+    """Else a power cut takes what was stored again, and leaves the line that says so."""
+    broker = make(SlowStorage(), flush=flush)
+    send(broker)
+    broker.core.begin_flush()
+    finish(broker)
+    popped = PopRequest("g", "T", 0, 32, 5_000, 60_000, broker.now_ms, 0, "TAG", "*")
+    ((_, answer),) = tools.replies(broker.request(RequestCode.POP_MESSAGE, popped))
+    assert answer.code == 0
+    assert broker.request(RequestCode.POP_MESSAGE, popped) == []
+    woken = tools.replies(broker.later(5_000))
+    assert len(broker.core.state.pops.table) == 1 + (flush == "async"), "shown at once, or not yet"
+    assert "r T@g@0 0" not in journal_of(broker)
+    broker.core.begin_flush()
+    woken += tools.replies(finish(broker))
+    broker.later(1_000)
+    woken += tools.replies(finish(broker))
+    ((_, answer),) = woken
+    assert (answer.code, answer.fields["restNum"]) == (0, "0")
+    assert "r T@g@0 0" in journal_of(broker)
+
+
+def journal_of(broker):
+    journal = broker.storage.open(POPS_JOURNAL, 1, buffered=False)
+    lines = journal.read(journal.start, journal.end - journal.start).decode().splitlines()
+    return [line.rpartition(" ")[0] for line in lines]

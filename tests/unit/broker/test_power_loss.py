@@ -76,7 +76,7 @@ class Life:
     def start(self) -> None:
         self.storage = DiskStorage(self.folder, calls=self.disk, has_thread=False)
         self.core = BrokerCore(BrokerConfig(**SETTINGS), self.storage, Random(1), now_ms=self.now_ms)
-        self.core.state.saved_timers.whole_after_min = 2
+        self.core.state.saved_timers.journal.whole_after_min = 2
         self.kept.flushed_at = self.core.state.store.flushed
         self.kept.aside = frozenset(self.storage.aside())
 

@@ -6,8 +6,9 @@ from copy import deepcopy
 
 import pytest
 
+from rocketcrew.broker.journal import checked_line, checked_text
 from rocketcrew.broker.storage import MemoryStorage
-from rocketcrew.broker.timers import TIMERS_JOURNAL, TIMERS_TABLE, SavedTimers, Timers, closed_in, closed_line
+from rocketcrew.broker.timers import TIMERS_JOURNAL, TIMERS_TABLE, SavedTimers, Timers, closed_in, closed_text
 from rocketcrew.client.recall import decode_handle
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
@@ -229,7 +230,7 @@ def saved_bytes(waiting, deliveries):
         store(10**6 + 2 * number + 1, TIMER_DEL_UNIQKEY=f"T+U{number}")
         saved.note(0)
         saved.save(0)
-        saved.end()
+        saved.journal.end()
     return storage.open(TIMERS_JOURNAL, 1, buffered=False).end + storage.table_bytes, timers.looked_at
 
 
@@ -247,11 +248,11 @@ def test_the_whole_table_is_paid_by_the_deliveries_before_it():
 
 def test_a_line_says_what_was_closed_and_nothing_else_is_believed():
     offsets = [7, 3, 4, 5, 90]
-    line = closed_line(offsets)
-    assert closed_in(line.removesuffix(b"\n")) == sorted(offsets)
+    assert closed_in(closed_text(offsets)) == sorted(offsets)
+    line = checked_line(closed_text(offsets))
     for at in range(len(line) - 1):
-        assert closed_in(line[:at]) is None
-        assert closed_in(line[:at] + b"9" + line[at + 1 : -1]) in (None, sorted(offsets))
+        assert checked_text(line[:at]) is None
+        assert checked_text(line[:at] + b"9" + line[at + 1 : -1]) in (None, closed_text(offsets))
 
 
 def test_a_kill_at_any_byte_of_the_journal_loses_nothing_and_repeats_only_the_last_lines(make):
@@ -282,7 +283,7 @@ def test_a_kill_at_any_byte_of_the_journal_loses_nothing_and_repeats_only_the_la
 
 
 def test_the_journal_begins_anew_when_the_table_has_all_of_it(broker):
-    broker.core.state.saved_timers.whole_after_min = 3
+    broker.core.state.saved_timers.journal.whole_after_min = 3
     for number in range(5):
         broker.send(body=b"%d" % number, properties={"TIMER_DELAY_MS": str(1_100 * (number + 1))})
     journal = broker.storage.open(TIMERS_JOURNAL, 1, buffered=False)
@@ -311,7 +312,7 @@ def test_a_damaged_line_of_the_journal_is_reported_and_repeats_what_it_had(broke
 
 def test_a_clean_stop_while_the_table_is_written_repeats_nothing(broker):
     saved = broker.core.state.saved_timers
-    saved.whole_after_min = 1
+    saved.journal.whole_after_min = 1
     for delay_ms in (500, 1_500):
         broker.send(properties={"TIMER_DELAY_MS": str(delay_ms)})
     broker.later(1_000)

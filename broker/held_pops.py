@@ -1,0 +1,159 @@
+"""Pops and notifications that wait for a message (BR/longpolling/PopLongPollingService.java).
+
+They wait by topic and group, for one queue or (-1) for any. A message that arrives wakes one of each group, since one is
+enough to pop it; when that one leaves something, its answer wakes the next (`wake`). A message that is shown again wakes one
+of its own group alone. At its deadline each is woken once more; then it is answered, whatever there is. Who is woken is held
+no longer: the caller executes the request again, and may hold it again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from ..remoting.command import Command
+from .wanted import Wanted
+
+ANY_QUEUE = -1
+
+
+@dataclass(slots=True, eq=False)
+class HeldPop:
+    """One waiting request, and what it waits for."""
+
+    channel: int
+    command: Command
+    topic: str
+    group: str
+    retry_topic: str
+    queue_id: int
+    wanted: Wanted
+    deadline_ms: int
+    number: int = 0
+
+
+class HeldPops:
+    """Held requests by topic and group, by channel and by deadline; the oldest is woken first."""
+
+    def __init__(self, held_max: int) -> None:
+        self._held_max = held_max
+        self._all: dict[int, HeldPop] = {}
+        self._by_topic: dict[str, dict[str, dict[int, HeldPop]]] = {}
+        self._by_retry_topic: dict[str, tuple[str, str]] = {}
+        self._by_channel: dict[int, dict[int, HeldPop]] = {}
+        self._deadlines: list[tuple[int, int]] = []  # heap; entries of what was woken are skipped
+        self._next_number = 0
+        self.to_wake: dict[tuple[str, str, int], None] = {}
+        """Topic, group and queue (-1: any) for which one more is to be woken: something is there for it."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._all) >= self._held_max
+
+    def count(self, topic: str, group: str, queue_id: int) -> int:
+        """How many wait for that queue (-1: for any)."""
+        return sum(held.queue_id == queue_id for held in self._by_topic.get(topic, {}).get(group, {}).values())
+
+    def hold(self, held: HeldPop) -> None:
+        """Keep a request; look at `is_full` first. One that was held before keeps its place."""
+        if not held.number:
+            self._next_number += 1
+            held.number = self._next_number
+        self._all[held.number] = held
+        self._by_topic.setdefault(held.topic, {}).setdefault(held.group, {})[held.number] = held
+        self._by_retry_topic[held.retry_topic] = held.topic, held.group
+        self._by_channel.setdefault(held.channel, {})[held.number] = held
+        heapq.heappush(self._deadlines, (held.deadline_ms, held.number))
+
+    def waits(self, topic: str) -> bool:
+        """Whether a message of this topic, or retry topic, could wake anybody."""
+        return topic in self._by_topic or topic in self._by_retry_topic
+
+    def arrived(
+        self, topic: str, queue_id: int, tags_code: int, properties: Mapping[str, str], full: Iterable[int] = ()
+    ) -> list[HeldPop]:
+        """Whom a message wakes; `full` are channels whose peer does not read."""
+        retried = self._by_retry_topic.get(topic)
+        if retried is not None:
+            return self._first(*retried, None, full)
+        woken: list[HeldPop] = []
+        for group in list(self._by_topic.get(topic, ())):
+            for held in self._by_topic[topic][group].values():
+                if (
+                    held.queue_id in (ANY_QUEUE, queue_id)
+                    and held.channel not in full
+                    and _takes(held, tags_code, properties)
+                ):
+                    woken.append(held)
+                    break
+        return self._end(woken)
+
+    def woken(self, full: Iterable[int] = ()) -> list[HeldPop]:
+        """One of each that are `to_wake`."""
+        asked, self.to_wake = self.to_wake, {}
+        return [held for topic, group, queue_id in asked for held in self._first(topic, group, queue_id, full)]
+
+    def wake(self, topic: str, group: str, queue_id: int) -> None:
+        """Something is there for one more of those that wait for this queue (-1: for any)."""
+        if self.count(topic, group, queue_id):
+            self.to_wake[topic, group, queue_id] = None
+
+    def wake_channel(self, channel: int) -> None:
+        """The peer reads again: for what its requests wait may have come meanwhile."""
+        for held in self._by_channel.get(channel, {}).values():
+            self.to_wake[held.topic, held.group, held.queue_id] = None
+
+    def _first(self, topic: str, group: str, queue_id: int | None, full: Iterable[int]) -> list[HeldPop]:
+        found = self._by_topic.get(topic, {}).get(group, {}).values()
+        first = (held for held in found if held.channel not in full and queue_id in (None, held.queue_id))
+        return self._end(list(islice(first, 1)))
+
+    def due(self, now_ms: int) -> list[HeldPop]:
+        """Whose deadline has passed."""
+        found: list[HeldPop] = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            held = self._all.get(heapq.heappop(self._deadlines)[1])
+            if held is not None and held.deadline_ms <= now_ms:
+                found += self._end([held])
+        return found
+
+    def drop_channel(self, channel: int) -> None:
+        """Forget the requests of a closed connection."""
+        self._end(list(self._by_channel.get(channel, {}).values()))
+
+    def next_deadline_ms(self) -> int | None:
+        while self._deadlines and self._deadlines[0][1] not in self._all:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _end(self, ended: list[HeldPop]) -> list[HeldPop]:
+        for held in ended:
+            del self._all[held.number]
+            groups = self._by_topic[held.topic]
+            del groups[held.group][held.number]
+            if not groups[held.group]:
+                del groups[held.group]
+                self._by_retry_topic.pop(held.retry_topic, None)
+                if not groups:
+                    del self._by_topic[held.topic]
+            channel = self._by_channel[held.channel]
+            del channel[held.number]
+            if not channel:
+                del self._by_channel[held.channel]
+        if len(self._deadlines) > 2 * len(self._all) + 64:
+            self._deadlines = [(held.deadline_ms, held.number) for held in self._all.values()]
+            heapq.heapify(self._deadlines)
+        return ended
+
+
+def _takes(held: HeldPop, tags_code: int, properties: Mapping[str, str]) -> bool:
+    """Whether its filter lets the message through; a filter that fails lets it, as the repeated pop says why."""
+    try:
+        return held.wanted.takes(tags_code, properties)
+    except Exception:  # noqa: BLE001  its failure belongs to this request, not to the sender of the message
+        return True

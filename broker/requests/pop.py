@@ -1,0 +1,312 @@
+"""POP_MESSAGE 200050, NOTIFICATION 200054 and POLLING_INFO 200055
+(BR/processor/{PopMessageProcessor,NotificationProcessor,PollingInfoProcessor}.java).
+
+A pop takes messages from the queues of a topic, the one after the last pop's first, and from the group's retry topic: that
+one first in every fifth pop, else last. What it takes is in flight from then on (pop_table.py). A retried message is
+given out under the topic that was asked for, its check point in its properties; that of the others the client puts
+together from the answer's header. A pop that finds nothing is held, and executed again when something arrives, in the end at
+its deadline.
+
+Only what keeps no order is popped: a pop that asks for order is refused (remoting clients pop without, in Java too).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from ...remoting.admin_bodies import TopicConfig
+from ...remoting.check_points import NORMAL, RETRY_V1, CheckPoint
+from ...remoting.codes import FORBIDDEN_GROUP, FORBIDDEN_TOPIC, RequestCode, ResponseCode
+from ...remoting.command import Command
+from ...remoting.errors import UsageError
+from ...remoting.pop_headers import (
+    INIT_MIN,
+    NotificationRequest,
+    NotificationResponse,
+    PollingInfo,
+    PollingInfoResponse,
+    PopRequest,
+    PopResponse,
+)
+from ...remoting.properties import PROPERTY_POP_CK, encode_properties
+from ...remoting.stored import decode_messages, encode_message, walk
+from ...remoting.subscription import EXPRESSION_TAG, parse_subscription
+from ..effects import Reply
+from ..held_pops import ANY_QUEUE, HeldPop
+from ..message_store import Fetched, GetStatus, QueueRebuilding
+from ..pop_table import Key, begun, popped
+from ..pops import pop_retry_topic
+from ..refusal import FAQ, Refused
+from ..state import BrokerState, Call
+from ..storage import StorageError
+from ..topic_table import readable
+from ..wanted import EVERYTHING, Wanted, by_expression
+
+CODES = (RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO)
+POP_MAX = 32  # messages of one pop
+RETRY_FIRST_EVERY = 5  # popFromRetryProbability = 20 %
+
+
+def handle(state: BrokerState, call: Call) -> Command | None:
+    """Answer, or None when the request is held."""
+    code, fields = call.command.code, call.command.fields
+    if code == RequestCode.POLLING_INFO:
+        asked = PollingInfo.from_fields(fields)
+        count = state.pops.held.count(asked.topic, asked.consumer_group, asked.queue_id)
+        return call.command.response(ResponseCode.SUCCESS, PollingInfoResponse(count).to_fields())
+    request = request_of(call.command)
+    if request.order:
+        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "this broker pops in no order: pull orderly instead")
+    if isinstance(request, PopRequest) and request.max_msg_nums > POP_MAX:
+        remark = f"the broker[{state.config.name}] pop message's num is greater than {POP_MAX}"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    poll_ms = min(max(request.poll_time, 0), state.config.hold_timeout_max_ms)
+    held = HeldPop(
+        call.channel,
+        call.command,
+        request.topic,
+        request.consumer_group,
+        pop_retry_topic(request.topic, request.consumer_group),
+        max(request.queue_id, ANY_QUEUE),
+        wanted_of(request),
+        call.now_ms + poll_ms,
+    )
+    return execute(state, held, call.now_ms)
+
+
+def request_of(command: Command) -> PopRequest | NotificationRequest:
+    header = PopRequest if command.code == RequestCode.POP_MESSAGE else NotificationRequest
+    return header.from_fields(command.fields)
+
+
+def wanted_of(request: PopRequest | NotificationRequest) -> Wanted:
+    if isinstance(request, NotificationRequest) or not request.exp:
+        return EVERYTHING
+    try:
+        if request.exp_type in (None, "", EXPRESSION_TAG):
+            parsed = parse_subscription(request.exp)
+            return by_expression(EXPRESSION_TAG, parsed.sub_string, frozenset(parsed.codes))
+        return by_expression(request.exp_type, request.exp, frozenset())
+    except UsageError as error:
+        remark = f"parse the consumer's subscription failed: {error}"
+        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
+
+
+def check(state: BrokerState, request: PopRequest | NotificationRequest) -> TopicConfig:
+    """The topic that is popped. Raises Refused."""
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist, apply first please! {FAQ}")
+    if not readable(topic):
+        remark = f"the topic[{request.topic}] peeking message is forbidden"
+        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_TOPIC)})
+    if request.queue_id >= topic.read_queue_nums:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.consumer_group}]",
+        )
+    group = state.groups.get(request.consumer_group)
+    if group is None:
+        remark = f"subscription group [{request.consumer_group}] does not exist, {FAQ}"
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if not group.consume_enable:
+        remark = f"subscription group no permission, {request.consumer_group}"
+        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_GROUP)})
+    if not state.offsets.has_room(request.topic, request.consumer_group):
+        raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
+    return topic
+
+
+def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
+    """The answer now; None when there is nothing yet, and the request is held (again). Raises as handlers do."""
+    request = request_of(held.command)
+    topic = check(state, request)
+    waiting = state.pops.held
+    if isinstance(request, PopRequest):
+        taken = pop(state, held, request, topic, now_ms)
+        found, goes_on = taken.count > 0, taken.rest > 0 and (taken.count > 0 or taken.passed_over)
+        full = len(state.pops.table) >= state.config.pops_in_flight_max
+    else:
+        taken, goes_on, full = Taken(), False, False
+        found = any(has_message(state, key) for key, _ in keys_of(state, held, topic))
+    if not found and not full and now_ms < held.deadline_ms:
+        full = waiting.is_full
+        if not full:
+            waiting.hold(held)
+    if goes_on:  # more is there for another one; or, where only what is not wanted was read, for this one
+        waiting.wake(held.topic, held.group, held.queue_id)
+    if not found and not full and now_ms < held.deadline_ms:
+        return None
+    if not isinstance(request, PopRequest):
+        return held.command.response(ResponseCode.SUCCESS, NotificationResponse(found, full).to_fields())
+    code, status = ResponseCode.SUCCESS, GetStatus.FOUND
+    if not found:
+        code = ResponseCode.POLLING_FULL if full else ResponseCode.POLLING_TIMEOUT
+        status = GetStatus.NO_MESSAGE_IN_QUEUE
+    header = PopResponse(now_ms, request.invisible_time, 0, taken.rest, ";".join(taken.starts), ";".join(taken.offsets))
+    return held.command.response(code, header.to_fields(), b"".join(taken.bodies), status.value)
+
+
+def keys_of(state: BrokerState, held: HeldPop, topic: TopicConfig) -> Iterator[tuple[Key, str]]:
+    """The queues in the order of this turn, each with its retry mark."""
+    turn = state.pops.turns
+    retry = state.topics.get(held.retry_topic)
+    retries = [
+        (Key(held.retry_topic, held.group, queue), RETRY_V1) for queue in range(retry.read_queue_nums if retry else 0)
+    ]
+    if turn % RETRY_FIRST_EVERY == 0:
+        yield from retries
+    queues = topic.read_queue_nums
+    for at in range(queues) if held.queue_id == ANY_QUEUE else (held.queue_id,):
+        queue_id = (turn + at) % queues if held.queue_id == ANY_QUEUE else at
+        yield Key(held.topic, held.group, queue_id), NORMAL
+    if turn % RETRY_FIRST_EVERY:
+        yield from retries
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one pop took so far."""
+
+    changes: list[bytes] = field(default_factory=list[bytes])
+    starts: list[str] = field(default_factory=list[str])
+    offsets: list[str] = field(default_factory=list[str])
+    bodies: list[bytes] = field(default_factory=list[bytes])
+    count: int = 0
+    rest: int = 0
+    passed_over: bool = False
+
+
+def pop(state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConfig, now_ms: int) -> Taken:
+    """Take what is there, at most what was asked for. Raises StorageError, and then nothing was taken."""
+    taken = Taken()
+    if held.channel in state.full or len(state.pops.table) >= state.config.pops_in_flight_max:
+        return taken
+    state.pops.turns += 1
+    for key, mark in keys_of(state, held, topic):
+        try:
+            take(state, request, key, mark, held.wanted, now_ms, taken)
+        except QueueRebuilding:
+            continue  # the others need not wait for it
+    state.pops.write(taken.changes, max(taken.count, 1))
+    state.count_got(held.topic, held.group, taken.count)
+    return taken
+
+
+def take(
+    state: BrokerState, request: PopRequest, key: Key, mark: str, wanted: Wanted, now_ms: int, taken: Taken
+) -> None:
+    """Take from one queue what there is room for. Raises QueueRebuilding, and then nothing was taken."""
+    store = state.store
+    start, change = start_of(state, key, request.init_mode)
+    changes = [] if change is None else [change]
+    room = max(request.max_msg_nums, 1) - taken.count
+    if room <= 0:
+        taken.rest += max(store.max_offset(key.topic, key.queue_id) - start, 0)
+        return
+    fetched = store.get(key.topic, key.queue_id, start, room, wanted)
+    if start != fetched.next_offset and fetched.status not in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE):
+        # It was below what is kept, or above the end; then what is in flight is above it too, or popped once more.
+        if fetched.next_offset < start:
+            floor = state.pops.table.floor(key)
+            start = fetched.next_offset if floor is None else min(fetched.next_offset, floor)
+            changes.append(begun(key, start))
+        else:
+            start = fetched.next_offset
+            changes.append(popped(key, start, now_ms, 0, ()))
+        fetched = store.get(key.topic, key.queue_id, start, room, wanted)
+    if fetched.status is GetStatus.FOUND:
+        offsets = walk(fetched.body)[1]
+        changes.append(popped(key, fetched.next_offset, now_ms, invisible_ms(state, request.invisible_time), offsets))
+        taken.starts.append(f"{mark} {key.queue_id} {start}")
+        taken.offsets.append(f"{mark} {key.queue_id} {','.join(map(str, offsets))}")
+        taken.bodies.append(fetched.body if mark == NORMAL else under_topic(state, request, start, fetched, now_ms))
+        taken.count += len(offsets)
+    elif fetched.status is GetStatus.NO_MATCHED_MESSAGE:
+        changes.append(popped(key, fetched.next_offset, now_ms, 0, ()))
+        taken.passed_over = True
+    taken.changes += changes
+    taken.rest += max(fetched.max_offset - fetched.next_offset, 0)
+
+
+def start_of(state: BrokerState, key: Key, init_mode: int) -> tuple[int, bytes | None]:
+    """Where the group pops next in a queue, and the change that says so where nothing does yet."""
+    known = state.pops.table.next_offset(key)
+    low, high = state.store.min_offset(key.topic, key.queue_id), state.store.max_offset(key.topic, key.queue_id)
+    reset = state.offsets.take_reset(key.topic, key.group, key.queue_id)
+    if reset is not None:
+        return min(reset, high), begun(key, min(reset, high))
+    committed = state.offsets.query(key.topic, key.group, key.queue_id)
+    if committed is not None:
+        committed = min(committed, high)  # nobody can have come further
+    if known is not None:
+        return max(known, committed or 0), None
+    if committed is not None:
+        return committed, begun(key, committed)
+    if init_mode == INIT_MIN or low == 0 or key.topic == pop_retry_topic(key.topic, key.group):
+        return low, begun(key, low)
+    last = max(high - 1, low)  # of an old topic, the last message
+    return last, begun(key, last)
+
+
+def invisible_ms(state: BrokerState, asked_ms: int) -> int:
+    """An invisible time within bounds; beyond retention there is nothing to show again."""
+    return min(max(asked_ms, 0), state.config.retention_ms)
+
+
+def under_topic(state: BrokerState, request: PopRequest, start: int, fetched: Fetched, now_ms: int) -> bytes:
+    """Retried messages as they are given out: under the topic asked for, each with its check point."""
+    records: list[bytes] = []
+    for message in decode_messages(fetched.body):
+        check_point = CheckPoint(
+            start,
+            now_ms,
+            request.invisible_time,
+            0,
+            RETRY_V1,
+            state.config.name,
+            message.queue_id,
+            message.queue_offset,
+        )
+        properties = {**message.properties, PROPERTY_POP_CK: check_point.encode()}
+        raw = encode_properties(properties).encode()
+        records.append(encode_message(replace(message, topic=request.topic, raw_properties=raw, magic=0)))
+    return b"".join(records)
+
+
+def has_message(state: BrokerState, key: Key) -> bool:
+    """Whether there is something to pop in a queue."""
+    next_offset = state.pops.table.next_offset(key)
+    committed = state.offsets.query(key.topic, key.group, key.queue_id)
+    known = [offset for offset in (next_offset, committed) if offset is not None]
+    start = max(known) if known else state.store.min_offset(key.topic, key.queue_id)
+    return state.store.max_offset(key.topic, key.queue_id) > start
+
+
+# Second pass
+
+
+def repeat(state: BrokerState, held: Iterable[HeldPop], now_ms: int) -> list[Reply]:
+    """Execute requests that were held. What fails in one of them is its own answer; nobody else's request fails by it."""
+    replies: list[Reply] = []
+    for each in held:
+        response = execute_again(state, each, now_ms)
+        if response is not None:
+            replies.append(Reply(each.channel, response))
+    return replies
+
+
+def execute_again(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
+    try:
+        return execute(state, held, now_ms)
+    except Refused as refused:
+        return held.command.response(refused.code, refused.fields, remark=refused.remark)
+    except QueueRebuilding as error:
+        return held.command.response(ResponseCode.SYSTEM_BUSY, remark=str(error))
+    except StorageError as error:
+        return held.command.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
+    except Exception as error:  # noqa: BLE001  whoever sent the message that woke it has nothing to do with it
+        state.faults.append(f"a held pop of group {held.group} failed: {error!r:.500}")
+        return held.command.response(ResponseCode.SYSTEM_ERROR, remark=f"{error!r:.500}")
