@@ -195,7 +195,7 @@ def report(name: str, rows: list[dict[str, object]]) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
     if not rows:
         return
-    names = list(rows[0])
+    names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_cell(row.get(name, "")) for name in names] for row in rows]
     widths = [max(len(name), *(len(line[k]) for line in cells)) for k, name in enumerate(names)]
     print("  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)))

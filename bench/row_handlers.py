@@ -112,6 +112,18 @@ def batch_arrow5(messages: list[Message]) -> BatchResult:
     return BatchResult(rows=rows)
 
 
+@handler(schema=FIVE)
+def dict5_x10_dropped(message: Message) -> None:
+    """What making ten rows costs by itself."""
+    dict5_x10.function(message)
+
+
+@handler(schema=FIVE, batch=True)
+def batch_arrow5_dropped(messages: list[Message]) -> None:
+    """What making the Arrow batch costs by itself."""
+    batch_arrow5.function(messages)
+
+
 @handler(schema="ended_ns bigint")
 def ended(_message: Message) -> dict[str, int]:
     """When the call ended, in ns since 1970."""
@@ -182,7 +194,7 @@ CASES: dict[str, Case] = {
     for name, rows, batch in (
         ("none", 0, 1), ("dict5", 1, 1), ("dict5_x10", 10, 1), ("dict5_x100", 100, 1), ("dataclass5", 1, 1),
         ("dict30", 1, 1), ("binary5", 1, 1), ("nested5", 1, 1), ("arrow5_x10", 10, 1), ("batch_none", 0, 32),
-        ("batch_dict5", 1, 32), ("batch_arrow5", 1, 32),
+        ("batch_dict5", 1, 32), ("batch_arrow5", 1, 32), ("dict5_x10_dropped", 0, 1), ("batch_arrow5_dropped", 0, 32),
     )
 } | {name: Case(found, rows) for name, (found, rows) in MATRIX.items()}  # fmt: skip
 """By name."""

@@ -394,6 +394,17 @@ def test_the_buffer_learns_how_large_rows_are() -> None:
     assert rows.full
 
 
+def test_slices_of_a_large_table_count_as_what_they_are() -> None:
+    rows = buffer("a int, b string")
+    table: Any = pa.RecordBatch.from_pydict({"a": pa.array(range(10_000), pa.int32()), "b": ["x" * 1_000] * 10_000})
+    for start in (0, 5_000):
+        prepared = rows.prepare(message(), table.slice(start, 1_000))
+        assert prepared is not None
+        rows.keep("m", prepared)
+        assert not rows.full
+        rows.take()
+
+
 def test_many_messages_with_different_numbers_of_rows_stay_whole() -> None:
     rows = buffer("a int, b string")
     found = kept(rows, *[generate(count) for count in (3, 0, 1, 2)])
