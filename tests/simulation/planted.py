@@ -621,7 +621,7 @@ PLANTED = {
     "redispatch forgets a chunk": Planted(ForgetsChunk, 60),
     "what is begun is taken back": Planted(TakesTooMuch, 20, (), HELD_UP),
     "a claim that was seen is given up": Planted(ForgetsItsClaim, 20, (), HELD_UP),
-    "a claim that came too late is run": Planted(TrustsEveryClaim, 20, (), HELD_UP),
+    "a claim that came too late is run": Planted(TrustsEveryClaim, 60, (), HELD_UP),
     "what is taken back is forgotten": Planted(LosesTheRest, 60, (), HELD_UP),
     "what is held is read off": Planted(TakesWhatIsHeld, 20, (), HELD_UP),
     "a cell is believed before its report": Planted(
