@@ -78,6 +78,9 @@ class Lines:
 @contextlib.contextmanager
 def beside(line: LiveLine, loop: asyncio.AbstractEventLoop) -> Generator[None]:
     """Until the end of the block, what this process and its children write to the terminal goes above the live line."""
+    outputs = [
+        number for number in (1, 2) if os.isatty(number)
+    ]  # before anything is opened, which may get their numbers
     ours, theirs = os.openpty()
     modes = termios.tcgetattr(theirs)
     modes[1] &= ~termios.OPOST  # a line ends by \\n: the terminal behind adds what it needs
@@ -86,7 +89,7 @@ def beside(line: LiveLine, loop: asyncio.AbstractEventLoop) -> Generator[None]:
     lines = Lines(line.write)
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = {number: os.dup(number) for number in (1, 2) if os.isatty(number)}
+    kept = {number: os.dup(number) for number in outputs}
     for number in kept:
         os.dup2(theirs, number)
     os.close(theirs)

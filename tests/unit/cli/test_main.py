@@ -294,3 +294,25 @@ def test_a_folder_of_segments_that_is_not_there_is_an_error(shell: Shell) -> Non
     ):
         code, _, err = shell(*words, "--staging", str(shell.folder / "nosuch"))
         assert (code, "nosuch' does not exist" in err) == (2, True), err
+
+
+@pytest.mark.parametrize("closed", ["0<&-", ">&-", "2>&-", "0<&- >&- 2>&-"])
+def test_a_closed_standard_stream_ends_no_command(closed: str, tmp_path: Path) -> None:
+    """Standard error of `run` is asked whether it is a terminal; 4: the handler cannot be imported, which is as far as it
+    gets."""
+    line = f'exec "$0" -m rocketcrew run nosuch:handle -t t -g g -n 127.0.0.1:9 {closed}'
+    assert subprocess.run(["sh", "-c", line, sys.executable], cwd=tmp_path, timeout=60, check=False).returncode == 4
+
+
+def test_closed_standard_streams_are_null_devices_that_children_have_too() -> None:
+    look = (
+        "import os, sys\n"
+        "from rocketcrew.__main__ import open_closed_streams\n"
+        "open_closed_streams()\n"
+        "streams = (sys.stdin, sys.stdout, sys.stderr)\n"
+        "there = all(each.fileno() == at and os.get_inheritable(at) for at, each in enumerate(streams))\n"
+        "same = all(os.path.samestat(os.fstat(at), os.stat(os.devnull)) for at in range(3))\n"
+        "os._exit(0 if there and same else 9)\n"
+    )
+    line = 'exec "$0" -c "$1" 0<&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", line, sys.executable, look], timeout=60, check=False).returncode == 0
