@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -239,9 +239,14 @@ class Operator:
             log.exception("stacks_not_logged")
             self._core.unexpected_error()
             return
-        for each in found:
-            log.info("stack", of=each.process, name=each.name, of_pid=each.pid, running=each.running and str(each.running),
-                     stack=each.text, **({"note": each.note} if each.note else {}))  # fmt: skip
+        report_stacks(found)
+
+
+def report_stacks(found: Iterable[ProcessStack]) -> None:
+    """Log them as warnings: on a terminal `run` shows nothing less, and somebody has asked for them."""
+    for each in found:
+        log.warning("stack", of=each.process, name=each.name, of_pid=each.pid, running=each.running and str(each.running),
+                    stack=each.text, **({"note": each.note} if each.note else {}))  # fmt: skip
 
 
 def _number(request: Mapping[str, Any]) -> int:
