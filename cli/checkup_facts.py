@@ -1,7 +1,8 @@
 """The facts that `rocketcrew doctor` and `run --check` judge (checkups.py), asked of name servers, brokers and this machine.
 
-Nothing is changed by asking: no group is joined and none is made. A group that a broker does not know yet is not named to it,
-for brokers make a group of whatever name consumes.
+Nothing is changed by asking: no group is joined and none is made; an S3 server is asked to put one object beside the table
+and to delete it. A group that a broker does not know yet is not named to it, for brokers make a group of whatever name
+consumes.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..source.reading import TOOLS_GROUP
 from ..spark.errors import LoaderError
-from ..supervisor.core.checks import subscriptions
+from ..supervisor.core.checks import check_consumer, subscriptions
 from ..supervisor.core.slab import SLAB_BYTES_MIN
 from ..supervisor.core.subscriptions import Subscriptions, differences
+from ..supervisor.loader_child import where
 from ..supervisor.member.access import access_of, check_files, in_namespace
 from ..supervisor.wiring import available_cores, own_client_id, table_at, with_topics
+from ..workers.boot import TableSpec
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerLoadError, HandlerSpec
@@ -55,6 +58,7 @@ from .checkups import (
     HandlerFacts,
     MachineFacts,
     SparkFacts,
+    TableFacts,
     TopicFacts,
 )
 from .wording import close_names, in_words
@@ -67,10 +71,12 @@ _SECONDS: Final[Mapping[str, int]] = {"days": 86_400, "hours": 3_600, "minutes":
 def gather(settings: Settings, handler: str | None, env: Mapping[str, str]) -> Facts:
     """Everything that can be found out; a cluster that does not answer leaves its part empty. Raises UsageError for settings
     that name no cluster."""
+    table, spec = table_facts(settings, probe=True)
     facts = Facts(
         client_rebalance=settings.consumer.client_rebalance,
         broadcasting=is_broadcasting(settings),
-        handler=None if handler is None else handler_facts(settings, handler),
+        handler=None if handler is None else handler_facts(settings, handler, spec),
+        table=table,
         spark=spark_facts(settings, env),
         disks=disk_facts(settings),
         machine=machine_facts(settings),
@@ -80,8 +86,8 @@ def gather(settings: Settings, handler: str | None, env: Mapping[str, str]) -> F
         if facts.handler is not None:
             named = HandlerSpec(facts.handler.name, subscriptions=facts.handler.subscriptions)
             settings = with_topics(settings, named)
+        check_start(settings)
         settings = in_namespace(settings)
-        subscriptions(settings.consumer.topics)
     except UsageError as error:
         return replace(facts, settings=str(error))
     servers = {address: _answers(settings, address) for address in settings.cluster.name_servers}
@@ -248,12 +254,34 @@ def broker_clock_ms(table: Mapping[str, str]) -> float | None:
     return int(started) + 1000 * ran_s + 500  # whole seconds: half of one is missing, in the mean
 
 
-def handler_facts(settings: Settings, handler: str, check: Callable[[], None] = lambda: None) -> HandlerFacts:
-    """The handler looked at in a process of its own, its columns compared with the table."""
+def check_start(settings: Settings) -> None:
+    """Raise UsageError for what `run` would refuse a consumer for. A group and topics that are not named yet are no fault."""
+    consumer = settings.consumer
+    named = replace(consumer, group=consumer.group or "group", topics=consumer.topics or ("topic",))
+    settings = in_namespace(replace(settings, consumer=named))
+    check_consumer(settings, subscriptions(settings.consumer.topics))
+
+
+def table_facts(settings: Settings, *, probe: bool) -> tuple[TableFacts | None, TableSpec]:
+    """What is known of the table; the columns of one that cannot be read are not. `probe`: an S3 server is asked to put one
+    object and to delete it. None where no rows are kept, or only a folder of this host is looked at and can be read."""
+    folder = Path(settings.supervisor.data_dir) / settings.consumer.group / "table"
+    target = where(settings.spark, folder)
+    try:
+        spec = table_at(settings, folder, probe=probe)
+    except (UsageError, LoaderError) as error:
+        return TableFacts(target, str(error)), TableSpec(target, (), settings.spark.partition_by)
+    probed = probe and settings.results.enabled and settings.spark.load and on_s3(target)
+    return TableFacts(target) if probed else None, spec
+
+
+def handler_facts(
+    settings: Settings, handler: str, table: TableSpec, check: Callable[[], None] = lambda: None
+) -> HandlerFacts:
+    """The handler looked at in a process of its own, its columns compared with the table, its topics with those given."""
     home = Path(settings.supervisor.data_dir) / settings.consumer.group
     keeps = settings.results.enabled
     try:
-        table = table_at(settings, home / "table")
         found = examine_rows(
             handler, settings.workers.boot_timeout_ms, schema=settings.results.schema, table=table,
             columns_file=home / COLUMNS_FILE, check=check,
@@ -261,12 +289,27 @@ def handler_facts(settings: Settings, handler: str, check: Callable[[], None] = 
     except HandlerLoadError as error:
         last = error.traceback.strip().rpartition("\n")[2]
         return HandlerFacts(handler, wrong=str(error) + (f" ({last})" if last and last not in str(error) else ""))
-    except (UsageError, LoaderError) as error:  # the second of a table on an S3 server that can't be asked
+    except UsageError as error:
         return HandlerFacts(handler, wrong=str(error))
+    wrong = refused(settings, found.spec)
+    if wrong:
+        return HandlerFacts(handler, wrong=wrong)
     return HandlerFacts(
         found.spec.name, "", found.columns, found.misfit, table.target, bool(table.columns), keeps,
         found.spec.subscriptions or (),
     )  # fmt: skip
+
+
+def refused(settings: Settings, handler: HandlerSpec) -> str:
+    """Why `run` would refuse the topics that the handler names; "" where it would not. What is wrong without the handler is
+    not the handler's."""
+    if not handler.subscriptions:
+        return ""
+    try:
+        check_start(with_topics(settings, handler))
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def spark_facts(settings: Settings, env: Mapping[str, str]) -> SparkFacts | None:

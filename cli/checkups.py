@@ -99,6 +99,14 @@ class HandlerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TableFacts:
+    """The table `target`. `wrong`: why it cannot be read, or why its S3 server cannot be used; "" where it can."""
+
+    target: str
+    wrong: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SparkFacts:
     """`needs`: what the table's format needs, in words; `wrong`: why it is not there."""
 
@@ -146,6 +154,7 @@ class Facts:
     client_rebalance: bool = True
     broadcasting: bool = False
     handler: HandlerFacts | None = None
+    table: TableFacts | None = None
     spark: SparkFacts | None = None
     disks: Sequence[DiskFacts] = ()
     machine: MachineFacts | None = None
@@ -160,7 +169,9 @@ def findings(facts: Facts) -> list[Finding]:
     for broker in facts.brokers:
         found += _broker(broker, client_rebalance=facts.client_rebalance or facts.broadcasting)
     if facts.handler is not None:
-        found += _handler(facts.handler)
+        found += _handler(facts.handler, known=facts.table is None or not facts.table.wrong)
+    if facts.table is not None:
+        found.append(_table(facts.table))
     if facts.spark is not None:
         found.append(_spark(facts.spark))
     found += [_disk(disk) for disk in facts.disks]
@@ -316,7 +327,8 @@ def _broker(broker: BrokerFacts, *, client_rebalance: bool) -> Iterator[Finding]
         yield _fine("clock", f"{broker.name}'s and ours agree to the second")
 
 
-def _handler(handler: HandlerFacts) -> Iterator[Finding]:
+def _handler(handler: HandlerFacts, *, known: bool) -> Iterator[Finding]:
+    """`known`: what columns the table has."""
     if handler.wrong:
         yield Finding(Level.FAULT, "handler", handler.wrong)
         return
@@ -327,10 +339,18 @@ def _handler(handler: HandlerFacts) -> Iterator[Finding]:
         yield Finding(Level.FAULT, "columns", handler.misfit)
     elif not handler.columns:
         yield _fine("columns", "not declared: rows of the first messages would say, with results.schema = infer")
+    elif not known:
+        yield _fine("columns", f"{handler.columns}: not compared, as the table is not known")
     elif handler.table_exists:
         yield _fine("columns", f"{handler.columns}: the table {handler.table} takes them")
     else:
         yield _fine("columns", f"{handler.columns}; the table {handler.table} is made with them")
+
+
+def _table(table: TableFacts) -> Finding:
+    if table.wrong:
+        return Finding(Level.FAULT, "table", table.wrong)
+    return _fine("table", f"{table.target}: its server answers, and keeps conditional puts")
 
 
 def _spark(spark: SparkFacts) -> Finding:

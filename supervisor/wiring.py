@@ -148,8 +148,9 @@ def table_spec(settings: Settings, slot: Slot) -> TableSpec:
     return table_at(settings, slot.table)
 
 
-def table_at(settings: Settings, folder: Path) -> TableSpec:
-    """As `table_spec`; `folder` is the group's own table, where no other is named.
+def table_at(settings: Settings, folder: Path, *, probe: bool = True) -> TableSpec:
+    """As `table_spec`; `folder` is the group's own table, where no other is named. An S3 server must prove that it keeps
+    conditional puts, by an object that is put and deleted, unless `probe` is False.
 
     Raises UsageError and LoaderError for a table on an S3 server that can't be asked, or that ignores conditional puts.
     """
@@ -157,7 +158,7 @@ def table_at(settings: Settings, folder: Path) -> TableSpec:
     columns: tuple[tuple[str, str], ...] = ()
     if settings.results.enabled and settings.spark.format in FOLDER_FORMATS:
         place = place_of(target, settings.spark.options)
-        if settings.spark.load:
+        if settings.spark.load and probe:
             check_conditional_puts(place)
         columns = table_columns(place)
     return TableSpec(target, columns, settings.spark.partition_by)

@@ -29,15 +29,16 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--handler", metavar="HANDLER", help="Look at this handler too, as `run` would: its import and signature, and"
-              " its columns against the table.")  # fmt: skip
+@click.option("--handler", metavar="HANDLER", help="Look at this handler too, as `run` would: its import, signature and"
+              " topics, and its columns against the table.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @with_sources
 def check(sources: Sources, handler: str | None, as_json: bool) -> None:
     """Check the whole configuration and list every problem; keys and certificates that it names are read too.
 
-    Exits with 0 when there is none, with 4 when only the handler has one, else with 2. Nothing is connected to and nothing is
-    started; a handler is imported in a process of its own.
+    Exits with 0 when there is none, with 4 when only the handler has one, else with 2. Nothing is started or written, and
+    no name server or broker is asked. With --handler, it is imported in a process of its own, and the table's columns are
+    read, also from a bucket.
 
     \b
     Examples:
@@ -62,11 +63,16 @@ def check(sources: Sources, handler: str | None, as_json: bool) -> None:
 
 
 def _look_at(settings: Settings, handler: str) -> str:
-    """The columns of the handler's rows, "" where none are declared. Raises HandlerLoadError."""
+    """The columns of the handler's rows, "" where none are declared. Raises HandlerLoadError, and UsageError
+    for what is wrong without it."""
     from ...workers.loading import HandlerLoadError  # pyarrow takes its time to import
-    from ..checkup_facts import handler_facts
+    from ..checkup_facts import check_start, handler_facts, table_facts
 
-    found = handler_facts(settings, handler)
+    check_start(settings)
+    table, spec = table_facts(settings, probe=False)
+    if table is not None and table.wrong:
+        raise UsageError(table.wrong)
+    found = handler_facts(settings, handler, spec)
     if found.wrong or found.misfit:
         raise HandlerLoadError(found.wrong or found.misfit)
     return found.columns

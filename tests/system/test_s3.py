@@ -221,3 +221,17 @@ def test_the_commands_that_look_into_a_table(loaders: S3Loaders) -> None:
     report = json.loads(ask(*check, code=1)[0])
     assert report["queues"][0]["unexplained"] == {"missing": [[1, 4]]}
     assert "is gone" in report["unreadable"][0]
+
+
+def test_checks_of_a_configuration_put_nothing_and_doctor_asks_the_server(server: S3Server, careless: S3Server) -> None:
+    handler = "rocketcrew.examples.functions:measure"
+    check = ("config", "check", "--handler", handler)
+    assert "can be run" in command(careless, *check)[0]
+    assert not careless.puts
+    doctor = ("doctor", handler, "-t", "orders", "-g", "g", "-n", "127.0.0.1:9", "--json")
+    for asked, level in ((server, "fine"), (careless, "fault")):
+        checks = {each["check"]: each for each in json.loads(command(asked, *doctor, code=1)[0])["checks"]}
+        assert (checks["table"]["level"], checks["handler"]["level"]) == (level, "fine"), checks
+        assert asked.puts
+    away = ("--set", 'spark.options={"endpoint": "http://127.0.0.1:9", "allow_http": "true", "region": "us-east-1"}')
+    assert "can't be asked" in command(server, *check, *away, code=2)[1]

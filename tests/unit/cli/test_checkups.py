@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rocketcrew.cli.checkup_facts import broker_clock_ms
+from rocketcrew.cli.checkup_facts import broker_clock_ms, check_start, refused
 from rocketcrew.cli.checkups import (
     BrokerFacts,
     DiskFacts,
@@ -17,11 +17,14 @@ from rocketcrew.cli.checkups import (
     Level,
     MachineFacts,
     SparkFacts,
+    TableFacts,
     TopicFacts,
     findings,
     version_of,
     worst,
 )
+from rocketcrew.conf.settings import load
+from rocketcrew.workers.loading import HandlerSpec
 
 ORDERS = TopicFacts("orders", True, 8, {"a": 6, "b": 6})
 RETRY = TopicFacts("%RETRY%billing", True, 2, {"a": 6, "b": 6})
@@ -150,3 +153,36 @@ def test_a_clock_that_is_not_told_is_not_known(table: dict[str, str]) -> None:
 def test_versions_are_numbers() -> None:
     assert version_of("V5_5_0_ROCKETCREW") == (5, 5, 0)
     assert version_of("HIGHER_VERSION") is None
+
+
+@pytest.mark.parametrize(
+    ("named", "given", "words"),
+    [
+        (("or ders",), (), "illegal characters"),
+        (("orders:SQL92:",), (), "has no expression"),
+        (("orders", "refunds"), ("zzz",), "but the topics given"),
+        (("orders", "orders:paid"), (), "twice"),
+        (("orders:paid", "refunds"), (), ""),
+        (("orders",), ("orders:paid",), ""),
+        ((), ("orders",), ""),
+        ((), (), ""),
+    ],
+)
+def test_a_handler_that_run_refuses_for_its_topics_cannot_be_run(
+    named: tuple[str, ...], given: tuple[str, ...], words: str
+) -> None:
+    settings = load({"consumer.topics": list(given)}, {}, None)
+    check_start(settings)
+    found = refused(settings, HandlerSpec("shop:count", subscriptions=named))
+    assert words in found
+    assert bool(found) is bool(words)
+
+
+def test_the_tables_server_is_a_check_of_its_own() -> None:
+    checks = {one.check: one for one in findings(replace(FINE, table=TableFacts("s3://bucket/table")))}
+    assert checks["table"].level is Level.FINE
+    away = replace(FINE, table=TableFacts("s3://bucket/table", "s3://bucket/table: the S3 server can't be asked"))
+    (fault,) = of(away)
+    assert (fault.level, fault.check) == (Level.FAULT, "table")
+    (columns,) = [one for one in findings(away) if one.check == "columns"]
+    assert "not compared" in columns.found
