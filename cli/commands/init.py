@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -67,7 +68,7 @@ RUN mkdir .rocketcrew && chown crew .rocketcrew
 USER crew
 # The member's state and sealed rows: keep them over restarts, on a local disk.
 VOLUME /app/.rocketcrew
-# TERM drains: give it the time of supervisor.stop_deadline_ms (docker run --stop-timeout 30).
+# TERM drains: give it supervisor.stop_deadline_ms, the workers' 5 s and the loader's 60 s (docker run --stop-timeout 120).
 STOPSIGNAL SIGTERM
 HEALTHCHECK --start-period=60s CMD ["rocketcrew", "status"]
 CMD ["rocketcrew", "run", "app"]
@@ -82,6 +83,12 @@ def files_of(group: str, topic: str) -> Mapping[str, str]:
         "app.py": APP, "test_app.py": TEST, "rocketcrew.toml": SETTINGS, "Dockerfile": DOCKERFILE, ".gitignore": IGNORED,
     }  # fmt: skip
     return {name: text.replace("TOPIC", topic).replace('"GROUP"', f'"{group}"') for name, text in texts.items()}
+
+
+def entering(folder: Path) -> str:
+    """The shell's words for going into the folder."""
+    end_of_options = "-- " if str(folder).startswith("-") else ""
+    return f"cd {end_of_options}{shlex.quote(str(folder))}"
 
 
 def group_of(folder: str) -> str:
@@ -128,5 +135,5 @@ def init(
         return
     click.echo("\n".join(f"{'would write' if dry_run else 'wrote'} {(folder or Path()) / name}" for name in files))
     if not dry_run:
-        enter = f"cd {folder} && " if folder is not None else ""
+        enter = "" if folder is None else f"{entering(folder)} && "
         click.echo(f"now: {enter}rocketcrew dev app    and, to test the handler: pytest")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.cli.commands.dev import GROUP, PAGE_PORT, TOPIC, for_trying_out
-from rocketcrew.cli.commands.init import files_of, group_of
+from rocketcrew.cli.commands.init import entering, files_of, group_of
 from rocketcrew.cli.main import run
 from rocketcrew.conf.settings import load
 
@@ -32,6 +32,13 @@ def test_what_init_writes_can_be_read(tmp_path: Path) -> None:
 )
 def test_a_group_is_named_after_the_folder(folder: str, group: str) -> None:
     assert group_of(folder) == group
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"), [("shop", "cd shop"), ("my proj", "cd 'my proj'"), ("-x", "cd -- -x"), ("- x", "cd -- '- x'")]
+)
+def test_the_way_into_the_folder_can_be_typed(folder: str, words: str) -> None:
+    assert entering(Path(folder)) == words
 
 
 def test_init_writes_all_or_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
