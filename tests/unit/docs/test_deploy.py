@@ -13,6 +13,7 @@ import click
 import pytest
 import yaml
 
+from rocketcrew.cli.commands.init import DOCKERFILE
 from rocketcrew.cli.main import rocketcrew as cli
 from rocketcrew.conf.exit_codes import EXIT_HANDLER, EXIT_USAGE
 from rocketcrew.conf.settings import load
@@ -28,8 +29,8 @@ from rocketcrew.supervisor.wiring import core_config
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-STOP_S = (load({}, {}, None).supervisor.stop_deadline_ms + WORKER_STOP_MS) / 1000
-"""From TERM until queues are drained and workers have left, at most."""
+STOP_S = (load({}, {}, None).supervisor.stop_deadline_ms + WORKER_STOP_MS) / 1000 + STOP_TIMEOUT_S
+"""From TERM until queues are drained, workers have left and the loader's batch has ended, at most."""
 ENVIRONMENT = {environment_name(name) for name in KNOWN} | {CONFIG_FILE_VARIABLE}
 OTHER_SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 
@@ -95,7 +96,9 @@ def test_the_grace_period_is_longer_than_the_drain_everywhere() -> None:
     assert members["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > STOP_S
     (compose,) = documents("docker/compose.yaml")
     assert float(compose["services"]["member"]["stop_grace_period"].removesuffix("s")) > STOP_S
-    assert float(unit()["Service"]["TimeoutStopSec"]) > STOP_S + STOP_TIMEOUT_S
+    assert float(unit()["Service"]["TimeoutStopSec"]) > STOP_S
+    (named,) = re.findall(r"--stop-timeout (\d+)", DOCKERFILE)
+    assert float(named) > STOP_S
     boot_s = load({}, {}, None).workers.boot_timeout_ms / 1000
     assert float(unit()["Service"]["TimeoutStartSec"]) > boot_s
     probe = members["spec"]["template"]["spec"]["containers"][0]["startupProbe"]
