@@ -44,9 +44,11 @@ def carry_out(
             raise UsageError(
                 f"group {group} has members that run ({', '.join(members)}) and commit their own offsets: stop them first"
             )
+        if new_group is None:  # of a group that never ran, every queue seems unfinished
+            await offsets.check_known(cluster, has_option=False)
         moves = await plan(cluster, access)
-        if not new_group:
-            await offsets.check_known(cluster, has_option=new_group is not None)
+        if new_group is False:
+            await offsets.check_known(cluster, has_option=True)
         return members, moves
 
     with resting_engine(Path(settings.supervisor.data_dir), group_in_keys(settings)) as checkpoint:

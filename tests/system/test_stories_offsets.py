@@ -101,7 +101,10 @@ def test_a_group_is_put_where_another_is(cluster: Cluster) -> None:
 
 
 def test_what_is_misspelt_is_one_sentence(cluster: Cluster) -> None:
+    assert cluster("send", "-t", "wide", "--count", "8", "x")[0] == 0
     for words, code, says in (
+        (("skip", "-g", "biling", "-t", "wide"), 1, "did you mean billing?"),
+        (("lag", "-g", "copy"), 1, "with -t TOPIC"),
         (("skip", "-g", "biling", "-t", "orders"), 1, "did you mean billing?"),
         (("skip", "-g", "billing", "-t", "ordes"), 1, "did you mean orders?"),
         (
