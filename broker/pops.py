@@ -52,6 +52,8 @@ class Pops:
                 self.table.apply(text)
             except ProtocolError:
                 damaged += 1
+        if damaged:
+            self.journal.set_aside()
         return damaged
 
     def started(self, end_of: Callable[[str, int], int | None]) -> None:

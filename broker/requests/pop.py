@@ -202,6 +202,8 @@ def take(
     store = state.store
     start, change = start_of(state, key, request.init_mode)
     changes = [] if change is None else [change]
+    known = state.pops.table.next_offset(key) if change is None else start
+    assert known is not None  # else there is a change
     room = max(request.max_msg_nums, 1) - taken.count
     if room <= 0:
         taken.rest += max(store.max_offset(key.topic, key.queue_id) - start, 0)
@@ -211,21 +213,24 @@ def take(
         # It was below what is kept, or above the end; then what is in flight is above it too, or popped once more.
         if fetched.next_offset < start:
             floor = state.pops.table.floor(key)
-            start = fetched.next_offset if floor is None else min(fetched.next_offset, floor)
+            known = start = fetched.next_offset if floor is None else min(fetched.next_offset, floor)
             changes.append(begun(key, start))
         else:
             start = fetched.next_offset
-            changes.append(popped(key, start, now_ms, 0, ()))
+            changes.append(popped(key, known, start, now_ms, 0, ()))
+            known = start
         fetched = store.get(key.topic, key.queue_id, start, room, wanted)
     if fetched.status is GetStatus.FOUND:
         offsets = walk(fetched.body)[1]
-        changes.append(popped(key, fetched.next_offset, now_ms, invisible_ms(state, request.invisible_time), offsets))
+        changes.append(
+            popped(key, known, fetched.next_offset, now_ms, invisible_ms(state, request.invisible_time), offsets)
+        )
         taken.starts.append(f"{mark} {key.queue_id} {start}")
         taken.offsets.append(f"{mark} {key.queue_id} {','.join(map(str, offsets))}")
         taken.bodies.append(fetched.body if mark == NORMAL else under_topic(state, request, start, fetched, now_ms))
         taken.count += len(offsets)
     elif fetched.status is GetStatus.NO_MATCHED_MESSAGE:
-        changes.append(popped(key, fetched.next_offset, now_ms, 0, ()))
+        changes.append(popped(key, known, fetched.next_offset, now_ms, 0, ()))
         taken.passed_over = True
     taken.changes += changes
     taken.rest += max(fetched.max_offset - fetched.next_offset, 0)
