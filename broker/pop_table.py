@@ -129,6 +129,10 @@ class PopTable:
         """None also for one that is being revived: it is shown again, nothing can be done about that."""
         return None if (key, offset) in self._reviving else self._in_flight.get(key, {}).get(offset)
 
+    def is_reviving(self, key: Key, offset: int) -> bool:
+        """Whether it was stored again, and the text that says so is to come."""
+        return (key, offset) in self._reviving
+
     def counts(self, topic: str, group: str) -> int:
         """How many messages of the topic the group has in flight."""
         return sum(len(found) for key, found in self._in_flight.items() if key[:2] == (topic, group))

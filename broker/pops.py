@@ -78,6 +78,9 @@ class Pops:
             self.journal.append(texts, entries)
             for text in texts:
                 self.table.apply(text)
+            if any(text[:1] in (b"s", b"f") for text in texts):  # else what is popped there next would be taken for it
+                waiting = [each for each in self._stored_again if self.table.is_reviving(*each[1:])]
+                self._stored_again = deque(waiting)
 
     def forget(self, topic: str = "", group: str = "") -> None:
         """One of the two was deleted. Raises StorageError."""

@@ -372,6 +372,54 @@ def test_a_topic_that_is_made_again_begins_anew(broker):
     broker.later(INVISIBLE_MS)
 
 
+def test_what_a_deleted_topic_was_to_show_again_goes_with_it(broker):
+    send(broker, 3, queues=1)
+    pop(broker)
+    broker.later(INVISIBLE_MS)
+    assert SHOWN_AGAIN in broker.core.state.topics
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T"))
+    assert SHOWN_AGAIN not in broker.core.state.topics
+    broker.send("T", b"new")
+    assert bodies(pop(broker)) == [b"new"]
+
+
+class UnflushedStorage(MemoryStorage):
+    """Its disk has nothing until `is_flushed`."""
+
+    has_disk = True
+    is_flushed = False
+
+    def is_synced(self, ticket):
+        return self.is_flushed
+
+
+def delete(broker):
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T"))
+    broker.send("T", b"new")
+
+
+def reset(broker):
+    header = ResetOffset("T", "g", -1, is_force=True, queue_id=0, offset=0)
+    assert broker.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header).code == 0
+
+
+@pytest.mark.parametrize("begin_anew", [delete, reset])
+def test_what_is_popped_anew_is_not_taken_for_what_was_stored_again_before(make, begin_anew):
+    broker = make(UnflushedStorage(), flush="async")
+    send(broker, 1)
+    pop(broker)
+    broker.later(INVISIBLE_MS)
+    begin_anew(broker)
+    assert len(pop(broker, queue_id=0, most=1)) == 1
+    flying = in_flight(broker)
+    assert flying
+    broker.storage.is_flushed = True
+    for _ in range(2):
+        broker.core.begin_flush()
+        broker.later(1_000)
+    assert in_flight(broker) == flying
+
+
 def test_over_a_kill_what_is_done_is_done_and_times_go_on(broker):
     send(broker, 6, queues=1)
     popped = pop(broker)
