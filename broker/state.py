@@ -295,8 +295,12 @@ class BrokerState:
         if self.groups.changes != self._saved_groups:
             self.storage.replace(GROUPS_TABLE, self.groups.dump())
             self._saved_groups = self.groups.changes
+        self.save_offsets()
+
+    def save_offsets(self, *, sync: bool = False) -> None:
+        """Save the offsets if they changed since they were saved; `sync` waits for the disk. Raises StorageError."""
         if self.offsets.changes != self._saved_offsets:
-            self.storage.replace(OFFSETS_TABLE, self.offsets.dump())
+            self.storage.replace(OFFSETS_TABLE, self.offsets.dump(), sync=sync)
             self._saved_offsets = self.offsets.changes
 
     def _keep_positions(self, flushed: int) -> None:

@@ -361,6 +361,16 @@ def test_a_reset_begins_anew_there(broker, killed):
     assert in_flight(broker) == 4
 
 
+def test_a_reset_that_was_answered_holds_over_a_kill(broker):
+    send(broker, 6, queues=1)
+    for each in pop(broker):
+        ack(broker, each)
+    broker.later(1_000)
+    reset(broker)
+    broker.crash()
+    assert len(pop(broker)) == 6
+
+
 def test_a_topic_that_is_made_again_begins_anew(broker):
     send(broker, 6, queues=1)
     pop(broker)
