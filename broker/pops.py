@@ -124,11 +124,18 @@ class Pops:
         for _ in range(count):
             waiting.popleft()
 
-    def save(self, offsets: OffsetTable) -> None:
-        """Once a second: commit how far groups are done, for whoever asks for their lag; the whole table when it is due."""
+    def save(self, offsets: OffsetTable, end_of: Callable[[str, int], int | None]) -> None:
+        """Once a second: commit how far groups are done, for whoever asks for their lag; the whole table when it is due.
+
+        What was committed by pulls or asked for by a reset is not set back, unless it is above the end of the queue.
+        """
         for key in self.table.touched:
             floor = self.table.floor(key)
-            if floor is not None and offsets.has_room(key.topic, key.group):
+            if floor is None or not offsets.has_room(key.topic, key.group):
+                continue
+            committed = offsets.query(key.topic, key.group, key.queue_id)
+            end = end_of(key.topic, key.queue_id)
+            if committed is None or committed < floor or (end is not None and committed > end):
                 offsets.commit(key.topic, key.group, key.queue_id, floor)
         self.table.touched.clear()
         if self.journal.is_long(len(self.table)):

@@ -291,7 +291,7 @@ class BrokerState:
     def save_tables(self, flushed: int) -> None:
         """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""
         self._keep_positions(flushed)
-        self.pops.save(self.offsets)
+        self.pops.save(self.offsets, self._end_of)
         if self.groups.changes != self._saved_groups:
             self.storage.replace(GROUPS_TABLE, self.groups.dump())
             self._saved_groups = self.groups.changes

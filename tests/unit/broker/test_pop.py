@@ -349,6 +349,17 @@ def test_who_pulled_before_goes_on_where_it_was_and_lag_is_what_is_not_done(brok
     assert state.offsets.query("T", "g", 0) == 5
 
 
+def test_what_pulls_committed_is_not_set_back_unless_there_is_no_such_offset(broker):
+    send(broker, 6, queues=1)
+    state = broker.core.state
+    popped = pop(broker, most=3)
+    for committed, kept in ((5, 5), (100, 2)):
+        state.offsets.commit("T", "g", 0, committed)
+        ack(broker, popped.pop(0))
+        broker.later(1_000)
+        assert state.offsets.query("T", "g", 0) == kept
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_reset_begins_anew_there(broker, killed):
     send(broker, 6, queues=1)
