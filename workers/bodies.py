@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import os
 import typing
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import UnionType
@@ -203,7 +204,7 @@ def _decoded(decode: Decode, name: str, delay_level: int) -> Callable[[Message],
     def decoded(message: Message) -> Any:
         try:
             return decode(message.body)
-        except ValueError as error:  # UnicodeDecodeError, and all that msgspec and pydantic find
+        except (ValueError, RecursionError) as error:  # UnicodeDecodeError, and all that msgspec and pydantic find
             raise BodyError(f"the body is no {name}: {error}", delay_level) from None
 
     return decoded
@@ -237,9 +238,10 @@ def _batch(
     function: Callable[..., Any], decoded: Callable[[Message], Any], *, with_message: bool
 ) -> Callable[[Any], Any]:
     """Calls `function` with the bodies that fit, and with their messages where it takes them; the others fail."""
-    from .calls import batch_results  # it brings Arrow, which the command line does not wait for
+    # It brings Arrow, which the command line does not wait for.
+    from .calls import batch_results, raise_if_of_all, raise_if_ours
 
-    def sorted_out(messages: list[Message]) -> tuple[list[object], list[Message], tuple[list[Any], ...]]:
+    def sorted_out(messages: list[Message], pid: int) -> tuple[list[object], list[Message], tuple[list[Any], ...]]:
         """A result for each message that does not fit, None for the others; those messages, and the arguments for them."""
         results: list[object] = []
         fitting: list[Message] = []
@@ -247,7 +249,8 @@ def _batch(
         for message in messages.copy():
             try:
                 bodies.append(decoded(message))
-            except BodyError as error:
+            except BaseException as error:  # noqa: BLE001  of a validator too: it is this message's own failure
+                raise_if_of_all(error, pid)
                 results.append(error)
             else:
                 fitting.append(message)
@@ -260,16 +263,32 @@ def _batch(
         own = iter(batch_results(fitting, result))
         return [next(own) if each is None else each for each in results]
 
+    def failed(results: list[object], error: BaseException, pid: int) -> object:
+        """The handler's failure is that of the bodies it got; the others keep their own."""
+        raise_if_of_all(error, pid)
+        if all(each is None for each in results):
+            raise error
+        return [error if each is None else each for each in results]
+
     if inspect.iscoroutinefunction(function):
 
         async def awaited(messages: list[Message]) -> object:
-            results, fitting, arguments = sorted_out(messages)
-            return put_together(results, fitting, await function(*arguments) if fitting else None)
+            pid = os.getpid()
+            results, fitting, arguments = sorted_out(messages, pid)
+            try:
+                return put_together(results, fitting, await function(*arguments) if fitting else None)
+            except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
+                raise_if_ours(error)
+                return failed(results, error, pid)
 
         return awaited
 
     def call(messages: list[Message]) -> object:
-        results, fitting, arguments = sorted_out(messages)
-        return put_together(results, fitting, function(*arguments) if fitting else None)
+        pid = os.getpid()
+        results, fitting, arguments = sorted_out(messages, pid)
+        try:
+            return put_together(results, fitting, function(*arguments) if fitting else None)
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
+            return failed(results, error, pid)
 
     return call

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 import pytest
 
-from rocketcrew import BatchResult, BodyError, Handler, Message, handler
+from rocketcrew import BatchResult, BodyError, Handler, Message, SoftTimeLimitExceeded, handler
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.bodies import plan_of, typed
 from rocketcrew.workers.failures import Cause
@@ -202,6 +203,70 @@ def test_a_batch_handler_is_called_with_what_fits() -> None:
     assert call([BATCH[0]]) == [{"id": "a"}]
     assert [type(each) for each in call([BATCH[1]])] == [BodyError]
     assert calls[1:] == [["a"]]
+
+
+@dataclass
+class Checked:
+    size: int
+    more: Any = None
+
+    def __post_init__(self) -> None:
+        if self.size == 7:
+            raise KeyError("seven")
+        if self.size == 8:
+            sys.exit(8)
+        if self.size == 9:
+            raise SoftTimeLimitExceeded(1.0)
+
+
+def sizes(*given: object) -> list[Message]:
+    return [make_message(b'{"size": %s}' % str(each).encode()) for each in given]
+
+
+def test_whatever_one_body_raises_is_its_own_message_s_failure() -> None:
+    @handler(batch=True, body_errors="dead_letter")
+    def many(given: list[Checked]) -> list[int]:
+        return [each.size for each in given]
+
+    deep = "[" * 200_000
+    results = ready(many)(sizes(1, f'1, "more": {deep}', 7, 8, 3))
+    assert [results[0], results[4]] == [1, 3]
+    assert [type(each) for each in results[1:4]] == [BodyError, KeyError, SystemExit]
+    assert "the body is no Checked: maximum recursion depth" in str(results[1])
+    assert [failure_of(each).cause for each in results[1:3]] == [Cause.GIVEN_UP, Cause.FAILED]
+    with pytest.raises(SoftTimeLimitExceeded):
+        ready(many)(sizes(1, 9))
+    with pytest.raises(BodyError, match="maximum recursion depth"):
+        decoded(annotated(list), deep.encode())
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(1)])
+def test_bodies_that_do_not_fit_keep_their_own_error_where_the_handler_fails(error: BaseException) -> None:
+    def broken(orders: list[Order]) -> list[int]:
+        raise error
+
+    async def broken_later(orders: list[Order]) -> list[int]:
+        raise error
+
+    def too_few(orders: list[Order]) -> list[int]:
+        return []
+
+    def at_its_limit(orders: list[Order]) -> list[int]:
+        raise SoftTimeLimitExceeded(1.0)
+
+    def call(function: Any) -> Any:
+        return ready(Handler(function, batch=True, body_errors="dead_letter"))
+
+    for results in (call(broken)(BATCH), asyncio.run(call(broken_later)(BATCH))):
+        assert [results[0], results[2]] == [error, error]
+        assert failure_of(results[1]).cause is Cause.GIVEN_UP
+    results = call(too_few)(BATCH)
+    assert "0 results for 2 messages" in str(results[0])
+    assert isinstance(results[1], BodyError)
+    with pytest.raises(type(error)):
+        call(broken)([BATCH[0]])
+    with pytest.raises(SoftTimeLimitExceeded):
+        call(at_its_limit)(BATCH)
 
 
 def test_a_batch_result_of_messages_with_their_bodies() -> None:
