@@ -20,6 +20,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 import typing
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import UnionType
@@ -113,7 +114,7 @@ def _evaluated(handler: Handler, parameter: inspect.Parameter) -> Any:
     try:
         return eval(text, getattr(function, "__globals__", {}))  # noqa: S307  it is the user's own code
     except Exception as error:
-        if "Message" in text:
+        if re.search(r"\bMessage\b", text):
             return Message  # imported for the type checker only
         raise UsageError(
             f"handler {handler.name}: the annotation {text!r} of parameter {parameter.name} means nothing when it runs"

@@ -148,6 +148,8 @@ def test_handlers_of_messages_pay_nothing() -> None:
     [
         (Something, "parameter given is annotated as Something, which is neither Message nor"),
         ("Nowhere", r"the annotation 'Nowhere' of parameter given means nothing when it runs \(name 'Nowhere'"),
+        ("OrderMessage", r"the annotation 'OrderMessage' of parameter given means nothing"),
+        ("list[MessageBody]", r"the annotation 'list\[MessageBody\]' of parameter given means nothing"),
         (Order | Point | Line, "bodies cannot be decoded into"),
     ],
 )
