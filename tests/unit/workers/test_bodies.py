@@ -6,7 +6,8 @@ import asyncio
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
+from numbers import Number
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 import pytest
@@ -100,6 +101,59 @@ def test_a_pydantic_model_decodes_itself() -> None:
         decoded(annotated(model), b'{"size": "x"}')
     with pytest.raises(BodyError, match="the body is no Model: Invalid JSON"):
         decoded(annotated(model), b"{")
+
+
+def model_of(**fields: Any) -> Any:
+    pydantic: Any = pytest.importorskip("pydantic")
+    return pydantic.create_model("Model", **fields)
+
+
+def with_field(annotation: Any, **more: Any) -> Any:
+    return make_dataclass("Holder", [("inner", annotation, *([field(**more)] if more else []))])
+
+
+def test_a_pydantic_model_is_decoded_wherever_it_is_in_the_type() -> None:
+    model = model_of(size=(int, ...))
+    holder, deep = with_field(model), with_field(list[with_field(model)])
+    for annotation, body, found in (
+        (model | None, b'{"size": 3}', model(size=3)),
+        (model | None, b"null", None),
+        (list[model], b'[{"size": 3}]', [model(size=3)]),
+        (dict[str, model], b'{"a": {"size": 3}}', {"a": model(size=3)}),
+        (holder, b'{"inner": {"size": 3}}', holder(model(size=3))),
+    ):
+        assert decoded(annotated(annotation), body) == found
+    assert decoded(annotated(deep), b'{"inner": [{"inner": {"size": 3}}]}').inner[0].inner == model(size=3)
+    results = ready(Handler(annotated(list[model | None]), batch=True))([make_message(b"null"), make_message(b"3")])
+    assert results[0] is None
+    assert isinstance(results[1], BodyError)
+
+
+def test_the_model_s_own_configuration_says_what_is_converted() -> None:
+    lax, strict = model_of(size=(int, ...)), model_of(__config__={"strict": True}, size=(int, ...))
+    assert decoded(annotated(lax), b'{"size": "3"}') == lax(size=3)
+    with pytest.raises(BodyError, match=r"Input should be a valid integer - at `\$\.size`"):
+        decoded(annotated(strict), b'{"size": "3"}')
+
+
+@pytest.mark.parametrize(
+    "annotation", [list[Something], dict[str, Something | None], with_field(Something), with_field(list[Something])]
+)
+def test_a_plain_class_within_a_type_is_refused_before_the_start(annotation: Any) -> None:
+    with pytest.raises(HandlerLoadError, match=r"bodies cannot be decoded into \w+: Something in it is none of bytes"):
+        ready(Handler(annotated(annotation)))
+
+
+def test_what_pydantic_cannot_decode_is_refused_before_the_start() -> None:
+    model, unfinished = model_of(size=(int, ...)), model_of(size=("Nowhere", ...))
+    for annotation in (with_field(Something | model), list[unfinished]):
+        with pytest.raises(HandlerLoadError, match="bodies cannot be decoded into"):
+            ready(Handler(annotated(annotation)))
+
+
+def test_a_class_in_a_field_with_a_default_and_one_that_json_has_are_not_refused() -> None:
+    assert decoded(annotated(with_field(Something | None, default=None)), b"{}").inner is None
+    assert decoded(annotated(with_field(Number)), b'{"inner": 3}').inner == 3
 
 
 @pytest.mark.parametrize(
