@@ -354,7 +354,7 @@ class GroupMember:
 
     async def _send_back_task(self, action: act.SendBack, record: bytes, message: StoredMessage | None) -> None:
         if action.check is not None:
-            accepted = await self._pops.later(action, message)
+            accepted = await self._pops.later(action, record, message)
         else:
             accepted = await self._send_backs.send(action, record, message)
         self._core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, accepted), self._loop.time())
