@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from rocketcrew import BatchResult, Handler, Message, SoftTimeLimitExceeded, handler
 from rocketcrew.remoting.errors import ProtocolError, UsageError
 from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.workers.calls import raise_if_of_all
 from rocketcrew.workers.loading import HandlerLoadError, HandlerSpec, describe, find, load, ready
 from rocketcrew.workers.message import make_message
 from rocketcrew.workers.packets import QueueInfo
@@ -229,6 +231,13 @@ def test_the_end_of_a_shared_call_that_we_cancel_is_not_its_handler_s_failure() 
             await call
 
     asyncio.run(cancel())
+
+
+def test_a_child_that_a_handler_forked_does_not_go_on_with_the_other_parts() -> None:
+    error = SystemExit(0)
+    raise_if_of_all(error, os.getpid())
+    with pytest.raises(SystemExit):
+        raise_if_of_all(error, os.getppid())
 
 
 def test_the_soft_limit_of_a_shared_batch_is_that_of_the_whole_call() -> None:
