@@ -218,12 +218,17 @@ def take(
             changes.append(popped(key, start, now_ms, 0, ()))
         fetched = store.get(key.topic, key.queue_id, start, room, wanted)
     if fetched.status is GetStatus.FOUND:
-        offsets = walk(fetched.body)[1]
+        offsets, body = walk(fetched.body)[1], fetched.body
         changes.append(popped(key, fetched.next_offset, now_ms, invisible_ms(state, request.invisible_time), offsets))
-        taken.starts.append(f"{mark} {key.queue_id} {start}")
-        taken.offsets.append(f"{mark} {key.queue_id} {','.join(map(str, offsets))}")
-        taken.bodies.append(fetched.body if mark == NORMAL else under_topic(state, request, start, fetched, now_ms))
-        taken.count += len(offsets)
+        if mark != NORMAL:
+            offsets, body = under_topic(state, request, start, fetched, now_ms)
+        if offsets:
+            taken.starts.append(f"{mark} {key.queue_id} {start}")
+            taken.offsets.append(f"{mark} {key.queue_id} {','.join(map(str, offsets))}")
+            taken.bodies.append(body)
+            taken.count += len(offsets)
+        else:
+            taken.passed_over = True
     elif fetched.status is GetStatus.NO_MATCHED_MESSAGE:
         changes.append(popped(key, fetched.next_offset, now_ms, 0, ()))
         taken.passed_over = True
@@ -256,8 +261,14 @@ def invisible_ms(state: BrokerState, asked_ms: int) -> int:
     return min(max(asked_ms, 0), state.config.retention_ms)
 
 
-def under_topic(state: BrokerState, request: PopRequest, start: int, fetched: Fetched, now_ms: int) -> bytes:
-    """Retried messages as they are given out: under the topic asked for, each with its check point."""
+def under_topic(
+    state: BrokerState, request: PopRequest, start: int, fetched: Fetched, now_ms: int
+) -> tuple[list[int], bytes]:
+    """Retried messages as they are given out, and their queue offsets: under the topic asked for, each with its check point.
+
+    One whose properties have no room for it is left out. It is in flight: when its time is over it is a dead letter.
+    """
+    offsets: list[int] = []
     records: list[bytes] = []
     for message in decode_messages(fetched.body):
         check_point = CheckPoint(
@@ -272,8 +283,12 @@ def under_topic(state: BrokerState, request: PopRequest, start: int, fetched: Fe
         )
         properties = {**message.properties, PROPERTY_POP_CK: check_point.encode()}
         raw = encode_properties(properties).encode()
-        records.append(encode_message(replace(message, topic=request.topic, raw_properties=raw, magic=0)))
-    return b"".join(records)
+        try:
+            records.append(encode_message(replace(message, topic=request.topic, raw_properties=raw, magic=0)))
+        except UsageError:
+            continue
+        offsets.append(message.queue_offset)
+    return offsets, b"".join(records)
 
 
 def has_message(state: BrokerState, key: Key) -> bool:

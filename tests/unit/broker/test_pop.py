@@ -9,6 +9,7 @@ import pytest
 
 from rocketcrew.broker.pop_table import Key
 from rocketcrew.broker.pops import POPS_JOURNAL, POPS_TABLE
+from rocketcrew.broker.state import POP_CK_MAX_BYTES
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.check_points import check_point_of, start_offsets
@@ -27,6 +28,7 @@ from rocketcrew.remoting.pop_headers import (
     PopRequest,
     PopResponse,
 )
+from rocketcrew.remoting.properties import PROPERTIES_MAX_BYTES
 from rocketcrew.remoting.stored import decode_messages, walk
 
 INVISIBLE_MS = 10_000
@@ -517,3 +519,53 @@ def test_through_kills_at_any_byte_each_message_is_done_in_the_end_and_never_sho
     assert life.done == all_sent, f"seed {seed}"
     assert in_flight(life.broker) == 0
     assert set(bodies(pop(life.broker))) <= life.perhaps_twice
+
+
+def events_of(broker):
+    return [event for event, _ in broker.core.state.store.events]
+
+
+def test_properties_of_any_length_stop_no_pop_and_lose_no_message(make):
+    for length in (*range(32_591, 32_663, 9), 32_663):
+        broker = make()
+        assert broker.send("T", b"big", properties={"K": "x" * (length - 3)}).code == 0
+        assert bodies(pop(broker)) == [b"big"]
+        broker.later(INVISIBLE_MS)
+        assert in_flight(broker) == 0
+        assert events_of(broker) == ["store.popped_message_dead_letter"]
+        (dead,) = decode_messages(broker.pull(topic="%DLQ%g").body)
+        assert (dead.body, dead.reconsume_times) == (b"big", 1)
+        assert pop(broker) == []
+
+
+def test_without_room_for_the_time_of_its_first_pop_it_is_shown_again_as_often_as_others(make):
+    room = PROPERTIES_MAX_BYTES - POP_CK_MAX_BYTES - len("broker-a")
+    for free, is_dead in ((40, False), (20, False), (0, False), (-1, True)):
+        broker = make()
+        broker.send("T", b"first", properties={"K": "x"})
+        (first,) = pop(broker)
+        broker_adds = len(first.message.raw_properties) - 1
+        broker.send("T", b"big", properties={"K": "x" * (room - free - broker_adds)})
+        (big,) = pop(broker)
+        assert len(big.message.raw_properties) == room - free
+        ack(broker, first)
+        for _ in range(3):
+            broker.later(INVISIBLE_MS)
+            assert bodies(pop(broker)) == ([] if is_dead else [b"big"]), free
+        assert ("%DLQ%g" in broker.core.state.topics) is is_dead
+
+
+def test_a_retry_that_has_no_room_for_its_check_point_is_passed_over_and_a_dead_letter_in_the_end(broker):
+    send(broker, 1)
+    pop(broker)
+    broker.later(INVISIBLE_MS)
+    broker.send(SHOWN_AGAIN, b"big", properties={"K": "x" * 32_650})
+    broker.send(SHOWN_AGAIN, b"next")
+    popped = pop(broker)
+    assert bodies(popped) == [b"0", b"next"]
+    for each in popped:
+        assert ack(broker, each) == 0
+    assert in_flight(broker) == 1
+    broker.later(INVISIBLE_MS)
+    assert [each.body for each in decode_messages(broker.pull(topic="%DLQ%g").body)] == [b"big"]
+    assert in_flight(broker) == 0
