@@ -42,7 +42,6 @@ class Pops:
         self.table = PopTable()
         self.journal = Journal(storage, POPS_JOURNAL, POPS_TABLE)
         self.held = HeldPops(held_max)
-        self.turns = 0  # pops that were served: which queue, and whether the retry topic, comes first
         self._stored_again: deque[tuple[int, Key, int]] = deque()  # what must be flushed for the line to be written
 
     def replay(self) -> int:

@@ -1,8 +1,9 @@
 """POP_MESSAGE 200050, NOTIFICATION 200054 and POLLING_INFO 200055
 (BR/processor/{PopMessageProcessor,NotificationProcessor,PollingInfoProcessor}.java).
 
-A pop takes messages from the queues of a topic, the one after the last pop's first, and from the group's retry topic: that
-one first in every fifth pop, else last. What it takes is in flight from then on (pop_table.py). A retried message is
+A pop takes messages from the queues of a topic, any of them first, and from the group's retry topic: that one first in one of
+five pops, else last. Which, is drawn: a counter that topics and groups share would always serve the same queues of clients
+that take turns. What it takes is in flight from then on (pop_table.py). A retried message is
 given out under the topic that was asked for, its check point in its properties; that of the others the client puts
 together from the answer's header. A pop that finds nothing is held, and executed again when something arrives, in the end at
 its deadline.
@@ -130,7 +131,7 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
         full = len(state.pops.table) >= state.config.pops_in_flight_max
     else:
         taken, goes_on, full = Taken(), False, False
-        found = any(has_message(state, key) for key, _ in keys_of(state, held, topic))
+        found = any(has_message(state, key) for key, _ in keys_of(state, held, topic, 0, retries_first=False))
     if not found and not full and now_ms < held.deadline_ms:
         full = waiting.is_full
         if not full:
@@ -149,20 +150,21 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
     return held.command.response(code, header.to_fields(), b"".join(taken.bodies), status.value)
 
 
-def keys_of(state: BrokerState, held: HeldPop, topic: TopicConfig) -> Iterator[tuple[Key, str]]:
-    """The queues in the order of this turn, each with its retry mark."""
-    turn = state.pops.turns
+def keys_of(
+    state: BrokerState, held: HeldPop, topic: TopicConfig, first: int, *, retries_first: bool
+) -> Iterator[tuple[Key, str]]:
+    """The queues that are asked for, from the queue `first` on, and those of the retry topic, each with its retry mark."""
     retry = state.topics.get(held.retry_topic)
     retries = [
         (Key(held.retry_topic, held.group, queue), RETRY_V1) for queue in range(retry.read_queue_nums if retry else 0)
     ]
-    if turn % RETRY_FIRST_EVERY == 0:
+    if retries_first:
         yield from retries
     queues = topic.read_queue_nums
     for at in range(queues) if held.queue_id == ANY_QUEUE else (held.queue_id,):
-        queue_id = (turn + at) % queues if held.queue_id == ANY_QUEUE else at
+        queue_id = (first + at) % queues if held.queue_id == ANY_QUEUE else at
         yield Key(held.topic, held.group, queue_id), NORMAL
-    if turn % RETRY_FIRST_EVERY:
+    if not retries_first:
         yield from retries
 
 
@@ -184,8 +186,8 @@ def pop(state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConf
     taken = Taken()
     if held.channel in state.full or len(state.pops.table) >= state.config.pops_in_flight_max:
         return taken
-    state.pops.turns += 1
-    for key, mark in keys_of(state, held, topic):
+    first, fifth = divmod(state.random.randrange(max(topic.read_queue_nums, 1) * RETRY_FIRST_EVERY), RETRY_FIRST_EVERY)
+    for key, mark in keys_of(state, held, topic, first, retries_first=fifth == 0):
         try:
             take(state, request, key, mark, held.wanted, now_ms, taken)
         except QueueRebuilding:

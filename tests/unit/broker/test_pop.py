@@ -569,3 +569,31 @@ def test_a_retry_that_has_no_room_for_its_check_point_is_passed_over_and_a_dead_
     broker.later(INVISIBLE_MS)
     assert [each.body for each in decode_messages(broker.pull(topic="%DLQ%g").body)] == [b"big"]
     assert in_flight(broker) == 0
+
+
+def test_clients_that_take_turns_are_given_messages_of_all_queues(broker):
+    found = set()
+    for _ in range(60):
+        for topic in "AB":
+            send(broker, 2, topic=topic, queues=2)
+        for topic in "AB":
+            for each in pop(broker, most=1, topic=topic):
+                found.add((topic, each.check_point.queue_id))
+                ack(broker, each)
+    assert found == {("A", 0), ("A", 1), ("B", 0), ("B", 1)}
+
+
+def test_retries_of_groups_that_take_turns_are_given_out_while_there_is_a_backlog(broker):
+    groups = [f"g{number}" for number in range(5)]
+    send(broker, 400)
+    for group in groups:
+        assert len(pop(broker, most=1, group=group)) == 1
+    broker.later(INVISIBLE_MS)
+    retried = set()
+    for _ in range(60):
+        for group in groups:
+            for each in pop(broker, most=1, group=group):
+                if each.message.reconsume_times:
+                    retried.add(group)
+                ack(broker, each)
+    assert retried == set(groups)
