@@ -46,6 +46,9 @@ from ..wanted import EVERYTHING, Wanted, by_expression
 
 CODES = (RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO)
 POP_MAX = 32  # messages of one pop
+POP_BYTES_MAX = (
+    8 << 20
+)  # of one pop's messages, unless its first queue alone has more; an answer of above 16 MiB cannot be sent
 RETRY_FIRST_EVERY = 5  # popFromRetryProbability = 20 %
 
 
@@ -177,8 +180,10 @@ class Taken:
     offsets: list[str] = field(default_factory=list[str])
     bodies: list[bytes] = field(default_factory=list[bytes])
     count: int = 0
+    length_bytes: int = 0
     rest: int = 0
     passed_over: bool = False
+    is_full: bool = False
 
 
 def pop(state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConfig, now_ms: int) -> Taken:
@@ -200,12 +205,15 @@ def pop(state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConf
 def take(
     state: BrokerState, request: PopRequest, key: Key, mark: str, wanted: Wanted, now_ms: int, taken: Taken
 ) -> None:
-    """Take from one queue what there is room for. Raises QueueRebuilding, and then nothing was taken."""
+    """Take from one queue what there is room for: all that one read gives, or nothing.
+
+    Raises QueueRebuilding, and then nothing was taken.
+    """
     store = state.store
     start, change = start_of(state, key, request.init_mode)
     changes = [] if change is None else [change]
     room = max(request.max_msg_nums, 1) - taken.count
-    if room <= 0:
+    if room <= 0 or taken.is_full:
         taken.rest += max(store.max_offset(key.topic, key.queue_id) - start, 0)
         return
     fetched = store.get(key.topic, key.queue_id, start, room, wanted)
@@ -219,6 +227,11 @@ def take(
             start = fetched.next_offset
             changes.append(popped(key, start, now_ms, 0, ()))
         fetched = store.get(key.topic, key.queue_id, start, room, wanted)
+    if taken.count and taken.length_bytes + len(fetched.body) > POP_BYTES_MAX:
+        taken.is_full = True
+        taken.rest += max(fetched.max_offset - start, 0)
+        taken.changes += changes
+        return
     if fetched.status is GetStatus.FOUND:
         offsets, body = walk(fetched.body)[1], fetched.body
         changes.append(popped(key, fetched.next_offset, now_ms, invisible_ms(state, request.invisible_time), offsets))
@@ -229,6 +242,7 @@ def take(
             taken.offsets.append(f"{mark} {key.queue_id} {','.join(map(str, offsets))}")
             taken.bodies.append(body)
             taken.count += len(offsets)
+            taken.length_bytes += len(body)
         else:
             taken.passed_over = True
     elif fetched.status is GetStatus.NO_MATCHED_MESSAGE:

@@ -14,6 +14,7 @@ from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.check_points import check_point_of, start_offsets
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.frame import encode_head
 from rocketcrew.remoting.headers import ResetOffset
 from rocketcrew.remoting.pop_headers import (
     INIT_MAX,
@@ -597,3 +598,20 @@ def test_retries_of_groups_that_take_turns_are_given_out_while_there_is_a_backlo
                     retried.add(group)
                 ack(broker, each)
     assert retried == set(groups)
+
+
+def test_a_pop_of_large_messages_takes_what_one_answer_can_carry_and_leaves_the_rest(broker):
+    for queue_id in range(8):
+        assert broker.send("T", b"%d" % queue_id * (3 << 20), queue_id=queue_id, default_topic_queue_nums=8).code == 0
+    found = []
+    while True:
+        answer = broker.call(RequestCode.POP_MESSAGE, pop_header(broker))
+        popped = messages_of(answer)
+        if not popped:
+            break
+        encode_head(answer, len(answer.body))
+        found += popped
+        assert in_flight(broker) == len(found)
+        assert int(answer.fields["restNum"]) == 8 - len(found)
+    assert sorted(each.body[:1] for each in found) == [b"%d" % number for number in range(8)]
+    assert {each.message.reconsume_times for each in found} == {0}
