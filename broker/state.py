@@ -419,8 +419,9 @@ class BrokerState:
         """
         topic = self.make_topic(now_ms, TopicConfig(pop_retry_topic(key.topic, key.group), 1, 1))
         if topic is None:
-            raise StorageError(
-                f"this broker has {self.config.topics_max} topics: none is left for {key.group} to retry"
+            raise UsageError(
+                f"{pop_retry_topic(key.topic, key.group)} cannot be made: its name is illegal, or this broker has "
+                f"{self.config.topics_max} topics already"
             )
         properties = dict(message.properties)
         if message.reconsume_times == 0 or PROPERTY_FIRST_POP_TIME not in properties:

@@ -41,7 +41,7 @@ from ..pops import pop_retry_topic
 from ..refusal import FAQ, Refused
 from ..state import BrokerState, Call
 from ..storage import StorageError
-from ..topic_table import readable
+from ..topic_table import illegal_topic, readable
 from ..wanted import EVERYTHING, Wanted, by_expression
 
 CODES = (RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO)
@@ -120,7 +120,21 @@ def check(state: BrokerState, request: PopRequest | NotificationRequest) -> Topi
         raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_GROUP)})
     if not state.offsets.has_room(request.topic, request.consumer_group):
         raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
+    check_retry_topic(state, pop_retry_topic(request.topic, request.consumer_group))
     return topic
+
+
+def check_retry_topic(state: BrokerState, retry_topic: str) -> None:
+    """What is popped must have a place where it is shown again. Raises Refused."""
+    if retry_topic in state.topics:
+        return
+    wrong = illegal_topic(retry_topic)
+    if wrong is not None:
+        remark = f"{wrong} It is the retry topic {retry_topic}: pop with a shorter topic or group, or pull"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    if len(state.topics) >= state.config.topics_max:
+        remark = f"this broker has {state.config.topics_max} topics already, {retry_topic} cannot be made: remove some"
+        raise Refused(ResponseCode.SYSTEM_BUSY, remark)
 
 
 def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
