@@ -655,3 +655,20 @@ def test_what_cannot_be_shown_again_now_stays_in_flight_and_holds_up_nobody_else
     broker.later(60_000)
     (again,) = pop(broker, topic="U")
     assert (again.body, again.message.reconsume_times) == (b"0", 1)
+
+
+@pytest.mark.parametrize(
+    ("bits", "code", "reason"),
+    [
+        ("é", ResponseCode.SYSTEM_ERROR, "no base64"),
+        ("////" * 16_385, ResponseCode.INVALID_PARAMETER, "65540 characters"),
+    ],
+)
+def test_a_forged_batch_of_acknowledgements_is_refused(broker, bits, code, reason):
+    send(broker, 3, queues=1)
+    pop(broker)
+    batch = BatchAckBody((BatchAck("g", "T", 0, 0, broker.now_ms, bits),), "broker-a")
+    answer = broker.call(RequestCode.BATCH_ACK_MESSAGE, body=batch.encode())
+    assert answer.code == code
+    assert reason in answer.remark
+    assert in_flight(broker) == 3
