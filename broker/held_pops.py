@@ -2,8 +2,8 @@
 
 They wait by topic and group, for one queue or (-1) for any. A message that arrives wakes one of each group, since one is
 enough to pop it; when that one leaves something, its answer wakes the next (`wake`). A message that is shown again wakes one
-of its own group alone. At its deadline each is woken once more; then it is answered, whatever there is. Who is woken is held
-no longer: the caller executes the request again, and may hold it again.
+of its own group alone. Who is woken is held no longer: the caller executes the request again, and may hold it again. At its
+deadline each is answered that there is nothing.
 """
 
 from __future__ import annotations

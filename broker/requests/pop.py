@@ -3,10 +3,9 @@
 
 A pop takes messages from the queues of a topic, any of them first, and from the group's retry topic: that one first in one of
 five pops, else last. Which, is drawn: a counter that topics and groups share would always serve the same queues of clients
-that take turns. What it takes is in flight from then on (pop_table.py). A retried message is
-given out under the topic that was asked for, its check point in its properties; that of the others the client puts
-together from the answer's header. A pop that finds nothing is held, and executed again when something arrives, in the end at
-its deadline.
+that take turns. What it takes is in flight from then on (pop_table.py). A retried message is given out under the topic that
+was asked for, its check point in its properties; that of the others the client puts together from the answer's header. A pop
+that finds nothing is held, and executed again when something arrives; at its deadline it is answered that there is nothing.
 
 Only what keeps no order is popped: a pop that asks for order is refused (remoting clients pop without, in Java too).
 """
@@ -137,6 +136,21 @@ def check_retry_topic(state: BrokerState, retry_topic: str) -> None:
         raise Refused(ResponseCode.SYSTEM_BUSY, remark)
 
 
+@dataclass(slots=True)
+class Taken:
+    """What one pop took so far."""
+
+    changes: list[bytes] = field(default_factory=list[bytes])
+    starts: list[str] = field(default_factory=list[str])
+    offsets: list[str] = field(default_factory=list[str])
+    bodies: list[bytes] = field(default_factory=list[bytes])
+    count: int = 0
+    length_bytes: int = 0
+    rest: int = 0
+    passed_over: bool = False
+    is_full: bool = False
+
+
 def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
     """The answer now; None when there is nothing yet, and the request is held (again). Raises as handlers do."""
     request = request_of(held.command)
@@ -157,6 +171,12 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
         waiting.wake(held.topic, held.group, held.queue_id)
     if not found and not full and now_ms < held.deadline_ms:
         return None
+    return answer(held, request, taken, now_ms, found=found, full=full)
+
+
+def answer(
+    held: HeldPop, request: PopRequest | NotificationRequest, taken: Taken, now_ms: int, *, found: bool, full: bool
+) -> Command:
     if not isinstance(request, PopRequest):
         return held.command.response(ResponseCode.SUCCESS, NotificationResponse(found, full).to_fields())
     code, status = ResponseCode.SUCCESS, GetStatus.FOUND
@@ -183,21 +203,6 @@ def keys_of(
         yield Key(held.topic, held.group, queue_id), NORMAL
     if not retries_first:
         yield from retries
-
-
-@dataclass(slots=True)
-class Taken:
-    """What one pop took so far."""
-
-    changes: list[bytes] = field(default_factory=list[bytes])
-    starts: list[str] = field(default_factory=list[str])
-    offsets: list[str] = field(default_factory=list[str])
-    bodies: list[bytes] = field(default_factory=list[bytes])
-    count: int = 0
-    length_bytes: int = 0
-    rest: int = 0
-    passed_over: bool = False
-    is_full: bool = False
 
 
 def pop(state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConfig, now_ms: int) -> Taken:
@@ -341,6 +346,18 @@ def repeat(state: BrokerState, held: Iterable[HeldPop], now_ms: int) -> list[Rep
         if response is not None:
             replies.append(Reply(each.channel, response))
     return replies
+
+
+def time_out(held: Iterable[HeldPop], now_ms: int) -> list[Reply]:
+    """Answer requests whose deadline has passed that there is nothing.
+
+    Nobody looks once more: what arrives wakes, the client asks again at once, and of many that are due at the same time
+    each would look into all queues.
+    """
+    return [
+        Reply(each.channel, answer(each, request_of(each.command), Taken(), now_ms, found=False, full=False))
+        for each in held
+    ]
 
 
 def execute_again(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from random import Random
 
 import pytest
@@ -11,6 +12,7 @@ from rocketcrew.broker.pop_table import Key
 from rocketcrew.broker.pops import POPS_JOURNAL, POPS_TABLE
 from rocketcrew.broker.state import POP_CK_MAX_BYTES
 from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.remoting.admin_bodies import TopicConfig
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.check_points import check_point_of, start_offsets
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
@@ -672,3 +674,27 @@ def test_a_forged_batch_of_acknowledgements_is_refused(broker, bits, code, reaso
     assert answer.code == code
     assert reason in answer.remark
     assert in_flight(broker) == 3
+
+
+def test_many_that_are_due_together_are_answered_without_a_look_into_each_queue(broker, tools):
+    queues, requests, calls = 1_024, 20, 0
+    broker.core.state.put_topic(broker.now_ms, TopicConfig("T", queues, queues))
+    send(broker, queues, queues=queues)
+    while popped := pop(broker):
+        for each in popped:
+            ack(broker, each)
+    for channel in range(2, 2 + requests):
+        assert broker.request(RequestCode.POP_MESSAGE, pop_header(broker, poll_ms=3_000), channel=channel) == []
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        effects = broker.later(3_000)
+    finally:
+        sys.setprofile(before)
+    assert [answer.code for _, answer in tools.replies(effects)] == requests * [ResponseCode.POLLING_TIMEOUT]
+    assert calls < requests * queues
