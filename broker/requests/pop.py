@@ -191,7 +191,7 @@ def keys_of(
     state: BrokerState, held: HeldPop, topic: TopicConfig, first: int, *, retries_first: bool
 ) -> Iterator[tuple[Key, str]]:
     """The queues that are asked for, from the queue `first` on, and those of the retry topic, each with its retry mark."""
-    retry = state.topics.get(held.retry_topic)
+    retry = state.topics.get(held.retry_topic) if held.retry_topic != held.topic else None
     retries = [
         (Key(held.retry_topic, held.group, queue), RETRY_V1) for queue in range(retry.read_queue_nums if retry else 0)
     ]

@@ -698,3 +698,18 @@ def test_many_that_are_due_together_are_answered_without_a_look_into_each_queue(
         sys.setprofile(before)
     assert [answer.code for _, answer in tools.replies(effects)] == requests * [ResponseCode.POLLING_TIMEOUT]
     assert calls < requests * queues
+
+
+def test_of_a_retry_topic_each_message_is_given_out_once(broker):
+    broker.heartbeat()
+    send(broker, 1)
+    (message,) = decode_messages(broker.pull().body)
+    broker.send_back(message)
+    broker.later(INVISIBLE_MS)
+    for _ in range(10):
+        (popped,) = pop(broker, topic="%RETRY%g")
+        assert pop(broker, topic="%RETRY%g") == []
+        broker.later(INVISIBLE_MS)
+    (popped,) = pop(broker, topic="%RETRY%g")
+    assert ack(broker, popped) == 0
+    assert in_flight(broker) == 0
