@@ -713,3 +713,23 @@ def test_of_a_retry_topic_each_message_is_given_out_once(broker):
     (popped,) = pop(broker, topic="%RETRY%g")
     assert ack(broker, popped) == 0
     assert in_flight(broker) == 0
+
+
+@pytest.mark.parametrize("shown_again", [False, True])
+def test_a_notification_takes_no_wake_up_from_a_pop(broker, tools, shown_again):
+    send(broker, 1)
+    popped = pop(broker)
+    notification = NotificationRequest("g", "T", -1, 15_000, broker.now_ms)
+    for channel in (5, 6):
+        assert broker.request(RequestCode.NOTIFICATION, notification, channel=channel) == []
+    for channel in (7, 8):
+        assert broker.request(RequestCode.POP_MESSAGE, pop_header(broker, poll_ms=15_000), channel=channel) == []
+    if shown_again:
+        broker.later(INVISIBLE_MS)
+    else:
+        ack(broker, popped[0])
+        broker.send("T", b"1")
+    answers = {channel: answer for channel, answer in tools.replies(broker.effects) if channel != 1}
+    assert list(answers) == [5, 7]
+    assert answers[5].fields["hasMsg"] == "true"
+    assert len(messages_of(answers[7])) == 1
