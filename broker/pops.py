@@ -26,7 +26,7 @@ FAILURE_PAUSE_MS = 1_000
 REFUSED_PAUSE_MS = 60_000  # a message that cannot be stored as things are: until somebody changes them, or it is gone
 
 StoreAgain = Callable[[Key, InFlight, StoredMessage], None]
-"""Stores a message in its retry topic. Raises StorageError, QueueRebuilding: later; UsageError: much later."""
+"""Stores a message in its retry topic. Raises StorageError, QueueRebuilding: later; UsageError, ProtocolError: much later."""
 
 
 def pop_retry_topic(topic: str, group: str) -> str:
@@ -97,7 +97,7 @@ class Pops:
                     store.events.append(("store.popped_message_gone", {"queue": str(key), "queue_offset": offset}))
                 else:
                     store_again(key, entry, message)
-            except UsageError as error:
+            except (UsageError, ProtocolError) as error:
                 fields: dict[str, object] = {"queue": str(key), "queue_offset": offset, "reason": str(error)}
                 store.events.append(("store.popped_message_not_shown_again", fields))
                 self.table.put_off(key, offset, now_ms + REFUSED_PAUSE_MS)

@@ -412,7 +412,7 @@ class BrokerState:
 
     def show_again(self, now_ms: int, key: Key, popped: InFlight, message: StoredMessage) -> None:
         """Store a message that was popped and not acknowledged in the group's retry topic
-        (BR/pop/PopConsumerService.reviveRetry). Raises StorageError, UsageError, QueueRebuilding.
+        (BR/pop/PopConsumerService.reviveRetry). Raises StorageError, UsageError, ProtocolError, QueueRebuilding.
 
         Given out again, it has its check point in its properties. Where these have no room for it, it is a dead letter of
         the group, as nobody could be given it.

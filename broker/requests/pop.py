@@ -19,7 +19,7 @@ from ...remoting.admin_bodies import TopicConfig
 from ...remoting.check_points import NORMAL, RETRY_V1, CheckPoint
 from ...remoting.codes import FORBIDDEN_GROUP, FORBIDDEN_TOPIC, RequestCode, ResponseCode
 from ...remoting.command import Command
-from ...remoting.errors import UsageError
+from ...remoting.errors import ProtocolError, UsageError
 from ...remoting.pop_headers import (
     INIT_MIN,
     NotificationRequest,
@@ -301,7 +301,8 @@ def under_topic(
 ) -> tuple[list[int], bytes]:
     """Retried messages as they are given out, and their queue offsets: under the topic asked for, each with its check point.
 
-    One whose properties have no room for it is left out. It is in flight: when its time is over it is a dead letter.
+    One whose properties have no room for it, or are no UTF-8, is left out. It is in flight: when its time is over it is a
+    dead letter, or is tried again.
     """
     offsets: list[int] = []
     records: list[bytes] = []
@@ -316,11 +317,10 @@ def under_topic(
             message.queue_id,
             message.queue_offset,
         )
-        properties = {**message.properties, PROPERTY_POP_CK: check_point.encode()}
-        raw = encode_properties(properties).encode()
         try:
+            raw = encode_properties({**message.properties, PROPERTY_POP_CK: check_point.encode()}).encode()
             records.append(encode_message(replace(message, topic=request.topic, raw_properties=raw, magic=0)))
-        except UsageError:
+        except (UsageError, ProtocolError):
             continue
         offsets.append(message.queue_offset)
     return offsets, b"".join(records)

@@ -13,7 +13,7 @@ from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.frame import encode_head
 from rocketcrew.remoting.pop_headers import BatchAck, BatchAckBody, NotificationRequest
 from rocketcrew.remoting.properties import PROPERTIES_MAX_BYTES
-from rocketcrew.remoting.stored import decode_messages
+from rocketcrew.remoting.stored import StoredMessage, decode_messages, walk
 
 from .test_pop import INVISIBLE_MS, SHOWN_AGAIN, ack, bodies, in_flight, messages_of, pop, pop_header, send
 
@@ -227,3 +227,19 @@ def test_a_notification_takes_no_wake_up_from_a_pop(broker, tools, shown_again):
     assert list(answers) == [5, 7]
     assert answers[5].fields["hasMsg"] == "true"
     assert len(messages_of(answers[7])) == 1
+
+
+def test_properties_that_are_no_utf8_stop_no_pop_and_no_other_message(broker):
+    send(broker, 1)
+    store = broker.core.state.store
+    store.put(broker.now_ms, StoredMessage("T", b"odd", b"K\x01\xff\x02", queue_id=1), 0)
+    assert len(walk(broker.call(RequestCode.POP_MESSAGE, pop_header(broker)).body)[1]) == 2
+    broker.later(INVISIBLE_MS)
+    assert bodies(pop(broker)) == [b"0"]
+    assert events_of(broker) == ["store.popped_message_not_shown_again"]
+    assert in_flight(broker) == 2
+    store.put(broker.now_ms, StoredMessage(SHOWN_AGAIN, b"odd", b"K\x01\xff\x02", queue_id=0), 0)
+    assert pop(broker) == []
+    broker.send("T", b"new")
+    assert bodies(pop(broker)) == [b"new"]
+    assert in_flight(broker) == 4
