@@ -417,6 +417,7 @@ class Supervisor:
             "group": self.core.state.config.group,
             "queues": holding(self.core.state),
             "popped": self.picture()["popped"],
+            "missing_topics": self._member.missing_topics(),
             "paused": sorted(self.core.state.paused),
             "processes": [each.as_dict() for each in stacks if each.process == "worker"],
         }

@@ -18,6 +18,8 @@ TOPIC: Final = "dev"
 PAGE_PORT: Final = 8080
 PAGE_PORTS: Final = 100
 """So many are tried, from PAGE_PORT on."""
+POLL_MS: Final = 1000
+"""A topic is often made long after the start, by its first message; the broker is asked by nobody else."""
 
 
 @click.command()
@@ -73,4 +75,6 @@ def for_trying_out(settings: Settings, named: tuple[str, ...] = ()) -> Settings:
         consumer = replace(consumer, consume_from_where="CONSUME_FROM_FIRST_OFFSET")
     consumer = replace(consumer, group=consumer.group or GROUP, topics=consumer.topics or (() if named else (TOPIC,)))
     cluster = replace(settings.cluster, name_servers=(), namesrv_domain="")
+    if settings.origin["cluster.poll_name_server_interval_ms"] == "default":
+        cluster = replace(cluster, poll_name_server_interval_ms=POLL_MS)
     return replace(settings, cluster=cluster, consumer=consumer, metrics=metrics)

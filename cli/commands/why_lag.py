@@ -71,7 +71,10 @@ def text_of(answer: Mapping[str, Any]) -> str:
     for queue in answer["popped"]:
         place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
         lines.append(f"{place}: {queue['unfinished']} popped messages are not finished; the broker has their offsets")
-    if not answer["queues"] and not answer["popped"]:
+    # A supervisor that was started by an earlier version says nothing of them.
+    missing = answer.get("missing_topics", ())
+    lines += [f"topic {topic} does not exist: it is consumed as soon as it does" for topic in missing]
+    if not lines and not answer["queues"] and not answer["popped"]:
         lines.append(f"group {answer['group']}: this member has no queues")
     elif not lines:
         lines.append(f"group {answer['group']}: no lag in {len(answer['queues'])} queues")

@@ -288,6 +288,10 @@ class GroupMember:
         self._heartbeats.subscriptions_changed()
         self._acted()
 
+    def missing_topics(self) -> list[str]:
+        """Those that are subscribed and do not exist yet."""
+        return self._routes.missing()
+
     def picture(self) -> dict[str, Any]:
         """What the status shows of the subscriptions."""
         return {

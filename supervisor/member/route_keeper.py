@@ -117,6 +117,10 @@ class RouteKeeper:
                 found.add(topic)
         return found
 
+    def missing(self) -> list[str]:
+        """Topics that do not exist, as far as is known: the group's own are made by its brokers."""
+        return [topic for topic in self._missing() if not topic.startswith(RETRY_PREFIX)]
+
     def has_route(self, topic: str) -> None:
         """Somebody else has found it."""
         self._found.add(topic)

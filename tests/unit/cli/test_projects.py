@@ -72,6 +72,11 @@ def test_dev_leaves_what_was_chosen_and_never_asks_a_cluster() -> None:
     assert bare.consumer.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
     assert (bare.metrics.page, bare.metrics.port) == (True, PAGE_PORT)
     assert bare.metrics.port_count > 1
+    assert (
+        bare.cluster.poll_name_server_interval_ms == 1000
+    )  # a topic that is missing is looked for each second, always
+    slow = load({"cluster.poll_name_server_interval_ms": 5000}, {}, None)
+    assert for_trying_out(slow).cluster.poll_name_server_interval_ms == 5000
     assert for_trying_out(load({}, {}, None), ("orders:paid",)).consumer.topics == ()  # the handler's are added
     chosen = {
         "cluster.name_servers": ["10.0.0.5:9876"], "consumer.group": "billing", "consumer.topics": ["orders:paid"],

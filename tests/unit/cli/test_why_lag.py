@@ -75,3 +75,9 @@ def test_popped_messages_are_counted() -> None:
 def test_the_top_of_a_stack_is_the_main_threads() -> None:
     assert top_of(STACK) == "slow at shop.py:7"
     assert top_of("") == ""
+
+
+def test_a_topic_that_does_not_exist_is_the_reason_for_no_queues() -> None:
+    assert text(missing_topics=["orders"]) == "topic orders does not exist: it is consumed as soon as it does"
+    assert text(missing_topics=[]) == "group billing: this member has no queues"
+    assert text(queue(), missing_topics=["refunds"]).splitlines()[-1].startswith("topic refunds does not exist")
