@@ -190,14 +190,15 @@ class Columns:
         return converted
 
     def fit_arrow(self, table: Any) -> Arrays:
-        """Arrays of a RecordBatch or Table, cast to the declared types. Raises RowError."""
+        """Arrays of a RecordBatch or Table, cast to the declared types, in memory of their own: `pa.array` of a numpy array
+        does not copy it, and the handler may fill it anew. Raises RowError."""
         if not isinstance(table, pa.RecordBatch):
-            return self._cast(table)
+            return _copied(self._cast(table))
         if self._as_declared is not None and table.schema.equals(self._as_declared):
-            found: Arrays = table.columns
+            found: Arrays = pa.concat_batches([table, table.slice(0, 0)]).columns
             if not any(found[number].null_count for number in self._not_null):
                 return found
-        converted = self._cast(table)
+        converted = _copied(self._cast(table))
         if table.schema.names == self.names and table.schema.types == [field.type for field in self._fields]:
             self._as_declared = table.schema
         return converted
@@ -232,6 +233,11 @@ class Columns:
 
     def _misfit(self, number: int, reason: str) -> RowError:
         return RowError(f"column {to_ddl(pa.schema([self._fields[number]]))}: {reason}")
+
+
+def _copied(arrays: Arrays) -> Arrays:
+    """Copies of arrays of declared types, of which none is a dictionary: its values would be shared."""
+    return [pa.concat_arrays([array, array.slice(0, 0)]) for array in arrays]
 
 
 def _single_chunk(array: Any, kind: Any) -> Any:
