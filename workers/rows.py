@@ -22,7 +22,7 @@ import pyarrow
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from ..remoting.errors import ProtocolError
 from .ddl import fields_of, to_ddl
-from .fitting import UNDECLARED, Arrays, Columns, RowError, UnknownValueError
+from .fitting import UNDECLARED, Arrays, Columns, RowError, UnknownValueError, check_ran
 from .inferring import as_rows
 from .message import Message
 from .packets import BLOCK_MESSAGES
@@ -145,6 +145,7 @@ class RowBuffer(Generic[Owner]):
                 return None
             columns = self._columns
         if columns is None:
+            check_ran(given)
             raise RowError(_NO_COLUMNS if _looks_like_rows(given) else _unusable(given))
         values, parts = _collect(columns, given)
         count = len(values) + sum([len(part[0]) for part in parts])
@@ -292,6 +293,7 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
     if isinstance(result, _TABLES):
         table: Any = result
         return [], [columns.fit_arrow(table)] if table.num_rows else []
+    check_ran(result)  # a future can be iterated, too
     if not _looks_like_rows(result):
         raise RowError(_unusable(result))
     values: list[tuple[Any, ...]] = []

@@ -16,18 +16,20 @@ fails its message.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, Final, Protocol, Unpack, cast
+from typing import Any, Final, Protocol, TypeGuard, Unpack, cast
 
 from ..client.outgoing import Body, MessageFields, OutgoingMessage
 from ..remoting.errors import RocketcrewError
 from ..remoting.properties import PROPERTY_UNIQ_KEY
 from .api import Commit, Handler
 from .calls import batch_results
-from .fitting import UNDECLARED, RowError
+from .fitting import IMMUTABLE, NESTED, UNDECLARED, UNORDERED, RowError, check_ran
 from .message import Message
 
 KEY_DIGITS: Final = 32
@@ -113,13 +115,15 @@ class _Sending:
         return lambda message: self._one(message, function(message))
 
     def _one(self, message: Message, result: object) -> object:
-        if isinstance(result, Iterator):
-            return self._rows_of(message, cast("Iterator[object]", result))
+        rows = result.rows if isinstance(result, Commit) else result
+        if holds_rows(rows) and not isinstance(rows, Collection):
+            lazy = self._rows_of(message, rows)
+            return Commit(lazy) if isinstance(result, Commit) else lazy
         rest, sends = parted(result)
         self._send(message, sends)
         return rest
 
-    def _rows_of(self, message: Message, rows: Iterator[object]) -> Iterator[object]:
+    def _rows_of(self, message: Message, rows: Iterable[object]) -> Iterator[object]:
         """The rows of a generator, each when it is asked for; what it sends is sent when it has ended."""
         sends: list[Send] = []
         for row in rows:
@@ -139,7 +143,7 @@ class _Sending:
         return found
 
     async def _one_awaited(self, message: Message, result: object) -> object:
-        rest, sends = parted(list(cast("Iterator[object]", result)) if isinstance(result, Iterator) else result)
+        rest, sends = parted(result)
         if sends and self._outgoing is not None:
             await self._outgoing.send_awaited(self._ready(message, sends))
         return rest
@@ -170,24 +174,44 @@ def with_unique_key(message: OutgoingMessage, key: str) -> OutgoingMessage:
 
 
 def parted(result: object) -> tuple[object, list[Send]]:
-    """A result without what is to be sent, None where nothing else is in it; and that."""
-    whole = result  # its type stays `object`
+    """A result without what is to be sent, None where nothing else is in it; and that. Raises RowError."""
     if isinstance(result, Send):
         return None, [result]
     if isinstance(result, Commit):
         rows, sends = parted(result.rows)
-        return (Commit(rows), sends) if sends else (result, [])
-    if isinstance(result, list | tuple):
-        given = cast("Sequence[object]", result)
+        return (result if rows is result.rows else Commit(rows)), sends
+    if holds_rows(result):
+        given = result if isinstance(result, Collection) else list(result)
         sends = [each for each in given if isinstance(each, Send)]
         if sends:
+            if isinstance(given, AbstractSet):
+                raise RowError(UNORDERED)
             return [each for each in given if not isinstance(each, Send)] or None, sends
-    return whole, []
+        return given, []
+    return result, []
 
 
-def run_out(result: object) -> None:
-    """A result whose rows nobody wants: a generator runs to its end, as what the handler does is in it. Raises RowError for a
-    Send: it would be lost."""
-    for each in cast("Iterable[object]", result) if isinstance(result, list | tuple | Iterator) else (result,):
-        if isinstance(each, Send):
-            raise RowError(UNDECLARED)
+def holds_rows(result: Any) -> TypeGuard[Iterable[object]]:
+    """Whether it is an iterable of rows; neither a row itself, nor text, an Arrow batch or another array of values."""
+    if not isinstance(result, Iterable) or isinstance(result, (str, bytes, bytearray, memoryview, Mapping)):
+        return False
+    known: Any = result  # pyright: ignore[reportUnknownVariableType]
+    return not (dataclasses.is_dataclass(known) or hasattr(known, "__array__") or inspect.isawaitable(known))
+
+
+def run_out(result: object, depth: int = 0) -> None:
+    """A result whose rows nobody wants: what is iterated runs to its end, as what the handler does is in it. Raises RowError
+    for what would be lost: a Send at any depth, a coroutine, an async generator."""
+    if result.__class__ in IMMUTABLE:
+        return
+    check_ran(result)
+    if isinstance(result, Send):
+        raise RowError(UNDECLARED if depth < 2 else NESTED)
+    if isinstance(result, Commit):
+        run_out(result.rows, depth)
+    elif isinstance(result, Mapping):
+        for value in cast("Mapping[object, object]", result).values():
+            run_out(value, 2)
+    elif holds_rows(result) and not (isinstance(result, list | tuple) and IMMUTABLE.issuperset(map(type, result))):
+        for each in result:
+            run_out(each, depth + 1)

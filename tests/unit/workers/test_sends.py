@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.engine.fitting import check_handler
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.properties import PROPERTY_UNIQ_KEY
+from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import RowError
 from rocketcrew.workers.message import make_message
 from rocketcrew.workers.routing import combine
+from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.sends import parted, run_out, sending, unique_key
 
 ORDER = make_message(b"x", topic="orders", properties={PROPERTY_UNIQ_KEY: "C0A80001ABCD12345678000F42400001"})
@@ -183,6 +186,67 @@ def test_a_send_that_is_not_declared_fails_its_message_also_where_rows_are_off()
     run_out(ran.append(number) for number in range(2))
     run_out({"x": 1})
     assert ran == [0, 1]
+
+
+async def a_coroutine() -> None: ...
+
+
+async def an_async_generator() -> AsyncIterator[Send]:
+    yield Send("a", b"1")
+
+
+def test_sends_are_found_in_whatever_holds_rows() -> None:
+    for make in (deque, lambda given: dict(enumerate(given)).values(), tuple, list):
+        outgoing = Noted()
+        assert called(make([Send("a", b"1"), {"x": 1}, Send("b", b"2")]), outgoing) == [{"x": 1}]
+        assert outgoing.topics == [["a", "b"]]
+    outgoing = Noted()
+    committed = called(Commit(each for each in (Send("a", b"1"), {"x": 1})), outgoing)
+    assert outgoing.topics == []
+    assert list(committed.rows) == [{"x": 1}]  # each when it is asked for, as of any generator
+    assert outgoing.topics == [["a"]]
+    rest, _ = parted(Commit(each for each in ({"x": 1},)))
+    assert isinstance(rest, Commit)
+    assert rest.rows == [{"x": 1}]
+
+
+def test_sends_in_a_set_fail_their_message_as_a_retry_would_number_them_anew() -> None:
+    with pytest.raises(RowError, match="no order"):
+        called({Send("a", b"1"), Send("b", b"2")}, Noted())
+
+
+def test_the_rows_of_a_batch_result_may_be_any_collection() -> None:
+    outgoing = Noted()
+    own = Handler(lambda batch: BatchResult(deque((each, Send("a", b"1")) for each in batch)), sends=True, batch=True)
+    assert sending(own, "billing", outgoing)([ORDER]) == [None]
+    assert outgoing.topics == [["a"]]
+
+
+def test_where_rows_are_off_a_send_is_found_at_any_depth() -> None:
+    for shallow in (
+        deque([Send("a", b"1")]),
+        {Send("a", b"1")},
+        Commit(Send("a", b"1")),
+        {1: Send("a", b"1")}.values(),
+    ):
+        with pytest.raises(RowError, match=r"not declared with @handler\(sends=True\)"):
+            run_out(shallow)
+    for deep in ([[Send("a", b"1")]], {"x": Send("a", b"1")}, [{"x": [Send("a", b"1")]}], [iter([Send("a", b"1")])]):
+        with pytest.raises(RowError, match="inside of a row"):
+            run_out(called(deep, Noted()))
+    for plain in (None, 3, "text", b"x", [1, 2], [{"x": [1.5, None]}], {"x"}, (1, "x")):
+        run_out(plain)
+
+
+def test_what_nothing_runs_fails_its_message_whether_rows_are_on_or_off() -> None:
+    rows: RowBuffer[str] = RowBuffer(parse_ddl("x int"), "g")
+    inferring: RowBuffer[str] = RowBuffer(None, "g", lambda _: parse_ddl("x int"))
+    for judge in (run_out, lambda result: rows.prepare(ORDER, result), lambda result: inferring.prepare(ORDER, result)):
+        for make in (a_coroutine, an_async_generator):
+            with pytest.raises(RowError, match="which was not run"):
+                judge(make())
+            with pytest.raises(RowError, match="which was not run"):
+                judge(called(make(), Noted()))
 
 
 def test_several_handlers_send_where_one_does_and_tasks_of_spark_do_not() -> None:
