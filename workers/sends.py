@@ -38,13 +38,16 @@ _TIME: Final = slice(20, 28)
 
 
 class Send:
-    """A message that the worker sends: topic, body and fields as those of `OutgoingMessage`. Raises UsageError."""
+    """A message that the worker sends: topic, body and fields as those of `OutgoingMessage`, as they are when
+    it is made: a buffer and a dict are copied. Raises UsageError."""
 
     __slots__ = ("message",)
 
     def __init__(self, topic: str, body: Body, **fields: Unpack[MessageFields]) -> None:
-        self.message = OutgoingMessage(topic, body, **fields)
-        self.message.check()
+        made = OutgoingMessage(topic, body, **fields)
+        made.check()
+        body = bytes(body) if isinstance(body, bytearray | memoryview) else body
+        self.message = replace(made, body=body, keys=copy.copy(made.keys), properties=dict(made.properties))
 
     def __repr__(self) -> str:
         return f"<Send to {self.message.topic}>"
