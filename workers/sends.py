@@ -72,7 +72,10 @@ class Outgoing(Protocol):
 def unique_key(message: Message, group: str, topic: str, number: int) -> str:
     """The unique key of the `number`-th message sent for this one, the same in all its attempts."""
     origin = message.properties.get(PROPERTY_UNIQ_KEY) or message.origin_message_id
-    digest = hashlib.sha256("\0".join((group, origin, topic, str(number))).encode()).hexdigest().upper()
+    named = [group, origin, topic, str(number)]
+    if message.part and not message.properties.get(PROPERTY_UNIQ_KEY):
+        named.append(str(message.part))  # the id is that of its record, which others are in, too
+    digest = hashlib.sha256("\0".join(named).encode()).hexdigest().upper()
     made = origin[_TIME] if len(origin) == KEY_DIGITS else "0" * 8
     return f"{digest[:20]}{made}{digest[20:24]}"
 

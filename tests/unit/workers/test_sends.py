@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rocketcrew import BatchResult, Commit, Handler, Message, Send, SendError, handler
+from rocketcrew import BatchResult, Commit, Handler, Send, SendError, handler
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.engine.fitting import check_handler
+from rocketcrew.remoting.batch import encode_batch
+from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.properties import PROPERTY_UNIQ_KEY
+from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import RowError
-from rocketcrew.workers.message import make_message
+from rocketcrew.workers.message import Message, expand_inner_batch, make_message
+from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.routing import combine
 from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.sends import parted, run_out, sending, unique_key
@@ -111,6 +117,27 @@ def test_keys_are_the_same_for_each_attempt_and_differ_for_all_else() -> None:
     assert unique_key(make_message(b"x"), "g", "a", 0) == unique_key(
         make_message(b"x", properties=nameless), "g", "a", 0
     )
+
+
+def test_keys_of_an_inner_batch_differ_by_message_and_stay_in_its_retries() -> None:
+    entries = [(0, b"a", b"UNIQ_KEY\x01u1\x02"), (0, b"b", b""), (0, b"c", b"TAGS\x01t"), (0, b"d", b"")]
+    flags = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
+    notes = b"INNER_NUM\x014\x02"
+    first = StoredMessage("orders", encode_batch(entries), notes, sysflag=flags, physical_offset=100, queue_offset=7)
+    origin = Message(encode_message(first), 0, QueueInfo("g", "orders", "b", 0)).offset_message_id
+    notes += f"RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01{origin}\x02".encode()
+    again = replace(first, topic="%RETRY%g", raw_properties=notes, physical_offset=900, queue_offset=1)
+
+    def parts(stored: StoredMessage) -> list[Message]:
+        record = encode_message(stored)
+        return expand_inner_batch(record, 0, len(record), QueueInfo("g", stored.topic, "b", 0))
+
+    keys = [unique_key(each, "g", "invoices", 0) for each in parts(first)]
+    assert len(set(keys)) == len(entries)
+    for retry in (parts(again), pickle.loads(pickle.dumps(parts(again)))):
+        assert [unique_key(each, "g", "invoices", 0) for each in retry] == keys
+        assert {(each.topic, each.origin_message_id) for each in retry} == {("orders", origin)}
+        assert [each.tags for each in retry] == [None, None, "t", None]
 
 
 def test_each_message_is_sent_under_its_key() -> None:
