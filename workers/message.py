@@ -229,7 +229,7 @@ class Message:
         queue = self._queue
         return f"<Message {queue.topic} {queue.broker_name}/{queue.queue_id} offset {self.queue_offset}>"
 
-    def __reduce__(self) -> tuple[object, tuple[bytes, int, QueueInfo]]:
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         # Only its own record travels, not the whole chunk.
         return Message, (self._data[self._position : self._record.end], 0, self._queue)
 
@@ -243,7 +243,7 @@ class _Part(Message):
         super().__init__(data, 0, queue)
         self.part = part
 
-    def __reduce__(self) -> tuple[object, tuple[bytes, QueueInfo, int]]:
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return _Part, (self._data, self._queue, self.part)
 
 

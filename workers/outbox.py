@@ -1,7 +1,8 @@
 """What sends the messages out of a handler (sends.py): a producer in a thread of its own, made when the first one is sent.
 
-Messages of one call go out together. All are stored by a broker when `send` returns; where one is not, the call fails, and
-those that were stored are sent again with the retry, under the same keys.
+Messages of one call go out together, those of a batch too; a generator's when it has ended. All are stored by a broker when
+`send` returns. Where one is not, the message fails that it came from; what was stored of that is sent again with the retry,
+under the same keys.
 
 A child that the handler forked and that comes back out of it has no thread that sends, and must not send beside its parent:
 it ends here (forks.py).
@@ -81,8 +82,15 @@ class Outbox:
         producer = self._producer
         assert producer is not None
         sending: list[Coroutine[Any, Any, object]] = [producer.send(message) for message in messages]
+        each: list[SendError | None] = []
         for message, result in zip(messages, await asyncio.gather(*sending, return_exceptions=True), strict=True):
-            if isinstance(result, RocketcrewError):
-                raise SendError(f"a message for topic {message.topic} was not sent: {result}") from result
-            if isinstance(result, BaseException):
+            if isinstance(result, BaseException) and not isinstance(result, Exception):
                 raise result
+            error = None
+            if isinstance(result, Exception):
+                error = SendError(f"a message for topic {message.topic} was not sent: {result}")
+                error.__cause__ = result
+            each.append(error)
+        first = next(filter(None, each), None)
+        if first is not None:
+            raise SendError(str(first), each) from first

@@ -27,10 +27,11 @@ from typing import Any, Final, Protocol, TypeGuard, Unpack, cast
 from ..client.outgoing import Body, MessageFields, OutgoingMessage
 from ..remoting.errors import RocketcrewError
 from ..remoting.properties import PROPERTY_UNIQ_KEY
-from .api import Commit, Handler
+from .api import Commit, Handler, SoftTimeLimitExceeded
 from .calls import batch_results
 from .fitting import IMMUTABLE, NESTED, UNDECLARED, UNORDERED, RowError, check_ran
 from .message import Message
+from .routing import combine
 
 KEY_DIGITS: Final = 32
 _TIME: Final = slice(20, 28)
@@ -56,12 +57,17 @@ class Send:
 class SendError(RocketcrewError):
     """A message out of a handler was not sent, or perhaps was: the message that it came from is retried."""
 
+    def __init__(self, text: str, each: Sequence[Exception | None] = ()) -> None:
+        super().__init__(text)
+        self.each = each
+        """Of several that were sent together, why each was not, None where it was; empty = none was."""
+
 
 class Outgoing(Protocol):
     """Where messages out of a handler go."""
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Send all of them, in any order. Raises SendError."""
+        """Send all of them, in any order. Raises SendError, which names those that were not sent."""
         ...
 
     async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
@@ -90,6 +96,13 @@ def sending(handler: Handler, group: str, outgoing: Outgoing | None) -> Handler:
     """
     if not handler.sends:
         return handler
+    if not all(part.sends for part in handler.parts):
+        parts = [part if part.sends else _wrapped(part, group, _Undeclared()) for part in handler.parts]
+        handler = combine(parts)
+    return _wrapped(handler, group, outgoing)
+
+
+def _wrapped(handler: Handler, group: str, outgoing: Outgoing | None) -> Handler:
     wrapped = copy.copy(handler)
     wrapped.plain = _Sending(handler.plain, group, None, batch=handler.batch).wrapped()
     wrapped.function = _Sending(handler.function, group, outgoing, batch=handler.batch).wrapped()
@@ -121,13 +134,17 @@ class _Sending:
         return lambda message: self._one(message, function(message))
 
     def _one(self, message: Message, result: object) -> object:
+        rest, sends = self._taken(message, result)
+        self._send(message, sends)
+        return rest
+
+    def _taken(self, message: Message, result: object) -> tuple[object, list[Send]]:
+        """As `parted`; a generator sends its own at its end."""
         rows = result.rows if isinstance(result, Commit) else result
         if holds_rows(rows) and not isinstance(rows, Collection):
             lazy = self._rows_of(message, rows)
-            return Commit(lazy) if isinstance(result, Commit) else lazy
-        rest, sends = parted(result)
-        self._send(message, sends)
-        return rest
+            return (Commit(lazy) if isinstance(result, Commit) else lazy), []
+        return parted(result)
 
     def _rows_of(self, message: Message, rows: Iterable[object]) -> Iterator[object]:
         """The rows of a generator, each when it is asked for; what it sends is sent when it has ended."""
@@ -140,13 +157,32 @@ class _Sending:
         self._send(message, sends)
 
     def _each(self, messages: Sequence[Message], result: object) -> list[object]:
+        found, ready = self._gathered(messages, result, self._taken)
+        if ready and self._outgoing is not None:
+            try:
+                self._outgoing.send([each for _, each in ready])
+            except SoftTimeLimitExceeded:
+                raise  # the limit is that of the whole call
+            except Exception as error:  # noqa: BLE001  those fail whose own was not sent
+                _put_errors(found, ready, error)
+        return found
+
+    def _gathered(
+        self, messages: Sequence[Message], result: object, take: Callable[[Message, object], tuple[object, list[Send]]]
+    ) -> tuple[list[object], list[tuple[int, OutgoingMessage]]]:
+        """A result per message; and what is to be sent for all of them, each with the place of its message."""
         found: list[object] = []
+        ready: list[tuple[int, OutgoingMessage]] = []
         for message, own in zip(messages, batch_results(list(messages), result), strict=True):
             try:
-                found.append(self._one(message, own))
-            except RocketcrewError as error:
-                found.append(error)
-        return found
+                rest, sends = take(message, own)
+                ready += [(len(found), each) for each in self._ready(message, sends)]
+            except SoftTimeLimitExceeded:
+                raise
+            except Exception as error:  # noqa: BLE001  it is the handler's, and its own message's failure
+                rest = error
+            found.append(rest)
+        return found, ready
 
     async def _one_awaited(self, message: Message, result: object) -> object:
         rest, sends = parted(result)
@@ -155,12 +191,12 @@ class _Sending:
         return rest
 
     async def _batch_awaited(self, messages: Sequence[Message], result: object) -> list[object]:
-        found: list[object] = []
-        for message, own in zip(messages, batch_results(list(messages), result), strict=True):
+        found, ready = self._gathered(messages, result, lambda _, own: parted(own))
+        if ready and self._outgoing is not None:
             try:
-                found.append(await self._one_awaited(message, own))
-            except RocketcrewError as error:
-                found.append(error)
+                await self._outgoing.send_awaited([each for _, each in ready])
+            except Exception as error:  # noqa: BLE001  as above
+                _put_errors(found, ready, error)
         return found
 
     def _send(self, message: Message, sends: Sequence[Send]) -> None:
@@ -172,6 +208,24 @@ class _Sending:
             with_unique_key(each.message, unique_key(message, self._group, each.message.topic, number))
             for number, each in enumerate(sends)
         ]
+
+
+def _put_errors(found: list[object], ready: Sequence[tuple[int, OutgoingMessage]], error: Exception) -> None:
+    """The messages fail whose own was not sent."""
+    each = (isinstance(error, SendError) and error.each) or [error] * len(ready)
+    for (place, _), why in zip(ready, each, strict=True):
+        if why is not None:
+            found[place] = why
+
+
+class _Undeclared:
+    """For a handler without `sends=True` beside others with it: what it would send fails its message."""
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+        raise RowError(UNDECLARED)
+
+    async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
+        raise RowError(UNDECLARED)
 
 
 def with_unique_key(message: OutgoingMessage, key: str) -> OutgoingMessage:

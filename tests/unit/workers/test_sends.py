@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rocketcrew import BatchResult, Commit, Handler, Send, SendError, handler
+from rocketcrew import BatchResult, Commit, Handler, Retry, Send, SendError, handler
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.engine.fitting import check_handler
 from rocketcrew.remoting.batch import encode_batch
@@ -38,8 +38,10 @@ class Noted:
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None:
         self.calls.append(list(messages))
-        if any(each.topic == "refused" for each in messages):
-            raise SendError("a message for topic refused was not sent")
+        text = "a message for topic refused was not sent"
+        errors = [SendError(text) if each.topic == "refused" else None for each in messages]
+        if any(errors):
+            raise SendError(text, errors)
 
     async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
         self.send(messages)
@@ -193,7 +195,50 @@ def test_of_a_batch_only_the_message_fails_whose_own_is_not_sent() -> None:
         assert results[0] == [{"x": 1}]
         assert isinstance(results[1], SendError)
         assert results[2] is None
-        assert outgoing.topics == [["a"], ["refused"]]
+        assert outgoing.topics == [["a", "refused"]]
+
+
+class Broken(Noted):
+    """Fails as a whole."""
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+        raise OSError("no thread can be started")
+
+
+def test_messages_of_a_batch_go_out_together_and_fail_alone() -> None:
+    def rows(message: Message) -> Iterator[object]:
+        yield Send("c", b"x")
+        raise ValueError(message.queue_offset)
+
+    class Rows(list[object]):
+        def __iter__(self) -> Iterator[object]:
+            raise KeyError("rows that cannot be read")
+
+    @handler(batch=True, sends=True)
+    def many(messages: list[Message]) -> list[object]:
+        return [Send("a", b"1"), Rows(), [Send("b", b"2"), {"x": 1}], Retry(), rows(messages[4]), None]
+
+    @handler(batch=True, sends=True)
+    async def many_awaited(messages: list[Message]) -> list[object]:
+        return many(messages)
+
+    batch = [make_message(b"x", queue_offset=number) for number in range(6)]
+    for own in (many, many_awaited):
+        for outgoing in (Noted(), Broken()):
+            results = sending(own, "billing", outgoing)(batch)
+            results = asyncio.run(results) if asyncio.iscoroutine(results) else results
+            assert [isinstance(each, KeyError) for each in results] == [False, True, False, False, False, False]
+            assert isinstance(results[3], Retry)
+            if own is many:
+                with pytest.raises(ValueError, match="4"):
+                    run_out(results[4])
+            else:
+                assert isinstance(results[4], ValueError)
+            if isinstance(outgoing, Broken):
+                assert [isinstance(each, OSError) for each in results] == [True, False, True, False, False, False]
+            else:
+                assert (results[0], results[2], results[5]) == (None, [{"x": 1}], None)
+                assert outgoing.topics == [["a", "b"]]
 
 
 def test_a_coroutine_function_sends_while_others_go_on() -> None:
@@ -295,5 +340,19 @@ def test_what_nothing_runs_fails_its_message_whether_rows_are_on_or_off() -> Non
 def test_several_handlers_send_where_one_does_and_tasks_of_spark_do_not() -> None:
     several = combine([Handler(lambda _: Send("a", b"1"), topic="x", sends=True), Handler(lambda _: None, topic="y")])
     assert several.sends
+    for declared in (True, False):
+        parts = [
+            Handler(lambda _: Send("a", b"1"), topic="x", sends=True),
+            Handler(lambda _: [{"x": 1}, Send("a", b"2")], topic="y", sends=declared),
+        ]
+        outgoing = Noted()
+        wrapped = sending(combine(parts), "billing", outgoing)
+        assert wrapped(make_message(b"1", topic="x")) is None
+        if declared:
+            assert wrapped(make_message(b"1", topic="y")) == [{"x": 1}]
+        else:
+            with pytest.raises(RowError, match=r"not declared with @handler\(sends=True\)"):
+                wrapped(make_message(b"1", topic="y"))
+        assert outgoing.topics == [["a"]] * (1 + declared)
     with pytest.raises(UsageError, match="sends=True"):
         check_handler(several)
