@@ -23,9 +23,10 @@ from .storage import Storage
 POPS_TABLE = "config/pops.json"
 POPS_JOURNAL = "config/pops.journal"
 FAILURE_PAUSE_MS = 1_000
+REFUSED_PAUSE_MS = 60_000  # a message that cannot be stored as things are: until somebody changes them, or it is gone
 
 StoreAgain = Callable[[Key, InFlight, StoredMessage], None]
-"""Stores a message in its retry topic. Raises StorageError, QueueRebuilding: later; UsageError: never."""
+"""Stores a message in its retry topic. Raises StorageError, QueueRebuilding: later; UsageError, ProtocolError: much later."""
 
 
 def pop_retry_topic(topic: str, group: str) -> str:
@@ -41,7 +42,6 @@ class Pops:
         self.table = PopTable()
         self.journal = Journal(storage, POPS_JOURNAL, POPS_TABLE)
         self.held = HeldPops(held_max)
-        self.turns = 0  # pops that were served: which queue, and whether the retry topic, comes first
         self._stored_again: deque[tuple[int, Key, int]] = deque()  # what must be flushed for the line to be written
 
     def replay(self) -> int:
@@ -87,8 +87,8 @@ class Pops:
     ) -> None:
         """Store again what was not acknowledged in time; `written` says what has to be flushed after each.
 
-        Raises StorageError, after which the message at hand waits a little. One that is gone is passed over, as is one that
-        cannot be stored again: an event says where.
+        Raises StorageError, after which the message at hand waits a little. One that is gone is passed over. One that cannot
+        be stored again stays in flight and is tried again after a while. Of both an event says where.
         """
         for key, offset, entry in self.table.take_due(now_ms, count_max):
             try:
@@ -97,9 +97,11 @@ class Pops:
                     store.events.append(("store.popped_message_gone", {"queue": str(key), "queue_offset": offset}))
                 else:
                     store_again(key, entry, message)
-            except UsageError as error:
+            except (UsageError, ProtocolError) as error:
                 fields: dict[str, object] = {"queue": str(key), "queue_offset": offset, "reason": str(error)}
                 store.events.append(("store.popped_message_not_shown_again", fields))
+                self.table.put_off(key, offset, now_ms + REFUSED_PAUSE_MS)
+                continue
             except QueueRebuilding:
                 self.table.put_off(key, offset, now_ms + FAILURE_PAUSE_MS)
                 continue
