@@ -111,7 +111,7 @@ class Crew:
         self._watch: Watch | None = None
         self._ready: Ready | None = None
         self._ended: Summary | None = None
-        self._failed = False
+        self._why: RocketcrewError | None = None
         self._closed = False
         self._status: dict[str, Any] = {}
         self._stored_before = 0
@@ -377,7 +377,7 @@ class Crew:
             raise UsageError("this crew is closed: make a new one")
         if self._process.poll() is not None:
             self._end_heard()
-            raise CrewError(f"the crew was stopped by somebody else; see {self.log}")
+            raise self._why or CrewError(f"the crew was stopped by somebody else; see {self.log}")
         return ready
 
     def _child(self) -> subprocess.Popen[bytes]:
@@ -386,7 +386,7 @@ class Crew:
 
     def _end_heard(self) -> Summary | None:
         """How the process ended; None when that was heard before. Raises its error."""
-        if self._ended is not None or self._failed:
+        if self._ended is not None or self._why is not None:
             return self._ended
         said = self._hear()
         assert isinstance(said, Summary)
@@ -394,18 +394,24 @@ class Crew:
         return said
 
     def _hear(self) -> Reached | Ready | Summary:
-        """What the process says next. Raises its error, or CrewError when it ended without a word."""
+        """What the process says next. Raises its error, or CrewError when it ended without a word, and keeps it."""
+        try:
+            return self._heard()
+        except RocketcrewError as error:
+            self._why = error
+            raise
+
+    def _heard(self) -> Reached | Ready | Summary:
         process = self._process
         assert process is not None
         assert process.stdout is not None
         try:
             said: Reached | Ready | Summary | Failed = pickle.load(process.stdout)  # noqa: S301  it is ours
         except EOFError:
-            code, self._failed = process.wait(), True
+            code = process.wait()
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise CrewError(f"the crew's process {how}; see {self.log}") from None
         if isinstance(said, Failed):
-            self._failed = True
             process.wait()
             if said.traceback:
                 said.error.add_note(said.traceback)
