@@ -18,6 +18,7 @@ from ..cli.stagings import group_in_keys, topics_in_keys
 from ..cli.watch import QueueLag, Watch
 from ..cli.wording import in_words
 from ..client.loop_thread import LoopThread
+from ..conf.formats import on_s3
 from ..conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
 from ..conf.settings import Settings, is_broadcasting, require
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
@@ -359,7 +360,9 @@ class Crew:
     def _segments(self) -> Path:
         if self.settings.spark.load:
             where = self.settings.spark.target or self._known().slot.parent / "table"
-            raise UsageError(f"the rows of this crew go into a table: read them by rocketcrew.read({str(where)!r})")
+            given = dict(self.settings.spark.options) if on_s3(where) else {}
+            words = f"{str(where)!r}, options={given!r}" if given else repr(str(where))
+            raise UsageError(f"the rows of this crew go into a table: read them by rocketcrew.read({words})")
         return self._known().slot / "segments"
 
     # --- the process ----------------------------------------------------------------------------------------------
