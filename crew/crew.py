@@ -19,7 +19,7 @@ from ..cli.watch import QueueLag, Watch
 from ..cli.wording import in_words
 from ..client.loop_thread import LoopThread
 from ..conf.formats import on_s3
-from ..conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
+from ..conf.segment_format import REASON_SUFFIX
 from ..conf.settings import Settings, is_broadcasting, require
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
@@ -31,7 +31,7 @@ from ..supervisor.service import Summary
 from ..supervisor.wiring import with_topics
 from ..workers.loading import search_path
 from .process import GO, Failed, Order, Reached, Ready
-from .results import rows_of, table_of
+from .results import loader_trouble, rows_of, set_aside_of, table_of, waiting_for_table
 
 LOG_FILE: Final = "crew.log"
 LOOK_S: Final = 0.1
@@ -256,7 +256,8 @@ class Crew:
         sent back was consumed too or is a dead letter; with a target, its rows are in the table. Messages that other members
         sent back and that wait for their delay are not seen, nor retries of topics that brokers let POP. `timeout`: in
         seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it, and what ended the crew if it ends. A broker
-        that is away meanwhile is waited for.
+        that is away meanwhile is waited for. With a target it raises CrewError too when everything is consumed and the loader
+        has failed three times in a row, or has set rows aside.
         """
         if max_messages is None and not until_empty:
             raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")
@@ -297,7 +298,10 @@ class Crew:
         except UnreachableError as error:
             self._running()
             return None, f", how many are left is not known ({in_words(error)})"
-        return left, f", {left} are left"
+        if left:
+            return left, f", {left} are left"
+        files = self._not_loaded()
+        return files, f", none is left, but {files} files of rows wait for the table"
 
     def _left(self) -> int:
         """Messages that are not consumed, as far as is known; 0 only when it is certain."""
@@ -309,7 +313,7 @@ class Crew:
         if delayed > 0:
             return delayed
         # What came back in between is in the lag now, and a message that was sent back in between is counted now.
-        return self._lag() + (self._sent_back() - sent_back) or int(not self._is_loaded())
+        return self._lag() + (self._sent_back() - sent_back)
 
     def _sent_back(self) -> int:
         counters: dict[str, int] = self.status["counters"]
@@ -334,14 +338,23 @@ class Crew:
         self._queues |= queues
         return found
 
-    def _is_loaded(self) -> bool:
-        """Nothing waits for the table; true where there is none."""
+    def _not_loaded(self) -> int:
+        """How many files of rows wait for the table, 0 where there is none. Raises CrewError for those it will not get."""
         if not self.settings.spark.load:
-            return True
-        segments = self._running().slot / "segments"
-        if any(path for name in (OPEN_DIR, READY_DIR) for path in (segments / name).iterdir()):
-            return False
-        return all(path.with_suffix(".done").exists() for path in (segments / PLAN_DIR).glob("*.json"))
+            return 0
+        ready = self._running()
+        segments = ready.slot / "segments"
+        waiting = waiting_for_table(segments)
+        trouble = loader_trouble(self.status["loader"]) if waiting else ""
+        if trouble:
+            raise CrewError(f"everything is consumed, but the loader fails again and again: {trouble}; see {self.log}")
+        aside = [] if waiting else set_aside_of(segments, ready.run)
+        if aside:
+            raise CrewError(
+                f"everything is consumed, but the loader could not load {len(aside)} files of rows, such as {aside[0]}:"
+                f" {aside[0].name}{REASON_SUFFIX} beside it says why, and rocketcrew reconcile --rerun brings rows back"
+            )
+        return waiting
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
