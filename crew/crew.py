@@ -252,12 +252,16 @@ class Crew:
         """Wait until so many messages are done or until nothing is left to consume, whichever comes first; the counters.
 
         `max_messages`: this crew has finished at least so many, dead letters among them, and their rows are in `results`.
-        `until_empty`: the group's committed offsets have reached the newest of all queues of its topics, and what this crew
-        sent back was consumed too or is a dead letter; with a target, its rows are in the table. Messages that other members
-        sent back and that wait for their delay are not seen, nor retries of topics that brokers let POP. `timeout`: in
-        seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it, and what ended the crew if it ends. A broker
-        that is away meanwhile is waited for. With a target it raises CrewError too when everything is consumed and the loader
-        has failed three times in a row, or has set rows aside.
+        `until_empty`: the group's committed offsets have reached the newest of all queues of its topics and of its retry
+        topic, and the retry and the dead-letter topic have got as many messages since the start as this crew has sent back;
+        with a target, its rows are in the table. Brokers do not show what waits for its delay, so this is a count, and holds
+        while this crew alone adds to these two topics. A message of another member, or of an earlier run, that comes back
+        or becomes a dead letter after the start counts as one of this crew. So does the second copy of a message that was
+        sent back again because the answer was lost. For each of them `wait` may return while a message of this crew
+        waits for its delay; that is consumed later, by this crew while it runs, else by the next member. Retries of topics
+        that brokers let POP are not seen. `timeout`: in seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after
+        it, and what ended the crew if it ends. A broker that is away meanwhile is waited for. With a target it raises
+        CrewError too when everything is consumed and the loader has failed three times in a row, or has set rows aside.
         """
         if max_messages is None and not until_empty:
             raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")
