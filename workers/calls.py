@@ -17,7 +17,9 @@ from __future__ import annotations
 import asyncio
 import operator
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence, ValuesView
+from collections.abc import Set as AbstractSet
 from typing import Any, SupportsIndex, cast
 
 from ..remoting.errors import ProtocolError
@@ -166,7 +168,7 @@ def _spread(batch: list[Message], result: BatchResult) -> list[object]:
     """A BatchResult as one result per message: rows by their message, a Retry for each that is not acknowledged."""
     ack_index = len(batch) - 1 if result.ack_index is None else min(result.ack_index, len(batch) - 1)
     given: Any = result.rows
-    rows: Any = list(given) if isinstance(result.rows, Iterator) else given
+    rows: Any = list(given) if isinstance(result.rows, Iterator | AbstractSet | ValuesView | deque) else given
     results: list[object] = [None] * len(batch)
     if isinstance(rows, list | tuple) and any(map(_is_tagged, cast("Sequence[object]", rows))):
         results = _by_message(batch, cast("Sequence[object]", rows))
