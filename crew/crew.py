@@ -324,8 +324,12 @@ class Crew:
         return counters["sent_back_messages"]
 
     def _lag(self) -> int:
-        group = group_in_keys(self.settings)
-        return sum(queue.lag for queue in self._asked([*topics_in_keys(self.settings), RETRY_PREFIX + group]))
+        """Raises UnreachableError for a topic that does not exist: a first message may make it, and nobody knows how many."""
+        topics = topics_in_keys(self.settings)
+        found = self._asked([*topics, RETRY_PREFIX + group_in_keys(self.settings)])
+        for topic in sorted({*topics} - {queue.mq.topic for queue in found}):
+            raise UnreachableError(self.name_server, f"the topic {topic} does not exist there")
+        return sum(queue.lag for queue in found)
 
     def _stored(self) -> int:
         """How many messages the group's retry and dead-letter topics have ever got."""

@@ -205,6 +205,14 @@ def test_a_wait_that_is_too_short_says_how_far_it_came(broker: LocalBroker, here
         assert "never" in crew.log.read_text()
 
 
+def test_a_topic_that_does_not_exist_is_not_taken_for_consumed(broker: LocalBroker, here: Path) -> None:
+    with (
+        crew_of(broker, times_factor, "misspelt") as crew,
+        pytest.raises(CrewTimeoutError, match="topic misspelt does not"),
+    ):
+        crew.wait(timeout=1)
+
+
 def test_a_broker_that_is_away_is_waited_for(broker: LocalBroker, here: Path) -> None:
     topic = broker.topic()
     with crew_of(broker, times_factor, topic) as crew:
