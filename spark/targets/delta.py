@@ -263,12 +263,18 @@ class DeltaTarget:
         return found
 
     def discard(self, plan: Plan) -> None:
-        """Delete the state file of a plan that won't be committed, and its outcomes unless it was, long ago.
+        """Delete the state file and the outcomes of a plan whose number is another plan's.
 
-        A plan of a loader that died after its commit is found again when others have gone on: its outcomes count.
+        While the number is free they stay: a commit that a dead loader has begun may still be made, and would be a batch
+        without a state. Whoever gets the number deletes them. And a plan of a loader that died after its commit is found
+        again when others have gone on: its outcomes count.
         """
-        self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
-        if plan.batch > self._refresh() or self._outcomes_of_another(plan):
+        if plan.batch > self._refresh():
+            return
+        tried = {plan.id, *self._tried(plan.batch), *tried_outcomes(self.path / STATE_DIR, plan.batch)}
+        if self._in_log(tried) not in (None, plan.id):
+            self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
+        if self._outcomes_of_another(plan):
             outcomes_path(self.path / STATE_DIR, plan).unlink(missing_ok=True)
 
     def _outcomes_of_another(self, plan: Plan) -> bool:
