@@ -112,13 +112,12 @@ class DeltaTarget:
         """Read the log anew; the number of our last commit, 0 when there is none."""
         library = delta_rs()
         try:
-            if not library.DeltaTable.is_deltatable(str(self.path), storage_options(self.path)):
-                self._snapshot = None  # none yet, or removed under us
-                return 0
             if self._goes_on():
                 self._snapshot.update_incremental()
             else:
-                self._snapshot = open_log(self.path)
+                self._snapshot = _opened(self.path)
+                if self._snapshot is None:  # none yet, or removed under us
+                    return 0
                 self._opened_at = int(self._snapshot.version())
             return int(self._snapshot.transaction_version(APP_ID) or 0)
         except library.exceptions.DeltaError as error:
@@ -325,6 +324,20 @@ def storage_options(path: Place) -> dict[str, str] | None:
     return path.storage_options if isinstance(path, ObjectPath) else None
 
 
+def _opened(path: Place) -> Any:
+    """The newest snapshot; None when there is no table. Raises delta-rs's errors.
+
+    `is_deltatable` would ask a server with Python's lock held: all threads stand still until it answers.
+    """
+    library = delta_rs()
+    if isinstance(path, Path) and not library.DeltaTable.is_deltatable(str(path)):
+        return None
+    try:
+        return open_log(path)
+    except library.exceptions.TableNotFoundError:
+        return None
+
+
 def open_log(path: Place) -> Any:
     """The newest snapshot of the Delta table at `path`. Raises delta-rs's errors."""
     return delta_rs().DeltaTable(str(path), storage_options=storage_options(path))
@@ -394,7 +407,7 @@ def _created(path: Place, schema: Any, partition_by: Sequence[str]) -> object:
             storage_options=storage_options(path), commit_properties=library.CommitProperties(max_commit_retries=0),
         )  # fmt: skip
     except library.exceptions.DeltaError:
-        if library.DeltaTable.is_deltatable(str(path), storage_options(path)):
+        if _opened(path) is not None:
             raise BatchTakenError(f"{path} was made by another loader in the same moment") from None
         raise
 

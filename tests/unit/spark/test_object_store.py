@@ -12,7 +12,7 @@ from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import LoaderConfig
-from rocketcrew.spark.object_store import Bucket, ObjectPath, check_conditional_puts, place_of, write_whole
+from rocketcrew.spark.object_store import BOUNDS, Bucket, ObjectPath, check_conditional_puts, place_of, write_whole
 from rocketcrew.spark.rerun import only_rerun
 from rocketcrew.spark.table_state import ledger_outcomes
 
@@ -59,7 +59,8 @@ def test_a_loader_knows_a_table_by_one_name_whatever_the_scheme(target: str, tmp
     config = LoaderConfig(tmp_path, target, format="deltalake", options={"region": "eu-central-1"})
     assert config.identity == "s3://bucket/table"
     assert isinstance(config.place, ObjectPath)
-    assert config.place.storage_options == {"AWS_REGION": "eu-central-1", "AWS_CONDITIONAL_PUT": "etag"}
+    wanted = {"AWS_REGION": "eu-central-1", "AWS_CONDITIONAL_PUT": "etag", **BOUNDS}
+    assert config.place.storage_options == wanted, "delta-rs tries no longer than we do"
 
 
 @pytest.mark.parametrize("name", ["aws_secret_access_key", "access_key_id", "session_token", "password"])
