@@ -199,7 +199,8 @@ class BrokerCore:
         state.now_ms = now_ms
         effects: list[Effect] = [*self.flushed(now_ms), *self._deliver_delayed(now_ms), *self._deliver_timers(now_ms)]
         effects += self._show_popped_again(now_ms)
-        effects += pop.repeat(state, [*state.pops.held.woken(state.full), *state.pops.held.due(now_ms)], now_ms)
+        effects += pop.repeat(state, state.pops.held.woken(state.full), now_ms)
+        effects += pop.time_out(state.pops.held.due(now_ms), now_ms)
         if self._later:
             effects += self._serve_later(now_ms)
         self._ask_after_transactions(now_ms)

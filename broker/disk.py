@@ -549,9 +549,8 @@ class DiskStorage:
             if self.syncer.table_trouble is not None:  # of an earlier one; all that wait are tried again
                 raise StorageError(self.syncer.table_trouble)
             return
-        self.syncer.forget_table(str(self._folder / table))
         try:
-            self._calls.write_table(str(self._folder / table), content)
+            self.syncer.write_table_now(str(self._folder / table), content)
         except OSError as error:
             raise StorageError(f"cannot write {self._folder / table}: {error.strerror}") from error
 

@@ -1,9 +1,9 @@
 """Pops and notifications that wait for a message (BR/longpolling/PopLongPollingService.java).
 
-They wait by topic and group, for one queue or (-1) for any. A message that arrives wakes one of each group, since one is
-enough to pop it; when that one leaves something, its answer wakes the next (`wake`). A message that is shown again wakes one
-of its own group alone. At its deadline each is woken once more; then it is answered, whatever there is. Who is woken is held
-no longer: the caller executes the request again, and may hold it again.
+They wait by topic and group, for one queue or (-1) for any. A message that arrives wakes one pop of each group, since one is
+enough, and a notification that waits for longer, as that takes nothing; when the pop leaves something, its answer wakes the
+next (`wake`). A message that is shown again wakes those of its own group alone. Who is woken is held no longer: the caller
+executes the request again, and may hold it again. At its deadline each is answered that there is nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
+from ..remoting.codes import RequestCode
 from ..remoting.command import Command
 from .wanted import Wanted
 
@@ -83,14 +83,13 @@ class HeldPops:
             return self._first(*retried, None, full)
         woken: list[HeldPop] = []
         for group in list(self._by_topic.get(topic, ())):
-            for held in self._by_topic[topic][group].values():
-                if (
-                    held.queue_id in (ANY_QUEUE, queue_id)
-                    and held.channel not in full
-                    and _takes(held, tags_code, properties)
-                ):
-                    woken.append(held)
-                    break
+            woken += _up_to_a_pop(
+                held
+                for held in self._by_topic[topic][group].values()
+                if held.queue_id in (ANY_QUEUE, queue_id)
+                and held.channel not in full
+                and _takes(held, tags_code, properties)
+            )
         return self._end(woken)
 
     def woken(self, full: Iterable[int] = ()) -> list[HeldPop]:
@@ -111,7 +110,7 @@ class HeldPops:
     def _first(self, topic: str, group: str, queue_id: int | None, full: Iterable[int]) -> list[HeldPop]:
         found = self._by_topic.get(topic, {}).get(group, {}).values()
         first = (held for held in found if held.channel not in full and queue_id in (None, held.queue_id))
-        return self._end(list(islice(first, 1)))
+        return self._end(_up_to_a_pop(first))
 
     def due(self, now_ms: int) -> list[HeldPop]:
         """Whose deadline has passed."""
@@ -149,6 +148,16 @@ class HeldPops:
             self._deadlines = [(held.deadline_ms, held.number) for held in self._all.values()]
             heapq.heapify(self._deadlines)
         return ended
+
+
+def _up_to_a_pop(found: Iterable[HeldPop]) -> list[HeldPop]:
+    """The first pop, and the first notification if that waits for longer: it takes nothing."""
+    woken: list[HeldPop] = []
+    for held in found:
+        if held.command.code != RequestCode.NOTIFICATION:
+            return [*woken, held]
+        woken = woken or [held]
+    return woken
 
 
 def _takes(held: HeldPop, tags_code: int, properties: Mapping[str, str]) -> bool:

@@ -1,8 +1,8 @@
 """A table in two files: what it was, whole, and a journal of what changed since.
 
 A change costs its own line, whatever the size of the table; a kill loses no line that was appended. When the journal has as
-many entries as the table, and `WHOLE_AFTER_MIN` at least, the table is written whole; once the disk has that, the journal
-begins anew. So each change pays for one entry or two.
+many entries as the table, and `WHOLE_AFTER_MIN` at least, the table is written whole and a new segment begun; once the disk
+has the table, the segments before go. So each change pays for one entry or two.
 
 Owners make lines that change nothing when they are read twice, or after a table that has them already. Each line ends with
 its CRC32: one that a kill cut short, or that is damaged, does not count.
@@ -36,6 +36,7 @@ class Journal:
     def __init__(self, storage: Storage, name: str, table: str) -> None:
         """`name` is a file, `table` a table of `storage`."""
         self._storage = storage
+        self._name = name
         self._table = table
         self._file = storage.open(name, JOURNAL_BYTES, buffered=False)
         self.whole_after_min = WHOLE_AFTER_MIN
@@ -46,8 +47,14 @@ class Journal:
         """The texts of the lines, for the start; and how many whole lines are damaged."""
         file = self._file
         lines = file.read(file.start, file.content_end - file.start).rstrip(b"\0").split(b"\n")[:-1]
-        texts = [checked_text(line) for line in lines]
+        texts = [checked_text(line.lstrip(b"\0")) for line in lines]  # zeros: the rest of the segment before
         return [text for text in texts if text is not None], texts.count(None)
+
+    def set_aside(self) -> None:
+        """Keep a copy of what has damaged lines, before it begins anew. Raises StorageError."""
+        file = self._file
+        length_bytes = file.content_end - file.start
+        self._storage.set_aside(f"{self._name}/{file.start}-{length_bytes}", [file.read(file.start, length_bytes)])
 
     def begin_anew(self, table: bytes, *, changed: bool = False) -> None:
         """At the end of a start: else something would be appended to a line that a kill cut short. `table` has all lines;
@@ -71,12 +78,15 @@ class Journal:
     def write_table(self, table: bytes) -> None:
         """Write the table, which has all that was appended. Raises StorageError."""
         self._storage.replace(self._table, table)
+        if 0 < self._file.room < self._file.segment_bytes:
+            self._file.roll(b"")
         self._table_has, self._entries = self._file.end, 0
 
     def end(self) -> None:
-        """Begin the journal anew if a table that has all of it is on the disk. Where the disk was so slow that more was
-        appended meanwhile, the next table ends it."""
+        """Drop what a table has that is on the disk; what was appended since stays."""
         if self._table_has >= 0 and self._storage.is_saved(self._table):
             if self._table_has == self._file.end:
                 self._file.reset(self._file.end)
+            else:
+                self._file.drop_before(self._table_has)
             self._table_has = -1

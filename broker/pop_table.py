@@ -11,7 +11,8 @@ An acknowledgement of anything else (a second one, one that comes too late, one 
 nothing. All of a group's members share this table; a message belongs to nobody, so a member that goes away needs no care.
 
 Changes are texts. The owner writes them to the journal first, then `apply`s them: what a start reads is what was done. To
-read one twice changes nothing.
+read one twice changes nothing. A pop's text says where the group went on: when that is above what is known, a text before it
+is missing, and what was popped from there on is popped again.
 
 Sources: BR/pop/PopConsumerService.java, BR/processor/{PopMessageProcessor,PopReviveService}.java. The genuine broker keeps
 its check points in a topic of its own or in RocksDB.
@@ -58,9 +59,12 @@ class _PopDocument(Body):
     next: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def popped(key: Key, next_offset: int, pop_time_ms: int, invisible_ms: int, offsets: Collection[int]) -> bytes:
-    """The text of: these offsets were popped, and nothing below `next_offset` is popped again."""
-    return _text("p", key, next_offset, pop_time_ms, invisible_ms, *offsets)
+def popped(
+    key: Key, known: int, next_offset: int, pop_time_ms: int, invisible_ms: int, offsets: Collection[int]
+) -> bytes:
+    """The text of: these offsets were popped, and nothing below `next_offset` is popped again. `known`: where the group was
+    to pop next, by the texts before."""
+    return _text("t", key, known, next_offset, pop_time_ms, invisible_ms, *offsets)
 
 
 def acknowledged(key: Key, pop_time_ms: int, offsets: Collection[int]) -> bytes:
@@ -110,7 +114,7 @@ class PopTable:
         self.touched: set[Key] = set()
         """Whose `floor` may have changed; the owner clears it."""
         self._apply: dict[str, Callable[[Key, list[int]], None]] = {
-            "p": self._popped, "a": self._acknowledged, "c": self._changed, "r": self._revived, "s": self._begun,
+            "t": self._popped, "a": self._acknowledged, "c": self._changed, "r": self._revived, "s": self._begun,
             "f": self._forgotten,
         }  # fmt: skip
 
@@ -124,6 +128,10 @@ class PopTable:
     def in_flight(self, key: Key, offset: int) -> InFlight | None:
         """None also for one that is being revived: it is shown again, nothing can be done about that."""
         return None if (key, offset) in self._reviving else self._in_flight.get(key, {}).get(offset)
+
+    def is_reviving(self, key: Key, offset: int) -> bool:
+        """Whether it was stored again, and the text that says so is to come."""
+        return (key, offset) in self._reviving
 
     def counts(self, topic: str, group: str) -> int:
         """How many messages of the topic the group has in flight."""
@@ -153,8 +161,11 @@ class PopTable:
             raise ProtocolError(f"{text!r:.120} is no line: {error}", "journal of POP") from None
 
     def _popped(self, key: Key, numbers: list[int]) -> None:
-        next_offset, pop_time_ms, invisible_ms, *offsets = numbers
-        self._next[key] = max(next_offset, self._next.get(key, 0))
+        known, next_offset, pop_time_ms, invisible_ms, *offsets = numbers
+        before = self._next.setdefault(key, 0)
+        if known > before:
+            return
+        self._next[key] = max(next_offset, before)
         for offset in offsets:
             self._put(key, offset, InFlight(pop_time_ms, invisible_ms))
         self.touched.add(key)

@@ -23,9 +23,10 @@ from .storage import Storage
 POPS_TABLE = "config/pops.json"
 POPS_JOURNAL = "config/pops.journal"
 FAILURE_PAUSE_MS = 1_000
+REFUSED_PAUSE_MS = 60_000  # a message that cannot be stored as things are: until somebody changes them, or it is gone
 
 StoreAgain = Callable[[Key, InFlight, StoredMessage], None]
-"""Stores a message in its retry topic. Raises StorageError, QueueRebuilding: later; UsageError: never."""
+"""Stores a message in its retry topic. Raises StorageError, QueueRebuilding: later; UsageError, ProtocolError: much later."""
 
 
 def pop_retry_topic(topic: str, group: str) -> str:
@@ -41,7 +42,6 @@ class Pops:
         self.table = PopTable()
         self.journal = Journal(storage, POPS_JOURNAL, POPS_TABLE)
         self.held = HeldPops(held_max)
-        self.turns = 0  # pops that were served: which queue, and whether the retry topic, comes first
         self._stored_again: deque[tuple[int, Key, int]] = deque()  # what must be flushed for the line to be written
 
     def replay(self) -> int:
@@ -52,6 +52,8 @@ class Pops:
                 self.table.apply(text)
             except ProtocolError:
                 damaged += 1
+        if damaged:
+            self.journal.set_aside()
         return damaged
 
     def started(self, end_of: Callable[[str, int], int | None]) -> None:
@@ -76,6 +78,9 @@ class Pops:
             self.journal.append(texts, entries)
             for text in texts:
                 self.table.apply(text)
+            if any(text[:1] in (b"s", b"f") for text in texts):  # else what is popped there next would be taken for it
+                waiting = [each for each in self._stored_again if self.table.is_reviving(*each[1:])]
+                self._stored_again = deque(waiting)
 
     def forget(self, topic: str = "", group: str = "") -> None:
         """One of the two was deleted. Raises StorageError."""
@@ -87,8 +92,8 @@ class Pops:
     ) -> None:
         """Store again what was not acknowledged in time; `written` says what has to be flushed after each.
 
-        Raises StorageError, after which the message at hand waits a little. One that is gone is passed over, as is one that
-        cannot be stored again: an event says where.
+        Raises StorageError, after which the message at hand waits a little. One that is gone is passed over. One that cannot
+        be stored again stays in flight and is tried again after a while. Of both an event says where.
         """
         for key, offset, entry in self.table.take_due(now_ms, count_max):
             try:
@@ -97,9 +102,11 @@ class Pops:
                     store.events.append(("store.popped_message_gone", {"queue": str(key), "queue_offset": offset}))
                 else:
                     store_again(key, entry, message)
-            except UsageError as error:
+            except (UsageError, ProtocolError) as error:
                 fields: dict[str, object] = {"queue": str(key), "queue_offset": offset, "reason": str(error)}
                 store.events.append(("store.popped_message_not_shown_again", fields))
+                self.table.put_off(key, offset, now_ms + REFUSED_PAUSE_MS)
+                continue
             except QueueRebuilding:
                 self.table.put_off(key, offset, now_ms + FAILURE_PAUSE_MS)
                 continue
@@ -119,11 +126,18 @@ class Pops:
         for _ in range(count):
             waiting.popleft()
 
-    def save(self, offsets: OffsetTable) -> None:
-        """Once a second: commit how far groups are done, for whoever asks for their lag; the whole table when it is due."""
+    def save(self, offsets: OffsetTable, end_of: Callable[[str, int], int | None]) -> None:
+        """Once a second: commit how far groups are done, for whoever asks for their lag; the whole table when it is due.
+
+        What was committed by pulls or asked for by a reset is not set back, unless it is above the end of the queue.
+        """
         for key in self.table.touched:
             floor = self.table.floor(key)
-            if floor is not None and offsets.has_room(key.topic, key.group):
+            if floor is None or not offsets.has_room(key.topic, key.group):
+                continue
+            committed = offsets.query(key.topic, key.group, key.queue_id)
+            end = end_of(key.topic, key.queue_id)
+            if committed is None or committed < floor or (end is not None and committed > end):
                 offsets.commit(key.topic, key.group, key.queue_id, floor)
         self.table.touched.clear()
         if self.journal.is_long(len(self.table)):

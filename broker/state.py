@@ -21,6 +21,7 @@ from ..remoting.headers import ConsumerIdsChanged
 from ..remoting.ids import UniqueIds
 from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from ..remoting.properties import (
+    PROPERTIES_MAX_BYTES,
     PROPERTY_FIRST_POP_TIME,
     PROPERTY_TAGS,
     PROPERTY_TIMER_DEL_UNIQKEY,
@@ -64,6 +65,7 @@ CLOCK_AHEAD_MAX_MS = 86_400_000  # how far the clock may have been set back sinc
 GROUPS_TABLE = "config/subscriptionGroup.json"
 OFFSETS_TABLE = "config/consumerOffset.json"
 DELAYS_TABLE = "config/delayOffset.json"
+POP_CK_MAX_BYTES = 128  # of a check point as a property, without the broker's name: seven numbers, name and separators
 
 
 class Call(NamedTuple):
@@ -291,12 +293,16 @@ class BrokerState:
     def save_tables(self, flushed: int) -> None:
         """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""
         self._keep_positions(flushed)
-        self.pops.save(self.offsets)
+        self.pops.save(self.offsets, self._end_of)
         if self.groups.changes != self._saved_groups:
             self.storage.replace(GROUPS_TABLE, self.groups.dump())
             self._saved_groups = self.groups.changes
+        self.save_offsets()
+
+    def save_offsets(self, *, sync: bool = False) -> None:
+        """Save the offsets if they changed since they were saved; `sync` waits for the disk. Raises StorageError."""
         if self.offsets.changes != self._saved_offsets:
-            self.storage.replace(OFFSETS_TABLE, self.offsets.dump())
+            self.storage.replace(OFFSETS_TABLE, self.offsets.dump(), sync=sync)
             self._saved_offsets = self.offsets.changes
 
     def _keep_positions(self, flushed: int) -> None:
@@ -410,20 +416,38 @@ class BrokerState:
 
     def show_again(self, now_ms: int, key: Key, popped: InFlight, message: StoredMessage) -> None:
         """Store a message that was popped and not acknowledged in the group's retry topic
-        (BR/pop/PopConsumerService.reviveRetry). Raises StorageError, UsageError, QueueRebuilding."""
+        (BR/pop/PopConsumerService.reviveRetry). Raises StorageError, UsageError, ProtocolError, QueueRebuilding.
+
+        Given out again, it has its check point in its properties. Where these have no room for it, it is a dead letter of
+        the group, as nobody could be given it.
+        """
         topic = self.make_topic(now_ms, TopicConfig(pop_retry_topic(key.topic, key.group), 1, 1))
         if topic is None:
-            raise StorageError(
-                f"this broker has {self.config.topics_max} topics: none is left for {key.group} to retry"
+            raise UsageError(
+                f"{pop_retry_topic(key.topic, key.group)} cannot be made: its name is illegal, or this broker has "
+                f"{self.config.topics_max} topics already"
             )
         properties = dict(message.properties)
         if message.reconsume_times == 0 or PROPERTY_FIRST_POP_TIME not in properties:
             properties[PROPERTY_FIRST_POP_TIME] = str(popped.pop_time_ms)
+        raw = encode_properties(properties).encode()
+        most_bytes = PROPERTIES_MAX_BYTES - POP_CK_MAX_BYTES - len(self.config.name.encode())
+        if len(raw) > most_bytes:
+            raw = message.raw_properties  # better without the time of its first pop than not at all
+        if len(raw) > most_bytes:
+            topic = self.dlq_topic(now_ms, key.group)
+            if topic is None:
+                raise UsageError(
+                    f"its properties of {len(raw)} bytes have no room for a check point, and {DLQ_PREFIX}{key.group} "
+                    "cannot be made"
+                )
+            fields: dict[str, object] = {"topic": topic.topic_name, "properties_bytes": len(raw)}
+            self.store.events.append(("store.popped_message_dead_letter", {"queue": str(key), **fields}))
         again = replace(
             message,
             topic=topic.topic_name,
             queue_id=0,
-            raw_properties=encode_properties(properties).encode(),
+            raw_properties=raw,
             reconsume_times=message.reconsume_times + 1,
             magic=0,
         )

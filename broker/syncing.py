@@ -126,6 +126,7 @@ class Syncer:
         self._retry_s = retry_s
         self._wakes: SimpleQueue[bool] = SimpleQueue()  # False ends the thread
         self._lock = threading.Condition()  # for what waits; held for a look-up
+        self._writing = threading.Lock()  # a table
         self._flushes: deque[tuple[int, list[str]]] = deque()
         self._rounds: deque[tuple[int, deque[str]]] = deque()
         self._tables: dict[str, bytes] = {}
@@ -164,9 +165,12 @@ class Syncer:
         with self._lock:
             return self._tables.get(path)
 
-    def forget_table(self, path: str) -> None:
-        with self._lock:
-            self._tables.pop(path, None)
+    def write_table_now(self, path: str, content: bytes) -> None:
+        """Write a table in the caller's thread, in place of what waits. Raises OSError, DiskFailed."""
+        with self._writing:
+            with self._lock:
+                self._tables.pop(path, None)
+            self._calls.write_table(path, content)
 
     def is_done(self, ticket: int) -> bool:
         """Raises DiskFailed, from the first failure on; StorageError while that cannot be begun."""
@@ -264,7 +268,10 @@ class Syncer:
     def _write_table(self, path: str, content: bytes) -> None:
         """One that cannot be written (a full disk) waits for the next work, and its last generation stays."""
         try:
-            self._calls.write_table(path, content)
+            with self._writing:
+                if self.pending_table(path) is not content:
+                    return  # a newer one is there, or waits
+                self._calls.write_table(path, content)
         except OSError as error:
             self.table_trouble = f"cannot write {path}: {error.strerror}"
             with self._lock:

@@ -240,6 +240,8 @@ class SavedTimers:
         texts, damaged = self.journal.texts()
         for text in texts:
             self._timers.was_closed(closed_in(text))
+        if damaged:
+            self.journal.set_aside()
         return damaged
 
     def started(self) -> None:

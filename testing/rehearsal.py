@@ -351,9 +351,9 @@ class _Member:
         self._teardown = handler.teardown
         group = settings.consumer.group
         hooks = consume_hooks(handler, bounds, "", self._log, ordered=bounds.ordered or handler.order is not None)
+        handler = sending(handler, group, sent)
         if self._loop is not None and inspect.iscoroutinefunction(handler.function):
             handler = one_call_at_a_time(handler, self._loop)
-        handler = sending(handler, group, sent)
         handler = watched(_witnessed(handler, called), group, [] if hooks is None else [hooks])
         self._rows, self._segments, sealer = self._results(handler)
         enter(Context(WORKER, 0, cell, lambda _: None))
@@ -526,14 +526,20 @@ class _Sent:
         self.messages: list[Message] = []
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Raises SendError with the broker's reason."""
+        """Raises SendError with the broker's reasons."""
+        errors: list[SendError | None] = []
         for each in messages:
             made = make_message(bytes(each.body_bytes), topic=each.topic, properties=each.all_properties(""))
             try:
                 self._broker.send(made)
             except UsageError as error:
-                raise SendError(str(error)) from error
-            self.messages.append(made)
+                errors.append(SendError(str(error)))
+            else:
+                errors.append(None)
+                self.messages.append(made)
+        first = next(filter(None, errors), None)
+        if first is not None:
+            raise SendError(str(first), errors)
 
     async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
         """As `send`."""

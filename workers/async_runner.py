@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from ..remoting.errors import ProtocolError
 from .api import Handler
-from .calls import batch_results, chooser
+from .calls import batch_results, chooser, raise_if_ours
 from .cells import BEATS, STARTED_NS
 from .direct import DirectRunner
 from .link import WorkerLink
@@ -125,7 +125,7 @@ class AsyncRunner(Runner):
         try:
             results = await self._results([message for _, message in pairs])
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
-            _raise_if_ours(error)
+            raise_if_ours(error)
             results = [error] * len(pairs)
         for (index, message), result in zip(pairs, results, strict=True):
             try:
@@ -149,7 +149,7 @@ class AsyncRunner(Runner):
             try:
                 results.append(await self._awaited(self._function(message)))
             except BaseException as error:  # noqa: BLE001
-                _raise_if_ours(error)
+                raise_if_ours(error)
                 results.append(error)
         return results
 
@@ -192,14 +192,6 @@ class AsyncRunner(Runner):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSING_S)
-
-
-def _raise_if_ours(error: BaseException) -> None:
-    """The end of the call itself, which we asked for, is no failure; what the handler cancelled, or sys.exit(), is one."""
-    task = asyncio.current_task()
-    cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-    if cancelled or isinstance(error, GeneratorExit):
-        raise error
 
 
 class AsyncWorkerLoop(WorkerLoop):

@@ -4,9 +4,13 @@ What a parameter is annotated with decides, once, before anything is started: a 
 means the message itself. Of a batch handler it is the type in `list[...]`. A handler of messages is left as it is, and pays
 nothing.
 
-`bytes` is the body as it came, `str` the same in UTF-8. pydantic's own models decode by pydantic; all else is JSON by msgspec
-(the extra "typed"): msgspec.Struct, dataclass, TypedDict, NamedTuple, dict, list and what they are made of. Both name the
-field that does not fit. Nothing is converted that JSON does not convert: "3" is no int.
+`bytes` is the body as it came, `str` the same in UTF-8. A type with a pydantic model anywhere in it (`Order | None`,
+`list[Order]`, a field of a dataclass) is decoded by pydantic; all else is JSON by msgspec (the extra "typed"):
+msgspec.Struct, dataclass, TypedDict, NamedTuple, dict, list and what they are made of. Both name the field that does not fit.
+msgspec converts nothing that JSON does not convert: "3" is no int. pydantic converts as the model's own configuration says:
+by default "3" is an int, with `ConfigDict(strict=True)` it is none.
+
+A type that no body can become (a plain class anywhere in it, but for a field with a default) is refused at the start.
 
 A body that does not fit fails its own message, with `body_errors="dead_letter"` at once into the dead letters; a batch
 handler is called with those that fit.
@@ -14,11 +18,14 @@ handler is called with those that fit.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import importlib
 import inspect
+import os
+import re
 import typing
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import UnionType
@@ -32,6 +39,8 @@ Decode = Callable[[bytes], Any]
 
 LISTS: Final = (list, Sequence, Collection, Iterable)
 JSON_TYPES: Final = (dict, list, tuple, set, frozenset, int, float, bool)
+FIELDS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "_fields", "__total__")
+"""Marks of what has fields: dataclass, msgspec.Struct, attrs, NamedTuple, TypedDict."""
 TYPES: Final = "bytes, str, a dataclass, TypedDict, NamedTuple, msgspec.Struct, pydantic model, dict or list"
 
 
@@ -112,7 +121,7 @@ def _evaluated(handler: Handler, parameter: inspect.Parameter) -> Any:
     try:
         return eval(text, getattr(function, "__globals__", {}))  # noqa: S307  it is the user's own code
     except Exception as error:
-        if "Message" in text:
+        if re.search(r"\bMessage\b", text):
             return Message  # imported for the type checker only
         raise UsageError(
             f"handler {handler.name}: the annotation {text!r} of parameter {parameter.name} means nothing when it runs"
@@ -152,8 +161,56 @@ def _decodes(wanted: Any) -> bool:
     return dataclasses.is_dataclass(kind) or any(hasattr(kind, mark) for mark in marks)
 
 
-def _is_pydantic(wanted: Any) -> bool:
-    return hasattr(wanted, "__pydantic_validator__")
+def _has_model(wanted: Any) -> bool:
+    """Whether a pydantic model is in it: the type itself, what it is made of, or a field."""
+    seen: dict[int, Any] = {}
+    left: list[Any] = [wanted]
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen[id(each)] = each
+        if inspect.isclass(each) and hasattr(each, "__pydantic_validator__"):
+            return True
+        left += [typing.get_origin(each), *typing.get_args(each), getattr(each, "__value__", None)]  # of a type alias
+        if inspect.isclass(each) and any(hasattr(each, mark) for mark in FIELDS):
+            with contextlib.suppress(Exception):  # a name that is not there: what decodes it says so
+                left += typing.get_type_hints(each).values()
+    return False
+
+
+def _not_of_json(wanted: Any) -> Any:
+    """A class in it that msgspec makes of no JSON value, None = there is none. A field with a default may have such a class:
+    messages without the field fit."""
+    types: Any = importlib.import_module("msgspec.inspect")
+    seen: dict[int, Any] = {}
+    try:
+        left: list[Any] = [types.type_info(wanted)]
+    except Exception:  # noqa: BLE001  it is decoded all the same
+        return None
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen[id(each)] = each
+        if isinstance(each, types.CustomType):
+            if not _is_of_json(each.cls):
+                return each.cls
+        elif isinstance(each, types.Field):
+            left += [each.type] if each.required else []
+        elif isinstance(each, types.Type):
+            left += [getattr(each, name) for name in each.__struct_fields__]
+        elif each.__class__ is tuple:
+            left += each
+    return None
+
+
+def _is_of_json(kind: Any) -> bool:
+    """Whether a value of JSON is one of these as it is, such as a number where `numbers.Number` is wanted."""
+    try:
+        return any(issubclass(each, kind) for each in (dict, list, str, int, float, bool, type(None)))
+    except TypeError:
+        return False
 
 
 def _shown(wanted: Any) -> str:
@@ -168,8 +225,8 @@ def _decoder(handler: Handler, wanted: Any) -> Decode:
         return bytes
     if wanted is str:
         return bytes.decode
-    if _is_pydantic(wanted):
-        return _by_pydantic(wanted)
+    if _has_model(wanted):
+        return _by_pydantic(handler, wanted)
     try:
         # Not imported by its name: type checkers need it no more than other users do.
         json: Any = importlib.import_module("msgspec.json")
@@ -178,14 +235,27 @@ def _decoder(handler: Handler, wanted: Any) -> Decode:
             f"handler {handler.name} wants bodies as {_shown(wanted)}, which msgspec decodes: pip install 'rocketcrew[typed]'"
         ) from error
     try:
-        return typing.cast("Decode", json.Decoder(wanted).decode)
+        decoder = json.Decoder(wanted)
     except (TypeError, NameError) as error:
-        raise UsageError(f"handler {handler.name}: bodies cannot be decoded into {_shown(wanted)}: {error}") from error
+        raise _undecodable(handler, wanted, error) from error
+    unknown = _not_of_json(wanted)
+    if unknown is not None:
+        raise _undecodable(handler, wanted, f"{_shown(unknown)} in it is none of {TYPES}")
+    return typing.cast("Decode", decoder.decode)
 
 
-def _by_pydantic(wanted: Any) -> Decode:
+def _undecodable(handler: Handler, wanted: Any, why: object) -> UsageError:
+    return UsageError(f"handler {handler.name}: bodies cannot be decoded into {_shown(wanted)}: {why}")
+
+
+def _by_pydantic(handler: Handler, wanted: Any) -> Decode:
     pydantic: Any = importlib.import_module("pydantic")
-    adapter = pydantic.TypeAdapter(wanted)
+    try:
+        adapter = pydantic.TypeAdapter(wanted)
+        if not getattr(adapter, "pydantic_complete", True):
+            adapter.rebuild(force=True)  # raises what is missing
+    except (pydantic.errors.PydanticUserError, TypeError, NameError) as error:
+        raise _undecodable(handler, wanted, error) from error
 
     def decode(body: bytes) -> object:
         try:
@@ -203,7 +273,7 @@ def _decoded(decode: Decode, name: str, delay_level: int) -> Callable[[Message],
     def decoded(message: Message) -> Any:
         try:
             return decode(message.body)
-        except ValueError as error:  # UnicodeDecodeError, and all that msgspec and pydantic find
+        except (ValueError, RecursionError) as error:  # UnicodeDecodeError, and all that msgspec and pydantic find
             raise BodyError(f"the body is no {name}: {error}", delay_level) from None
 
     return decoded
@@ -237,9 +307,10 @@ def _batch(
     function: Callable[..., Any], decoded: Callable[[Message], Any], *, with_message: bool
 ) -> Callable[[Any], Any]:
     """Calls `function` with the bodies that fit, and with their messages where it takes them; the others fail."""
-    from .calls import batch_results  # it brings Arrow, which the command line does not wait for
+    # It brings Arrow, which the command line does not wait for.
+    from .calls import batch_results, raise_if_of_all, raise_if_ours
 
-    def sorted_out(messages: list[Message]) -> tuple[list[object], list[Message], tuple[list[Any], ...]]:
+    def sorted_out(messages: list[Message], pid: int) -> tuple[list[object], list[Message], tuple[list[Any], ...]]:
         """A result for each message that does not fit, None for the others; those messages, and the arguments for them."""
         results: list[object] = []
         fitting: list[Message] = []
@@ -247,7 +318,8 @@ def _batch(
         for message in messages.copy():
             try:
                 bodies.append(decoded(message))
-            except BodyError as error:
+            except BaseException as error:  # noqa: BLE001  of a validator too: it is this message's own failure
+                raise_if_of_all(error, pid)
                 results.append(error)
             else:
                 fitting.append(message)
@@ -260,16 +332,32 @@ def _batch(
         own = iter(batch_results(fitting, result))
         return [next(own) if each is None else each for each in results]
 
+    def failed(results: list[object], error: BaseException, pid: int) -> object:
+        """The handler's failure is that of the bodies it got; the others keep their own."""
+        raise_if_of_all(error, pid)
+        if all(each is None for each in results):
+            raise error
+        return [error if each is None else each for each in results]
+
     if inspect.iscoroutinefunction(function):
 
         async def awaited(messages: list[Message]) -> object:
-            results, fitting, arguments = sorted_out(messages)
-            return put_together(results, fitting, await function(*arguments) if fitting else None)
+            pid = os.getpid()
+            results, fitting, arguments = sorted_out(messages, pid)
+            try:
+                return put_together(results, fitting, await function(*arguments) if fitting else None)
+            except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
+                raise_if_ours(error)
+                return failed(results, error, pid)
 
         return awaited
 
     def call(messages: list[Message]) -> object:
-        results, fitting, arguments = sorted_out(messages)
-        return put_together(results, fitting, function(*arguments) if fitting else None)
+        pid = os.getpid()
+        results, fitting, arguments = sorted_out(messages, pid)
+        try:
+            return put_together(results, fitting, function(*arguments) if fitting else None)
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
+            return failed(results, error, pid)
 
     return call

@@ -14,13 +14,17 @@ to its end does not show which message is worked on, and is noted as such.
 
 from __future__ import annotations
 
+import asyncio
 import operator
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence, ValuesView
+from collections.abc import Set as AbstractSet
 from typing import Any, SupportsIndex, cast
 
 from ..remoting.errors import ProtocolError
 from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
-from .api import BatchResult, Retry
+from .api import BatchResult, Retry, SoftTimeLimitExceeded
 from .cells import TAKEN, CellView
 from .fitting import RowError
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
@@ -122,7 +126,23 @@ class OneByOne(list[Message]):
         return list, (super().copy(),)
 
 
-# --- what a batch handler returned ----------------------------------------------------------------------------------------
+# --- what a batch handler raised or returned ------------------------------------------------------------------------------
+
+
+def raise_if_ours(error: BaseException) -> None:
+    """The end of the call itself, which we asked for, is no failure; what the handler cancelled, or sys.exit(), is one.
+    For a coroutine only."""
+    task = asyncio.current_task()
+    cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    if cancelled or isinstance(error, GeneratorExit):
+        raise error
+
+
+def raise_if_of_all(error: BaseException, pid: int) -> None:
+    """Raise what ends the whole call and not only the part of it that raised: the soft limit is that of the whole call, and a
+    child that the handler forked must not go on with the other parts. `pid` is the process in which the call started."""
+    if isinstance(error, SoftTimeLimitExceeded) or os.getpid() != pid:
+        raise error
 
 
 def batch_results(batch: list[Message], result: object) -> list[object]:
@@ -148,7 +168,7 @@ def _spread(batch: list[Message], result: BatchResult) -> list[object]:
     """A BatchResult as one result per message: rows by their message, a Retry for each that is not acknowledged."""
     ack_index = len(batch) - 1 if result.ack_index is None else min(result.ack_index, len(batch) - 1)
     given: Any = result.rows
-    rows: Any = list(given) if isinstance(result.rows, Iterator) else given
+    rows: Any = list(given) if isinstance(result.rows, Iterator | AbstractSet | ValuesView | deque) else given
     results: list[object] = [None] * len(batch)
     if isinstance(rows, list | tuple) and any(map(_is_tagged, cast("Sequence[object]", rows))):
         results = _by_message(batch, cast("Sequence[object]", rows))

@@ -17,6 +17,7 @@ from .calls import batch_results
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .packets import DirectResult, QueueInfo, clip
 from .rows import RowBuffer
+from .sends import run_out
 from .user_errors import describe_error, user_traceback
 
 SUCCESS: Final = "CR_SUCCESS"
@@ -83,7 +84,9 @@ class DirectRunner:
         """Raise what was returned as an exception, and RowError for rows that would not fit."""
         if isinstance(result, BaseException):
             raise result
-        if self._rows is not None and result is not None:
-            prepared = self._rows.prepare(message, result)
-            if prepared is not None:
-                self._rows.check(prepared)
+        if self._rows is None or result is None:
+            run_out(result)
+            return
+        prepared = self._rows.prepare(message, result)
+        if prepared is not None:
+            self._rows.check(prepared)

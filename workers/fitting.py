@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import inspect
 import numbers
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import pyarrow
@@ -23,9 +24,16 @@ from .ddl import fields_of, to_ddl
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
 
+UNORDERED: Final = (
+    "the handler returned Sends in a set, which has no order, so a retry would mix up their unique keys: return a list"
+)
 UNDECLARED: Final = "the handler returned a Send, and is not declared with @handler(sends=True): it would not be sent"
+NESTED: Final = (
+    "the handler returned a Send inside of a row or of a list in a list, where none is sent: return it alone or beside the"
+    " rows"
+)
 NONE_TYPE: Final = type(None)
-_IMMUTABLE: Final = frozenset(
+IMMUTABLE: Final = frozenset(
     {bool, bytes, datetime.date, datetime.datetime, decimal.Decimal, float, int, str, NONE_TYPE}
 )  # fmt: skip
 DATACLASSES_MAX: Final = 1_000
@@ -38,6 +46,20 @@ Arrays = list[Any]
 
 class RowError(RocketcrewError):
     """A handler returned something that is no row, or a row that does not fit the columns."""
+
+
+def check_ran(result: Any) -> None:
+    """Raise RowError for what a handler returned and nothing runs: a coroutine or another awaitable, an async generator."""
+    given: object = result
+    if not (inspect.isawaitable(given) or isinstance(given, AsyncIterator)):
+        return
+    kind = type(result).__name__
+    if inspect.iscoroutine(result):
+        result.close()  # or Python warns that it was never awaited
+    raise RowError(
+        f"the handler returned {kind}, which was not run: only what a handler declared with `async def` and without `yield`"
+        " does is awaited"
+    )
 
 
 class UnknownValueError(Exception):
@@ -190,14 +212,15 @@ class Columns:
         return converted
 
     def fit_arrow(self, table: Any) -> Arrays:
-        """Arrays of a RecordBatch or Table, cast to the declared types. Raises RowError."""
+        """Arrays of a RecordBatch or Table, cast to the declared types, in memory of their own: `pa.array` of a numpy array
+        does not copy it, and the handler may fill it anew. Raises RowError."""
         if not isinstance(table, pa.RecordBatch):
-            return self._cast(table)
+            return _copied(self._cast(table))
         if self._as_declared is not None and table.schema.equals(self._as_declared):
-            found: Arrays = table.columns
+            found: Arrays = pa.concat_batches([table, table.slice(0, 0)]).columns
             if not any(found[number].null_count for number in self._not_null):
                 return found
-        converted = self._cast(table)
+        converted = _copied(self._cast(table))
         if table.schema.names == self.names and table.schema.types == [field.type for field in self._fields]:
             self._as_declared = table.schema
         return converted
@@ -232,6 +255,11 @@ class Columns:
 
     def _misfit(self, number: int, reason: str) -> RowError:
         return RowError(f"column {to_ddl(pa.schema([self._fields[number]]))}: {reason}")
+
+
+def _copied(arrays: Arrays) -> Arrays:
+    """Copies of arrays of declared types, of which none is a dictionary: its values would be shared."""
+    return [pa.concat_arrays([array, array.slice(0, 0)]) for array in arrays]
 
 
 def _single_chunk(array: Any, kind: Any) -> Any:
@@ -290,15 +318,15 @@ def _copy_list(value: Any, copy: Callable[[Any], Any]) -> Any:
 def _copy(value: Any) -> Any:
     """The value as it is now, of the same class, so that Arrow makes the same of it. Raises UnknownValueError."""
     kind = value.__class__
-    if kind in _IMMUTABLE:
+    if kind in IMMUTABLE:
         return value
     if kind is list:
         # Looked at by their classes, most lists need no look at each value.
-        return value[:] if _IMMUTABLE.issuperset(map(type, value)) else [_copy(each) for each in value]
+        return value[:] if IMMUTABLE.issuperset(map(type, value)) else [_copy(each) for each in value]
     if kind is tuple:
-        return value if _IMMUTABLE.issuperset(map(type, value)) else tuple([_copy(each) for each in value])
+        return value if IMMUTABLE.issuperset(map(type, value)) else tuple([_copy(each) for each in value])
     if kind is dict:
-        if _IMMUTABLE.issuperset(map(type, value.values())):
+        if IMMUTABLE.issuperset(map(type, value.values())):
             return value.copy()
         return {key: _copy(each) for key, each in value.items()}
     if kind is bytearray:

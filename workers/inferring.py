@@ -19,7 +19,7 @@ import pyarrow
 
 from ..remoting.errors import UsageError
 from .ddl import as_schema, parse_ddl, to_ddl
-from .fitting import RowError
+from .fitting import RowError, check_ran
 
 pa: Any = pyarrow
 
@@ -88,9 +88,13 @@ class Inferring:
 
 
 def as_rows(result: object) -> list[Any] | None:
-    """The rows in a handler's result, to be looked at more than once; None where it is no rows at all."""
+    """The rows in a handler's result, to be looked at more than once; None where it is no rows at all.
+
+    Raises RowError for what did not run.
+    """
     if isinstance(result, dict | pa.RecordBatch | pa.Table) or _is_dataclass(result):
         return [result]
+    check_ran(result)
     if isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | memoryview):
         rows: Iterable[Any] = result  # pyright: ignore[reportUnknownVariableType]
         return list(rows)

@@ -273,6 +273,8 @@ def refusal(handler: Handler) -> str | None:
             return wrong
     if handler.parts:
         return None
+    if (wrong := _never_awaited(handler.function)) is not None:
+        return f"handler {handler.name} {wrong}"
     expected = "messages" if handler.batch else "message"
     what = "a list of messages (batch=True)" if handler.batch else "one message"
     try:
@@ -293,6 +295,18 @@ def refusal(handler: Handler) -> str | None:
         if wrong is not None:
             taken = "one message" if arguments else "no arguments"
             return f"handler {handler.name}: {option} is called with {taken}, but {wrong}"
+    return None
+
+
+def _never_awaited(function: Callable[..., Any]) -> str | None:
+    """Why calling it runs nothing; None when it does."""
+    called = None if inspect.isclass(function) else getattr(type(function), "__call__", None)  # noqa: B004  it is looked at
+    if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(called):
+        return "is an async generator, which nothing runs: return a list of rows, or write it with `def`"
+    if inspect.iscoroutinefunction(called) and not inspect.iscoroutinefunction(function):
+        return (
+            "is an object whose __call__ is `async def`, which is not awaited: give an `async def` function or method"
+        )
     return None
 
 

@@ -11,6 +11,7 @@ message was sent to (CL/impl/consumer/DefaultMQPushConsumerImpl.java, resetRetry
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from struct import Struct
 from types import MappingProxyType
 from typing import ClassVar, Final
@@ -24,6 +25,7 @@ from ..remoting.ids import host_text
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import (
+    PROPERTIES_MAX_BYTES,
     PROPERTY_CONSUME_START_TIME,
     PROPERTY_KEYS,
     PROPERTY_ORIGIN_MESSAGE_ID,
@@ -59,6 +61,8 @@ INNER_BATCH_BIT: Final = 0x80
 class Message:
     """One message. All attributes are read-only; those that decode may raise ProtocolError for a damaged record."""
 
+    part: int = 0
+    """Which message of its inner batch it is, from 0 on; 0 where it is the record's only one."""
     call_clock: ClassVar[list[Callable[[], int]]] = []
     """In a worker one entry: when the call in hand began, ms since 1970. It is the property CONSUME_START_TIME of Java."""
 
@@ -225,15 +229,42 @@ class Message:
         queue = self._queue
         return f"<Message {queue.topic} {queue.broker_name}/{queue.queue_id} offset {self.queue_offset}>"
 
-    def __reduce__(self) -> tuple[object, tuple[bytes, int, QueueInfo]]:
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         # Only its own record travels, not the whole chunk.
         return Message, (self._data[self._position : self._record.end], 0, self._queue)
 
 
+class _Part(Message):
+    """A message of an inner batch."""
+
+    __slots__ = ("part",)
+
+    def __init__(self, data: bytes, queue: QueueInfo, part: int) -> None:
+        super().__init__(data, 0, queue)
+        self.part = part
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return _Part, (self._data, self._queue, self.part)
+
+
 def expand_inner_batch(data: bytes, position: int, end: int, queue: QueueInfo) -> list[Message]:
-    """The messages of the inner batch at `position`. Raises ProtocolError when it is damaged or empty."""
-    parts = split_inner_batch(decode_message(data, position, end))
-    return [Message(encode_message(part), 0, queue) for part in parts]
+    """The messages of the inner batch at `position`. Raises ProtocolError when it is damaged or empty.
+
+    What a broker noted on the record when it was sent back, each of them shows: its first topic, and its first id.
+    """
+    whole = decode_message(data, position, end)
+    notes = b"".join(
+        name + b"\x01" + value + b"\x02"
+        for name in (PROPERTY_RETRY_TOPIC.encode(), PROPERTY_ORIGIN_MESSAGE_ID.encode())
+        if (value := find_property(whole.raw_properties, name))
+    )
+    found: list[Message] = []
+    for number, part in enumerate(split_inner_batch(whole)):
+        own = part.raw_properties
+        noted = own + (b"\x02" if notes and own and not own.endswith(b"\x02") else b"") + notes
+        known = replace(part, raw_properties=noted) if len(noted) <= PROPERTIES_MAX_BYTES else part
+        found.append(_Part(encode_message(known), queue, number))
+    return found
 
 
 def make_message(

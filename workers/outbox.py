@@ -1,7 +1,11 @@
 """What sends the messages out of a handler (sends.py): a producer in a thread of its own, made when the first one is sent.
 
-Messages of one call go out together. All are stored by a broker when `send` returns; where one is not, the call fails, and
-those that were stored are sent again with the retry, under the same keys.
+Messages of one call go out together, those of a batch too; a generator's when it has ended. All are stored by a broker when
+`send` returns. Where one is not, the message fails that it came from; what was stored of that is sent again with the retry,
+under the same keys.
+
+A child that the handler forked and that comes back out of it has no thread that sends, and must not send beside its parent:
+it ends here (forks.py).
 """
 
 from __future__ import annotations
@@ -9,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, NoReturn
 
 from ..client.access import Access
 from ..client.loop_thread import LoopThread
 from ..client.outgoing import OutgoingMessage
 from ..client.producer import Producer
 from ..remoting.errors import RocketcrewError
+from .forks import end_fork
 from .sends import SendError
 
 CLOSING_S: Final = 2.0
@@ -26,8 +32,15 @@ CLOSING_S: Final = 2.0
 class Outbox:
     """Sends by a producer of its own. `close` it at the end."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(
+        self,
+        access: Access,
+        process_id: Callable[[], int] = os.getpid,
+        end: Callable[[BaseException | None], NoReturn] = end_fork,
+    ) -> None:
         self._access = access
+        self._process_id, self._end = process_id, end
+        self._own_id = process_id()
         self._thread: LoopThread | None = None
         self._producer: Producer | None = None
 
@@ -40,7 +53,7 @@ class Outbox:
     def close(self) -> None:
         """Leave the brokers, as far as they answer, and end the thread."""
         thread, producer = self._thread, self._producer
-        if thread is None or producer is None:
+        if thread is None or producer is None or self._process_id() != self._own_id:
             return
         self._thread = self._producer = None
         with contextlib.suppress(RocketcrewError, OSError, concurrent.futures.TimeoutError):
@@ -48,6 +61,8 @@ class Outbox:
         thread.close()
 
     def _started(self) -> LoopThread:
+        if self._process_id() != self._own_id:
+            self._end(None)
         if self._thread is None:
             thread = LoopThread("rocketcrew-sends")
             try:
@@ -67,8 +82,15 @@ class Outbox:
         producer = self._producer
         assert producer is not None
         sending: list[Coroutine[Any, Any, object]] = [producer.send(message) for message in messages]
+        each: list[SendError | None] = []
         for message, result in zip(messages, await asyncio.gather(*sending, return_exceptions=True), strict=True):
-            if isinstance(result, RocketcrewError):
-                raise SendError(f"a message for topic {message.topic} was not sent: {result}") from result
-            if isinstance(result, BaseException):
+            if isinstance(result, BaseException) and not isinstance(result, Exception):
                 raise result
+            error = None
+            if isinstance(result, Exception):
+                error = SendError(f"a message for topic {message.topic} was not sent: {result}")
+                error.__cause__ = result
+            each.append(error)
+        first = next(filter(None, each), None)
+        if first is not None:
+            raise SendError(str(first), each) from first

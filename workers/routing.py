@@ -8,7 +8,7 @@ A broker delivers none of these, but the retry topic is not filtered: such a mes
 deployment asked for.
 
 *Batches.* A call of a batch handler gets messages of its own only; a batch of several handlers' messages is shared out, and a
-call that fails fails its own messages.
+call that fails fails its own messages, and so does `sys.exit()` in one. The soft time limit ends the whole call.
 
 *What is one a worker* must be the same for all: `batch`, `order` and its key, time limits, hooks, and the columns of the one
 table. Each set-up hook runs once, in the order of the handlers, and the tear-down hooks in the other order.
@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL, parse_subscription, split_subscription
-from .api import Handler, Hook, SoftTimeLimitExceeded, as_handler
+from .api import Handler, Hook, as_handler
 
 if TYPE_CHECKING:
     from .message import Message
@@ -146,9 +147,10 @@ def _async_one(routes: Routes[Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 def _batch(routes: Routes[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    from .calls import batch_results  # it brings Arrow, which the command line does not wait for
+    from .calls import batch_results, raise_if_of_all  # it brings Arrow, which the command line does not wait for
 
     def call(batch: list[Message]) -> object:
+        pid = os.getpid()
         parts = _shared_out(routes, batch)
         if isinstance(parts, _Whole):
             return parts.function(batch)
@@ -157,9 +159,8 @@ def _batch(routes: Routes[Callable[[Any], Any]]) -> Callable[[Any], Any]:
             own = [batch[place] for place in places]
             try:
                 _put(results, places, batch_results(own, function(own)))
-            except SoftTimeLimitExceeded:
-                raise  # the limit is that of the whole call
-            except Exception as error:  # noqa: BLE001  it is the handler's, and its own messages' failure
+            except BaseException as error:  # noqa: BLE001  it is the handler's, and its own messages' failure
+                raise_if_of_all(error, pid)
                 _put(results, places, [error] * len(places))
         return results
 
@@ -167,9 +168,10 @@ def _batch(routes: Routes[Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 def _async_batch(routes: Routes[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    from .calls import batch_results  # as above
+    from .calls import batch_results, raise_if_of_all, raise_if_ours  # as above
 
     async def call(batch: list[Message]) -> object:
+        pid = os.getpid()
         parts = _shared_out(routes, batch)
         if isinstance(parts, _Whole):
             return await parts.function(batch)
@@ -178,7 +180,9 @@ def _async_batch(routes: Routes[Callable[[Any], Any]]) -> Callable[[Any], Any]:
             own = [batch[place] for place in places]
             try:
                 _put(results, places, batch_results(own, await function(own)))
-            except Exception as error:  # noqa: BLE001  as above
+            except BaseException as error:  # noqa: BLE001  as above
+                raise_if_of_all(error, pid)
+                raise_if_ours(error)
                 _put(results, places, [error] * len(places))
         return results
 
@@ -193,11 +197,12 @@ class _Whole:
 
 
 class _Parts:
-    """`each`: the places of each handler's messages; `refused`: an error for each message that nobody takes."""
+    """`each`: the places of each handler's messages; `refused`: an error for each message that nobody takes, or
+    whose topic or tag cannot be decoded."""
 
     def __init__(self, size: int) -> None:
         self.each: dict[Callable[[Any], Any], list[int]] = {}
-        self.refused: list[NoHandlerError | None] = [None] * size
+        self.refused: list[Exception | None] = [None] * size
 
 
 def _shared_out(routes: Routes[Callable[[Any], Any]], batch: list[Message]) -> _Whole | _Parts:
@@ -205,7 +210,7 @@ def _shared_out(routes: Routes[Callable[[Any], Any]], batch: list[Message]) -> _
     for place, message in enumerate(batch.copy()):
         try:
             parts.each.setdefault(find(routes, message), []).append(place)
-        except NoHandlerError as error:
+        except Exception as error:  # noqa: BLE001  a ProtocolError too is this message's own
             parts.refused[place] = error
     if len(parts.each) == 1:
         [(function, places)] = parts.each.items()

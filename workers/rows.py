@@ -1,10 +1,10 @@
 """The rows of finished messages between two flushes, and the record batch they become.
 
 The values of a message's rows are taken to tuples when its handler returns, copied where the handler could change them later
-(lists, dicts, buffers): a handler that fills one dict anew for every message must not write the last one many times. All of
-them are converted with the block, which is many times cheaper than one by one; if that fails, each message is tried alone,
-and those at fault come back with the error. All rows of a message are *prepared* (errors included) before they are *kept*,
-so nothing of a failed message is ever here.
+(lists, dicts, buffers, Arrow batches): a handler that fills one dict anew for every message must not write the last one many
+times. All of them are converted with the block, which is many times cheaper than one by one; if that fails, each message is
+tried alone, and those at fault come back with the error. All rows of a message are *prepared* (errors included) before they
+are *kept*, so nothing of a failed message is ever here.
 
 A record batch holds whole messages only, one after the other, with `_seq` counting each one's rows (segment_format.py). Its
 key columns come from the bytes of the records (row_keys.py).
@@ -12,8 +12,9 @@ key columns come from the bytes of the records (row_keys.py).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow
@@ -21,7 +22,7 @@ import pyarrow
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from ..remoting.errors import ProtocolError
 from .ddl import fields_of, to_ddl
-from .fitting import UNDECLARED, Arrays, Columns, RowError, UnknownValueError
+from .fitting import UNDECLARED, Arrays, Columns, RowError, UnknownValueError, check_ran
 from .inferring import as_rows
 from .message import Message
 from .packets import BLOCK_MESSAGES
@@ -144,16 +145,17 @@ class RowBuffer(Generic[Owner]):
                 return None
             columns = self._columns
         if columns is None:
+            check_ran(given)
             raise RowError(_NO_COLUMNS if _looks_like_rows(given) else _unusable(given))
-        values, tables = _collect(columns, given)
-        count = len(values) + sum([table.num_rows for table in tables])
+        values, parts = _collect(columns, given)
+        count = len(values) + sum([len(part[0]) for part in parts])
         if not count:
             return None
         if count > _ROWS_PER_MESSAGE_MAX:
             raise RowError(f"{count} rows of one message, at most {_ROWS_PER_MESSAGE_MAX} are possible")
         if at_once:
             key_of(message)
-        return message, (), _rows_of(columns, values, tables, count, at_once=at_once)
+        return message, (), _rows_of(columns, values, parts, count, at_once=at_once)
 
     def _look(self, result: object, infer: Callable[[list[Any]], pyarrow.Schema]) -> Any:
         """The result, as a list where it was an iterable; its rows decide on the columns. None: there are none."""
@@ -280,38 +282,43 @@ def _unusable(result: object) -> str:
     )
 
 
-def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Any]]:
-    """Row values and Arrow tables in a handler's result."""
+def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Arrays]]:
+    """Row values and Arrow tables in a handler's result; a table without rows is nothing. What a generator yields is taken
+    before it goes on, as it may fill the same memory again. Raises RowError."""
     rows: Any = result
     if rows.__class__ is list and (plain := columns.values_of_plain_rows(rows)) is not None:
         return plain, []
     if _is_row(result):
         return [columns.values_of(result)], []
     if isinstance(result, _TABLES):
-        return [], [result]
+        table: Any = result
+        return [], [columns.fit_arrow(table)] if table.num_rows else []
+    check_ran(result)  # a future can be iterated, too
     if not _looks_like_rows(result):
         raise RowError(_unusable(result))
     values: list[tuple[Any, ...]] = []
-    tables: list[Any] = []
-    given = cast("Iterable[object]", result)
+    parts: list[Arrays] = []
+    given, generated = cast("Iterable[Any]", result), isinstance(result, Iterator)
     for row in given:
-        if isinstance(row, _TABLES):
-            tables.append(row)
-        else:
+        if not isinstance(row, _TABLES):
             values.append(columns.values_of(row))
-    return values, tables
+            if generated:
+                with contextlib.suppress(UnknownValueError):
+                    values[-1:] = columns.taken(values[-1:])
+        elif row.num_rows:
+            parts.append(columns.fit_arrow(row))
+    return values, parts
 
 
 def _rows_of(
-    columns: Columns, values: list[tuple[Any, ...]], tables: list[Any], count: int, *, at_once: bool
+    columns: Columns, values: list[tuple[Any, ...]], parts: list[Arrays], count: int, *, at_once: bool
 ) -> Rows:  # fmt: skip
     """The rows of a message, converted where they must be: tables, and values that may change in ways not known here."""
-    if not tables and not at_once:
+    if not parts and not at_once:
         try:
             return Rows(columns.taken(values), None, count)
         except UnknownValueError:
             pass
-    parts = [columns.fit_arrow(table) for table in tables]
     if values:
         parts.append(columns.arrays(values))
     return Rows([], _joined(parts), count)

@@ -16,19 +16,22 @@ fails its message.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, Final, Protocol, Unpack, cast
+from typing import Any, Final, Protocol, TypeGuard, Unpack, cast
 
 from ..client.outgoing import Body, MessageFields, OutgoingMessage
 from ..remoting.errors import RocketcrewError
 from ..remoting.properties import PROPERTY_UNIQ_KEY
-from .api import Commit, Handler
+from .api import Commit, Handler, SoftTimeLimitExceeded
 from .calls import batch_results
-from .fitting import UNDECLARED, RowError
+from .fitting import IMMUTABLE, NESTED, UNDECLARED, UNORDERED, RowError, check_ran
 from .message import Message
+from .routing import combine
 
 KEY_DIGITS: Final = 32
 _TIME: Final = slice(20, 28)
@@ -36,13 +39,16 @@ _TIME: Final = slice(20, 28)
 
 
 class Send:
-    """A message that the worker sends: topic, body and fields as those of `OutgoingMessage`. Raises UsageError."""
+    """A message that the worker sends: topic, body and fields as those of `OutgoingMessage`, as they are when
+    it is made: a buffer and a dict are copied. Raises UsageError."""
 
     __slots__ = ("message",)
 
     def __init__(self, topic: str, body: Body, **fields: Unpack[MessageFields]) -> None:
-        self.message = OutgoingMessage(topic, body, **fields)
-        self.message.check()
+        made = OutgoingMessage(topic, body, **fields)
+        made.check()
+        body = bytes(body) if isinstance(body, bytearray | memoryview) else body
+        self.message = replace(made, body=body, keys=copy.copy(made.keys), properties=dict(made.properties))
 
     def __repr__(self) -> str:
         return f"<Send to {self.message.topic}>"
@@ -51,12 +57,17 @@ class Send:
 class SendError(RocketcrewError):
     """A message out of a handler was not sent, or perhaps was: the message that it came from is retried."""
 
+    def __init__(self, text: str, each: Sequence[Exception | None] = ()) -> None:
+        super().__init__(text)
+        self.each = each
+        """Of several that were sent together, why each was not, None where it was; empty = none was."""
+
 
 class Outgoing(Protocol):
     """Where messages out of a handler go."""
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Send all of them, in any order. Raises SendError."""
+        """Send all of them, in any order. Raises SendError, which names those that were not sent."""
         ...
 
     async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
@@ -67,7 +78,10 @@ class Outgoing(Protocol):
 def unique_key(message: Message, group: str, topic: str, number: int) -> str:
     """The unique key of the `number`-th message sent for this one, the same in all its attempts."""
     origin = message.properties.get(PROPERTY_UNIQ_KEY) or message.origin_message_id
-    digest = hashlib.sha256("\0".join((group, origin, topic, str(number))).encode()).hexdigest().upper()
+    named = [group, origin, topic, str(number)]
+    if message.part and not message.properties.get(PROPERTY_UNIQ_KEY):
+        named.append(str(message.part))  # the id is that of its record, which others are in, too
+    digest = hashlib.sha256("\0".join(named).encode()).hexdigest().upper()
     made = origin[_TIME] if len(origin) == KEY_DIGITS else "0" * 8
     return f"{digest[:20]}{made}{digest[20:24]}"
 
@@ -82,6 +96,13 @@ def sending(handler: Handler, group: str, outgoing: Outgoing | None) -> Handler:
     """
     if not handler.sends:
         return handler
+    if not all(part.sends for part in handler.parts):
+        parts = [part if part.sends else _wrapped(part, group, _Undeclared()) for part in handler.parts]
+        handler = combine(parts)
+    return _wrapped(handler, group, outgoing)
+
+
+def _wrapped(handler: Handler, group: str, outgoing: Outgoing | None) -> Handler:
     wrapped = copy.copy(handler)
     wrapped.plain = _Sending(handler.plain, group, None, batch=handler.batch).wrapped()
     wrapped.function = _Sending(handler.function, group, outgoing, batch=handler.batch).wrapped()
@@ -113,13 +134,19 @@ class _Sending:
         return lambda message: self._one(message, function(message))
 
     def _one(self, message: Message, result: object) -> object:
-        if isinstance(result, Iterator):
-            return self._rows_of(message, cast("Iterator[object]", result))
-        rest, sends = parted(result)
+        rest, sends = self._taken(message, result)
         self._send(message, sends)
         return rest
 
-    def _rows_of(self, message: Message, rows: Iterator[object]) -> Iterator[object]:
+    def _taken(self, message: Message, result: object) -> tuple[object, list[Send]]:
+        """As `parted`; a generator sends its own at its end."""
+        rows = result.rows if isinstance(result, Commit) else result
+        if holds_rows(rows) and not isinstance(rows, Collection):
+            lazy = self._rows_of(message, rows)
+            return (Commit(lazy) if isinstance(result, Commit) else lazy), []
+        return parted(result)
+
+    def _rows_of(self, message: Message, rows: Iterable[object]) -> Iterator[object]:
         """The rows of a generator, each when it is asked for; what it sends is sent when it has ended."""
         sends: list[Send] = []
         for row in rows:
@@ -130,27 +157,46 @@ class _Sending:
         self._send(message, sends)
 
     def _each(self, messages: Sequence[Message], result: object) -> list[object]:
-        found: list[object] = []
-        for message, own in zip(messages, batch_results(list(messages), result), strict=True):
+        found, ready = self._gathered(messages, result, self._taken)
+        if ready and self._outgoing is not None:
             try:
-                found.append(self._one(message, own))
-            except RocketcrewError as error:
-                found.append(error)
+                self._outgoing.send([each for _, each in ready])
+            except SoftTimeLimitExceeded:
+                raise  # the limit is that of the whole call
+            except Exception as error:  # noqa: BLE001  those fail whose own was not sent
+                _put_errors(found, ready, error)
         return found
 
+    def _gathered(
+        self, messages: Sequence[Message], result: object, take: Callable[[Message, object], tuple[object, list[Send]]]
+    ) -> tuple[list[object], list[tuple[int, OutgoingMessage]]]:
+        """A result per message; and what is to be sent for all of them, each with the place of its message."""
+        found: list[object] = []
+        ready: list[tuple[int, OutgoingMessage]] = []
+        for message, own in zip(messages, batch_results(list(messages), result), strict=True):
+            try:
+                rest, sends = take(message, own)
+                ready += [(len(found), each) for each in self._ready(message, sends)]
+            except SoftTimeLimitExceeded:
+                raise
+            except Exception as error:  # noqa: BLE001  it is the handler's, and its own message's failure
+                rest = error
+            found.append(rest)
+        return found, ready
+
     async def _one_awaited(self, message: Message, result: object) -> object:
-        rest, sends = parted(list(cast("Iterator[object]", result)) if isinstance(result, Iterator) else result)
+        rest, sends = parted(result)
         if sends and self._outgoing is not None:
             await self._outgoing.send_awaited(self._ready(message, sends))
         return rest
 
     async def _batch_awaited(self, messages: Sequence[Message], result: object) -> list[object]:
-        found: list[object] = []
-        for message, own in zip(messages, batch_results(list(messages), result), strict=True):
+        found, ready = self._gathered(messages, result, lambda _, own: parted(own))
+        if ready and self._outgoing is not None:
             try:
-                found.append(await self._one_awaited(message, own))
-            except RocketcrewError as error:
-                found.append(error)
+                await self._outgoing.send_awaited([each for _, each in ready])
+            except Exception as error:  # noqa: BLE001  as above
+                _put_errors(found, ready, error)
         return found
 
     def _send(self, message: Message, sends: Sequence[Send]) -> None:
@@ -164,30 +210,68 @@ class _Sending:
         ]
 
 
+def _put_errors(found: list[object], ready: Sequence[tuple[int, OutgoingMessage]], error: Exception) -> None:
+    """The messages fail whose own was not sent."""
+    each = (isinstance(error, SendError) and error.each) or [error] * len(ready)
+    for (place, _), why in zip(ready, each, strict=True):
+        if why is not None:
+            found[place] = why
+
+
+class _Undeclared:
+    """For a handler without `sends=True` beside others with it: what it would send fails its message."""
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+        raise RowError(UNDECLARED)
+
+    async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
+        raise RowError(UNDECLARED)
+
+
 def with_unique_key(message: OutgoingMessage, key: str) -> OutgoingMessage:
     """The same message under this key."""
     return replace(message, system_properties={**message.system_properties, PROPERTY_UNIQ_KEY: key})
 
 
 def parted(result: object) -> tuple[object, list[Send]]:
-    """A result without what is to be sent, None where nothing else is in it; and that."""
-    whole = result  # its type stays `object`
+    """A result without what is to be sent, None where nothing else is in it; and that. Raises RowError."""
     if isinstance(result, Send):
         return None, [result]
     if isinstance(result, Commit):
         rows, sends = parted(result.rows)
-        return (Commit(rows), sends) if sends else (result, [])
-    if isinstance(result, list | tuple):
-        given = cast("Sequence[object]", result)
+        return (result if rows is result.rows else Commit(rows)), sends
+    if holds_rows(result):
+        given = result if isinstance(result, Collection) else list(result)
         sends = [each for each in given if isinstance(each, Send)]
         if sends:
+            if isinstance(given, AbstractSet):
+                raise RowError(UNORDERED)
             return [each for each in given if not isinstance(each, Send)] or None, sends
-    return whole, []
+        return given, []
+    return result, []
 
 
-def run_out(result: object) -> None:
-    """A result whose rows nobody wants: a generator runs to its end, as what the handler does is in it. Raises RowError for a
-    Send: it would be lost."""
-    for each in cast("Iterable[object]", result) if isinstance(result, list | tuple | Iterator) else (result,):
-        if isinstance(each, Send):
-            raise RowError(UNDECLARED)
+def holds_rows(result: Any) -> TypeGuard[Iterable[object]]:
+    """Whether it is an iterable of rows; neither a row itself, nor text, an Arrow batch or another array of values."""
+    if not isinstance(result, Iterable) or isinstance(result, (str, bytes, bytearray, memoryview, Mapping)):
+        return False
+    known: Any = result  # pyright: ignore[reportUnknownVariableType]
+    return not (dataclasses.is_dataclass(known) or hasattr(known, "__array__") or inspect.isawaitable(known))
+
+
+def run_out(result: object, depth: int = 0) -> None:
+    """A result whose rows nobody wants: what is iterated runs to its end, as what the handler does is in it. Raises RowError
+    for what would be lost: a Send at any depth, a coroutine, an async generator."""
+    if result.__class__ in IMMUTABLE:
+        return
+    check_ran(result)
+    if isinstance(result, Send):
+        raise RowError(UNDECLARED if depth < 2 else NESTED)
+    if isinstance(result, Commit):
+        run_out(result.rows, depth)
+    elif isinstance(result, Mapping):
+        for value in cast("Mapping[object, object]", result).values():
+            run_out(value, 2)
+    elif holds_rows(result) and not (isinstance(result, list | tuple) and IMMUTABLE.issuperset(map(type, result))):
+        for each in result:
+            run_out(each, depth + 1)

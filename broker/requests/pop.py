@@ -1,11 +1,11 @@
 """POP_MESSAGE 200050, NOTIFICATION 200054 and POLLING_INFO 200055
 (BR/processor/{PopMessageProcessor,NotificationProcessor,PollingInfoProcessor}.java).
 
-A pop takes messages from the queues of a topic, the one after the last pop's first, and from the group's retry topic: that
-one first in every fifth pop, else last. What it takes is in flight from then on (pop_table.py). A retried message is
-given out under the topic that was asked for, its check point in its properties; that of the others the client puts
-together from the answer's header. A pop that finds nothing is held, and executed again when something arrives, in the end at
-its deadline.
+A pop takes messages from the queues of a topic, any of them first, and from the group's retry topic: that one first in one of
+five pops, else last. Which, is drawn: a counter that topics and groups share would always serve the same queues of clients
+that take turns. What it takes is in flight from then on (pop_table.py). A retried message is given out under the topic that
+was asked for, its check point in its properties; that of the others the client puts together from the answer's header. A pop
+that finds nothing is held, and executed again when something arrives; at its deadline it is answered that there is nothing.
 
 Only what keeps no order is popped: a pop that asks for order is refused (remoting clients pop without, in Java too).
 """
@@ -19,7 +19,7 @@ from ...remoting.admin_bodies import TopicConfig
 from ...remoting.check_points import NORMAL, RETRY_V1, CheckPoint
 from ...remoting.codes import FORBIDDEN_GROUP, FORBIDDEN_TOPIC, RequestCode, ResponseCode
 from ...remoting.command import Command
-from ...remoting.errors import UsageError
+from ...remoting.errors import ProtocolError, UsageError
 from ...remoting.pop_headers import (
     INIT_MIN,
     NotificationRequest,
@@ -40,11 +40,14 @@ from ..pops import pop_retry_topic
 from ..refusal import FAQ, Refused
 from ..state import BrokerState, Call
 from ..storage import StorageError
-from ..topic_table import readable
+from ..topic_table import illegal_topic, readable
 from ..wanted import EVERYTHING, Wanted, by_expression
 
 CODES = (RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO)
 POP_MAX = 32  # messages of one pop
+POP_BYTES_MAX = (
+    8 << 20
+)  # of one pop's messages, unless its first queue alone has more; an answer of above 16 MiB cannot be sent
 RETRY_FIRST_EVERY = 5  # popFromRetryProbability = 20 %
 
 
@@ -116,7 +119,36 @@ def check(state: BrokerState, request: PopRequest | NotificationRequest) -> Topi
         raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_GROUP)})
     if not state.offsets.has_room(request.topic, request.consumer_group):
         raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
+    check_retry_topic(state, pop_retry_topic(request.topic, request.consumer_group))
     return topic
+
+
+def check_retry_topic(state: BrokerState, retry_topic: str) -> None:
+    """What is popped must have a place where it is shown again. Raises Refused."""
+    if retry_topic in state.topics:
+        return
+    wrong = illegal_topic(retry_topic)
+    if wrong is not None:
+        remark = f"{wrong} It is the retry topic {retry_topic}: pop with a shorter topic or group, or pull"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    if len(state.topics) >= state.config.topics_max:
+        remark = f"this broker has {state.config.topics_max} topics already, {retry_topic} cannot be made: remove some"
+        raise Refused(ResponseCode.SYSTEM_BUSY, remark)
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one pop took so far."""
+
+    changes: list[bytes] = field(default_factory=list[bytes])
+    starts: list[str] = field(default_factory=list[str])
+    offsets: list[str] = field(default_factory=list[str])
+    bodies: list[bytes] = field(default_factory=list[bytes])
+    count: int = 0
+    length_bytes: int = 0
+    rest: int = 0
+    passed_over: bool = False
+    is_full: bool = False
 
 
 def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
@@ -130,7 +162,7 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
         full = len(state.pops.table) >= state.config.pops_in_flight_max
     else:
         taken, goes_on, full = Taken(), False, False
-        found = any(has_message(state, key) for key, _ in keys_of(state, held, topic))
+        found = any(has_message(state, key) for key, _ in keys_of(state, held, topic, 0, retries_first=False))
     if not found and not full and now_ms < held.deadline_ms:
         full = waiting.is_full
         if not full:
@@ -139,6 +171,12 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
         waiting.wake(held.topic, held.group, held.queue_id)
     if not found and not full and now_ms < held.deadline_ms:
         return None
+    return answer(held, request, taken, now_ms, found=found, full=full)
+
+
+def answer(
+    held: HeldPop, request: PopRequest | NotificationRequest, taken: Taken, now_ms: int, *, found: bool, full: bool
+) -> Command:
     if not isinstance(request, PopRequest):
         return held.command.response(ResponseCode.SUCCESS, NotificationResponse(found, full).to_fields())
     code, status = ResponseCode.SUCCESS, GetStatus.FOUND
@@ -149,34 +187,22 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
     return held.command.response(code, header.to_fields(), b"".join(taken.bodies), status.value)
 
 
-def keys_of(state: BrokerState, held: HeldPop, topic: TopicConfig) -> Iterator[tuple[Key, str]]:
-    """The queues in the order of this turn, each with its retry mark."""
-    turn = state.pops.turns
-    retry = state.topics.get(held.retry_topic)
+def keys_of(
+    state: BrokerState, held: HeldPop, topic: TopicConfig, first: int, *, retries_first: bool
+) -> Iterator[tuple[Key, str]]:
+    """The queues that are asked for, from the queue `first` on, and those of the retry topic, each with its retry mark."""
+    retry = state.topics.get(held.retry_topic) if held.retry_topic != held.topic else None
     retries = [
         (Key(held.retry_topic, held.group, queue), RETRY_V1) for queue in range(retry.read_queue_nums if retry else 0)
     ]
-    if turn % RETRY_FIRST_EVERY == 0:
+    if retries_first:
         yield from retries
     queues = topic.read_queue_nums
     for at in range(queues) if held.queue_id == ANY_QUEUE else (held.queue_id,):
-        queue_id = (turn + at) % queues if held.queue_id == ANY_QUEUE else at
+        queue_id = (first + at) % queues if held.queue_id == ANY_QUEUE else at
         yield Key(held.topic, held.group, queue_id), NORMAL
-    if turn % RETRY_FIRST_EVERY:
+    if not retries_first:
         yield from retries
-
-
-@dataclass(slots=True)
-class Taken:
-    """What one pop took so far."""
-
-    changes: list[bytes] = field(default_factory=list[bytes])
-    starts: list[str] = field(default_factory=list[str])
-    offsets: list[str] = field(default_factory=list[str])
-    bodies: list[bytes] = field(default_factory=list[bytes])
-    count: int = 0
-    rest: int = 0
-    passed_over: bool = False
 
 
 def pop(state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConfig, now_ms: int) -> Taken:
@@ -184,8 +210,8 @@ def pop(state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConf
     taken = Taken()
     if held.channel in state.full or len(state.pops.table) >= state.config.pops_in_flight_max:
         return taken
-    state.pops.turns += 1
-    for key, mark in keys_of(state, held, topic):
+    first, fifth = divmod(state.random.randrange(max(topic.read_queue_nums, 1) * RETRY_FIRST_EVERY), RETRY_FIRST_EVERY)
+    for key, mark in keys_of(state, held, topic, first, retries_first=fifth == 0):
         try:
             take(state, request, key, mark, held.wanted, now_ms, taken)
         except QueueRebuilding:
@@ -198,12 +224,17 @@ def pop(state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConf
 def take(
     state: BrokerState, request: PopRequest, key: Key, mark: str, wanted: Wanted, now_ms: int, taken: Taken
 ) -> None:
-    """Take from one queue what there is room for. Raises QueueRebuilding, and then nothing was taken."""
+    """Take from one queue what there is room for: all that one read gives, or nothing.
+
+    Raises QueueRebuilding, and then nothing was taken.
+    """
     store = state.store
     start, change = start_of(state, key, request.init_mode)
     changes = [] if change is None else [change]
+    known = state.pops.table.next_offset(key) if change is None else start
+    assert known is not None  # else there is a change
     room = max(request.max_msg_nums, 1) - taken.count
-    if room <= 0:
+    if room <= 0 or taken.is_full:
         taken.rest += max(store.max_offset(key.topic, key.queue_id) - start, 0)
         return
     fetched = store.get(key.topic, key.queue_id, start, room, wanted)
@@ -211,21 +242,35 @@ def take(
         # It was below what is kept, or above the end; then what is in flight is above it too, or popped once more.
         if fetched.next_offset < start:
             floor = state.pops.table.floor(key)
-            start = fetched.next_offset if floor is None else min(fetched.next_offset, floor)
+            known = start = fetched.next_offset if floor is None else min(fetched.next_offset, floor)
             changes.append(begun(key, start))
         else:
             start = fetched.next_offset
-            changes.append(popped(key, start, now_ms, 0, ()))
+            changes.append(popped(key, known, start, now_ms, 0, ()))
+            known = start
         fetched = store.get(key.topic, key.queue_id, start, room, wanted)
+    if taken.count and taken.length_bytes + len(fetched.body) > POP_BYTES_MAX:
+        taken.is_full = True
+        taken.rest += max(fetched.max_offset - start, 0)
+        taken.changes += changes
+        return
     if fetched.status is GetStatus.FOUND:
-        offsets = walk(fetched.body)[1]
-        changes.append(popped(key, fetched.next_offset, now_ms, invisible_ms(state, request.invisible_time), offsets))
-        taken.starts.append(f"{mark} {key.queue_id} {start}")
-        taken.offsets.append(f"{mark} {key.queue_id} {','.join(map(str, offsets))}")
-        taken.bodies.append(fetched.body if mark == NORMAL else under_topic(state, request, start, fetched, now_ms))
-        taken.count += len(offsets)
+        offsets, body = walk(fetched.body)[1], fetched.body
+        changes.append(
+            popped(key, known, fetched.next_offset, now_ms, invisible_ms(state, request.invisible_time), offsets)
+        )
+        if mark != NORMAL:
+            offsets, body = under_topic(state, request, start, fetched, now_ms)
+        if offsets:
+            taken.starts.append(f"{mark} {key.queue_id} {start}")
+            taken.offsets.append(f"{mark} {key.queue_id} {','.join(map(str, offsets))}")
+            taken.bodies.append(body)
+            taken.count += len(offsets)
+            taken.length_bytes += len(body)
+        else:
+            taken.passed_over = True
     elif fetched.status is GetStatus.NO_MATCHED_MESSAGE:
-        changes.append(popped(key, fetched.next_offset, now_ms, 0, ()))
+        changes.append(popped(key, known, fetched.next_offset, now_ms, 0, ()))
         taken.passed_over = True
     taken.changes += changes
     taken.rest += max(fetched.max_offset - fetched.next_offset, 0)
@@ -256,8 +301,15 @@ def invisible_ms(state: BrokerState, asked_ms: int) -> int:
     return min(max(asked_ms, 0), state.config.retention_ms)
 
 
-def under_topic(state: BrokerState, request: PopRequest, start: int, fetched: Fetched, now_ms: int) -> bytes:
-    """Retried messages as they are given out: under the topic asked for, each with its check point."""
+def under_topic(
+    state: BrokerState, request: PopRequest, start: int, fetched: Fetched, now_ms: int
+) -> tuple[list[int], bytes]:
+    """Retried messages as they are given out, and their queue offsets: under the topic asked for, each with its check point.
+
+    One whose properties have no room for it, or are no UTF-8, is left out. It is in flight: when its time is over it is a
+    dead letter, or is tried again.
+    """
+    offsets: list[int] = []
     records: list[bytes] = []
     for message in decode_messages(fetched.body):
         check_point = CheckPoint(
@@ -270,10 +322,13 @@ def under_topic(state: BrokerState, request: PopRequest, start: int, fetched: Fe
             message.queue_id,
             message.queue_offset,
         )
-        properties = {**message.properties, PROPERTY_POP_CK: check_point.encode()}
-        raw = encode_properties(properties).encode()
-        records.append(encode_message(replace(message, topic=request.topic, raw_properties=raw, magic=0)))
-    return b"".join(records)
+        try:
+            raw = encode_properties({**message.properties, PROPERTY_POP_CK: check_point.encode()}).encode()
+            records.append(encode_message(replace(message, topic=request.topic, raw_properties=raw, magic=0)))
+        except (UsageError, ProtocolError):
+            continue
+        offsets.append(message.queue_offset)
+    return offsets, b"".join(records)
 
 
 def has_message(state: BrokerState, key: Key) -> bool:
@@ -296,6 +351,18 @@ def repeat(state: BrokerState, held: Iterable[HeldPop], now_ms: int) -> list[Rep
         if response is not None:
             replies.append(Reply(each.channel, response))
     return replies
+
+
+def time_out(held: Iterable[HeldPop], now_ms: int) -> list[Reply]:
+    """Answer requests whose deadline has passed that there is nothing.
+
+    Nobody looks once more: what arrives wakes, the client asks again at once, and of many that are due at the same time
+    each would look into all queues.
+    """
+    return [
+        Reply(each.channel, answer(each, request_of(each.command), Taken(), now_ms, found=False, full=False))
+        for each in held
+    ]
 
 
 def execute_again(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:

@@ -8,7 +8,6 @@ genuine broker. The message was shown again then, or is done.
 from __future__ import annotations
 
 import base64
-import binascii
 
 from ...remoting.check_points import CheckPoint, real_topic
 from ...remoting.codes import RequestCode, ResponseCode
@@ -27,6 +26,7 @@ from ..state import BrokerState, Call
 from .pop import invisible_ms
 
 CODES = (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+BITS_MAX_CHARS = 1 << 16  # of a whole batch, half a million looks; those of one pop are some four characters
 
 
 def handle(state: BrokerState, call: Call) -> Command:
@@ -83,6 +83,10 @@ def ack_batch(state: BrokerState, call: Call) -> Command:
     acks = BatchAckBody.decode(call.command.body).acks if call.command.body else ()
     if not acks:
         raise Refused(ResponseCode.NO_MESSAGE, "a batch without acknowledgements")
+    bits_chars = sum(len(each.bits) for each in acks)
+    if bits_chars > BITS_MAX_CHARS:
+        remark = f"the bits of a batch are {bits_chars} characters; they are at most {BITS_MAX_CHARS}"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     for each in acks:
         topic = real_topic(each.topic, each.consumer_group, each.retry_mark)
         end(state, Key(topic, each.consumer_group, each.queue_id), each.pop_time, offsets_of(each))
@@ -93,7 +97,7 @@ def offsets_of(batch: BatchAck) -> list[int]:
     """The queue offsets of a batch. Raises ProtocolError."""
     try:
         bits = base64.b64decode(batch.bits, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise ProtocolError(f"bits are no base64: {error}", "BatchAck") from None
     return [batch.start_offset + 8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1]
 

@@ -36,6 +36,7 @@ def handle(state: BrokerState, call: Call) -> Command:
                 state.pops.write([begun(key, offset)])
             state.offsets.reset(request.topic, request.group, queue_id, offset)
             table[MessageQueue(request.topic, state.config.name, queue_id)] = offset
+    state.save_offsets(sync=True)  # else a kill within the second takes back what was answered
     return call.command.response(ResponseCode.SUCCESS, body=ResetOffsetBody(table).encode())
 
 

@@ -6,6 +6,7 @@ from ...remoting.admin_bodies import TopicConfig
 from ...remoting.admin_headers import CreateTopic, TopicName
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
+from ..pops import pop_retry_topic
 from ..refusal import Refused
 from ..state import BrokerState, Call
 from ..topic_table import illegal_topic
@@ -79,9 +80,12 @@ def delete(state: BrokerState, call: Call) -> Command:
     name = TopicName.from_fields(call.command.fields).topic
     if state.topics.is_system(name):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
-    state.pops.forget(topic=name)  # first: a topic of that name that is made again has other messages at its offsets
-    if state.topics.remove(call.now_ms, name):
-        state.topics_changed(call.now_ms, name)
-        state.store.remove_topic(name)
-        state.offsets.forget_topic(name)
+    groups = {*state.offsets.groups_of(name), *(key.group for key in state.pops.table.keys_of(name, ""))}
+    shown_again = {pop_retry_topic(name, group) for group in groups} - {name}
+    for topic in (*sorted(shown_again), name):  # the topic last: its groups say what is to go with it
+        state.pops.forget(topic=topic)  # first: one of that name that is made again has other messages at its offsets
+        if state.topics.remove(call.now_ms, topic):
+            state.topics_changed(call.now_ms, topic)
+            state.store.remove_topic(topic)
+            state.offsets.forget_topic(topic)
     return call.command.response(ResponseCode.SUCCESS)

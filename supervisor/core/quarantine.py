@@ -118,9 +118,9 @@ class Quarantine:
         """The id by which the message is known through its retries; its bytes are ours as long as it is unfinished."""
         try:
             message = decode_message(bytes(self.s.view[chunk.positions[index] : chunk.positions[index + 1]]))
+            return message.properties.get(PROPERTY_ORIGIN_MESSAGE_ID) or message.offset_message_id
         except ProtocolError:
             return ""
-        return message.properties.get(PROPERTY_ORIGIN_MESSAGE_ID) or message.offset_message_id
 
     # --- admitting ----------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from ...remoting.errors import RocketcrewError
 from ...remoting.names import INNER_PRODUCER_GROUP
 from ...remoting.namespaces import wrap
 from ...remoting.queues import MessageQueue
-from ...remoting.stored import StoredMessage, decode_message
+from ...remoting.stored import StoredMessage
 from ...remoting.subscription import FilterExpression
 from ...remoting.traces import TraceRecord
 from ...workers.failures import Mode
@@ -56,7 +56,7 @@ from .recreated import LastBodies, deleted_queues
 from .requests import Asked, Requests
 from .route_keeper import RouteKeeper
 from .running_info import Clocks, offsets_of, running_info
-from .send_back import SendBacks
+from .send_back import SendBacks, decoded
 from .stale_locks import StaleLocks
 
 log = structlog.get_logger("rocketcrew.member")
@@ -344,17 +344,11 @@ class GroupMember:
             self._acted()
             return
         record = bytes(self._view[action.start : action.end])
-        message: StoredMessage | None = None
-        try:
-            message = decode_message(record)
-        except RocketcrewError as error:
-            # Damaged on the way: the broker finds its own copy by the offset that can still be read.
-            log.error("failed_message_not_decodable", queue=tuple(action.mq), error=str(error))
-        self._run(self._send_back_task(action, record, message), action)
+        self._run(self._send_back_task(action, record, decoded(record, action.mq)), action)
 
     async def _send_back_task(self, action: act.SendBack, record: bytes, message: StoredMessage | None) -> None:
         if action.check is not None:
-            accepted = await self._pops.later(action, message)
+            accepted = await self._pops.later(action, record, message)
         else:
             accepted = await self._send_backs.send(action, record, message)
         self._core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, accepted), self._loop.time())

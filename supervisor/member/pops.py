@@ -33,7 +33,7 @@ from ...remoting.pop_headers import (
     PopResponse,
 )
 from ...remoting.queues import MessageQueue
-from ...remoting.stored import StoredMessage
+from ...remoting.stored import StoredMessage, reconsume_times_of
 from ...workers.failures import pop_delay_ms
 from ..core import events as ev
 from ..core.actions import Ack, Pop, Renew, SendBack
@@ -131,25 +131,32 @@ class Pops:
         check = await self._change(action.check, action.mq, self._settings.pop_invisible_time_ms)
         self._core.handle(ev.Renewed(action.handle, action.offset, check), self._now())
 
-    async def later(self, action: SendBack, message: StoredMessage | None) -> bool:
+    async def later(self, action: SendBack, record: bytes, message: StoredMessage | None) -> bool:
         """A failed message: shown again after its delay, or a dead letter. False: no broker took what must be a dead letter
         now (after crashes, at its limit, or because the handler says so); it stays with us, is renewed and tried again.
+        `message` None = `record` cannot be decoded: its broker makes the dead letter, of its own copy.
 
         Java acknowledges a message at its limit after a while, and nobody sees it again; here it is a dead letter.
         """
         check = action.check
         if check is None:
             return True
-        if message is not None and action.last:
-            try:
-                await self._send_backs.to_dead_letters(self._send_backs.dead_letter_facts(action) or {}, message)
-            except RocketcrewError as error:
-                log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error))
+        if action.last:
+            if not await self._to_dead_letters(action, record, message):
                 return False
             await self._ack(check, action.mq)
             return True
-        times = message.reconsume_times if message is not None else 0
-        await self._change(check, action.mq, pop_delay_ms(action.delay_level, times))
+        await self._change(check, action.mq, pop_delay_ms(action.delay_level, reconsume_times_of(record, 0)))
+        return True
+
+    async def _to_dead_letters(self, action: SendBack, record: bytes, message: StoredMessage | None) -> bool:
+        if message is None:
+            return await self._send_backs.send(action, record, None)
+        try:
+            await self._send_backs.to_dead_letters(self._send_backs.dead_letter_facts(action) or {}, message)
+        except RocketcrewError as error:
+            log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error))
+            return False
         return True
 
     async def _change(self, check: CheckPoint, mq: MessageQueue, invisible_ms: int) -> CheckPoint | None:

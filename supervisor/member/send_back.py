@@ -25,7 +25,8 @@ from ...remoting.errors import RocketcrewError, UnreachableError
 from ...remoting.headers import SendBack, SendRequestV2
 from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
 from ...remoting.properties import encode_properties
-from ...remoting.stored import StoredMessage
+from ...remoting.queues import MessageQueue
+from ...remoting.stored import StoredMessage, decode_message
 from ...workers.failures import DEAD_LETTER_LEVEL, Mode, reconsume_limit, resend_level
 from ..core.actions import SendBack as SendBackAction
 
@@ -180,6 +181,18 @@ class SendBacks:
         )
         code = RequestCode.SEND_MESSAGE_V2
         await ask(self._cluster.remoting, address, code, header, body=message.body, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+
+def decoded(record: bytes, mq: MessageQueue) -> StoredMessage | None:
+    """The message in the record, its properties decoded too; None when it was damaged on the way, or its properties are no
+    UTF-8: the broker finds its own copy by the offset that can still be read."""
+    try:
+        message = decode_message(record)
+        _ = message.properties
+    except RocketcrewError as error:
+        log.error("failed_message_not_decodable", queue=tuple(mq), error=str(error))
+        return None
+    return message
 
 
 def crash_properties(facts: Mapping[str, str], others_bytes: int) -> dict[str, str]:

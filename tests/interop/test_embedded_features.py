@@ -127,13 +127,13 @@ def test_java_pops_through_a_kill_of_the_broker(broker: Broker, tmp_path: Path, 
         send_numbers(broker, TOPIC, numbers[10:])
         java.wait_for(lambda: set(done()) == set(numbers), "consume all", 2 * WAIT_S)
         assert done() == {number: 2 * (number % 50 == 7) for number in numbers}
-        assert pop_lines(broker, "p"), "pulled"
+        assert pop_lines(broker, "t"), "pulled"
     finally:
         java.stop()
 
 
 def pop_lines(broker: Broker, kind: str) -> int:
-    """How often the broker has noted something of POP since its start: "p" that it popped, "a" an acknowledgement."""
+    """How often the broker has noted something of POP since its start: "t" that it popped, "a" an acknowledgement."""
     files = (broker.folder / "broker" / "config" / "pops.journal").glob("*")
     return sum(file.read_bytes().count(f"{kind} {TOPIC}@{GROUP}@".encode()) for file in files)
 

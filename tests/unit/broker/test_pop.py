@@ -349,6 +349,17 @@ def test_who_pulled_before_goes_on_where_it_was_and_lag_is_what_is_not_done(brok
     assert state.offsets.query("T", "g", 0) == 5
 
 
+def test_what_pulls_committed_is_not_set_back_unless_there_is_no_such_offset(broker):
+    send(broker, 6, queues=1)
+    state = broker.core.state
+    popped = pop(broker, most=3)
+    for committed, kept in ((5, 5), (100, 2)):
+        state.offsets.commit("T", "g", 0, committed)
+        ack(broker, popped.pop(0))
+        broker.later(1_000)
+        assert state.offsets.query("T", "g", 0) == kept
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_reset_begins_anew_there(broker, killed):
     send(broker, 6, queues=1)
@@ -361,6 +372,16 @@ def test_a_reset_begins_anew_there(broker, killed):
     assert in_flight(broker) == 4
 
 
+def test_a_reset_that_was_answered_holds_over_a_kill(broker):
+    send(broker, 6, queues=1)
+    for each in pop(broker):
+        ack(broker, each)
+    broker.later(1_000)
+    reset(broker)
+    broker.crash()
+    assert len(pop(broker)) == 6
+
+
 def test_a_topic_that_is_made_again_begins_anew(broker):
     send(broker, 6, queues=1)
     pop(broker)
@@ -370,6 +391,54 @@ def test_a_topic_that_is_made_again_begins_anew(broker):
     send(broker, 2, queues=1)
     assert bodies(pop(broker)) == [b"0", b"1"]
     broker.later(INVISIBLE_MS)
+
+
+def test_what_a_deleted_topic_was_to_show_again_goes_with_it(broker):
+    send(broker, 3, queues=1)
+    pop(broker)
+    broker.later(INVISIBLE_MS)
+    assert SHOWN_AGAIN in broker.core.state.topics
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T"))
+    assert SHOWN_AGAIN not in broker.core.state.topics
+    broker.send("T", b"new")
+    assert bodies(pop(broker)) == [b"new"]
+
+
+class UnflushedStorage(MemoryStorage):
+    """Its disk has nothing until `is_flushed`."""
+
+    has_disk = True
+    is_flushed = False
+
+    def is_synced(self, ticket):
+        return self.is_flushed
+
+
+def delete(broker):
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T"))
+    broker.send("T", b"new")
+
+
+def reset(broker):
+    header = ResetOffset("T", "g", -1, is_force=True, queue_id=0, offset=0)
+    assert broker.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header).code == 0
+
+
+@pytest.mark.parametrize("begin_anew", [delete, reset])
+def test_what_is_popped_anew_is_not_taken_for_what_was_stored_again_before(make, begin_anew):
+    broker = make(UnflushedStorage(), flush="async")
+    send(broker, 1)
+    pop(broker)
+    broker.later(INVISIBLE_MS)
+    begin_anew(broker)
+    assert len(pop(broker, queue_id=0, most=1)) == 1
+    flying = in_flight(broker)
+    assert flying
+    broker.storage.is_flushed = True
+    for _ in range(2):
+        broker.core.begin_flush()
+        broker.later(1_000)
+    assert in_flight(broker) == flying
 
 
 def test_over_a_kill_what_is_done_is_done_and_times_go_on(broker):
@@ -391,7 +460,7 @@ def test_over_a_kill_what_is_done_is_done_and_times_go_on(broker):
 def test_a_message_that_is_gone_is_not_shown_again(broker):
     send(broker, 1)
     pop(broker)
-    broker.core.state.pops.write([b"p T@g@1 3 1 1 2"])
+    broker.core.state.pops.write([b"t T@g@1 0 3 1 1 2"])
     broker.later(1_000)
     assert in_flight(broker) == 1
     assert [event for event, _ in broker.core.state.store.events] == ["store.popped_message_gone"]
@@ -403,7 +472,7 @@ def test_above_the_end_of_a_log_that_a_crash_of_the_machine_cut_nothing_is_passe
     for each in popped[:3]:
         ack(broker, each)
     state = broker.core.state
-    state.pops.write([b"p T@g@0 9 1 100000 6 7 8"])
+    state.pops.write([b"t T@g@0 6 9 1 100000 6 7 8"])
     broker.crash()
     send(broker, 4, queues=1)
     assert bodies(pop(broker)) == [b"3", b"4", b"5", b"0", b"1", b"2", b"3"]
@@ -429,6 +498,100 @@ def test_the_journal_begins_anew_when_the_table_has_all_of_it(broker):
     table = state.pops.table.dump()
     broker.crash()
     assert broker.core.state.pops.table.dump() == table
+
+
+class LateTables(MemoryStorage):
+    """The disk has a table at the third look."""
+
+    looks = 0
+
+    def is_saved(self, *tables):
+        self.looks += tables == (POPS_TABLE,)
+        return self.looks % 3 == 0
+
+
+def test_the_journal_stays_short_where_something_is_popped_before_the_disk_has_the_table(make):
+    broker = make(LateTables())
+    broker.core.state.pops.journal.whole_after_min = 40
+    journal = broker.storage.open(POPS_JOURNAL, 1, buffered=False)
+    for _ in range(60):
+        send(broker, 4)
+        for each in pop(broker):
+            ack(broker, each)
+        broker.later(1_000)
+    lines = journal.read(journal.start, journal.end - journal.start).count(b"\n")
+    assert lines < 100
+    table = broker.core.state.pops.table.dump()
+    broker.crash()
+    assert "store.pops_journal_damaged" not in [event for event, _ in broker.core.state.events]
+    assert broker.core.state.pops.table.dump() == table
+
+
+# Damage
+
+
+def seen_later(broker):
+    """What is shown in the next minute, and then done."""
+    seen = set()
+    for _ in range(60):
+        broker.later(1_000)
+        while popped := pop(broker):
+            seen |= set(bodies(popped))
+            for each in popped:
+                ack(broker, each)
+    return seen
+
+
+@pytest.mark.parametrize("damaged", range(9))
+def test_a_journal_without_one_of_its_lines_loses_no_message(broker, damaged):
+    """Its copy is kept; what the line had, and what was popped after it, is shown again."""
+    send(broker, 40, queues=1)
+    held = pop(broker, 10)
+    for _ in range(2):
+        for each in pop(broker, 10)[::2]:
+            ack(broker, each)
+    broker.later(1_000)
+    file = broker.storage.open(POPS_JOURNAL, 1, buffered=False)
+    lines = file.read(file.start, file.end - file.start).split(b"\n")
+    at = file.start + sum(len(line) + 1 for line in lines[:damaged])
+    file.overwrite(at, bytes(len(lines[damaged])))
+    before = file.read(file.start, file.end - file.start)
+    broker.crash()
+    (name,) = broker.storage.aside()
+    assert name == f"{POPS_JOURNAL}/0-{len(before)}"
+    assert set(bodies(held)) <= seen_later(broker)
+    assert broker.core.state.offsets.query("T", "g", 0) == 40
+
+
+def test_a_page_of_the_journal_that_is_gone_loses_no_message(broker):
+    send(broker, 600, queues=1)
+    while pop(broker, 4):
+        pass
+    file = broker.storage.open(POPS_JOURNAL, 1, buffered=False)
+    assert file.end - file.start > 2 * 4_096
+    file.overwrite(file.start + 4_096, bytes(4_096))
+    broker.crash()
+    assert len(seen_later(broker)) == 600
+
+
+def test_with_the_generation_before_of_the_table_no_message_is_lost(broker):
+    broker.core.state.pops.journal.whole_after_min = 10
+    send(broker, 60, queues=1)
+    for each in pop(broker, 20):
+        ack(broker, each)
+    broker.later(1_000)
+    held = pop(broker, 20)
+    for _ in range(2):
+        broker.later(1_000)
+    held += pop(broker, 5)
+    table = broker.storage.load(POPS_TABLE)
+    previous = broker.storage.load_previous(POPS_TABLE)
+    assert previous
+    broker.storage.replace(POPS_TABLE, previous)
+    broker.storage.replace(POPS_TABLE, table[:-5])
+    broker.crash()
+    assert "store.previous_table_used" in [event for event, _ in broker.core.state.events]
+    assert set(bodies(held)) <= seen_later(broker)
 
 
 # Kills at any moment

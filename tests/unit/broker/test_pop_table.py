@@ -20,7 +20,7 @@ def applied(*texts):
 
 
 def test_only_the_newest_pop_time_counts():
-    table = applied(popped(KEY, 3, 100, 50, [0, 1, 2]), changed(KEY, 1, 100, 130, 90))
+    table = applied(popped(KEY, 0, 3, 100, 50, [0, 1, 2]), changed(KEY, 1, 100, 130, 90))
     table.apply(acknowledged(KEY, 100, [0, 1, 7]))
     assert (len(table), table.floor(KEY), table.next_offset(KEY)) == (2, 1, 3)
     table.apply(changed(KEY, 1, 100, 999, 999))
@@ -30,7 +30,7 @@ def test_only_the_newest_pop_time_counts():
 
 
 def test_times_come_in_their_order_and_one_that_is_shown_again_is_out_of_reach():
-    table = applied(popped(KEY, 2, 100, 50, [0, 1]), changed(KEY, 0, 100, 120, 90))
+    table = applied(popped(KEY, 0, 2, 100, 50, [0, 1]), changed(KEY, 0, 100, 120, 90))
     assert table.next_due_ms() == 150
     assert [offset for _, offset, _ in table.take_due(149, 10)] == []
     assert [offset for _, offset, _ in table.take_due(500, 10)] == [1, 0]
@@ -44,12 +44,19 @@ def test_times_come_in_their_order_and_one_that_is_shown_again_is_out_of_reach()
 
 def test_a_new_beginning_and_a_deletion_leave_nothing_of_before():
     other = Key("T", "other", 1)
-    table = applied(popped(KEY, 9, 1, 1, [8]), popped(other, 4, 1, 1, [3]), begun(KEY, 2))
+    table = applied(popped(KEY, 0, 9, 1, 1, [8]), popped(other, 0, 4, 1, 1, [3]), begun(KEY, 2))
     assert (len(table), table.next_offset(KEY)) == (1, 2)
     table.apply(forgotten("", "other"))
     assert (len(table), table.all_keys()) == (0, [KEY])
     table.apply(forgotten("T", ""))
     assert table.all_keys() == []
+
+
+def test_after_a_missing_text_the_group_pops_again_what_that_one_had():
+    texts = [popped(KEY, first, first + 2, first, 50, [first, first + 1]) for first in (0, 2, 4)]
+    table = applied(texts[0], texts[2], acknowledged(KEY, 0, [0]))
+    assert (len(table), table.floor(KEY), table.next_offset(KEY)) == (1, 1, 2)
+    assert applied(texts[2]).next_offset(KEY) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -63,7 +70,7 @@ def test_lines_that_the_table_has_already_change_nothing(seed):
         chance = random.random()
         if chance < 0.4 or not flying:
             first = table.next_offset(key) or 0
-            text = popped(key, first + 3, now, 50, [first, first + 2])
+            text = popped(key, first, first + 3, now, 50, [first, first + 2])
         elif chance < 0.7:
             offset, entry = random.choice(flying)
             text = acknowledged(key, entry.pop_time_ms, [offset])
@@ -84,6 +91,11 @@ def test_lines_that_the_table_has_already_change_nothing(seed):
         again.apply(text)
     assert state(again) == state(table)
     assert len(again) == len(table)
+    without_front = PopTable()
+    without_front.load(loaded)
+    for text in texts[random.randrange(80) :]:
+        without_front.apply(text)
+    assert state(without_front) == state(table)
     once_more = PopTable()
     once_more.load(table.dump())
     assert state(once_more) == state(table)
@@ -93,7 +105,7 @@ def state(table):
     return {key: (table.next_offset(key), table._in_flight.get(key, {})) for key in table.all_keys()}
 
 
-@pytest.mark.parametrize("text", [b"", b"p", b"x T@g@0 1", b"a T@g 1 2", b"p T@g@0 1", b"a T@g@0 one", b"\xff T@g@0 1"])
+@pytest.mark.parametrize("text", [b"", b"t", b"x T@g@0 1", b"a T@g 1 2", b"t T@g@0 1", b"a T@g@0 one", b"\xff T@g@0 1"])
 def test_nonsense_is_an_error(text):
     with pytest.raises(ProtocolError, match="is no line"):
         PopTable().apply(text)

@@ -2,7 +2,8 @@
 
 A broker core on a recorded disk gets sends, delayed ones and timers too, checkpoints and new topics; between any two changes
 of the disk the power may be cut. Then a start on what is left must have each acknowledged message at its offset, and nothing
-damaged among them. Some of these starts are gone on with, so that starts are cut short too.
+damaged among them. A group pops, and acknowledges some: what it did not acknowledge is shown to it after the cut. Some of
+these starts are gone on with, so that starts are cut short too.
 """
 
 from __future__ import annotations
@@ -21,17 +22,21 @@ from rocketcrew.broker.core import BrokerCore
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.effects import Effect, Reply
 from rocketcrew.broker.syncing import DiskCalls
+from rocketcrew.remoting.check_points import check_point_of, start_offsets
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.headers import SendRequestV2
+from rocketcrew.remoting.pop_headers import INIT_MIN, AckRequest, PopRequest, PopResponse
 from rocketcrew.remoting.properties import encode_properties
-from rocketcrew.remoting.stored import decode_messages
+from rocketcrew.remoting.stored import decode_messages, walk
 
 CASES, FULL_CASES = 300, 10_000
 ACTIONS = 40  # of one broker, before its last cut
 CUTS_EACH = 10  # of those that one broker's life is cut at
 T0 = 1_700_000_000_000
 QUEUES = 2
+GROUP = "g" * 100  # so that the journal of POP has several pages
+INVISIBLE_MS = 700
 SETTINGS = {"mapped_file_size_commit_log": 6_000, "message_delay_level": "200ms 500ms", "checkpoint_interval_ms": 300}
 
 
@@ -52,14 +57,15 @@ class NoDisk(DiskCalls):
 @dataclass
 class Kept:
     """What a power cut must leave: each acknowledged message (number -> topic, queue, offset), and the log up to
-    `flushed_at`; `aside` was damaged by earlier cuts."""
+    `flushed_at`; `aside` was damaged by earlier cuts. Of `done` the group has acknowledged one at least."""
 
     acknowledged: dict[int, tuple[str, int, int]] = field(default_factory=dict)
     flushed_at: int = 0
     aside: frozenset[str] = frozenset()
+    done: set[int] = field(default_factory=set)
 
     def copy(self) -> Kept:
-        return Kept(dict(self.acknowledged), self.flushed_at, self.aside)
+        return Kept(dict(self.acknowledged), self.flushed_at, self.aside, set(self.done))
 
 
 class Life:
@@ -77,8 +83,9 @@ class Life:
         self.storage = DiskStorage(self.folder, calls=self.disk, has_thread=False)
         self.core = BrokerCore(BrokerConfig(**SETTINGS), self.storage, Random(1), now_ms=self.now_ms)
         self.core.state.saved_timers.journal.whole_after_min = 2
+        self.core.state.pops.journal.whole_after_min = self.random.choice((5, 10_000))
         self.kept.flushed_at = self.core.state.store.flushed
-        self.kept.aside = frozenset(self.storage.aside())
+        self.kept.aside = frozenset(log_parts(self.storage))
 
     def hear(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -92,8 +99,10 @@ class Life:
 
     def act(self) -> None:
         chance = self.random.random()
-        if chance < 0.6:
+        if chance < 0.45:
             self.send()
+        elif chance < 0.6:
+            self.pop()
         elif chance < 0.75:
             self.now_ms += self.random.choice((1, 250, 1_100))
             self.hear(self.core.tick(self.now_ms))
@@ -103,6 +112,13 @@ class Life:
             self.core.begin_flush()
             self.storage.syncer.work()
             self.hear(self.core.flushed(self.now_ms))
+
+    def pop(self) -> None:
+        for _ in range(8):
+            for number, ack in pop(self.core, self.now_ms, 1):
+                if self.random.random() < 0.5:
+                    self.kept.done.add(number)
+                    self.core.handle(self.now_ms, 2, "127.0.0.1:5", ack)
 
     def send(self) -> None:
         number = max([*self.kept.acknowledged, *self.numbers.values()], default=0) + 1
@@ -119,6 +135,31 @@ class Life:
         self.hear(self.core.handle(self.now_ms, 1, "127.0.0.1:4", command))
 
 
+def pop(core: BrokerCore, now_ms: int, most: int) -> list[tuple[int, Command]]:
+    """The numbers of what the group pops, each with its acknowledgement."""
+    header = PopRequest(GROUP, "T", -1, most, INVISIBLE_MS, 0, now_ms, INIT_MIN, "TAG", "*")
+    command = Command(RequestCode.POP_MESSAGE, header.to_fields(), b"", 0)
+    effects = core.handle(now_ms, 2, "127.0.0.1:5", command)
+    (answer,) = [effect.command for effect in effects if isinstance(effect, Reply) and effect.channel == 2]
+    if answer.code != 0:
+        return []
+    said = PopResponse.from_fields(answer.fields)
+    starts = start_offsets(said.start_offset_info)
+    found: list[tuple[int, Command]] = []
+    for position, message in zip(walk(answer.body)[0], decode_messages(answer.body), strict=False):
+        check = check_point_of(answer.body, position, said, starts, "broker-a")
+        topic = check.queue("T", GROUP).topic
+        ack = AckRequest(GROUP, topic, check.queue_id, check.encode(), check.offset, "broker-a")
+        number = int(message.body.partition(b":")[0])
+        found.append((number, Command(RequestCode.ACK_MESSAGE, ack.to_fields(), b"", 0)))
+    return found
+
+
+def log_parts(storage: DiskStorage) -> list[str]:
+    """What was set aside of the log: of the journals a cut may leave some pages and not others."""
+    return [name for name in storage.aside() if not name.startswith("config/")]
+
+
 def body_of(number: int, length: int) -> bytes:
     return b"%d:" % number + (b"%d" % (number % 10)) * length
 
@@ -129,9 +170,14 @@ def look(folder: Path, kept: Kept, *, keeps: bool) -> set[int]:
     now_ms = T0 + 10_000_000
     core = BrokerCore(BrokerConfig(**SETTINGS), storage, Random(1), now_ms=now_ms)
     found: dict[int, tuple[str, int, int]] = {}
-    for _ in range(20):  # deliver what was delayed
+    shown: set[int] = set()
+    for _ in range(20):  # deliver what was delayed, show what was popped
         now_ms += 1_000
         core.tick(now_ms)
+        while popped := pop(core, now_ms, 32):
+            for number, ack in popped:
+                shown.add(number)
+                core.handle(now_ms, 2, "127.0.0.1:5", ack)
         core.begin_flush()
         storage.syncer.work()
         core.flushed(now_ms)
@@ -145,10 +191,11 @@ def look(folder: Path, kept: Kept, *, keeps: bool) -> set[int]:
                 assert message.body == body_of(number, len(message.body) - len(body_of(number, 0)))
                 found[number] = topic, queue_id, message.queue_offset
             at = fetched.next_offset
-    for name in storage.aside():
+    for name in log_parts(storage):
         assert name in kept.aside or not keeps or is_new(name, kept), f"{name} was flushed: {kept}"
     storage.abandon()
     lost = {number for number in kept.acknowledged if number not in found}
+    lost |= {number for number in kept.acknowledged if number % 7 and number not in shown | kept.done}
     # A delayed message is stored twice; the answer has the offset among the delayed ones.
     lost |= {number for number, where in kept.acknowledged.items() if number % 7 and found.get(number, where) != where}
     return lost

@@ -362,6 +362,16 @@ def test_a_table_that_cannot_be_written_is_tried_again(tmp_path):
     storage.abandon()
 
 
+def test_a_table_that_was_saved_at_once_is_not_replaced_by_the_one_that_the_thread_had_in_hand(tmp_path):
+    storage = DiskStorage(tmp_path, has_thread=False)
+    storage.replace("config/t.json", b"old")
+    (in_hand,) = storage.syncer._tables.items()
+    storage.replace("config/t.json", b"new", sync=True)
+    storage.syncer._write_table(*in_hand)
+    assert storage.load("config/t.json") == b"new"
+    storage.close()
+
+
 def test_a_table_is_synced_with_its_folder(tmp_path):
     synced = []
 

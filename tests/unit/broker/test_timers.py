@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 
-from rocketcrew.broker.journal import checked_line, checked_text
+from rocketcrew.broker.journal import Journal, checked_line, checked_text
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.broker.timers import TIMERS_JOURNAL, TIMERS_TABLE, SavedTimers, Timers, closed_in, closed_text
 from rocketcrew.client.recall import decode_handle
@@ -297,6 +297,46 @@ def test_the_journal_begins_anew_when_the_table_has_all_of_it(broker):
     broker.crash()
     broker.later(100_000)
     assert bodies(broker) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+class LateTables(MemoryStorage):
+    """The disk has a table at the third look."""
+
+    def __init__(self):
+        super().__init__()
+        self.looks = 0
+
+    def is_saved(self, *tables):
+        self.looks += 1
+        return self.looks % 3 == 0
+
+
+def test_a_journal_to_which_something_is_always_appended_stays_short_and_a_kill_at_any_byte_loses_nothing():
+    storage = LateTables()
+    journal = Journal(storage, "journal", "table")
+    journal.whole_after_min = 5
+    lines_most = 0
+    for number in range(200):
+        before = journal._file.end
+        journal.append([b"%d" % number], 1)
+        line_end = journal._file.end
+        if journal.is_long(0):
+            journal.write_table(b",".join([b"%d" % each for each in range(number + 1)]))
+        journal.end()
+        lines_most = max(lines_most, len(journal.texts()[0]))
+        is_late = journal._table_has >= 0
+        for cut in [*range(before, line_end + 1), journal._file.end]:
+            killed = deepcopy(storage)
+            file = killed.open("journal", 1, buffered=False)
+            if cut < file.start:
+                continue
+            file.truncate(cut)
+            texts, damaged = Journal(killed, "journal", "table").texts()
+            assert damaged == 0
+            for table in (killed.load("table"), killed.load_previous("table") if is_late else killed.load("table")):
+                known = {int(text) for text in [*(table or b"").split(b","), *texts] if text}
+                assert set(range(number + (cut >= line_end))) <= known <= set(range(number + 1)), (number, cut)
+    assert lines_most <= 10
 
 
 def test_a_damaged_line_of_the_journal_is_reported_and_repeats_what_it_had(broker):

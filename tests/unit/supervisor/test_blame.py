@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import VERDICTS, CellContent, Death, End, InHand, Verdict, how_ended
@@ -90,6 +91,16 @@ def test_only_the_record_in_hand_is_charged_and_runs_alone(make: Callable[..., B
     assert list(alone.offsets) == [4]
     keeper = bench.core.state.workers[alone.worker_id or ""]
     assert list(keeper.in_flight.values()) == [alone], "nothing else is in that worker's hands"
+
+
+def test_a_record_whose_properties_are_no_utf8_is_charged_by_its_place(make: Callable[..., Bench]) -> None:
+    bench, _, chunk = wide(make)
+    start, end = chunk.positions[4:6]
+    odd = b"KEYS\x01\xff\x02"
+    stored = StoredMessage(MQ.topic, b"x" * (20 - len(odd)), odd, queue_offset=chunk.offsets[4])
+    bench.core.state.view[start:end] = encode_message(stored)
+    die(bench, "w1", crash(chunk, 4), "w2", "w3")
+    assert [(each.offset, each.deaths) for each in bench.core.state.charges] == [(4, 1)]
 
 
 def test_a_suspect_that_comes_through_is_charged_with_nothing(make: Callable[..., Bench]) -> None:

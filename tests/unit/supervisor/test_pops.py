@@ -15,7 +15,7 @@ from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import BrokerError
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.remoting.stored import StoredMessage
+from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core.actions import SendBack
 from rocketcrew.supervisor.member.pops import Pops
 from rocketcrew.workers.failures import Mode
@@ -35,6 +35,7 @@ class Brokers:
     takes_dead_letters: bool
     asked: list[int] = field(default_factory=list[int])
     dead: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
+    sent_back: list[tuple[Mode, bytes]] = field(default_factory=list[tuple[Mode, bytes]])
 
     @property
     def remoting(self) -> Brokers:
@@ -56,6 +57,16 @@ class Brokers:
             raise BrokerError(1, "system busy", "SEND_MESSAGE_V2")
         self.dead.append(facts)
 
+    async def send(self, action: SendBack, record: bytes, message: StoredMessage | None) -> bool:
+        assert message is None, "what can be decoded is sent with its facts"
+        self.sent_back.append((action.mode, record))
+        return self.takes_dead_letters
+
+
+def pops_of(brokers: Any, bench: Bench) -> Pops:
+    settings = load({"consumer.group": "g", "consumer.topics": "orders"}, {}, None).consumer
+    return Pops(brokers, bench.core, memoryview(bench.view), settings, {}, brokers, lambda: 0.0)
+
 
 @pytest.mark.parametrize(
     ("takes", "mode", "facts", "accepted", "asked"),
@@ -70,11 +81,26 @@ def test_a_dead_letter_that_is_refused_stays_with_us(
     takes: bool, mode: Mode, facts: dict[str, str] | None, accepted: bool, asked: list[int], bench: Bench
 ) -> None:
     brokers: Any = Brokers(takes)
-    settings = load({"consumer.group": "g", "consumer.topics": "orders"}, {}, None).consumer
-    pops = Pops(brokers, bench.core, memoryview(bench.view), settings, {}, brokers, lambda: 0.0)
+    pops = pops_of(brokers, bench)
     last = mode is Mode.DEAD_LETTER
     action = SendBack(1, 1, 0, MQ, 0, 0, mode, check=CHECK, facts=facts, error="no price", last=last)
     message = StoredMessage("orders", b"x", queue_offset=7)
-    assert asyncio.run(pops.later(action, message)) is accepted
+    assert asyncio.run(pops.later(action, encode_message(message), message)) is accepted
     assert brokers.asked == asked
     assert brokers.dead == ([facts or {"error": "no price"}] if asked == [ACKED] else []), "it says why it failed"
+
+
+@pytest.mark.parametrize(
+    ("takes", "mode", "accepted", "asked"),
+    [(True, Mode.DEAD_LETTER, True, [ACKED]), (False, Mode.DEAD_LETTER, False, []), (True, Mode.POP, True, [LATER])],
+)
+def test_a_record_that_cannot_be_decoded_is_a_dead_letter_when_its_broker_has_made_one(
+    takes: bool, mode: Mode, accepted: bool, asked: list[int], bench: Bench
+) -> None:
+    brokers: Any = Brokers(takes)
+    last = mode is Mode.DEAD_LETTER
+    action = SendBack(1, 1, 0, MQ, 0, 0, mode, check=CHECK, error="body checksum", last=last)
+    record = encode_message(StoredMessage("orders", b"x", queue_offset=7)).replace(b"x", b"y")
+    assert asyncio.run(pops_of(brokers, bench).later(action, record, None)) is accepted
+    assert brokers.asked == asked
+    assert brokers.sent_back == ([(mode, record)] if last else [])

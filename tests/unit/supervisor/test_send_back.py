@@ -23,7 +23,7 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
 from rocketcrew.supervisor.core.actions import SendBack
-from rocketcrew.supervisor.member.send_back import SendBacks
+from rocketcrew.supervisor.member.send_back import SendBacks, decoded
 from rocketcrew.workers.failures import Mode, is_last, is_used_up
 
 GROUP, TOPIC = "g", "orders"
@@ -190,6 +190,13 @@ def test_one_that_cannot_be_decoded_is_sent_back_by_its_offset_only() -> None:
         assert [asked.code for asked in s.asked] == [SEND_BACK, SEND_BACK]
 
     play(scene)
+
+
+def test_properties_that_are_no_utf8_are_left_to_the_broker() -> None:
+    good = StoredMessage(TOPIC, b"x", b"KEYS\x01k\x02")
+    assert decoded(encode_message(good), MQ) is not None
+    assert decoded(encode_message(StoredMessage(TOPIC, b"x", b"KEYS\x01\xff\x02")), MQ) is None
+    assert decoded(encode_message(good).replace(b"x", b"y"), MQ) is None
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["send taken", "send refused"])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
+from numbers import Number
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 import pytest
 
-from rocketcrew import BatchResult, BodyError, Handler, Message, handler
+from rocketcrew import BatchResult, BodyError, Handler, Message, SoftTimeLimitExceeded, handler
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.bodies import plan_of, typed
 from rocketcrew.workers.failures import Cause
@@ -101,6 +103,59 @@ def test_a_pydantic_model_decodes_itself() -> None:
         decoded(annotated(model), b"{")
 
 
+def model_of(**fields: Any) -> Any:
+    pydantic: Any = pytest.importorskip("pydantic")
+    return pydantic.create_model("Model", **fields)
+
+
+def with_field(annotation: Any, **more: Any) -> Any:
+    return make_dataclass("Holder", [("inner", annotation, *([field(**more)] if more else []))])
+
+
+def test_a_pydantic_model_is_decoded_wherever_it_is_in_the_type() -> None:
+    model = model_of(size=(int, ...))
+    holder, deep = with_field(model), with_field(list[with_field(model)])
+    for annotation, body, found in (
+        (model | None, b'{"size": 3}', model(size=3)),
+        (model | None, b"null", None),
+        (list[model], b'[{"size": 3}]', [model(size=3)]),
+        (dict[str, model], b'{"a": {"size": 3}}', {"a": model(size=3)}),
+        (holder, b'{"inner": {"size": 3}}', holder(model(size=3))),
+    ):
+        assert decoded(annotated(annotation), body) == found
+    assert decoded(annotated(deep), b'{"inner": [{"inner": {"size": 3}}]}').inner[0].inner == model(size=3)
+    results = ready(Handler(annotated(list[model | None]), batch=True))([make_message(b"null"), make_message(b"3")])
+    assert results[0] is None
+    assert isinstance(results[1], BodyError)
+
+
+def test_the_model_s_own_configuration_says_what_is_converted() -> None:
+    lax, strict = model_of(size=(int, ...)), model_of(__config__={"strict": True}, size=(int, ...))
+    assert decoded(annotated(lax), b'{"size": "3"}') == lax(size=3)
+    with pytest.raises(BodyError, match=r"Input should be a valid integer - at `\$\.size`"):
+        decoded(annotated(strict), b'{"size": "3"}')
+
+
+@pytest.mark.parametrize(
+    "annotation", [list[Something], dict[str, Something | None], with_field(Something), with_field(list[Something])]
+)
+def test_a_plain_class_within_a_type_is_refused_before_the_start(annotation: Any) -> None:
+    with pytest.raises(HandlerLoadError, match=r"bodies cannot be decoded into \w+: Something in it is none of bytes"):
+        ready(Handler(annotated(annotation)))
+
+
+def test_what_pydantic_cannot_decode_is_refused_before_the_start() -> None:
+    model, unfinished = model_of(size=(int, ...)), model_of(size=("Nowhere", ...))
+    for annotation in (with_field(Something | model), list[unfinished]):
+        with pytest.raises(HandlerLoadError, match="bodies cannot be decoded into"):
+            ready(Handler(annotated(annotation)))
+
+
+def test_a_class_in_a_field_with_a_default_and_one_that_json_has_are_not_refused() -> None:
+    assert decoded(annotated(with_field(Something | None, default=None)), b"{}").inner is None
+    assert decoded(annotated(with_field(Number)), b'{"inner": 3}').inner == 3
+
+
 @pytest.mark.parametrize(
     ("annotation", "body", "said"),
     [
@@ -147,6 +202,8 @@ def test_handlers_of_messages_pay_nothing() -> None:
     [
         (Something, "parameter given is annotated as Something, which is neither Message nor"),
         ("Nowhere", r"the annotation 'Nowhere' of parameter given means nothing when it runs \(name 'Nowhere'"),
+        ("OrderMessage", r"the annotation 'OrderMessage' of parameter given means nothing"),
+        ("list[MessageBody]", r"the annotation 'list\[MessageBody\]' of parameter given means nothing"),
         (Order | Point | Line, "bodies cannot be decoded into"),
     ],
 )
@@ -202,6 +259,70 @@ def test_a_batch_handler_is_called_with_what_fits() -> None:
     assert call([BATCH[0]]) == [{"id": "a"}]
     assert [type(each) for each in call([BATCH[1]])] == [BodyError]
     assert calls[1:] == [["a"]]
+
+
+@dataclass
+class Checked:
+    size: int
+    more: Any = None
+
+    def __post_init__(self) -> None:
+        if self.size == 7:
+            raise KeyError("seven")
+        if self.size == 8:
+            sys.exit(8)
+        if self.size == 9:
+            raise SoftTimeLimitExceeded(1.0)
+
+
+def sizes(*given: object) -> list[Message]:
+    return [make_message(b'{"size": %s}' % str(each).encode()) for each in given]
+
+
+def test_whatever_one_body_raises_is_its_own_message_s_failure() -> None:
+    @handler(batch=True, body_errors="dead_letter")
+    def many(given: list[Checked]) -> list[int]:
+        return [each.size for each in given]
+
+    deep = "[" * 200_000
+    results = ready(many)(sizes(1, f'1, "more": {deep}', 7, 8, 3))
+    assert [results[0], results[4]] == [1, 3]
+    assert [type(each) for each in results[1:4]] == [BodyError, KeyError, SystemExit]
+    assert "the body is no Checked: maximum recursion depth" in str(results[1])
+    assert [failure_of(each).cause for each in results[1:3]] == [Cause.GIVEN_UP, Cause.FAILED]
+    with pytest.raises(SoftTimeLimitExceeded):
+        ready(many)(sizes(1, 9))
+    with pytest.raises(BodyError, match="maximum recursion depth"):
+        decoded(annotated(list), deep.encode())
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(1)])
+def test_bodies_that_do_not_fit_keep_their_own_error_where_the_handler_fails(error: BaseException) -> None:
+    def broken(orders: list[Order]) -> list[int]:
+        raise error
+
+    async def broken_later(orders: list[Order]) -> list[int]:
+        raise error
+
+    def too_few(orders: list[Order]) -> list[int]:
+        return []
+
+    def at_its_limit(orders: list[Order]) -> list[int]:
+        raise SoftTimeLimitExceeded(1.0)
+
+    def call(function: Any) -> Any:
+        return ready(Handler(function, batch=True, body_errors="dead_letter"))
+
+    for results in (call(broken)(BATCH), asyncio.run(call(broken_later)(BATCH))):
+        assert [results[0], results[2]] == [error, error]
+        assert failure_of(results[1]).cause is Cause.GIVEN_UP
+    results = call(too_few)(BATCH)
+    assert "0 results for 2 messages" in str(results[0])
+    assert isinstance(results[1], BodyError)
+    with pytest.raises(type(error)):
+        call(broken)([BATCH[0]])
+    with pytest.raises(SoftTimeLimitExceeded):
+        call(at_its_limit)(BATCH)
 
 
 def test_a_batch_result_of_messages_with_their_bodies() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketcrew import Send
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.workers.api import BatchResult, Retry, handler
 from rocketcrew.workers.cells import CHUNK_ID, CONSUMED_DIRECTLY, STATE
@@ -57,6 +58,8 @@ def asks_for_a_retry(_message: Message) -> Retry:
         (handler(batch=True)(lambda _: None), "CR_SUCCESS", ""),
         (handler(batch=True)(lambda _: BatchResult(ack_index=-1)), "CR_LATER", ""),
         (handler(batch=True)(lambda _: [Retry(reason="later")]), "CR_LATER", "later"),
+        (lambda _: (1 // each for each in [0]), "CR_THROW_EXCEPTION", "ZeroDivisionError"),
+        (lambda _: [Send("a", b"1")], "CR_THROW_EXCEPTION", "not declared"),
         (handler(batch=True)(lambda _: 5), "CR_THROW_EXCEPTION", "returned int"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +12,12 @@ import pyarrow as pa
 import pytest
 
 from rocketcrew import BatchResult, Handler, Message, SoftTimeLimitExceeded, handler
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.errors import ProtocolError, UsageError
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.workers.calls import raise_if_of_all
 from rocketcrew.workers.loading import HandlerLoadError, HandlerSpec, describe, find, load, ready
 from rocketcrew.workers.message import make_message
+from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.routing import (
     NoHandlerError,
     agreed_topics,
@@ -174,6 +179,65 @@ def test_a_batch_of_one_handler_is_passed_on_and_a_mixed_one_is_shared_out() -> 
     whole = several([batch[0]])
     assert isinstance(whole, BatchResult)
     assert calls[2:] == [("one", ["1"])]
+
+
+def undecodable() -> Message:
+    """A retry whose properties are no UTF-8, so that nobody knows its topic."""
+    raw = b"RETRY_TOPIC\x01a\x02BAD\x01\xff\xfe\x02"
+    return Message(encode_message(StoredMessage("%RETRY%g", b"x", raw)), 0, QueueInfo("g", "%RETRY%g", "b", 0))
+
+
+def test_sys_exit_of_one_handler_and_an_undecodable_message_fail_no_neighbours() -> None:
+    @handler(topic="a", batch=True)
+    def leaves(_: list[Message]) -> object:
+        sys.exit(1)
+
+    @handler(topic="b", batch=True)
+    def works(messages: list[Message]) -> object:
+        return [each.topic for each in messages]
+
+    @handler(topic="a", batch=True)
+    async def leaves_later(_: list[Message]) -> object:
+        raise SystemExit(1)
+
+    @handler(topic="b", batch=True)
+    async def works_later(messages: list[Message]) -> object:
+        return [each.topic for each in messages]
+
+    batch = [make_message(topic="a"), undecodable(), make_message(topic="b")]
+    plain = combine([leaves, works])(batch)
+    awaited = asyncio.run(combine([leaves_later, works_later])(batch))
+    for results in (plain, awaited):
+        assert [type(each) for each in results] == [SystemExit, ProtocolError, str]
+
+
+def test_the_end_of_a_shared_call_that_we_cancel_is_not_its_handler_s_failure() -> None:
+    started = asyncio.Event()
+
+    @handler(topic="a", batch=True)
+    async def waits(_: list[Message]) -> object:
+        started.set()
+        await asyncio.Event().wait()
+
+    @handler(topic="b", batch=True)
+    async def works(messages: list[Message]) -> object:
+        return [each.topic for each in messages]
+
+    async def cancel() -> None:
+        call = asyncio.ensure_future(combine([waits, works])([make_message(topic="a"), make_message(topic="b")]))
+        await started.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(cancel())
+
+
+def test_a_child_that_a_handler_forked_does_not_go_on_with_the_other_parts() -> None:
+    error = SystemExit(0)
+    raise_if_of_all(error, os.getpid())
+    with pytest.raises(SystemExit):
+        raise_if_of_all(error, os.getppid())
 
 
 def test_the_soft_limit_of_a_shared_batch_is_that_of_the_whole_call() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -303,6 +303,91 @@ def test_values_of_any_kind_are_taken_as_they_were(ddl: str, given_values: list[
     assert [(number, re.sub("0x[0-9a-f]+", "", text)) for number, text in sorted(found)] == [
         (number, re.sub("0x[0-9a-f]+", "", text)) for number, text in failed
     ]
+
+
+def refilled(ddl: str) -> tuple[pa.RecordBatch, Callable[[], None]]:
+    """A batch of two rows with one column of every kind of Arrow buffer, all over numpy arrays; and what fills them anew."""
+    numbers, ends, bits = (
+        numpy.arange(2),
+        numpy.array([0, 1, 2], dtype=numpy.int32),
+        numpy.array([3], dtype=numpy.uint8),
+    )
+    letters, wide = numpy.array([65, 66], dtype=numpy.uint8), numpy.arange(4)
+    valid, text = pa.py_buffer(bits), [pa.py_buffer(ends), pa.py_buffer(letters)]
+    word = pa.Array.from_buffers(pa.string(), 2, [valid, *text])
+    number: Any = pa.array(numbers)
+    columns = {
+        "n": number,
+        "s": word,
+        "b": pa.Array.from_buffers(pa.binary(), 2, [None, *text]),
+        "yes": pa.Array.from_buffers(pa.bool_(), 2, [None, valid]),
+        "d": pa.Array.from_buffers(pa.decimal128(10, 2), 2, [None, pa.py_buffer(wide)]),
+        "l": pa.ListArray.from_arrays(pa.array(ends), number),
+        "t": pa.StructArray.from_arrays([number, word], ["n", "s"]),
+        "m": pa.MapArray.from_arrays(pa.array(ends), word, number),
+        "k": pa.DictionaryArray.from_arrays(pa.array(numpy.zeros(2, dtype=numpy.int32)), word),
+        "at": pa.Array.from_buffers(pa.timestamp("us"), 2, [None, pa.py_buffer(numbers)]),
+    }
+    names = [field.name for field in parse_ddl(ddl)]
+
+    def fill() -> None:
+        for each, value in ((numbers, 9), (ends, 0), (bits, 0), (letters, 90), (wide, 9)):
+            each.fill(value)
+
+    return pa.RecordBatch.from_arrays([columns[name] for name in names], names=names), fill
+
+
+EVERY_BUFFER = (
+    "n bigint, s string, b binary, yes boolean, d decimal(10,2), l array<bigint>, t struct<n: bigint, s: string>,"
+    " m map<string, bigint>, at timestamp_ntz"
+)
+
+
+@pytest.mark.parametrize("ddl", [EVERY_BUFFER, "k string, n bigint", "n double, l array<int>", "n bigint"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda batch: batch,
+        lambda batch: batch.slice(1, 1),
+        lambda batch: batch.slice(0, 1),
+        lambda batch: pa.Table.from_batches([batch]),
+        lambda batch: [batch],
+        lambda batch: [batch, pa.Table.from_batches([batch])],
+    ],
+)
+def test_arrow_batches_are_taken_as_they_were(ddl: str, shape: Callable[[pa.RecordBatch], Any]) -> None:
+    rows = buffer(ddl)
+    expected: list[dict[str, Any]] = []
+    for offset in range(3):  # from the second one on, the columns are known to be those declared
+        batch, fill = refilled(ddl)
+        given_rows = shape(batch)
+        for each in given_rows if isinstance(given_rows, list) else [given_rows]:
+            expected.extend(each.to_pylist())
+        prepared = rows.prepare(message(offset), given_rows)
+        fill()
+        assert prepared is not None
+        rows.keep("a", prepared)
+    taken, bad = rows.take()
+    assert taken is not None
+    assert not bad
+    assert taken.select(parse_ddl(ddl).names).to_pylist() == expected
+
+
+def test_what_a_generator_yields_is_taken_before_it_goes_on() -> None:
+    def batches() -> Iterator[Any]:
+        same = numpy.zeros(1, dtype=numpy.int64)
+        for same[0] in range(3):
+            yield pa.RecordBatch.from_arrays([pa.array(same), pa.array([list(same)])], names=["n", "l"])
+
+    def dicts() -> Iterator[Any]:
+        row: dict[str, Any] = {"n": 0, "l": [0]}
+        for row["n"] in range(3):
+            row["l"][0] = row["n"]
+            yield row
+
+    for generated in (batches(), dicts()):
+        found = kept(buffer("n bigint, l array<bigint>"), generated)
+        assert [(row["n"], row["l"]) for row in found] == [(0, [0]), (1, [1]), (2, [2])]
 
 
 def test_dataclasses_inside_rows() -> None:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import pickle
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rocketcrew import BatchResult, Commit, Handler, Message, Send, SendError, handler
+from rocketcrew import BatchResult, Commit, Handler, Retry, Send, SendError, handler
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.engine.fitting import check_handler
+from rocketcrew.remoting.batch import encode_batch
+from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.properties import PROPERTY_UNIQ_KEY
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import RowError
-from rocketcrew.workers.message import make_message
+from rocketcrew.workers.message import Message, expand_inner_batch, make_message
+from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.routing import combine
+from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.sends import parted, run_out, sending, unique_key
 
 ORDER = make_message(b"x", topic="orders", properties={PROPERTY_UNIQ_KEY: "C0A80001ABCD12345678000F42400001"})
@@ -29,8 +38,10 @@ class Noted:
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None:
         self.calls.append(list(messages))
-        if any(each.topic == "refused" for each in messages):
-            raise SendError("a message for topic refused was not sent")
+        text = "a message for topic refused was not sent"
+        errors = [SendError(text) if each.topic == "refused" else None for each in messages]
+        if any(errors):
+            raise SendError(text, errors)
 
     async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
         self.send(messages)
@@ -110,6 +121,27 @@ def test_keys_are_the_same_for_each_attempt_and_differ_for_all_else() -> None:
     )
 
 
+def test_keys_of_an_inner_batch_differ_by_message_and_stay_in_its_retries() -> None:
+    entries = [(0, b"a", b"UNIQ_KEY\x01u1\x02"), (0, b"b", b""), (0, b"c", b"TAGS\x01t"), (0, b"d", b"")]
+    flags = SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP
+    notes = b"INNER_NUM\x014\x02"
+    first = StoredMessage("orders", encode_batch(entries), notes, sysflag=flags, physical_offset=100, queue_offset=7)
+    origin = Message(encode_message(first), 0, QueueInfo("g", "orders", "b", 0)).offset_message_id
+    notes += f"RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01{origin}\x02".encode()
+    again = replace(first, topic="%RETRY%g", raw_properties=notes, physical_offset=900, queue_offset=1)
+
+    def parts(stored: StoredMessage) -> list[Message]:
+        record = encode_message(stored)
+        return expand_inner_batch(record, 0, len(record), QueueInfo("g", stored.topic, "b", 0))
+
+    keys = [unique_key(each, "g", "invoices", 0) for each in parts(first)]
+    assert len(set(keys)) == len(entries)
+    for retry in (parts(again), pickle.loads(pickle.dumps(parts(again)))):
+        assert [unique_key(each, "g", "invoices", 0) for each in retry] == keys
+        assert {(each.topic, each.origin_message_id) for each in retry} == {("orders", origin)}
+        assert [each.tags for each in retry] == [None, None, "t", None]
+
+
 def test_each_message_is_sent_under_its_key() -> None:
     outgoing = Noted()
     called([Send("a", b"1", tags="t"), Send("a", b"2", delay_level=3)], outgoing)
@@ -118,6 +150,22 @@ def test_each_message_is_sent_under_its_key() -> None:
         unique_key(ORDER, "billing", "a", 0), unique_key(ORDER, "billing", "a", 1),
     ]  # fmt: skip
     assert (call[0].tags, call[1].delay_level) == ("t", 3)
+
+
+def test_a_buffer_and_fields_that_are_filled_anew_are_sent_as_they_were() -> None:
+    body, properties, keys = bytearray(1), {"n": ""}, [""]
+
+    def several(_: Message) -> Iterator[Send]:
+        for letter in b"abc":
+            body[0], properties["n"], keys[0] = letter, chr(letter), chr(letter)
+            yield Send("a", body, properties=properties, keys=keys)
+            yield Send("a", memoryview(body)[:])
+
+    outgoing = Noted()
+    assert list(sending(Handler(several, sends=True), "billing", outgoing)(ORDER)) == []
+    [sent] = outgoing.calls
+    assert [each.body for each in sent] == [b"a", b"a", b"b", b"b", b"c", b"c"]
+    assert [(each.properties["n"], *each.keys) for each in sent[::2]] == [("a", "a"), ("b", "b"), ("c", "c")]
 
 
 def test_what_cannot_be_sent_fails_its_message() -> None:
@@ -147,7 +195,50 @@ def test_of_a_batch_only_the_message_fails_whose_own_is_not_sent() -> None:
         assert results[0] == [{"x": 1}]
         assert isinstance(results[1], SendError)
         assert results[2] is None
-        assert outgoing.topics == [["a"], ["refused"]]
+        assert outgoing.topics == [["a", "refused"]]
+
+
+class Broken(Noted):
+    """Fails as a whole."""
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+        raise OSError("no thread can be started")
+
+
+def test_messages_of_a_batch_go_out_together_and_fail_alone() -> None:
+    def rows(message: Message) -> Iterator[object]:
+        yield Send("c", b"x")
+        raise ValueError(message.queue_offset)
+
+    class Rows(list[object]):
+        def __iter__(self) -> Iterator[object]:
+            raise KeyError("rows that cannot be read")
+
+    @handler(batch=True, sends=True)
+    def many(messages: list[Message]) -> list[object]:
+        return [Send("a", b"1"), Rows(), [Send("b", b"2"), {"x": 1}], Retry(), rows(messages[4]), None]
+
+    @handler(batch=True, sends=True)
+    async def many_awaited(messages: list[Message]) -> list[object]:
+        return many(messages)
+
+    batch = [make_message(b"x", queue_offset=number) for number in range(6)]
+    for own in (many, many_awaited):
+        for outgoing in (Noted(), Broken()):
+            results = sending(own, "billing", outgoing)(batch)
+            results = asyncio.run(results) if asyncio.iscoroutine(results) else results
+            assert [isinstance(each, KeyError) for each in results] == [False, True, False, False, False, False]
+            assert isinstance(results[3], Retry)
+            if own is many:
+                with pytest.raises(ValueError, match="4"):
+                    run_out(results[4])
+            else:
+                assert isinstance(results[4], ValueError)
+            if isinstance(outgoing, Broken):
+                assert [isinstance(each, OSError) for each in results] == [True, False, True, False, False, False]
+            else:
+                assert (results[0], results[2], results[5]) == (None, [{"x": 1}], None)
+                assert outgoing.topics == [["a", "b"]]
 
 
 def test_a_coroutine_function_sends_while_others_go_on() -> None:
@@ -185,8 +276,83 @@ def test_a_send_that_is_not_declared_fails_its_message_also_where_rows_are_off()
     assert ran == [0, 1]
 
 
+async def a_coroutine() -> None: ...
+
+
+async def an_async_generator() -> AsyncIterator[Send]:
+    yield Send("a", b"1")
+
+
+def test_sends_are_found_in_whatever_holds_rows() -> None:
+    for make in (deque, lambda given: dict(enumerate(given)).values(), tuple, list):
+        outgoing = Noted()
+        assert called(make([Send("a", b"1"), {"x": 1}, Send("b", b"2")]), outgoing) == [{"x": 1}]
+        assert outgoing.topics == [["a", "b"]]
+    outgoing = Noted()
+    committed = called(Commit(each for each in (Send("a", b"1"), {"x": 1})), outgoing)
+    assert outgoing.topics == []
+    assert list(committed.rows) == [{"x": 1}]  # each when it is asked for, as of any generator
+    assert outgoing.topics == [["a"]]
+    rest, _ = parted(Commit(each for each in ({"x": 1},)))
+    assert isinstance(rest, Commit)
+    assert rest.rows == [{"x": 1}]
+
+
+def test_sends_in_a_set_fail_their_message_as_a_retry_would_number_them_anew() -> None:
+    with pytest.raises(RowError, match="no order"):
+        called({Send("a", b"1"), Send("b", b"2")}, Noted())
+
+
+def test_the_rows_of_a_batch_result_may_be_any_collection() -> None:
+    outgoing = Noted()
+    own = Handler(lambda batch: BatchResult(deque((each, Send("a", b"1")) for each in batch)), sends=True, batch=True)
+    assert sending(own, "billing", outgoing)([ORDER]) == [None]
+    assert outgoing.topics == [["a"]]
+
+
+def test_where_rows_are_off_a_send_is_found_at_any_depth() -> None:
+    for shallow in (
+        deque([Send("a", b"1")]),
+        {Send("a", b"1")},
+        Commit(Send("a", b"1")),
+        {1: Send("a", b"1")}.values(),
+    ):
+        with pytest.raises(RowError, match=r"not declared with @handler\(sends=True\)"):
+            run_out(shallow)
+    for deep in ([[Send("a", b"1")]], {"x": Send("a", b"1")}, [{"x": [Send("a", b"1")]}], [iter([Send("a", b"1")])]):
+        with pytest.raises(RowError, match="inside of a row"):
+            run_out(called(deep, Noted()))
+    for plain in (None, 3, "text", b"x", [1, 2], [{"x": [1.5, None]}], {"x"}, (1, "x")):
+        run_out(plain)
+
+
+def test_what_nothing_runs_fails_its_message_whether_rows_are_on_or_off() -> None:
+    rows: RowBuffer[str] = RowBuffer(parse_ddl("x int"), "g")
+    inferring: RowBuffer[str] = RowBuffer(None, "g", lambda _: parse_ddl("x int"))
+    for judge in (run_out, lambda result: rows.prepare(ORDER, result), lambda result: inferring.prepare(ORDER, result)):
+        for make in (a_coroutine, an_async_generator):
+            with pytest.raises(RowError, match="which was not run"):
+                judge(make())
+            with pytest.raises(RowError, match="which was not run"):
+                judge(called(make(), Noted()))
+
+
 def test_several_handlers_send_where_one_does_and_tasks_of_spark_do_not() -> None:
     several = combine([Handler(lambda _: Send("a", b"1"), topic="x", sends=True), Handler(lambda _: None, topic="y")])
     assert several.sends
+    for declared in (True, False):
+        parts = [
+            Handler(lambda _: Send("a", b"1"), topic="x", sends=True),
+            Handler(lambda _: [{"x": 1}, Send("a", b"2")], topic="y", sends=declared),
+        ]
+        outgoing = Noted()
+        wrapped = sending(combine(parts), "billing", outgoing)
+        assert wrapped(make_message(b"1", topic="x")) is None
+        if declared:
+            assert wrapped(make_message(b"1", topic="y")) == [{"x": 1}]
+        else:
+            with pytest.raises(RowError, match=r"not declared with @handler\(sends=True\)"):
+                wrapped(make_message(b"1", topic="y"))
+        assert outgoing.topics == [["a"]] * (1 + declared)
     with pytest.raises(UsageError, match="sends=True"):
         check_handler(several)

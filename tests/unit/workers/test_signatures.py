@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -43,6 +43,23 @@ def keyword(message: object, *, name: str) -> None: ...
 def test_what_takes_one_message(function: Callable[..., Any]) -> None:
     assert refusal(Handler(function)) is None
     assert takes_one(function)
+
+
+class Awaited:
+    async def __call__(self, message: object) -> None: ...
+
+    async def method(self, message: object) -> None: ...
+
+
+async def generated(message: object) -> AsyncIterator[object]:
+    yield message
+
+
+def test_what_nothing_would_run_is_refused() -> None:
+    for function in (generated, functools.partial(generated)):
+        assert "is an async generator, which nothing runs" in (refusal(Handler(function)) or "")
+    assert "whose __call__ is `async def`, which is not awaited" in (refusal(Handler(Awaited())) or "")
+    assert refusal(Handler(Awaited().method)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,245 @@
+"""POP at its bounds: large properties and messages, clients that take turns, what cannot be shown again, forged requests."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from rocketcrew.broker.state import POP_CK_MAX_BYTES
+from rocketcrew.remoting.admin_bodies import TopicConfig
+from rocketcrew.remoting.admin_headers import TopicName
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.frame import encode_head
+from rocketcrew.remoting.pop_headers import BatchAck, BatchAckBody, NotificationRequest
+from rocketcrew.remoting.properties import PROPERTIES_MAX_BYTES
+from rocketcrew.remoting.stored import StoredMessage, decode_messages, walk
+
+from .test_pop import INVISIBLE_MS, SHOWN_AGAIN, ack, bodies, in_flight, messages_of, pop, pop_header, send
+
+
+def events_of(broker):
+    return [event for event, _ in broker.core.state.store.events]
+
+
+def test_properties_of_any_length_stop_no_pop_and_lose_no_message(make):
+    for length in (*range(32_591, 32_663, 9), 32_663):
+        broker = make()
+        assert broker.send("T", b"big", properties={"K": "x" * (length - 3)}).code == 0
+        assert bodies(pop(broker)) == [b"big"]
+        broker.later(INVISIBLE_MS)
+        assert in_flight(broker) == 0
+        assert events_of(broker) == ["store.popped_message_dead_letter"]
+        (dead,) = decode_messages(broker.pull(topic="%DLQ%g").body)
+        assert (dead.body, dead.reconsume_times) == (b"big", 1)
+        assert pop(broker) == []
+
+
+def test_without_room_for_the_time_of_its_first_pop_it_is_shown_again_as_often_as_others(make):
+    room = PROPERTIES_MAX_BYTES - POP_CK_MAX_BYTES - len("broker-a")
+    for free, is_dead in ((40, False), (20, False), (0, False), (-1, True)):
+        broker = make()
+        broker.send("T", b"first", properties={"K": "x"})
+        (first,) = pop(broker)
+        broker_adds = len(first.message.raw_properties) - 1
+        broker.send("T", b"big", properties={"K": "x" * (room - free - broker_adds)})
+        (big,) = pop(broker)
+        assert len(big.message.raw_properties) == room - free
+        ack(broker, first)
+        for _ in range(3):
+            broker.later(INVISIBLE_MS)
+            assert bodies(pop(broker)) == ([] if is_dead else [b"big"]), free
+        assert ("%DLQ%g" in broker.core.state.topics) is is_dead
+
+
+def test_a_retry_that_has_no_room_for_its_check_point_is_passed_over_and_a_dead_letter_in_the_end(broker):
+    send(broker, 1)
+    pop(broker)
+    broker.later(INVISIBLE_MS)
+    broker.send(SHOWN_AGAIN, b"big", properties={"K": "x" * 32_650})
+    broker.send(SHOWN_AGAIN, b"next")
+    popped = pop(broker)
+    assert bodies(popped) == [b"0", b"next"]
+    for each in popped:
+        assert ack(broker, each) == 0
+    assert in_flight(broker) == 1
+    broker.later(INVISIBLE_MS)
+    assert [each.body for each in decode_messages(broker.pull(topic="%DLQ%g").body)] == [b"big"]
+    assert in_flight(broker) == 0
+
+
+def test_clients_that_take_turns_are_given_messages_of_all_queues(broker):
+    found = set()
+    for _ in range(60):
+        for topic in "AB":
+            send(broker, 2, topic=topic, queues=2)
+        for topic in "AB":
+            for each in pop(broker, most=1, topic=topic):
+                found.add((topic, each.check_point.queue_id))
+                ack(broker, each)
+    assert found == {("A", 0), ("A", 1), ("B", 0), ("B", 1)}
+
+
+def test_retries_of_groups_that_take_turns_are_given_out_while_there_is_a_backlog(broker):
+    groups = [f"g{number}" for number in range(5)]
+    send(broker, 400)
+    for group in groups:
+        assert len(pop(broker, most=1, group=group)) == 1
+    broker.later(INVISIBLE_MS)
+    retried = set()
+    for _ in range(60):
+        for group in groups:
+            for each in pop(broker, most=1, group=group):
+                if each.message.reconsume_times:
+                    retried.add(group)
+                ack(broker, each)
+    assert retried == set(groups)
+
+
+def test_a_pop_of_large_messages_takes_what_one_answer_can_carry_and_leaves_the_rest(broker):
+    for queue_id in range(8):
+        assert broker.send("T", b"%d" % queue_id * (3 << 20), queue_id=queue_id, default_topic_queue_nums=8).code == 0
+    found = []
+    while True:
+        answer = broker.call(RequestCode.POP_MESSAGE, pop_header(broker))
+        popped = messages_of(answer)
+        if not popped:
+            break
+        encode_head(answer, len(answer.body))
+        found += popped
+        assert in_flight(broker) == len(found)
+        assert int(answer.fields["restNum"]) == 8 - len(found)
+    assert sorted(each.body[:1] for each in found) == [b"%d" % number for number in range(8)]
+    assert {each.message.reconsume_times for each in found} == {0}
+
+
+def test_what_could_not_be_shown_again_is_not_popped(make):
+    broker = make()
+    long = "T" * 60
+    broker.send(long, b"x")
+    answer = broker.call(RequestCode.POP_MESSAGE, pop_header(broker, topic=long, group="g" * 200))
+    assert (answer.code, in_flight(broker)) == (ResponseCode.INVALID_PARAMETER, 0)
+    assert "longer than topic max length 255" in answer.remark
+    assert bodies(pop(broker, topic=long, group="g" * 100)) == [b"x"]
+    topics = len(broker.core.state.topics)
+    broker = make(topics_max=topics)
+    broker.send(long, b"x")
+    answer = broker.call(RequestCode.POP_MESSAGE, pop_header(broker, topic=long))
+    assert (answer.code, in_flight(broker)) == (ResponseCode.SYSTEM_BUSY, 0)
+    assert "cannot be made" in answer.remark
+
+
+def test_what_cannot_be_shown_again_now_stays_in_flight_and_holds_up_nobody_else(make):
+    broker = make()
+    topics = len(broker.core.state.topics)
+    broker = make(topics_max=topics + 3)
+    send(broker, 1)
+    send(broker, 1, topic="U")
+    first = pop(broker, topic="U", invisible_time=INVISIBLE_MS - 1)
+    broker.later(1)
+    second = pop(broker)
+    assert bodies(first + second) == [b"0", b"0"]
+    broker.send(SHOWN_AGAIN, b"1")
+    broker.later(INVISIBLE_MS)
+    assert sorted(bodies(pop(broker))) == [b"0", b"1"], "the other one comes first and has no retry topic"
+    assert events_of(broker) == ["store.popped_message_not_shown_again"]
+    assert broker.core.trouble is None
+    for _ in range(8):
+        broker.later(1_000)
+    assert events_of(broker) == ["store.popped_message_not_shown_again"], "it is not tried again each second"
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T"))
+    broker.later(60_000)
+    (again,) = pop(broker, topic="U")
+    assert (again.body, again.message.reconsume_times) == (b"0", 1)
+
+
+@pytest.mark.parametrize(
+    ("bits", "code", "reason"),
+    [
+        ("é", ResponseCode.SYSTEM_ERROR, "no base64"),
+        ("////" * 16_385, ResponseCode.INVALID_PARAMETER, "65540 characters"),
+    ],
+)
+def test_a_forged_batch_of_acknowledgements_is_refused(broker, bits, code, reason):
+    send(broker, 3, queues=1)
+    pop(broker)
+    batch = BatchAckBody((BatchAck("g", "T", 0, 0, broker.now_ms, bits),), "broker-a")
+    answer = broker.call(RequestCode.BATCH_ACK_MESSAGE, body=batch.encode())
+    assert answer.code == code
+    assert reason in answer.remark
+    assert in_flight(broker) == 3
+
+
+def test_many_that_are_due_together_are_answered_without_a_look_into_each_queue(broker, tools):
+    queues, requests, calls = 1_024, 20, 0
+    broker.core.state.put_topic(broker.now_ms, TopicConfig("T", queues, queues))
+    send(broker, queues, queues=queues)
+    while popped := pop(broker):
+        for each in popped:
+            ack(broker, each)
+    for channel in range(2, 2 + requests):
+        assert broker.request(RequestCode.POP_MESSAGE, pop_header(broker, poll_ms=3_000), channel=channel) == []
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        effects = broker.later(3_000)
+    finally:
+        sys.setprofile(before)
+    assert [answer.code for _, answer in tools.replies(effects)] == requests * [ResponseCode.POLLING_TIMEOUT]
+    assert calls < requests * queues
+
+
+def test_of_a_retry_topic_each_message_is_given_out_once(broker):
+    broker.heartbeat()
+    send(broker, 1)
+    (message,) = decode_messages(broker.pull().body)
+    broker.send_back(message)
+    broker.later(INVISIBLE_MS)
+    for _ in range(10):
+        (popped,) = pop(broker, topic="%RETRY%g")
+        assert pop(broker, topic="%RETRY%g") == []
+        broker.later(INVISIBLE_MS)
+    (popped,) = pop(broker, topic="%RETRY%g")
+    assert ack(broker, popped) == 0
+    assert in_flight(broker) == 0
+
+
+@pytest.mark.parametrize("shown_again", [False, True])
+def test_a_notification_takes_no_wake_up_from_a_pop(broker, tools, shown_again):
+    send(broker, 1)
+    popped = pop(broker)
+    notification = NotificationRequest("g", "T", -1, 15_000, broker.now_ms)
+    for channel in (5, 6):
+        assert broker.request(RequestCode.NOTIFICATION, notification, channel=channel) == []
+    for channel in (7, 8):
+        assert broker.request(RequestCode.POP_MESSAGE, pop_header(broker, poll_ms=15_000), channel=channel) == []
+    if shown_again:
+        broker.later(INVISIBLE_MS)
+    else:
+        ack(broker, popped[0])
+        broker.send("T", b"1")
+    answers = {channel: answer for channel, answer in tools.replies(broker.effects) if channel != 1}
+    assert list(answers) == [5, 7]
+    assert answers[5].fields["hasMsg"] == "true"
+    assert len(messages_of(answers[7])) == 1
+
+
+def test_properties_that_are_no_utf8_stop_no_pop_and_no_other_message(broker):
+    send(broker, 1)
+    store = broker.core.state.store
+    store.put(broker.now_ms, StoredMessage("T", b"odd", b"K\x01\xff\x02", queue_id=1), 0)
+    assert len(walk(broker.call(RequestCode.POP_MESSAGE, pop_header(broker)).body)[1]) == 2
+    broker.later(INVISIBLE_MS)
+    assert bodies(pop(broker)) == [b"0"]
+    assert events_of(broker) == ["store.popped_message_not_shown_again"]
+    assert in_flight(broker) == 2
+    store.put(broker.now_ms, StoredMessage(SHOWN_AGAIN, b"odd", b"K\x01\xff\x02", queue_id=0), 0)
+    assert pop(broker) == []
+    broker.send("T", b"new")
+    assert bodies(pop(broker)) == [b"new"]
+    assert in_flight(broker) == 4
