@@ -261,7 +261,18 @@ def place_of(target: str, options: Mapping[str, str]) -> Place:
             )
         if name not in OPTIONS:
             raise UsageError(f"spark.options has {name!r}, and a table on S3 takes {', '.join(OPTIONS)}")
+    refuse_other_endpoint(options, os.environ)
     return ObjectPath(Bucket(target, options))
+
+
+def refuse_other_endpoint(options: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Raise UsageError when a variable that wins over the option names another server: rows would go there."""
+    named, wins = options.get("endpoint"), environ.get("AWS_ENDPOINT_URL_S3")
+    if named and wins and named.rstrip("/") != wins.rstrip("/"):
+        raise UsageError(
+            f"spark.options.endpoint is {named}, and AWS_ENDPOINT_URL_S3 in the environment, which wins, is {wins}: take one"
+            " of them away, or give both the same server"
+        )
 
 
 def absolute(target: str) -> str:
