@@ -18,7 +18,8 @@ from ..cli.stagings import group_in_keys, topics_in_keys
 from ..cli.watch import QueueLag, Watch
 from ..cli.wording import in_words
 from ..client.loop_thread import LoopThread
-from ..conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
+from ..conf.formats import on_s3
+from ..conf.segment_format import REASON_SUFFIX
 from ..conf.settings import Settings, is_broadcasting, require
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
@@ -30,7 +31,7 @@ from ..supervisor.service import Summary
 from ..supervisor.wiring import with_topics
 from ..workers.loading import search_path
 from .process import GO, Failed, Order, Reached, Ready
-from .results import rows_of, table_of
+from .results import loader_trouble, rows_of, set_aside_of, table_of, waiting_for_table
 
 LOG_FILE: Final = "crew.log"
 LOOK_S: Final = 0.1
@@ -104,12 +105,14 @@ class Crew:
         self.settings: Final = _for_a_crew(with_topics(found, self._handler))
         flags = {"consumer.topics": "topics=", "consumer.group": "group="}
         require(self.settings, flags, flag_names=flags)
+        self.log: Final = (Path(self.settings.supervisor.data_dir) / LOG_FILE).absolute()
+        """The file with the log of the supervisor and its workers, and with what handlers print. It is appended to."""
         self._embedded = embedded
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: Watch | None = None
         self._ready: Ready | None = None
         self._ended: Summary | None = None
-        self._failed = False
+        self._why: RocketcrewError | None = None
         self._closed = False
         self._status: dict[str, Any] = {}
         self._stored_before = 0
@@ -224,11 +227,6 @@ class Crew:
     # --- what happens ---------------------------------------------------------------------------------------------
 
     @property
-    def log(self) -> Path:
-        """The file with the log of the supervisor and its workers, and with what handlers print. It is appended to."""
-        return (Path(self.settings.supervisor.data_dir) / LOG_FILE).absolute()
-
-    @property
     def status(self) -> dict[str, Any]:
         """What `rocketcrew status --json` shows; after the end, the last that was seen, with the final `counters`."""
         if self._ended is not None:
@@ -254,11 +252,16 @@ class Crew:
         """Wait until so many messages are done or until nothing is left to consume, whichever comes first; the counters.
 
         `max_messages`: this crew has finished at least so many, dead letters among them, and their rows are in `results`.
-        `until_empty`: the group's committed offsets have reached the newest of all queues of its topics, and what this crew
-        sent back was consumed too or is a dead letter; with a target, its rows are in the table. Messages that other members
-        sent back and that wait for their delay are not seen, nor retries of topics that brokers let POP. `timeout`: in
-        seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it, and what ended the crew if it ends. A broker
-        that is away meanwhile is waited for.
+        `until_empty`: the group's committed offsets have reached the newest of all queues of its topics and of its retry
+        topic, and the retry and the dead-letter topic have got as many messages since the start as this crew has sent back;
+        with a target, its rows are in the table. Brokers do not show what waits for its delay, so this is a count, and holds
+        while this crew alone adds to these two topics. A message of another member, or of an earlier run, that comes back
+        or becomes a dead letter after the start counts as one of this crew. So does the second copy of a message that was
+        sent back again because the answer was lost. For each of them `wait` may return while a message of this crew
+        waits for its delay; that is consumed later, by this crew while it runs, else by the next member. Retries of topics
+        that brokers let POP are not seen. `timeout`: in seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after
+        it, and what ended the crew if it ends. A broker that is away meanwhile is waited for. With a target it raises
+        CrewError too when everything is consumed and the loader has failed three times in a row, or has set rows aside.
         """
         if max_messages is None and not until_empty:
             raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")
@@ -299,7 +302,10 @@ class Crew:
         except UnreachableError as error:
             self._running()
             return None, f", how many are left is not known ({in_words(error)})"
-        return left, f", {left} are left"
+        if left:
+            return left, f", {left} are left"
+        files = self._not_loaded()
+        return files, f", none is left, but {files} files of rows wait for the table"
 
     def _left(self) -> int:
         """Messages that are not consumed, as far as is known; 0 only when it is certain."""
@@ -311,15 +317,19 @@ class Crew:
         if delayed > 0:
             return delayed
         # What came back in between is in the lag now, and a message that was sent back in between is counted now.
-        return self._lag() + (self._sent_back() - sent_back) or int(not self._is_loaded())
+        return self._lag() + (self._sent_back() - sent_back)
 
     def _sent_back(self) -> int:
         counters: dict[str, int] = self.status["counters"]
         return counters["sent_back_messages"]
 
     def _lag(self) -> int:
-        group = group_in_keys(self.settings)
-        return sum(queue.lag for queue in self._asked([*topics_in_keys(self.settings), RETRY_PREFIX + group]))
+        """Raises UnreachableError for a topic that does not exist: a first message may make it, and nobody knows how many."""
+        topics = topics_in_keys(self.settings)
+        found = self._asked([*topics, RETRY_PREFIX + group_in_keys(self.settings)])
+        for topic in sorted({*topics} - {queue.mq.topic for queue in found}):
+            raise UnreachableError(self.name_server, f"the topic {topic} does not exist there")
+        return sum(queue.lag for queue in found)
 
     def _stored(self) -> int:
         """How many messages the group's retry and dead-letter topics have ever got."""
@@ -336,14 +346,23 @@ class Crew:
         self._queues |= queues
         return found
 
-    def _is_loaded(self) -> bool:
-        """Nothing waits for the table; true where there is none."""
+    def _not_loaded(self) -> int:
+        """How many files of rows wait for the table, 0 where there is none. Raises CrewError for those it will not get."""
         if not self.settings.spark.load:
-            return True
-        segments = self._running().slot / "segments"
-        if any(path for name in (OPEN_DIR, READY_DIR) for path in (segments / name).iterdir()):
-            return False
-        return all(path.with_suffix(".done").exists() for path in (segments / PLAN_DIR).glob("*.json"))
+            return 0
+        ready = self._running()
+        segments = ready.slot / "segments"
+        waiting = waiting_for_table(segments)
+        trouble = loader_trouble(self.status["loader"]) if waiting else ""
+        if trouble:
+            raise CrewError(f"everything is consumed, but the loader fails again and again: {trouble}; see {self.log}")
+        aside = [] if waiting else set_aside_of(segments, ready.run)
+        if aside:
+            raise CrewError(
+                f"everything is consumed, but the loader could not load {len(aside)} files of rows, such as {aside[0]}:"
+                f" {aside[0].name}{REASON_SUFFIX} beside it says why, and rocketcrew reconcile --rerun brings rows back"
+            )
+        return waiting
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
@@ -362,7 +381,9 @@ class Crew:
     def _segments(self) -> Path:
         if self.settings.spark.load:
             where = self.settings.spark.target or self._known().slot.parent / "table"
-            raise UsageError(f"the rows of this crew go into a table: read them by rocketcrew.read({str(where)!r})")
+            given = dict(self.settings.spark.options) if on_s3(where) else {}
+            words = f"{str(where)!r}, options={given!r}" if given else repr(str(where))
+            raise UsageError(f"the rows of this crew go into a table: read them by rocketcrew.read({words})")
         return self._known().slot / "segments"
 
     # --- the process ----------------------------------------------------------------------------------------------
@@ -380,7 +401,7 @@ class Crew:
             raise UsageError("this crew is closed: make a new one")
         if self._process.poll() is not None:
             self._end_heard()
-            raise CrewError(f"the crew was stopped by somebody else; see {self.log}")
+            raise self._why or CrewError(f"the crew was stopped by somebody else; see {self.log}")
         return ready
 
     def _child(self) -> subprocess.Popen[bytes]:
@@ -389,7 +410,7 @@ class Crew:
 
     def _end_heard(self) -> Summary | None:
         """How the process ended; None when that was heard before. Raises its error."""
-        if self._ended is not None or self._failed:
+        if self._ended is not None or self._why is not None:
             return self._ended
         said = self._hear()
         assert isinstance(said, Summary)
@@ -397,18 +418,24 @@ class Crew:
         return said
 
     def _hear(self) -> Reached | Ready | Summary:
-        """What the process says next. Raises its error, or CrewError when it ended without a word."""
+        """What the process says next. Raises its error, or CrewError when it ended without a word, and keeps it."""
+        try:
+            return self._heard()
+        except RocketcrewError as error:
+            self._why = error
+            raise
+
+    def _heard(self) -> Reached | Ready | Summary:
         process = self._process
         assert process is not None
         assert process.stdout is not None
         try:
             said: Reached | Ready | Summary | Failed = pickle.load(process.stdout)  # noqa: S301  it is ours
         except EOFError:
-            code, self._failed = process.wait(), True
+            code = process.wait()
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise CrewError(f"the crew's process {how}; see {self.log}") from None
         if isinstance(said, Failed):
-            self._failed = True
             process.wait()
             if said.traceback:
                 said.error.add_note(said.traceback)

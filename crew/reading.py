@@ -6,6 +6,7 @@ epoch, of these the one with the most reconsume times, among equals the one stor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import pyarrow
 import pyarrow.compute
 
 from ..cli.reading import dataset
-from ..conf.formats import not_a_folder
+from ..conf.formats import not_a_table
 from ..conf.segment_format import (
     BROKER,
     EPOCH,
@@ -28,6 +29,7 @@ from ..conf.segment_format import (
 )
 from ..remoting.errors import UsageError
 from ..spark.errors import LoaderError
+from ..spark.object_store import place_of
 from ..spark.views import UNREADABLE_REMEDY, as_data_frame
 
 # The stubs' generics ask for value types, which only the run knows here.
@@ -41,18 +43,28 @@ _RECORD: Final = (EPOCH, RECONSUME_TIMES, STORE_TIME, TOPIC, BROKER, QUEUE_ID, O
 """What tells the records of one message apart, in the order in which the later one is found."""
 
 
-def read(target: str | Path, *, latest: bool = False, form: str = "arrow", spark: Any = None) -> Any:
-    """The table in the folder `target`: every row of every batch with its key columns and `batch_id`.
+def read(
+    target: str | Path,
+    *,
+    latest: bool = False,
+    form: str = "arrow",
+    spark: Any = None,
+    options: Mapping[str, str] | None = None,
+) -> Any:
+    """The table in the folder `target`, or in the bucket `s3://bucket/table`: every row of every batch with its key columns
+    and `batch_id`.
 
     `latest=True` leaves out what a message's earlier attempts gave. `form` is "arrow" (a `pyarrow.Table`), "dataset" (a
     `pyarrow.dataset.Dataset`, read when it is used; not with `latest`) or "pandas" (a DataFrame). With `spark`, a
-    SparkSession, it is a Spark DataFrame; for a Delta table the session needs Delta's jars.
+    SparkSession, it is a Spark DataFrame; for a Delta table the session needs Delta's jars, and a bucket is not read so.
+    `options` are those of `spark.options` for a bucket, such as `endpoint`; its keys are in the environment.
 
     Raises UsageError for a target that is no table yet, LoaderError for one that cannot be read.
     """
-    wrong = not_a_folder(str(target))
+    wrong = not_a_table(str(target))
     if wrong:
         raise UsageError(f"target {str(target)!r} {wrong}")
+    place = place_of(str(target), options or {})
     if form not in FORMS:
         raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
     if form == "spark" and spark is None:
@@ -60,8 +72,12 @@ def read(target: str | Path, *, latest: bool = False, form: str = "arrow", spark
     if spark is not None:
         if form not in ("arrow", "spark"):
             raise UsageError(f"form={form!r} is read without Spark: leave one of form= and spark= out")
-        return as_data_frame(spark, Path(target), latest=latest)
-    found = dataset(Path(target))
+        if not isinstance(place, Path):
+            raise UsageError(
+                f"{target} is in a bucket: read it without spark=. Your own Spark reads it as format delta, with hadoop-aws"
+            )
+        return as_data_frame(spark, place, latest=latest)
+    found = dataset(place)
     if form == "dataset":
         if latest:
             raise UsageError("form='dataset' has every row: latest=True is possible with form='arrow' and 'pandas'")

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow
 
-from ..conf.segment_format import KEY_COLUMNS, READY_DIR, SEGMENT_NAME
+from ..conf.segment_format import (
+    BAD_DIR,
+    KEY_COLUMNS,
+    OPEN_DIR,
+    PLAN_DIR,
+    READY_DIR,
+    REASON_SUFFIX,
+    SEGMENT_NAME,
+)
 from ..durable.intervals import OffsetSet
 from ..remoting.errors import RocketcrewError
 from ..spark.errors import BadSegmentError
@@ -22,9 +30,30 @@ from ..spark.segments import read_facts, read_rows
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
 
+LOADER_FAILURES: Final = 3
+"""In a row, without a batch in between: nobody waits for such a loader any longer."""
+
 
 class ResultsError(RocketcrewError):
     """Rows that were sealed cannot be read any more: the text names the file."""
+
+
+def waiting_for_table(segments: Path) -> int:
+    """How many files in the folder `segments` have rows that a loader has still to put into its table."""
+    files = sum(1 for name in (OPEN_DIR, READY_DIR) for _ in (segments / name).iterdir())
+    plans = (segments / PLAN_DIR).glob("*.json")
+    return files + sum(not path.with_suffix(".done").exists() for path in plans)
+
+
+def set_aside_of(segments: Path, run: str) -> list[Path]:
+    """The files of the run `run` that a loader could not load and has put into bad/, sorted."""
+    found = (segments / BAD_DIR).glob(f"{run}.*")
+    return sorted(path for path in found if not path.name.endswith(REASON_SUFFIX))
+
+
+def loader_trouble(loader: Mapping[str, Any]) -> str:
+    """Why the loader, by its part of the supervisor's status, has failed again and again; empty while it has not."""
+    return str(loader.get("error") or "") if loader["failures_in_a_row"] >= LOADER_FAILURES else ""
 
 
 def sealed_of(segments: Path, run: str) -> list[Path]:

@@ -77,6 +77,9 @@ class LoaderChild:
         self._stopping = False
         self.restarts = -1
         self.start_failures = 0
+        self.failures_in_a_row = 0
+        """Ends and failed starts since it has last loaded a batch."""
+        self._batches_total: int | None = None
         self._stack_file = StackFile()
 
     def start(self) -> None:
@@ -121,6 +124,7 @@ class LoaderChild:
                 log.exception("loader_not_started", error=str(error))
             if self._is_stopping():
                 return
+            self._count_failure()
             delay_s = pauses.after(code, self._clock() - begun)
             hint = (
                 "Spark cannot start here, see its message above; results stay on disk" if code == EXIT_NO_SPARK else ""
@@ -130,6 +134,11 @@ class LoaderChild:
             if delay_s is None:
                 return
             await self._sleep(delay_s)
+
+    def _count_failure(self) -> None:
+        batches_total = self.status().get("batches_total", 0)
+        self.failures_in_a_row = self.failures_in_a_row + 1 if batches_total == self._batches_total else 1
+        self._batches_total = batches_total
 
     def _is_stopping(self) -> bool:
         """Read anew: it may have changed while something was awaited."""
@@ -166,6 +175,7 @@ class LoaderChild:
             "pid": self._process.pid if self._process is not None else 0,
             "restarts": max(self.restarts, 0),
             "start_failures": self.start_failures,
+            "failures_in_a_row": self.failures_in_a_row,
             "target": self.target,
         }
         with contextlib.suppress(OSError, ValueError):

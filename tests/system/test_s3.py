@@ -25,6 +25,7 @@ from loaders import COLUMNS, WAIT_S, Loaders, wait_until
 from s3_server import S3Server
 from segment_helpers import Record, expected
 
+from rocketcrew import read
 from rocketcrew.conf.exit_codes import EXIT_FORCED
 from rocketcrew.spark.loader import POINTS
 
@@ -120,6 +121,16 @@ def test_the_answer_to_a_commit_is_lost(loaders: S3Loaders, entry: str) -> None:
     loaders.assert_exact()
     loaders.assert_clean()
     assert loaders.server.puts[f"/{loaders.server.bucket}/warehouse/table/_delta_log/{entry}"] == 2
+
+
+def test_a_script_reads_the_table(loaders: S3Loaders, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in loaders.server.keys.items():
+        monkeypatch.setenv(name, value)
+    loaders.seal(*STORY)
+    loaders.run()
+    found = read(loaders.server.url(), options=loaders.server.options, latest=True)
+    assert sorted(tuple(row.values()) for row in found.select(COLUMNS).to_pylist()) == sorted(loaders.rows())
+    assert found.num_rows == 3
 
 
 def test_a_server_that_ignores_conditions_is_refused(tmp_path: Path, careless: S3Server) -> None:

@@ -14,6 +14,7 @@ from rocketcrew.cli.commands.load import config_of, load
 from rocketcrew.cli.options import read_sources
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.conf import settings as conf
+from rocketcrew.conf.segment_format import LOADER_STATUS_FILE
 from rocketcrew.conf.settings import SparkSettings
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.supervisor.core.pauses import LOADER_HEALTHY_S, LOADER_PAUSE_MAX_S
@@ -84,6 +85,7 @@ def test_passwords_are_not_on_the_command_line(tmp_path: Path) -> None:
 
 
 CANNOT_START = -11
+AFTER_A_BATCH = -12
 
 
 class Lives:
@@ -93,6 +95,8 @@ class Lives:
         self.now_s = 1000.0
         self.slept_s: list[float] = []
         self._lives = iter(lives)
+        self._status = folder / "0" / "segments" / LOADER_STATUS_FILE
+        self._status.parent.mkdir(parents=True)
         self._child = LoaderChild(
             conf.load({"cluster.name_servers": "h:9876"}, {}, None), Slot(folder / "0", "g", -1),
             run=self.live, sleep=self.sleep, clock=lambda: self.now_s,
@@ -101,6 +105,8 @@ class Lives:
     async def live(self) -> int:
         lived_s, code = next(self._lives, (0.0, None))
         self.now_s += lived_s
+        if code == AFTER_A_BATCH:
+            self._status.write_text('{"batches_total": 1}')
         if code == CANNOT_START:
             raise BlockingIOError(11, "Resource temporarily unavailable")
         if code is None:
@@ -111,6 +117,9 @@ class Lives:
     async def sleep(self, seconds: float) -> None:
         self.now_s += seconds
         self.slept_s.append(seconds)
+
+    def failures_in_a_row(self) -> int:
+        return int(self._child.status()["failures_in_a_row"])
 
     def start_failures(self) -> int:
         return int(self._child.status()["start_failures"])
@@ -136,6 +145,18 @@ def test_one_that_cannot_be_started_is_tried_again(lives: Callable[..., Lives]) 
     one = lives((0.0, CANNOT_START), (0.0, CANNOT_START), (5.0, 1))
     assert one.run() == [1, 2, 4]
     assert one.start_failures() == 2
+
+
+def test_failures_are_counted_since_the_last_batch(lives: Callable[..., Lives]) -> None:
+    one = lives((5.0, 1), (0.0, CANNOT_START), (5.0, 1))
+    one.run()
+    assert one.failures_in_a_row() == 3
+
+
+def test_a_batch_ends_the_row_of_failures(lives: Callable[..., Lives]) -> None:
+    one = lives((5.0, 1), (5.0, 1), (5.0, AFTER_A_BATCH), (5.0, 1))
+    one.run()
+    assert one.failures_in_a_row() == 2
 
 
 def test_a_life_in_health_makes_the_next_delay_short(lives: Callable[..., Lives]) -> None:

@@ -1,0 +1,18 @@
+"""What a crew says of itself without a process."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from rocketcrew import Crew
+
+
+def test_the_log_stays_where_it_is_when_the_current_folder_changes(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with contextlib.chdir(tmp_path):
+        crew = Crew(lambda message: None, topics="t", group="g", name_servers="127.0.0.1:1")
+        before = crew.log
+        with contextlib.chdir(tmp_path / "other"):
+            assert crew.log == before
+    assert before == tmp_path / ".rocketcrew" / "crew.log"

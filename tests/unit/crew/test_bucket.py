@@ -1,0 +1,25 @@
+"""`read` of a table in a bucket, as far as it goes without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rocketcrew import read
+from rocketcrew.remoting.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "said"),
+    [
+        ("s3://bucket", {}, "is not s3://bucket/table"),
+        ("s3://bucket/table", {"spark": object()}, "read it without spark="),
+        ("s3://bucket/table", {"options": {"secret": "x"}}, "into the environment"),
+        ("s3://bucket/table", {"form": "csv"}, "is none of arrow"),
+        ("hdfs://host/table", {}, "is a URL"),
+    ],
+)
+def test_what_cannot_be_read_is_said_before_anything_is_asked(target: str, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read(target, **given)
