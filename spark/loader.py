@@ -138,15 +138,23 @@ class Loader:
         return state
 
     def _recover_plan(self, plan: Plan, state: TableState) -> None:
-        if self._target.has(plan):
-            self._log.info("plan_was_committed", plan=plan.id, batch=plan.batch)
-            self._staging.mark_done(plan.id)
-            self._finish(plan)
-        elif plan.follows(state.batch, state.plan_id) and self._resume is None:
+        if self._was_committed(plan):
+            return
+        if plan.follows(state.batch, state.plan_id) and self._resume is None:
             self._log.info("plan_taken_up", plan=plan.id, batch=plan.batch)
             self._resume = plan
         else:
             self._drop_plan(plan, "the table has moved on")
+
+    def _was_committed(self, plan: Plan) -> bool:
+        """Whether the plan is the table's newest batch, and done with that: an earlier process may be dead, and its commit
+        still be made, by a server that was slow with it."""
+        if not self._target.has(plan):
+            return False
+        self._log.info("plan_was_committed", plan=plan.id, batch=plan.batch)
+        self._staging.mark_done(plan.id)
+        self._finish(plan)
+        return True
 
     def step(self, now_ms: int, *, at_once: bool) -> BatchReport | None:
         """Load one batch if one is due (`at_once`: if there is anything at all). `now_ms` is wall-clock time.
@@ -164,6 +172,8 @@ class Loader:
             return None  # the table is not asked: in a bucket each question is a request
         state = self._state()
         if plan is not None and not plan.follows(state.batch, state.plan_id):
+            if self._was_committed(plan):
+                return None
             self._drop_plan(plan, "the table has moved on")
             plan = None
             if not self._is_wanted(now_ms, ready, segments, at_once=at_once):
@@ -469,6 +479,9 @@ class Loader:
         self._staging.forget(plan.id)
 
     def _lose_race(self, plan: Plan, error: BatchTakenError) -> None:
+        if self._was_committed(plan):
+            self._races_lost = 0
+            return
         self._races_lost += 1
         if self._races_lost > RACES_LOST_MAX:
             raise LoaderError(f"gave up after {self._races_lost} lost races in a row: {error}")

@@ -41,6 +41,14 @@ RETRIES_MAX: Final = 3
 RETRY_S: Final = 10
 """After a restart a loader tries again anyway; a supervisor asks at its start, and must not stand still for minutes."""
 CONNECT_S: Final = 5
+REQUEST_S: Final = 30
+BOUNDS: Final[Mapping[str, str]] = {
+    "max_retries": str(RETRIES_MAX),
+    "retry_timeout": f"{RETRY_S}s",
+    "connect_timeout": f"{CONNECT_S}s",
+    "timeout": f"{REQUEST_S}s",
+}
+"""The same for delta-rs, whose own are ten tries in three minutes."""
 SAID_MAX: Final = 300
 """Characters of what a server says that are passed on."""
 
@@ -90,7 +98,11 @@ class Bucket:
             return S3Store.from_url(
                 self.url,
                 config=config,
-                client_options={"allow_http": allow_http.lower() == "true", "connect_timeout": timedelta(seconds=CONNECT_S)},
+                client_options={
+                    "allow_http": allow_http.lower() == "true",
+                    "connect_timeout": timedelta(seconds=CONNECT_S),
+                    "timeout": timedelta(seconds=REQUEST_S),
+                },
                 retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_S)},
             )  # fmt: skip
         except (BaseError, ValueError) as error:
@@ -140,9 +152,9 @@ class ObjectPath:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """For delta-rs. It must make conditional puts, whatever the environment says."""
+        """For delta-rs, with the bounds of `Bucket`. It must make conditional puts, whatever the environment says."""
         named = {OPTIONS[name]: value for name, value in self.bucket.options.items()}
-        return {**named, "AWS_CONDITIONAL_PUT": "etag"}
+        return {**named, **BOUNDS, "AWS_CONDITIONAL_PUT": "etag"}
 
     def is_dir(self) -> bool:
         """Whether any object has this prefix."""
@@ -249,7 +261,18 @@ def place_of(target: str, options: Mapping[str, str]) -> Place:
             )
         if name not in OPTIONS:
             raise UsageError(f"spark.options has {name!r}, and a table on S3 takes {', '.join(OPTIONS)}")
+    refuse_other_endpoint(options, os.environ)
     return ObjectPath(Bucket(target, options))
+
+
+def refuse_other_endpoint(options: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Raise UsageError when a variable that wins over the option names another server: rows would go there."""
+    named, wins = options.get("endpoint"), environ.get("AWS_ENDPOINT_URL_S3")
+    if named and wins and named.rstrip("/") != wins.rstrip("/"):
+        raise UsageError(
+            f"spark.options.endpoint is {named}, and AWS_ENDPOINT_URL_S3 in the environment, which wins, is {wins}: take one"
+            " of them away, or give both the same server"
+        )
 
 
 def absolute(target: str) -> str:

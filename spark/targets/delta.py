@@ -112,13 +112,12 @@ class DeltaTarget:
         """Read the log anew; the number of our last commit, 0 when there is none."""
         library = delta_rs()
         try:
-            if not library.DeltaTable.is_deltatable(str(self.path), storage_options(self.path)):
-                self._snapshot = None  # none yet, or removed under us
-                return 0
             if self._goes_on():
                 self._snapshot.update_incremental()
             else:
-                self._snapshot = open_log(self.path)
+                self._snapshot = _opened(self.path)
+                if self._snapshot is None:  # none yet, or removed under us
+                    return 0
                 self._opened_at = int(self._snapshot.version())
             return int(self._snapshot.transaction_version(APP_ID) or 0)
         except library.exceptions.DeltaError as error:
@@ -263,12 +262,18 @@ class DeltaTarget:
         return found
 
     def discard(self, plan: Plan) -> None:
-        """Delete the state file of a plan that won't be committed, and its outcomes unless it was, long ago.
+        """Delete the state file and the outcomes of a plan whose number is another plan's.
 
-        A plan of a loader that died after its commit is found again when others have gone on: its outcomes count.
+        While the number is free they stay: a commit that a dead loader has begun may still be made, and would be a batch
+        without a state. Whoever gets the number deletes them. And a plan of a loader that died after its commit is found
+        again when others have gone on: its outcomes count.
         """
-        self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
-        if plan.batch > self._refresh() or self._outcomes_of_another(plan):
+        if plan.batch > self._refresh():
+            return
+        tried = {plan.id, *self._tried(plan.batch), *tried_outcomes(self.path / STATE_DIR, plan.batch)}
+        if self._in_log(tried) not in (None, plan.id):
+            self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
+        if self._outcomes_of_another(plan):
             outcomes_path(self.path / STATE_DIR, plan).unlink(missing_ok=True)
 
     def _outcomes_of_another(self, plan: Plan) -> bool:
@@ -317,6 +322,20 @@ def delta_rs() -> Any:
 def storage_options(path: Place) -> dict[str, str] | None:
     """What delta-rs is told of the server."""
     return path.storage_options if isinstance(path, ObjectPath) else None
+
+
+def _opened(path: Place) -> Any:
+    """The newest snapshot; None when there is no table. Raises delta-rs's errors.
+
+    `is_deltatable` would ask a server with Python's lock held: all threads stand still until it answers.
+    """
+    library = delta_rs()
+    if isinstance(path, Path) and not library.DeltaTable.is_deltatable(str(path)):
+        return None
+    try:
+        return open_log(path)
+    except library.exceptions.TableNotFoundError:
+        return None
 
 
 def open_log(path: Place) -> Any:
@@ -388,7 +407,7 @@ def _created(path: Place, schema: Any, partition_by: Sequence[str]) -> object:
             storage_options=storage_options(path), commit_properties=library.CommitProperties(max_commit_retries=0),
         )  # fmt: skip
     except library.exceptions.DeltaError:
-        if library.DeltaTable.is_deltatable(str(path), storage_options(path)):
+        if _opened(path) is not None:
             raise BatchTakenError(f"{path} was made by another loader in the same moment") from None
         raise
 

@@ -1,7 +1,7 @@
 """An S3 server for tests: moto's, in a thread of the test, with one request at a time, so that conditional puts are atomic.
 
-Clients are other processes, or this one. Faults: conditions are ignored, answers are lost, or two puts are held until both
-have come.
+Clients are other processes, or this one. Faults: conditions are ignored, answers are lost, two puts are held until both have
+come, or nothing is answered any more.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class S3Server:
         self._conditional = conditional
         self._lose: set[str] = set()
         self._hold: dict[str, threading.Barrier] = {}
+        self.asked_in_silence = threading.Event()
+        """A request has come since `fall_silent`."""
+        self._silent = False
+        self._ended = threading.Event()
         self._one = threading.Lock()
         self._backend = s3_backends["123456789012"]["aws"]
         self._backend.create_bucket(self.bucket, "us-east-1")
@@ -87,7 +91,16 @@ class S3Server:
         """Puts of keys with that end wait until there are two."""
         self._hold[end] = threading.Barrier(2)
 
+    def fall_silent(self) -> None:
+        """From now on requests are taken, and not answered before the end."""
+        self._silent = True
+
     def _answer(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if self._silent:
+            self.asked_in_silence.set()
+            self._ended.wait()
+            start("503 Service Unavailable", [("Content-Length", "0")])
+            return []
         key = environ["PATH_INFO"]
         if environ["REQUEST_METHOD"] == "PUT":
             for end in [end for end in self._hold if key.endswith(end)]:
@@ -108,6 +121,7 @@ class S3Server:
             return list(self._app(environ, start))
 
     def close(self) -> None:
+        self._ended.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

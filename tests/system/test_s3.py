@@ -26,6 +26,7 @@ from s3_server import S3Server
 from segment_helpers import Record, expected
 
 from rocketcrew import read
+from rocketcrew.conf.exit_codes import EXIT_FORCED
 from rocketcrew.spark.loader import POINTS
 
 STORY = [Record(1, ["a", "b"]), Record(2)]
@@ -195,6 +196,18 @@ def test_a_loader_that_waits_asks_nothing(loaders: S3Loaders) -> None:
     wait_until(lambda: process.poll() is not None or loaders.status()["updated_ms"] >= seen + 2_500)
     assert process.poll() is None, loaders.log.read_text()
     assert loaders.server.requests == asked
+
+
+def test_a_loader_ends_by_its_deadline_though_the_server_is_silent(loaders: S3Loaders) -> None:
+    """No thread waits for the server with Python's lock held: the signal is taken, and the deadline kept."""
+    loaders.seal(*STORY)
+    process = loaders.start(follow=True, stop_deadline_ms=100, max_wait_ms=0)
+    loaders.wait_for_batch(1, process)
+    loaders.server.fall_silent()
+    loaders.seal(Record(3))
+    assert loaders.server.asked_in_silence.wait(WAIT_S), loaders.log.read_text()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == EXIT_FORCED, loaders.log.read_text()
 
 
 def command(server: S3Server, *words: str, code: int = 0) -> tuple[str, str]:

@@ -12,7 +12,15 @@ from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import LoaderConfig
-from rocketcrew.spark.object_store import Bucket, ObjectPath, check_conditional_puts, place_of, write_whole
+from rocketcrew.spark.object_store import (
+    BOUNDS,
+    Bucket,
+    ObjectPath,
+    check_conditional_puts,
+    place_of,
+    refuse_other_endpoint,
+    write_whole,
+)
 from rocketcrew.spark.rerun import only_rerun
 from rocketcrew.spark.table_state import ledger_outcomes
 
@@ -59,7 +67,8 @@ def test_a_loader_knows_a_table_by_one_name_whatever_the_scheme(target: str, tmp
     config = LoaderConfig(tmp_path, target, format="deltalake", options={"region": "eu-central-1"})
     assert config.identity == "s3://bucket/table"
     assert isinstance(config.place, ObjectPath)
-    assert config.place.storage_options == {"AWS_REGION": "eu-central-1", "AWS_CONDITIONAL_PUT": "etag"}
+    wanted = {"AWS_REGION": "eu-central-1", "AWS_CONDITIONAL_PUT": "etag", **BOUNDS}
+    assert config.place.storage_options == wanted, "delta-rs tries no longer than we do"
 
 
 @pytest.mark.parametrize("name", ["aws_secret_access_key", "access_key_id", "session_token", "password"])
@@ -73,6 +82,15 @@ def test_options_that_a_bucket_does_not_take_are_named() -> None:
     with pytest.raises(UsageError, match=r"'conditional_put'.*region, endpoint, allow_http"):
         place_of("s3://bucket/table", {"conditional_put": "disabled"})
     assert place_of("table", {"url": "jdbc:x"}) == Path("table")
+
+
+def test_a_variable_that_names_another_server_than_the_option_is_refused() -> None:
+    option, variable = {"endpoint": "http://one:9000"}, "AWS_ENDPOINT_URL_S3"
+    with pytest.raises(UsageError, match=f"http://one:9000, and {variable} .* is http://two:9000"):
+        refuse_other_endpoint(option, {variable: "http://two:9000"})
+    refuse_other_endpoint(option, {variable: "http://one:9000/"})
+    refuse_other_endpoint(option, {"AWS_ENDPOINT_URL": "http://two:9000"})
+    refuse_other_endpoint({}, {variable: "http://two:9000"})
 
 
 def test_an_object_is_used_like_a_file(table: ObjectPath) -> None:
