@@ -214,6 +214,7 @@ class ObjectPath:
         return (path for path in self.iterdir() if fnmatchcase(path.name, pattern))
 
 
+PROBES_MAX = 3
 Place = Path | ObjectPath
 """Where a table is, or something in it: on a disk, or in a bucket."""
 
@@ -299,19 +300,42 @@ def write_whole(path: Place, data: bytes, *, as_old_as: float | None = None) -> 
 
 
 def check_conditional_puts(place: Place) -> None:
-    """Raise UsageError unless the S3 server of `place` refuses to put an object that is there already, when asked to."""
+    """Raise UsageError unless the S3 server of `place` refuses to put an object that is there already, when asked to.
+
+    A first put that is refused proves nothing, as its name is new: another name is tried, PROBES_MAX in all.
+    """
     if not isinstance(place, ObjectPath):
         return
-    probe = place / STATE_DIR / f"{PROBE}{secrets.token_hex(8)}"
+    for _ in range(PROBES_MAX):
+        probe = place / STATE_DIR / f"{PROBE}{secrets.token_hex(8)}"
+        try:
+            probe.create(b"first")
+        except FileExistsError:
+            continue
+        except FileNotFoundError:
+            raise UsageError(
+                f"{place}: there is no such bucket: make it, or name another one in spark.target"
+            ) from None
+        if _is_kept(probe):
+            return
+        raise UsageError(
+            f"the S3 server of {place} ignores If-None-Match: of two puts of one new object it refused none. Two loaders"
+            " could commit the same batch there, and rows would be lost or doubled. Use a server with conditional writes (AWS"
+            " S3 since 2024, MinIO), or a folder of this host"
+        )
+    raise UsageError(
+        f"the S3 server of {place} refused {PROBES_MAX} puts of new objects as if they were there already, so nothing shows"
+        " that it keeps If-None-Match. Look at what answers at that address, or use a folder of this host"
+    )
+
+
+def _is_kept(probe: ObjectPath) -> bool:
+    """Whether a second put is refused and the first one stands; the object is deleted."""
     try:
-        probe.create(b"")
-        probe.create(b"")
-    except FileExistsError:
-        return
+        try:
+            probe.create(b"second")
+        except FileExistsError:
+            return probe.read_bytes() == b"first"
+        return False
     finally:
         probe.unlink()
-    raise UsageError(
-        f"the S3 server of {place} ignores If-None-Match: of two puts of one new object it refused none. Two loaders could"
-        " commit the same batch there, and rows would be lost or doubled. Use a server with conditional writes (AWS S3 since"
-        " 2024, MinIO), or a folder of this host"
-    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from obstore.store import MemoryStore
@@ -130,6 +132,40 @@ def test_the_proof_leaves_nothing(table: ObjectPath, tmp_path: Path) -> None:
     assert not table.exists()
     check_conditional_puts(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+class Careless(ObjectPath):
+    """A server that answers a put with a condition in its own way."""
+
+    answers: ClassVar[list[type[Exception] | None]] = []
+
+    def __truediv__(self, name: str) -> ObjectPath:
+        return Careless(self.bucket, f"{self._key}/{name}".strip("/"))
+
+    def create(self, data: bytes) -> None:
+        answer = self.answers.pop(0)
+        if answer is not None:
+            raise answer
+        self.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([FileExistsError, None, FileExistsError], ""),
+        ([FileExistsError] * 3, "refused 3 puts of new objects"),
+        ([None, None], "ignores If-None-Match"),
+        ([FileNotFoundError], "there is no such bucket"),
+    ],
+)
+def test_what_proves_that_a_server_keeps_conditions(
+    table: ObjectPath, answers: list[type[Exception] | None], said: str
+) -> None:
+    Careless.answers = answers.copy()
+    with pytest.raises(UsageError, match=said) if said else contextlib.nullcontext():
+        check_conditional_puts(Careless(table.bucket))
+    assert not Careless.answers
+    assert not table.exists()
 
 
 def told(batch: int) -> BatchOutcomes:
