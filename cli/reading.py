@@ -17,7 +17,7 @@ from ..conf.columns import BATCH_COLUMN
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
 from ..spark.errors import LoaderError
-from ..spark.object_store import ObjectPath, Place
+from ..spark.object_store import KEYS_REMEDY, ObjectPath, Place, short
 from ..spark.views import UNREADABLE_REMEDY, is_delta, latest_of, newest_state, table_ddl
 from ..workers.ddl import table_schema
 
@@ -52,6 +52,10 @@ def _delta(table: Place) -> Any:
         options = table.storage_options if isinstance(table, ObjectPath) else None
         delta: Any = DeltaTable(str(table), storage_options=options)  # its types are partial
         return delta.to_pyarrow_dataset()
+    except OSError as error:
+        if isinstance(table, Path):
+            raise
+        raise LoaderError(f"{table}: the S3 server can't be asked: {short(error)}. {KEYS_REMEDY}") from None
     except DeltaError as error:
         said = str(error).partition("\n")[0]  # what follows are the stacks of delta-rs
         raise LoaderError(

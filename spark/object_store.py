@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Generator, Iterator, Mapping
 from datetime import timedelta
@@ -215,6 +216,8 @@ class ObjectPath:
 
 
 PROBES_MAX = 3
+KEYS_REMEDY = "Keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from the role of the machine"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 Place = Path | ObjectPath
 """Where a table is, or something in it: on a disk, or in a bucket."""
 
@@ -240,14 +243,14 @@ def _translated(path: ObjectPath) -> Generator[None]:
     except BaseError as error:
         remedy = ""
         if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-            remedy = ". Keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from the role of the machine"
+            remedy = f". {KEYS_REMEDY}"
         raise LoaderError(f"{path}: the S3 server can't be asked: {short(error)}{remedy}") from None
 
 
 def short(error: Exception) -> str:
-    """The first line, without the XML and the Rust that follow."""
-    said = str(error).strip().partition("\n")[0].partition("<?xml")[0]
-    return said.strip().rstrip(":.")[:SAID_MAX]
+    """What it says in one line, without the colours, and without the XML and the Rust that follow."""
+    said = _COLOURS.sub("", str(error)).partition("<?xml")[0].partition("Debug source")[0]
+    return ": ".join(filter(None, (line.strip(" ↳:.") for line in said.splitlines())))[:SAID_MAX]
 
 
 def place_of(target: str, options: Mapping[str, str]) -> Place:

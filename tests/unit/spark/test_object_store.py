@@ -21,6 +21,7 @@ from rocketcrew.spark.object_store import (
     check_conditional_puts,
     place_of,
     refuse_other_endpoint,
+    short,
     write_whole,
 )
 from rocketcrew.spark.rerun import only_rerun
@@ -187,3 +188,8 @@ def test_outcomes_are_merged_in_a_bucket_as_on_a_disk(table: ObjectPath, tmp_pat
 def test_a_rerun_is_refused_with_the_way_out() -> None:
     with pytest.raises(UsageError, match="reset --to TIME --reprocess"), only_rerun(place_of("s3://bucket/table", {})):
         pass
+
+
+def test_what_a_server_said_is_one_line_without_colours_and_xml() -> None:
+    said = "Kernel error -> x\n  \x1b[31m↳\x1b[0m request forbidden:\n <?xml version='1.0'?><Error/>\nDebug source: y"
+    assert short(OSError(said)) == "Kernel error -> x: request forbidden"

@@ -117,8 +117,6 @@ def test_what_read_cannot_do_is_said(world: World, segments: Any, tmp_path: Path
     ):
         with pytest.raises(UsageError, match=says):
             read(tmp_path / "nothing", **wrong)
-    with pytest.raises(UsageError, match="is a URL"):
-        read("s3://bucket/table")
     world.seal([segments.Record(offset) for offset in range(100)])
     loaded(world, "pyarrow")
     with pytest.raises(UsageError, match="has every row"):
