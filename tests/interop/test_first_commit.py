@@ -70,6 +70,7 @@ async def both_ways(cluster: Cluster, operations: Spread, mqs: Sequence[MessageQ
 
     async def members(group: str, mqs: Sequence[MessageQueue]) -> None:
         core = Core(CoreConfig("me", group, (TOPIC,), average), Slab(2), bytearray(2 * UNIT_BYTES))
+        core.begin()
         commits = Commits(cluster, operations, core, group, asyncio.get_running_loop().time)
         await asyncio.gather(*(commits.commit(Commit(number, mq, 1, guarded=False)) for number, mq in enumerate(mqs)))
 
