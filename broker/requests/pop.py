@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from ...remoting.admin_bodies import TopicConfig
 from ...remoting.check_points import NORMAL, RETRY_V1, CheckPoint
-from ...remoting.codes import FORBIDDEN_GROUP, FORBIDDEN_TOPIC, RequestCode, ResponseCode
+from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.errors import ProtocolError, UsageError
 from ...remoting.pop_headers import (
@@ -37,11 +37,12 @@ from ..held_pops import ANY_QUEUE, HeldPop
 from ..message_store import Fetched, GetStatus, QueueRebuilding
 from ..pop_table import Key, begun, popped
 from ..pops import pop_retry_topic
-from ..refusal import FAQ, Refused
+from ..refusal import Refused
 from ..state import BrokerState, Call
 from ..storage import StorageError
-from ..topic_table import illegal_topic, readable
+from ..topic_table import illegal_topic
 from ..wanted import EVERYTHING, Wanted, by_expression
+from .pull import check_queue, consuming_group, readable_topic
 
 CODES = (RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO)
 POP_MAX = 32  # messages of one pop
@@ -98,25 +99,10 @@ def wanted_of(request: PopRequest | NotificationRequest) -> Wanted:
 
 def check(state: BrokerState, request: PopRequest | NotificationRequest) -> TopicConfig:
     """The topic that is popped. Raises Refused."""
-    topic = state.topics.get(request.topic)
-    if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist, apply first please! {FAQ}")
-    if not readable(topic):
-        remark = f"the topic[{request.topic}] peeking message is forbidden"
-        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_TOPIC)})
-    if request.queue_id >= topic.read_queue_nums:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
-            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.consumer_group}]",
-        )
-    group = state.groups.get(request.consumer_group)
-    if group is None:
-        remark = f"subscription group [{request.consumer_group}] does not exist, {FAQ}"
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    if not group.consume_enable:
-        remark = f"subscription group no permission, {request.consumer_group}"
-        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_GROUP)})
+    topic = readable_topic(state, request.topic, "peeking")
+    if request.queue_id >= 0:  # else any queue
+        check_queue(topic, request.queue_id, request.consumer_group)
+    consuming_group(state, request.consumer_group)
     if not state.offsets.has_room(request.topic, request.consumer_group):
         raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
     check_retry_topic(state, pop_retry_topic(request.topic, request.consumer_group))

@@ -21,9 +21,10 @@ from ...remoting.pop_headers import (
     ChangeInvisibleResponse,
 )
 from ..pop_table import Key, acknowledged, changed
-from ..refusal import FAQ, Refused
+from ..refusal import Refused
 from ..state import BrokerState, Call
 from .pop import invisible_ms
+from .pull import check_queue, known_topic
 
 CODES = (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
 BITS_MAX_CHARS = 1 << 16  # of a whole batch, half a million looks; those of one pop are some four characters
@@ -39,15 +40,8 @@ def handle(state: BrokerState, call: Call) -> Command:
 
 def check(state: BrokerState, request: AckRequest | ChangeInvisibleRequest) -> Key:
     """The queue that the message was popped from. Raises Refused."""
-    topic = state.topics.get(request.topic)
-    if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist, apply first please! {FAQ}")
-    if not 0 <= request.queue_id < topic.read_queue_nums:
-        raise Refused(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
-            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.consumer_group}]",
-        )
+    topic = known_topic(state, request.topic)
+    check_queue(topic, request.queue_id, request.consumer_group, ResponseCode.MESSAGE_ILLEGAL)
     low, high = (
         state.store.min_offset(request.topic, request.queue_id),
         state.store.max_offset(request.topic, request.queue_id),

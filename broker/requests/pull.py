@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from ...remoting.bodies import SubscriptionData
 from ...remoting.codes import (
     FORBIDDEN_BROADCASTING,
@@ -68,27 +69,51 @@ def handle(state: BrokerState, call: Call) -> Command | None:
     return answer(call.command, fetched, code)
 
 
+def known_topic(state: BrokerState, name: str) -> TopicConfig:
+    """The topic. Raises Refused."""
+    topic = state.topics.get(name)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {FAQ}")
+    return topic
+
+
+def readable_topic(state: BrokerState, name: str, doing: str) -> TopicConfig:
+    """The topic, of which messages may be read; `doing`: how, in the words of the genuine remark. Raises Refused."""
+    topic = known_topic(state, name)
+    if not readable(topic):
+        remark = f"the topic[{name}] {doing} message is forbidden"
+        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_TOPIC)})
+    return topic
+
+
+def check_queue(
+    topic: TopicConfig, queue_id: int, group: str, code: ResponseCode = ResponseCode.INVALID_PARAMETER
+) -> None:
+    """Raises Refused with `code` unless the topic has such a queue to read."""
+    if not 0 <= queue_id < topic.read_queue_nums:
+        remark = (
+            f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{group}]"
+        )
+        raise Refused(code, remark)
+
+
+def consuming_group(state: BrokerState, name: str) -> SubscriptionGroupConfig:
+    """The group, which may consume. Raises Refused."""
+    group = state.groups.get(name)
+    if group is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, {FAQ}")
+    if not group.consume_enable:
+        remark = f"subscription group no permission, {name}"
+        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_GROUP)})
+    return group
+
+
 def check(state: BrokerState, request: PullRequest) -> Wanted:
     """What the pull is for. Raises Refused."""
-    group = state.groups.get(request.consumer_group)
-    if group is None:
-        remark = f"subscription group [{request.consumer_group}] does not exist, {FAQ}"
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    if not group.consume_enable:
-        remark = f"subscription group no permission, {request.consumer_group}"
-        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_GROUP)})
-    topic = state.topics.get(request.topic)
-    if topic is None:
-        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist, apply first please! {FAQ}")
-    if not readable(topic):
-        remark = f"the topic[{request.topic}] pulling message is forbidden"
-        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_TOPIC)})
-    if not 0 <= request.queue_id < topic.read_queue_nums:
-        raise Refused(
-            ResponseCode.INVALID_PARAMETER,
-            f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
-            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.consumer_group}]",
-        )
+    group = consuming_group(state, request.consumer_group)
+    topic = readable_topic(state, request.topic, "pulling")
+    check_queue(topic, request.queue_id, request.consumer_group)
     if request.sys_flag & PULL_SUBSCRIPTION:
         return wanted_in_request(request)
     members = state.clients.consumer_group(request.consumer_group)
