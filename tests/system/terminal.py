@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -32,6 +33,19 @@ def run(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProces
         command(*arguments), cwd=folder, env=environment(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True,
         check=False, timeout=LIMIT_S,
     )  # fmt: skip
+
+
+@dataclass
+class Shell:
+    """Commands in one folder, with the name server in the environment."""
+
+    folder: Path
+    name_server: str
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        done = run(self.folder, *arguments, NAMESRV_ADDR=self.name_server)
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout, done.stderr
 
 
 class Terminal:

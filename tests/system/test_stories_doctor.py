@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from harness import wait_until
-from terminal import Terminal, run
+from terminal import Shell, Terminal
 
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.sync import run_with_cluster
@@ -29,16 +27,7 @@ NO_TABLE = ("--set", "spark.load=false")
 """Whether there is a Java is this machine's affair."""
 
 
-@dataclass
-class Cluster:
-    folder: Path
-    name_server: str
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        done = run(self.folder, *arguments, NAMESRV_ADDR=self.name_server)
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout, done.stderr
-
+class Cluster(Shell):
     def doctor(self, *arguments: str) -> tuple[int, dict[str, tuple[str, str]]]:
         """The exit code, and of each check its level and what was found."""
         code, out, err = self("doctor", *arguments, *NO_TABLE, "--json")

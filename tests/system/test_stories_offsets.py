@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from terminal import Terminal, run
+from terminal import Shell, Terminal
 
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.sync import run_with_cluster
@@ -19,16 +17,7 @@ from rocketcrew.remoting.admin_bodies import TopicConfig
 FIRST = ("--set", "consumer.consume_from_where=CONSUME_FROM_FIRST_OFFSET", "--set", "workers.count=1")
 
 
-@dataclass
-class Cluster:
-    folder: Path
-    name_server: str
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        done = run(self.folder, *arguments, NAMESRV_ADDR=self.name_server)
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout, done.stderr
-
+class Cluster(Shell):
     def told(self, *arguments: str) -> dict[str, Any]:
         code, out, err = self(*arguments, "--json")
         assert code == 0, err

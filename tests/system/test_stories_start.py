@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Self
 
 import pytest
 from terminal import Terminal, command, environment, run
@@ -114,20 +115,46 @@ def test_a_second_embedded_broker_in_one_folder_says_who_has_it(shop: Path) -> N
         assert first.stop() == 0
 
 
-def test_a_terminal_shows_one_block_and_one_line(shop: Path) -> None:
-    ours, theirs = pty.openpty()
-    words = command("run", "shop", *RUN[:-2], "--embedded", *FREE_PORTS)
-    with subprocess.Popen(words, cwd=shop, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs) as process:
+class Screen:
+    """`run HANDLER --embedded` on a terminal of its own, and what that shows; a context manager, at whose end it is dead."""
+
+    def __init__(self, folder: Path, handler: str) -> None:
+        self.said = ""
+        self._ours, theirs = pty.openpty()
+        words = command("run", handler, *RUN[:-2], "--embedded", *FREE_PORTS)
+        self._process = subprocess.Popen(
+            words, cwd=folder, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs
+        )
         os.close(theirs)
-        said = ""
-        while "done 0  failed 0" not in said:
-            said += os.read(ours, 4096).decode()
-        process.send_signal(signal.SIGINT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+    def until(self, text: str) -> str:
+        """All that was shown until `text` is in it."""
+        while text not in self.said:
+            self.said += os.read(self._ours, 4096).decode()
+        return self.said
+
+    def stop(self) -> str:
+        """All that was shown, after a Ctrl-C, which ends it well."""
+        self._process.send_signal(signal.SIGINT)
         with contextlib.suppress(OSError):  # the terminal is gone with its last process
-            while part := os.read(ours, 4096):
-                said += part.decode()
-        assert process.wait() == 0
-    os.close(ours)
+            while part := os.read(self._ours, 4096):
+                self.said += part.decode()
+        assert self._process.wait() == 0
+        return self.said
+
+
+def test_a_terminal_shows_one_block_and_one_line(shop: Path) -> None:
+    with Screen(shop, "shop") as screen:
+        screen.until("done 0  failed 0")
+        said = screen.stop()
     block = [line.split()[0] for line in said.replace("\r", "").splitlines() if line.startswith("  ")]
     assert block == ["group", "topics", "from", "workers", "state", "stop"]
     assert "event" not in said
@@ -147,26 +174,14 @@ def count(message: Message):
 
 def test_what_workers_write_stands_above_the_live_line(shop: Path) -> None:
     (shop / "noisy.py").write_text(NOISY)
-    ours, theirs = pty.openpty()
-    words = command("run", "noisy", *RUN[:-2], "--embedded", *FREE_PORTS)
-    with subprocess.Popen(words, cwd=shop, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        said = ""
-        while "done 0  failed 0" not in said:
-            said += os.read(ours, 4096).decode()
-        name_server = re.search(r"127\.0\.0\.1:\d+", said)
+    with Screen(shop, "noisy") as screen:
+        name_server = re.search(r"127\.0\.0\.1:\d+", screen.until("done 0  failed 0"))
         assert name_server is not None
         for number in range(3):
             words = ["send", "-n", name_server[0], "-t", "orders", "--key", f"o-{number}", "x"]
             assert run(shop, *words).returncode == 0
-        while "done 3  failed 0" not in said:
-            said += os.read(ours, 4096).decode()
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # the terminal is gone with its last process
-            while part := os.read(ours, 4096):
-                said += part.decode()
-        assert process.wait() == 0
-    os.close(ours)
+        screen.until("done 3  failed 0")
+        said = screen.stop()
     lines = said.split("\r\n")
     for number in range(3):
         (printed,) = [line for line in lines if f"printed o-{number}" in line]
