@@ -98,6 +98,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not (self._why or self._retired)
 
     @property
+    def full(self) -> bool:
+        """Whether those who can wait to write should."""
+        return self._outbox.full
+
+    @property
     def why(self) -> str:
         """Why the connection is closed; empty while it is open."""
         return self._why

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from json.encoder import encode_basestring as _quoted
 from typing import Any, NamedTuple, cast
 
 from .codes import Language
@@ -41,7 +42,6 @@ _INT16_MAX = (1 << 15) - 1
 _LANGUAGES: dict[str, Language] = {language.name: language for language in Language}
 _LANGUAGE_NAMES: dict[int, str] = {int(language): language.name for language in Language}
 _parse_json: Callable[[str], Any] = json.JSONDecoder().decode
-_write_json: Callable[[object], str] = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _JSON, _BINARY = Serialization.JSON, Serialization.ROCKETMQ
 
 
@@ -235,20 +235,18 @@ def _refuse_lone_surrogates(remark: str | None, fields: dict[str, str]) -> None:
 
 
 def _encode_json(command: Command) -> bytes:
-    """Keys in Java's (alphabetical) order; `extFields` always there, as some readers dereference it unasked."""
-    head: dict[str, object] = {
-        "code": int(command.code),
-        "extFields": command.fields,
-        "flag": command.flag,
-        "language": _LANGUAGE_NAMES.get(command.language, "OTHER"),
-        "opaque": command.opaque,
-    }
-    if command.remark is not None:
-        head["remark"] = command.remark
-    head["serializeTypeCurrentRPC"] = "JSON"
-    head["version"] = command.version
+    """Keys in Java's (alphabetical) order; `extFields` always there, as some readers dereference it unasked.
+
+    Written out here: one is made for each pull, and `json` takes twice as long for the same text.
+    """
+    language = _LANGUAGE_NAMES.get(command.language, "OTHER")
     try:
-        return _write_json(head).encode()
+        fields = ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in command.fields.items()])
+        remark = "" if command.remark is None else f'"remark":{_quoted(command.remark)},'
+        return (
+            f'{{"code":{command.code:d},"extFields":{{{fields}}},"flag":{command.flag:d},"language":"{language}",'
+            f'"opaque":{command.opaque:d},{remark}"serializeTypeCurrentRPC":"JSON","version":{command.version:d}}}'
+        ).encode()
     except (TypeError, ValueError) as error:
         raise UsageError(f"command {command.code} cannot be written as a JSON header: {error}") from None
 

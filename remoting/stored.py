@@ -56,6 +56,7 @@ __all__ = [
     "parse_offset_message_id",
     "record_info",
     "split_inner_batch",
+    "store_timestamp_of",
     "walk",
 ]
 
@@ -76,6 +77,10 @@ _UNWRAP = SYSFLAG_NEED_UNWRAP | SYSFLAG_INNER_BATCH
 _INT8 = Struct(">b")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
+_INT64 = Struct(">q")
+_STORED_AT = 56
+_STORED_AT_V6 = 68
+"""Position of the store timestamp, after the born host with its 4 or 16 bytes of address."""
 # The part before the body, by the two bits that make hosts longer.
 _FIXED = {
     born | store: Struct(f">iiiiiqqiq{16 if born else 4}siq{16 if store else 4}siiqi")
@@ -277,6 +282,13 @@ class StoredMessage:
     def decompressed_body(self) -> bytes:
         """The body as the user sent it. Raises ProtocolError as `decompress`."""
         return decompress(self.body, self.sysflag)
+
+
+def store_timestamp_of(buf: Buffer, position: int) -> int:
+    """When the record at `position` was stored, in ms since 1970; nothing else of it is looked at or checked. At least
+    RECORD_MIN_BYTES are there."""
+    born_v6 = buf[position + SYSFLAG_LOW_BYTE] & SYSFLAG_BORN_HOST_V6
+    return int(_INT64.unpack_from(buf, position + (_STORED_AT_V6 if born_v6 else _STORED_AT))[0])
 
 
 def reconsume_times_of(buf: bytes | bytearray | memoryview, position: int) -> int:

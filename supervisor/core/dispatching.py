@@ -101,7 +101,7 @@ class Dispatching:
             if pq.state is not QueueState.ASSIGNED or not pq.waiting:
                 continue
             worker, room = self._choose_within(pq.mq.topic, worker)
-            if worker is None or any(chunk.handle == pq.handle for chunk in held_back):
+            if worker is None or (held_back and any(chunk.handle == pq.handle for chunk in held_back)):
                 self._beside.setdefault(pq.mq.topic, deque()).append(pq)
                 continue
             chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free), room))

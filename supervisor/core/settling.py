@@ -66,7 +66,7 @@ class Settling:
             s.counters.late_reports += 1
             return
         known = chunk.reported
-        if start != chunk.said or end > chunk.count or any(index < known for index, _ in failures):
+        if start != chunk.said or end > chunk.count or (failures and any(index < known for index, _ in failures)):
             s.out.append(KillWorker(worker_id, f"report of {start}..{end} of chunk {chunk_id} at {chunk.said}/{known}"))
             return
         chunk.said = end

@@ -118,7 +118,7 @@ class GroupMember:
         )
         self._pulls = Pulls(
             self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
-            self._commits.known, self._loop.time, self._group_watch.pull_refused,
+            self._commits.known, self._loop.time, self._group_watch.pull_refused, self._run, self._failed, acted,
         )  # fmt: skip
         self._pops = Pops(
             self._cluster, core, view, settings.consumer, self._subscriptions, self._send_backs, self._loop.time
@@ -140,7 +140,7 @@ class GroupMember:
         return {
             act.FetchAssignment: lambda a: self._run(self._fetch_assignment(a), a),
             act.FetchOffset: lambda a: self._run(self._fetch_offset(a), a),
-            act.Pull: lambda a: self._run(self._pull(a), a),
+            act.Pull: self._pulls.pull,
             act.Pop: lambda a: self._run(self._then_act(self._pops.pop(a)), a),
             act.Ack: lambda a: self._run(self._then_act(self._pops.ack(a)), a),
             act.Renew: lambda a: self._run(self._then_act(self._pops.renew(a)), a),
@@ -192,6 +192,7 @@ class GroupMember:
     async def kill(self) -> None:
         """Close every connection now."""
         self._disarm()
+        self._pulls.cancel()
         for task in list(self._tasks):
             task.cancel()
         await self._look_ups.kill()
@@ -213,12 +214,17 @@ class GroupMember:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
+        if action is not None:
+            self._failed(error, action)
+            return
         log.error("task_failed", task=repr(task.get_coro()), exc_info=error)
-        if action is None:
-            self._core.state.counters.unexpected_errors += 1
-        else:
-            action_failed(self._core, action, self._loop.time())
-            self._acted()
+        self._core.state.counters.unexpected_errors += 1
+
+    def _failed(self, error: BaseException, action: act.Action) -> None:
+        """What carries the action out for the core has failed as nobody expected."""
+        log.error("task_failed", task=type(action).__name__, exc_info=error)
+        action_failed(self._core, action, self._loop.time())
+        self._acted()
 
     # --- heartbeats and routes ----------------------------------------------------------------------------------
 
@@ -330,10 +336,6 @@ class GroupMember:
 
     async def _then_act(self, work: Awaitable[None]) -> None:
         await work
-        self._acted()
-
-    async def _pull(self, action: act.Pull) -> None:
-        await self._pulls.pull(action)
         self._acted()
 
     async def _commit(self, action: act.Commit) -> None:

@@ -3,11 +3,17 @@
 A broker says with each answer which of its replicas the next pull is to go to (`suggestWhichBrokerId`). As in Java
 (PullAPIWrapper.java, MQClientInstance.findBrokerAddressInSubscribe) a replica that is gone is replaced by any other of that
 broker, a missing route is asked for at once, and only the master gets the commit that a pull can carry.
+
+A pull on an open connection waits for nothing but its answer: it is sent at once and answered by a callback, without a task,
+which costs as much as all that the core does for a pull. What has to wait for something else is done by a task: a connection
+or a route that is missing, a server that sends us away, an offset that was moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from typing import Any
 
 import structlog
 
@@ -70,15 +76,18 @@ class BodySink:
 
 
 class Pulls:
-    """Sends one pull and gives its answer to the core. `subscriptions` is looked at anew for each pull; `commits_known`
+    """Sends pulls and gives their answers to the core. `subscriptions` is looked at anew for each pull; `commits_known`
     says whether a commit of its topic is in already (the first must be alone, see commits.py); `now` is the loop's clock."""
 
     def __init__(
         self, cluster: Cluster, last: LastBodies, core: Core, view: memoryview, settings: ConsumerSettings,
         subscriptions: Mapping[str, SubscriptionData], commits_known: Callable[[MessageQueue], bool],
         now: Callable[[], float], refused: Callable[[int], None],
+        run: Callable[[Coroutine[Any, Any, None], Pull], None], failed: Callable[[BaseException, Pull], None],
+        acted: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`refused` is called with the code of every answer that is a refusal."""
+        """`refused` is called with the code of every answer that is a refusal, `acted` after the core was given one.
+        `run` makes a task of what has to wait; an unexpected error of it, or one given to `failed`, fails the action."""
         self._cluster = cluster
         self._last = last
         self._core = core
@@ -92,28 +101,98 @@ class Pulls:
         self._bases: dict[MessageQueue, tuple[SubscriptionData, dict[str, str]]] = {}
         """Header fields by queue, and the subscription that they were made of: most of a pull's fields never change."""
         self._refused = refused
+        self._run = run
+        self._failed = failed
+        self._acted = acted
+        self._waiting: set[asyncio.Future[Command]] = set()
+        """Answers that no task waits for."""
 
-    async def pull(self, action: Pull) -> None:
-        """One pull, answered by `Pulled` or `NoAnswer`."""
+    def pull(self, action: Pull) -> None:
+        """Send one pull; it is answered by `Pulled` or `NoAnswer`."""
+        mq, waiter = action.mq, None
+        address = self._cluster.broker_address(mq.broker_name, self._wanted(mq), only_this=False)
         sink = BodySink(self._core, self._view, action.handle)
+        if address is not None and mq.topic in self._subscriptions:
+            try:
+                waiter = self._cluster.remoting.start(
+                    address, self._command(action, address), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
+                )
+            except RocketcrewError as error:
+                self._unanswered(action, sink, error)
+                return
+        if waiter is None:
+            self._run(self._pull(action, sink), action)
+            return
+        self._waiting.add(waiter)
+        waiter.add_done_callback(lambda waiter: self._came(action, sink, waiter))
+
+    def cancel(self) -> None:
+        """Wait for no answer any more. What tasks wait for is the affair of who runs them."""
+        for waiter in list(self._waiting):
+            waiter.cancel()
+
+    def _came(self, action: Pull, sink: BodySink, waiter: asyncio.Future[Command]) -> None:
+        """The answer is there, or the certainty that there is none."""
+        self._waiting.discard(waiter)
+        if waiter.cancelled():
+            sink.give_back()
+            return
         try:
-            address, is_master = await self._where(action.mq)
+            try:
+                response = waiter.result()
+                if response.code == ResponseCode.GO_AWAY:
+                    sink.give_back()
+                    self._run(self._pull(action, sink), action)
+                    return
+                result = self._result(action, response, sink.slot)
+            except RocketcrewError as error:
+                self._unanswered(action, sink, error)
+            except BaseException:
+                sink.give_back()
+                raise
+            else:
+                if result.code == ResponseCode.PULL_OFFSET_MOVED:
+                    self._run(self._moved(action, result), action)
+                    return
+                self._core.handle(ev.Pulled(action.handle, result), self._now())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the queue must not wait for this answer
+            self._failed(error, action)
+        self._acted()
+
+    async def _pull(self, action: Pull, sink: BodySink) -> None:
+        """As `pull`, with all that may have to be waited for."""
+        try:
+            address = await self._cluster.address_of(action.mq, self._wanted(action.mq), only_this=False)
             if action.mq.topic not in self._subscriptions:
                 raise RocketcrewError(f"{action.mq.topic} was unsubscribed meanwhile")
             response = await self._cluster.remoting.request(
-                address, self._command(action, is_master), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
+                address, self._command(action, address), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
             )
             result = self._result(action, response, sink.slot)
-            if result.code == ResponseCode.PULL_OFFSET_MOVED:
-                result.next_offset = await self._corrected(action, result.next_offset)
         except RocketcrewError as error:
-            log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
-            self._core.handle(ev.NoAnswer(action.handle, sink.slot), self._now())
+            self._unanswered(action, sink, error)
+            self._acted()
         except BaseException:
             sink.give_back()
             raise
         else:
-            self._core.handle(ev.Pulled(action.handle, result), self._now())
+            await self._moved(action, result)
+
+    async def _moved(self, action: Pull, result: PullResult) -> None:
+        """Give the answer to the core; where it moves the offset, find out first where to go on."""
+        try:
+            if result.code == ResponseCode.PULL_OFFSET_MOVED:
+                result.next_offset = await self._corrected(action, result.next_offset)
+        except BaseException:
+            if result.slot is not None:
+                self._core.state.release(result.slot)
+            raise
+        self._core.handle(ev.Pulled(action.handle, result), self._now())
+        self._acted()
+
+    def _unanswered(self, action: Pull, sink: BodySink, error: RocketcrewError) -> None:
+        log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
+        self._core.handle(ev.NoAnswer(action.handle, sink.slot), self._now())
 
     async def _corrected(self, action: Pull, answered: int) -> int:
         """Where to go on after PULL_OFFSET_MOVED; the broker's own word when the look-up fails."""
@@ -123,15 +202,17 @@ class Pulls:
             log.warning("search_offset_failed", queue=tuple(action.mq), error=str(error))
             return answered
 
-    async def _where(self, mq: MessageQueue) -> tuple[str, bool]:
-        """The address that the last answer suggested, else another of the broker's; whether it is the master's."""
-        wanted = self._suggested.get(mq, MASTER_ID)
-        address = await self._cluster.address_of(mq, wanted, only_this=False)
-        return address, address == self._cluster.broker_address(mq.broker_name)
+    def _wanted(self, mq: MessageQueue) -> int:
+        """The broker id that the last answer suggested."""
+        return self._suggested.get(mq, MASTER_ID)
 
-    def _command(self, action: Pull, is_master: bool) -> Command:
+    def _command(self, action: Pull, address: str) -> Command:
         mq = action.mq
-        commits = action.commit_offset > 0 and is_master and self._commits_known(mq)
+        commits = (
+            action.commit_offset > 0
+            and self._commits_known(mq)
+            and address == self._cluster.broker_address(mq.broker_name)
+        )
         subscription = self._subscriptions[mq.topic]
         base = self._bases.get(mq)
         if base is None or base[0] is not subscription:

@@ -24,7 +24,7 @@ from ...remoting.admin_headers import TopicName
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.queues import MessageQueue
-from ...remoting.stored import RECORD_MIN_BYTES, record_info
+from ...remoting.stored import RECORD_MIN_BYTES, store_timestamp_of
 from ..core.process_queue import ProcessQueue
 from ..core.states import QueueState
 
@@ -70,10 +70,7 @@ class LastBodies:
     def note(self, mq: MessageQueue, body: bytes | bytearray | memoryview) -> None:
         """A body of this queue has come; one that is too short or damaged is somebody else's affair."""
         if len(body) >= RECORD_MIN_BYTES:
-            try:
-                self._stored_ms[mq] = record_info(body, 0).store_timestamp_ms
-            except RocketcrewError:
-                self._stored_ms.pop(mq, None)
+            self._stored_ms[mq] = store_timestamp_of(body, 0)
 
     def keep(self, ours: Collection[MessageQueue]) -> None:
         """Other queues are not ours any more: forget them."""

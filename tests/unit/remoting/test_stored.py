@@ -24,6 +24,7 @@ from rocketcrew.remoting.stored import (
     is_inner_batch,
     record_info,
     split_inner_batch,
+    store_timestamp_of,
     walk,
 )
 
@@ -81,6 +82,7 @@ def test_round_trip(wanted: StoredMessage) -> None:
     assert got == replace(wanted, sysflag=wanted.sysflag | v6, magic=got.magic)
     assert got.magic == (MAGIC_V2 if len(wanted.topic.encode()) > 127 else MAGIC_V1)
     assert encode_message(got) == record
+    assert store_timestamp_of(record, 0) == wanted.store_timestamp_ms
     if len(record) >= RECORD_MIN_BYTES:
         assert walk(record) == ([0, len(record)], [wanted.queue_offset])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+import pytest
+
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.remoting_client import Remoting
@@ -94,10 +96,19 @@ async def play(bench: Bench) -> None:
         cluster = cast("Cluster", OneBroker(remoting, f"127.0.0.1:{port}"))
         operations = Operations(cluster)
         settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None).consumer
+        answered: asyncio.Queue[None] = asyncio.Queue()
+        running: set[asyncio.Task[None]] = set()
         pulls = Pulls(
             cluster, LastBodies(operations), bench.core, memoryview(bench.view), settings,
             {TOPIC: SubscriptionData.of(TOPIC, "*", 1)}, lambda _: False, lambda: bench.now, lambda _code: None,
+            lambda work, _action: running.add(asyncio.ensure_future(work)), lambda error, _action: pytest.fail(str(error)),
+            lambda: answered.put_nowait(None),
         )  # fmt: skip
+
+        async def pull() -> None:
+            pulls.pull(bench.one(act.Pull))
+            await answered.get()
+
         backs = SendBacks(cluster, operations, "g", -1)
 
         async def send_back(action: act.SendBack) -> None:
@@ -107,15 +118,15 @@ async def play(bench: Bench) -> None:
 
         bench.worker("w1")
         bench.open(0)
-        await pulls.pull(bench.one(act.Pull))
+        await pull()
         (chunk,) = bench.dispatched()
         # There is little room, and yet a small answer was hoped for: the next pull is on its way.
-        second = asyncio.ensure_future(pulls.pull(bench.one(act.Pull)))
+        second = asyncio.ensure_future(pull())
         bench.done(chunk, failures=[(0, 0, "no")])
         await asyncio.gather(second, send_back(bench.one(act.SendBack)))
         assert bench.counters.pull_bodies_dropped == 1
         assert bench.counters.sent_back_messages == 1
-        await pulls.pull(bench.one(act.Pull))
+        await pull()
         (chunk,) = bench.dispatched()
         bench.done(chunk)
         assert bench.counters.done_messages == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -27,25 +27,44 @@ if TYPE_CHECKING:
     from .conftest import Bench
 
 
+SceneWith = Callable[..., "Scene"]
+
+
 class Brokers:
     """A cluster and its connections in one: replicas by id, and the answers to come."""
 
     def __init__(self, addresses: Mapping[int, str]) -> None:
         self.addresses = addresses
         self.remoting = self
+        self.connected = True
+        self.sent_at_once = 0
         self.asked: list[tuple[str, PullRequest]] = []
         self.answers: list[Command | Exception] = []
 
-    def broker_address(self, _name: str, broker_id: int = MASTER_ID, **_: object) -> str | None:
-        return self.addresses.get(broker_id)
-
-    async def address_of(self, _mq: object, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
+    def broker_address(self, _name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str | None:
         found = self.addresses.get(broker_id)
         if found is None and not only_this and self.addresses:
             found = next(iter(self.addresses.values()))
+        return found
+
+    async def address_of(self, _mq: object, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
+        found = self.broker_address("b", broker_id, only_this=only_this)
         if found is None:
             raise UnreachableError("b", "gone")
         return found
+
+    def start(self, address: str, command: Command, **_: Any) -> asyncio.Future[Command] | None:
+        if not self.connected:
+            return None
+        self.sent_at_once += 1
+        self.asked.append((address, PullRequest.from_fields(command.fields)))
+        waiter: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            waiter.set_exception(answer)
+        else:
+            waiter.set_result(answer)
+        return waiter
 
     async def request(self, address: str, command: Command, **_: Any) -> Command:
         self.asked.append((address, PullRequest.from_fields(command.fields)))
@@ -56,45 +75,79 @@ class Brokers:
 
 
 class Scene:
-    def __init__(self, bench: Bench, addresses: Mapping[int, str], known: bool = True) -> None:
+    def __init__(
+        self, bench: Bench, addresses: Mapping[int, str], known: bool = True, connected: bool = True
+    ) -> None:  # fmt: skip
         self.bench = bench
+        self.failures: list[BaseException] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.answered = asyncio.Event()
         self.brokers = Brokers(addresses)
+        self.brokers.connected = connected
         cluster = cast("Cluster", self.brokers)
         settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None).consumer
         self.pulls = Pulls(
             cluster, LastBodies(Operations(cluster)), bench.core, memoryview(bench.view), settings,
             {TOPIC: SubscriptionData.of(TOPIC, "*", 77)}, lambda _: known, lambda: bench.now, lambda _code: None,
+            self.run, self.failed, self.acted,
         )  # fmt: skip
         bench.open(0, offset=5)
 
     def pull(self, answer: Command | Exception) -> tuple[str, PullRequest]:
         """The next pull, answered so; where it went, and its header."""
         self.brokers.answers.append(answer)
-        asyncio.run(self.pulls.pull(self.bench.one(act.Pull)))
+        asyncio.run(self.play())
         return self.brokers.asked[-1]
+
+    async def play(self) -> None:
+        """Until the pull is answered."""
+        self.answered = asyncio.Event()
+        self.pulls.pull(self.bench.one(act.Pull))
+        await self.answered.wait()
+        await asyncio.gather(*(task for task in self.tasks if not task.done()))
+
+    def acted(self) -> None:
+        self.answered.set()
+
+    def run(self, work: Coroutine[Any, Any, None], _action: act.Pull) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def failed(self, error: BaseException, _action: act.Pull) -> None:
+        self.failures.append(error)
+        self.answered.set()
+
+
+@pytest.fixture(params=[True, False], ids=["connected", "not connected"])
+def scene_with(bench: Bench, request: pytest.FixtureRequest) -> SceneWith:
+    """A scene with brokers at these addresses, whose connections are open or have to be made."""
+
+    def make(addresses: Mapping[int, str], known: bool = True) -> Scene:
+        return Scene(bench, addresses, known, request.param)
+
+    return make
 
 
 def nothing_new(suggest: int = 0, next_offset: int = 5) -> Command:
     return Command(ResponseCode.PULL_NOT_FOUND, PullResponse(suggest, next_offset, 0, next_offset).to_fields())
 
 
-def test_the_header_is_javas(bench: Bench) -> None:
-    address, header = Scene(bench, {0: "master"}).pull(nothing_new())
+def test_the_header_is_javas(bench: Bench, scene_with: SceneWith) -> None:
+    address, header = scene_with({0: "master"}).pull(nothing_new())
     assert address == "master"
     assert (header.consumer_group, header.topic, header.queue_id, header.queue_offset) == ("g", TOPIC, 0, 5)
     assert (header.max_msg_nums, header.sys_flag, header.suspend_timeout_millis) == (32, PULL_SUSPEND, 15_000)
     assert (header.sub_version, header.expression_type, header.subscription) == (77, "TAG", None)
 
 
-def test_the_next_pull_goes_where_the_last_answer_said(bench: Bench) -> None:
-    scene = Scene(bench, {0: "master", 1: "slave"})
+def test_the_next_pull_goes_where_the_last_answer_said(bench: Bench, scene_with: SceneWith) -> None:
+    scene = scene_with({0: "master", 1: "slave"})
     assert scene.pull(nothing_new(suggest=1))[0] == "master"
     assert scene.pull(nothing_new(suggest=0))[0] == "slave"
     assert scene.pull(nothing_new())[0] == "master"
 
 
-def test_what_is_known_of_a_queue_goes_with_it(bench: Bench) -> None:
-    scene = Scene(bench, {0: "master", 1: "slave"})
+def test_what_is_known_of_a_queue_goes_with_it(bench: Bench, scene_with: SceneWith) -> None:
+    scene = scene_with({0: "master", 1: "slave"})
     scene.pull(nothing_new(suggest=1))
     scene.pulls.keep(bench.core.state.by_mq.keys())
     assert scene.pull(nothing_new(suggest=1))[0] == "slave"
@@ -106,14 +159,14 @@ def test_what_is_known_of_a_queue_goes_with_it(bench: Bench) -> None:
     assert scene.pull(nothing_new())[0] == "master"
 
 
-def test_a_suggested_replica_that_is_gone_is_replaced_by_another(bench: Bench) -> None:
-    scene = Scene(bench, {0: "master"})
+def test_a_suggested_replica_that_is_gone_is_replaced_by_another(bench: Bench, scene_with: SceneWith) -> None:
+    scene = scene_with({0: "master"})
     scene.pull(nothing_new(suggest=3))
     assert scene.pull(nothing_new())[0] == "master"
 
 
-def test_a_slave_serves_while_the_master_is_gone(bench: Bench) -> None:
-    assert Scene(bench, {1: "slave"}).pull(nothing_new())[0] == "slave"
+def test_a_slave_serves_while_the_master_is_gone(bench: Bench, scene_with: SceneWith) -> None:
+    assert scene_with({1: "slave"}).pull(nothing_new())[0] == "slave"
 
 
 @pytest.mark.parametrize(
@@ -121,8 +174,10 @@ def test_a_slave_serves_while_the_master_is_gone(bench: Bench) -> None:
     [(True, 0, PULL_SUSPEND | PULL_COMMIT_OFFSET), (False, 0, PULL_SUSPEND), (True, 1, PULL_SUSPEND)],
     ids=["told", "not before the first commit is in", "not to a slave"],
 )
-def test_news_of_the_offset_go_along_to_the_master(bench: Bench, known: bool, suggest: int, flag: int) -> None:
-    scene = Scene(bench, {0: "master", 1: "slave"}, known)
+def test_news_of_the_offset_go_along_to_the_master(
+    bench: Bench, scene_with: SceneWith, known: bool, suggest: int, flag: int
+) -> None:
+    scene = scene_with({0: "master", 1: "slave"}, known)
     bench.worker("w1")
     scene.pull(nothing_new(suggest))
     (pull,) = bench.take(act.Pull)
@@ -136,8 +191,8 @@ def test_news_of_the_offset_go_along_to_the_master(bench: Bench, known: bool, su
 
 
 @pytest.mark.parametrize("error", [TimedOutError("b", "late"), UnreachableError("b", "gone")])
-def test_no_answer_is_asked_again_later(bench: Bench, error: Exception) -> None:
-    scene = Scene(bench, {0: "master"})
+def test_no_answer_is_asked_again_later(bench: Bench, scene_with: SceneWith, error: Exception) -> None:
+    scene = scene_with({0: "master"})
     scene.pull(error)
     bench.none(act.Pull)
     bench.pass_ms(1_000)
@@ -145,14 +200,47 @@ def test_no_answer_is_asked_again_later(bench: Bench, error: Exception) -> None:
     assert bench.counters.pull_errors == 1
 
 
-def test_a_refusal_needs_no_offsets_and_keeps_its_words(bench: Bench) -> None:
-    scene = Scene(bench, {0: "master"})
+def test_a_refusal_needs_no_offsets_and_keeps_its_words(bench: Bench, scene_with: SceneWith) -> None:
+    scene = scene_with({0: "master"})
     scene.pull(Command(ResponseCode.NO_PERMISSION, remark="forbidden"))
     (log,) = [log for log in bench.take(act.Log) if log.event == "pull_refused"]
     assert (log.keys["code"], log.keys["remark"]) == (ResponseCode.NO_PERMISSION, "forbidden")
 
 
-def test_an_answer_that_makes_no_sense_is_asked_again(bench: Bench) -> None:
-    scene = Scene(bench, {0: "master"})
+def test_an_answer_that_makes_no_sense_is_asked_again(bench: Bench, scene_with: SceneWith) -> None:
+    scene = scene_with({0: "master"})
     scene.pull(Command(ResponseCode.PULL_NOT_FOUND, {"nextBeginOffset": "x"}))
     assert bench.counters.pull_errors == 1
+
+
+def test_on_an_open_connection_a_pull_is_sent_at_once_and_makes_no_task(bench: Bench) -> None:
+    scene = Scene(bench, {0: "master"})
+    scene.pull(nothing_new())
+    assert (scene.brokers.sent_at_once, scene.tasks) == (1, [])
+
+
+def test_a_server_that_sends_us_away_is_asked_again_as_if_nothing_were_connected(bench: Bench) -> None:
+    scene = Scene(bench, {0: "master"})
+    scene.brokers.answers.append(Command(ResponseCode.GO_AWAY))
+    scene.pull(nothing_new(next_offset=7))
+    assert [len(scene.brokers.asked), len(scene.tasks), bench.counters.pull_errors] == [2, 1, 0]
+    assert bench.one(act.Pull).offset == 7
+
+
+def test_an_error_that_nobody_expected_fails_the_action(bench: Bench) -> None:
+    scene = Scene(bench, {0: "master"})
+    error = RuntimeError("a bug")
+    scene.pull(error)
+    assert scene.failures == [error]
+
+
+def test_answers_that_are_not_waited_for_any_more_change_nothing(bench: Bench) -> None:
+    scene = Scene(bench, {0: "master"})
+    scene.brokers.answers.append(nothing_new())
+
+    async def leave() -> None:
+        scene.pulls.pull(bench.one(act.Pull))
+        scene.pulls.cancel()
+        await asyncio.sleep(0)
+
+    asyncio.run(leave())
