@@ -27,6 +27,8 @@ BACK_OFF_MAX_S = 5.0
 QUICK_DEATH_S = 1.0
 QUICK_DEATHS_FREE = 3
 """Deaths right after ready, with no message in hand, that are replaced at once; then with delays up to a second."""
+KILL_AGAIN_S = 5.0
+"""A worker that was killed ends within milliseconds, unless the kill failed."""
 LEAVING_PATIENCE_S = 10.0
 """A reload goes on beside those that take longer to leave (they have a long message): recycling has time, it has not."""
 
@@ -267,6 +269,7 @@ class Staffing:
         due = [
             worker.started_at + self.policy.boot_timeout_s for worker in workers if worker.state is WorkerState.BOOTING
         ]
+        due += [worker.kill_again_at for worker in workers if worker.kill_again_at != inf]
         due += [worker.ready_at + worker.age_max_s for worker in self.serving() if worker.age_max_s and not worker.wish]
         leaving = [worker.leaves_at for worker in workers if worker.leaves_at != inf]
         due += [since + patience_s for since in leaving for patience_s in (LEAVING_PATIENCE_S, self.policy.leave_max_s)]
@@ -326,6 +329,10 @@ class Staffing:
                     " raise the limit"
                 )
                 self._core.handle(ev.WorkerKilled(worker.worker_id), now)
+                worker.kill_again_at = now
+            if worker.state is WorkerState.KILLED and now >= worker.kill_again_at:
+                # Its place is taken until it has ended, so a kill that failed is repeated.
+                worker.kill_again_at = now + KILL_AGAIN_S
                 self._actions.append(Kill(worker.worker_id, "not ready in time"))
 
     def _could_not_boot(self, worker: Worker, now: float) -> None:

@@ -151,6 +151,8 @@ class Worker:
     """Why it is to be replaced, as the worker or an operator said."""
     boot_error: str = ""
     """Why it cannot boot."""
+    kill_again_at: float = inf
+    """It was to be killed before it was ready; when that is tried again, should it live on."""
 
     # What it has in flight (Crew, dispatching.py, settling.py, reclaiming.py).
     window: int = 0

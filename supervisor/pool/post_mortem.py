@@ -13,8 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from ...conf.segment_format import OPEN_DIR, segment_name
 from ...workers.cells import CONSUMED_DIRECTLY, Cell, CellFile
+from ...workers.salvage import open_segments
 from ..core import events as ev
 from ..core.blame import Death, End, InHand, how_ended
 from ..core.decisions import Core
@@ -25,6 +28,8 @@ CGROUP: Final = Path("/sys/fs/cgroup")
 OWN_CGROUP: Final = Path("/proc/self/cgroup")
 FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
 """Signals that a process brings upon itself; nobody sends them to make it leave."""
+
+log = structlog.get_logger("rocketcrew.pool")
 
 
 class PostMortem:
@@ -73,6 +78,22 @@ class PostMortem:
         now = oom_kills(self._own, self._root)
         more, self._oom_kills = now - self._oom_kills, now
         return max(0, more)  # moved into another group, it counts anew
+
+
+def left_open(core: Core, segments: Path, worker_id: str, now: float) -> list[Path]:
+    """What the dead worker left in open/, to be salvaged; those that it had sealed are reported to the core.
+
+    Where the folder cannot be read, nothing is: what it had in flight must not wait, and runs again with all that was
+    reported of these segments. The next start salvages them, and a table drops rows that it has.
+    """
+    try:
+        seal_renamed(core, segments, worker_id, now)
+        return open_segments(segments, [worker_id])
+    except OSError as error:
+        log.error("segments_not_read", folder=str(segments / OPEN_DIR), worker=worker_id, error=str(error),
+                  effect="its unsealed messages run again; the next start salvages what it left")  # fmt: skip
+        core.unexpected_error()
+        return []
 
 
 def seal_renamed(core: Core, segments: Path, worker_id: str, now: float) -> None:

@@ -21,7 +21,6 @@ from ...workers import packets
 from ...workers.cells import CellFile
 from ...workers.link import Transport, link_pair
 from ...workers.packets import LEAVES, PROGRESS, WANTS_OUT, WINDOW, QueueInfo, progress_text
-from ...workers.salvage import open_segments
 from ...workers.spawn import WorkerProcess, WorkerStartError
 from ...workers.stack_dump import StackFile
 from ..core import events as ev
@@ -36,7 +35,7 @@ from .direct import Directing
 from .feeding import Feeding
 from .hearing import LEFT_BEHIND, Hearing
 from .launching import Launcher
-from .post_mortem import PostMortem, seal_renamed
+from .post_mortem import PostMortem, left_open
 from .stacks import Helper, ProcessStack, Running, crew_stacks
 from .watching import CellReader
 
@@ -326,10 +325,9 @@ class Pool:
         self._acted()  # the charge is written before the cell is cleared
         self._cells.clear(child.cell_slot)
         self._cell_slots.append(child.cell_slot)
-        seal_renamed(self._core, self._segments, child.worker_id, now)
+        left = left_open(self._core, self._segments, child.worker_id, now)
         child.stack_file.close()
         child.process.close()
-        left = open_segments(self._segments, [child.worker_id])
         if left:
             self._left[child.worker_id] = left
         elif not self._stopping:

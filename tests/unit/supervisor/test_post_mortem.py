@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import CellContent, End, InHand, Verdict
 from rocketcrew.supervisor.core.state import Worker
 from rocketcrew.supervisor.core.states import WorkerState
 from rocketcrew.supervisor.core.time_limits import Look
 from rocketcrew.supervisor.pool.child import Child
-from rocketcrew.supervisor.pool.post_mortem import PostMortem, by_itself, cause_of, in_hand_of, oom_kills
+from rocketcrew.supervisor.pool.post_mortem import PostMortem, by_itself, cause_of, in_hand_of, left_open, oom_kills
 from rocketcrew.workers.cells import (
     BETWEEN,
     CHUNK_ID,
@@ -31,6 +33,8 @@ from rocketcrew.workers.cells import (
     map_cell,
 )
 from rocketcrew.workers.stack_dump import StackFile
+
+from .conftest import Bench
 
 
 @pytest.mark.parametrize(
@@ -197,3 +201,18 @@ def test_whom_we_end_and_who_ends_with_us_are_charged_with_nothing(scene: Scene)
     scene.cells.stopping = True
     assert scene.mortem.look(scene.child(-signal.SIGKILL)).end is End.RETIRED
     assert scene.mortem.look(scene.child(-signal.SIGSEGV)).end is End.CRASHED, "that it did to itself"
+
+
+def test_what_cannot_be_looked_for_runs_again_and_nothing_waits_for_it(bench: Bench, tmp_path: Path) -> None:
+    bench.worker("w1")
+    bench.open(0)
+    (pull,) = bench.take(act.Pull)
+    bench.found(pull.handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk, seq=1)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    unreadable = tmp_path / ("x" * 300)  # no file system takes the name
+    assert left_open(bench.core, unreadable, "w1", bench.now) == []
+    assert bench.counters.unexpected_errors == 1
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
+    assert bench.counters.lost_rows_restarts == 1

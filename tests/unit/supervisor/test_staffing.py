@@ -295,6 +295,21 @@ def test_a_boot_that_hangs_is_ended_and_told() -> None:
     assert "workers.boot_timeout_ms = 5000" in given_up.error
 
 
+def test_a_kill_that_failed_is_repeated_until_the_worker_has_ended() -> None:
+    office = Office(1, boot_timeout_s=5.0)
+    (only,) = office.started()
+    office.run(after_s=5)
+    for _ in range(3):
+        assert [action.worker_id for action in office.take(Kill)] == [only]
+        due = office.staffing.next_due(office.now)
+        assert due is not None
+        office.run(after_s=due - office.now)
+    office.ended(only, charged=False)
+    office.take(Kill)
+    office.run(after_s=60)
+    assert office.take(Kill) == []
+
+
 def test_a_worker_that_said_why_it_cannot_boot_and_does_not_end_is_killed_at_the_time_out() -> None:
     office = Office(1, boot_timeout_s=5.0)
     (only,) = office.started()
