@@ -102,6 +102,14 @@ def test_tests_that_are_named_exist(page: Path) -> None:
         assert f"\ndef {name or 'test_'}" in (ROOT / file).read_text(), (file, name)
 
 
+def test_every_fault_of_the_table_has_a_test() -> None:
+    page = (ROOT / "docs/delivery.md").read_text()
+    faults = [int(number) for number in re.findall(r"^\| (\d+) \| [^`\n]", page, re.MULTILINE)]
+    proved = {int(n) for row in re.findall(r"^\| ([\d, ]+) \| `tests/", page, re.MULTILINE) for n in row.split(", ")}
+    assert faults == list(range(1, len(faults) + 1))
+    assert proved == set(faults)
+
+
 def test_the_java_member_of_the_page_is_that_of_the_interop_tests() -> None:
     member = (ROOT / "tests/interop/java/Member.java").read_text()
     (shown,) = blocks(ROOT / "docs/how-to/java.md", "java")
