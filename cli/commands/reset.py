@@ -70,11 +70,11 @@ class Move:
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", required=True, help="May be repeated.")
 @click.option("--to", "where", metavar="earliest|latest|TIME", required=True,
               help="The first message to consume: the oldest, the next that comes, or the first stored at TIME:"
-                   " 2026-01-31T08:00 (local time unless a zone stands behind it), milliseconds since 1970, or how long"
+                   " 2026-01-31T08:00 (local time unless it names a zone), milliseconds since 1970, or how long"
                    " ago, as 2h or 30m.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked anyway.")
-@click.option("--new-group", is_flag=True, help="The group has never run: say where it will begin.")
+@click.option("--new-group", is_flag=True, help="The group has never run: set where it will start.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue with old and new offset.")
 @click.option("--reprocess", is_flag=True, help="Load the rows once more, in a new epoch (column _epoch).")
 @click.option("--target", metavar="PATH", help="The table's folder, for --reprocess.")
@@ -173,7 +173,7 @@ class GroupOffsets:
         known = await known_topics(cluster, self.access)
         group = self.access.unwrap(self._group)
         if RETRY_PREFIX + group not in known:
-            hint = ". To say where a group that never ran will begin, add --new-group" if has_option else ""
+            hint = ". To set where a group that never ran will start, add --new-group" if has_option else ""
             raise UnknownNameError(f"{no_such_group(group, known)}{hint}")
 
     def move(self, moves: list[Move], where: str, time_ms: int, *, online: bool) -> None:

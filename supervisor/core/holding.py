@@ -119,7 +119,7 @@ def rules(state: State, q: PulledQueue) -> list[str]:
     if pq.is_wider(config.consume_concurrently_max_span):
         span = config.consume_concurrently_max_span
         found.append(
-            f"consumer.consume_concurrently_max_span: {pq.span} offsets behind the first unfinished, more than {span}"
+            f"consumer.consume_concurrently_max_span: {pq.span} offsets after the first unfinished, more than {span}"
         )
     if q.starved:
         found.append(f"memory.pulled_bytes_mib: waits for room, {len(state.starved)} queues are in line")
