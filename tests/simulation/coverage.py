@@ -32,7 +32,7 @@ EVENTS = (
     "a message was retried", "a message was sent back twice", "a notice came twice", "a partial report",
     "a plan was made again", "a pull was refused with 2", "a pull was refused with 215", "a request timed out",
     "a reset was undone", "a restart took over finished messages", "a seal was asked for",
-    "a seal was asked for because much waited for it",
+    "a seal was asked for because much waited for it", "a rate held messages back",
     "a seal was found though not reported", "a segment of the last run was not found", "a segment was salvaged",
     "a message ran again because no broker took it back", "a send-back was refused or its answer lost",
     "a slot was cut down", "an action failed", "a start failed after a take-over", "a slot was taken over", "a slow message",

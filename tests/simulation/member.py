@@ -109,6 +109,7 @@ class SimMember:
             seal_rows=script.seal_rows, commit_after_loaded=script.commit_after_loaded,
             stop_deadline_ms=100 if script.slow > 0.1 else 2_500,
             topic_concurrency={TOPIC: script.topic_limit} if script.topic_limit else {},
+            rate_limits={TOPIC: script.rate} if script.rate else {},
             order=script.order, locks=script.order != "concurrent", order_key="" if script.key_function else "KEYS",
             order_holds=script.order_holds, auto_commit=script.auto_commit, max_reconsume_times=MAX_RECONSUME_TIMES,
             suspend_current_queue_time_ms=40, lock_renewal_ms=250, lock_live_ms=LOCK_LIVE_MS, lock_retry_ms=50,

@@ -298,6 +298,22 @@ class ForgetsTheLimit(CoreParts):
             return chunk.count
 
 
+class ForgetsTokens(CoreParts):
+    """The rate of a topic is asked for, and nothing is taken from it."""
+
+    class dispatching_class(Dispatching):
+        def _take_tokens(self, topic: str, messages: int) -> None:
+            del topic, messages
+
+
+class ForgetsToLook(CoreParts):
+    """What waits for a rate waits until something else happens."""
+
+    class dispatching_class(Dispatching):
+        def _look_again(self, topic: str) -> None:
+            self._looks.discard(topic)
+
+
 class WipesOpen(Parts):
     """What a dead worker left open is removed, and forgotten as if it were sealed."""
 
@@ -632,6 +648,10 @@ PLANTED = {
     ),
     "the record in hand is read off": Planted(TakesTheRecordInHand, 20, ("kill worker",), HELD_UP),
     "what was left is not limited": Planted(ForgetsTheLimit, 40, ("kill worker",), HELD_UP | {"topic_limit": 1}),
+    "a rate is not counted": Planted(ForgetsTokens, 5, (), HELD_UP | {"rate": 30.0}),
+    "a rate wakes nobody": Planted(
+        ForgetsToLook, 40, (), HELD_UP | {"rate": 30.0, "queues": 1, "threshold_messages": 8, "slow": 0.0}
+    ),
     "wipe instead of salvage": Planted(WipesOpen, 40),
     "outcome before rows": Planted(OutcomeFirst, 10, (), CONCURRENT),
     "death charged to the first unreported": Planted(
