@@ -24,6 +24,9 @@ from ..supervisor.member.send_back import FACT_PREFIX
 from .messages import facts_of, when
 
 NOTES_FILE: Final = "dead-letters.jsonl"
+PARQUET: Final = "parquet"
+DELTA: Final = "deltalake"
+"""Tables that letters are exported to."""
 UNKNOWN: Final = "(no error recorded: the broker itself made it a dead letter)"
 _LINE = re.compile(r" \(([^()\s]+:\d+)\)$")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")

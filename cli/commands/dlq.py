@@ -22,6 +22,7 @@ from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...conf.exit_codes import EXIT_FAILURE, EXIT_FINE
+from ...conf.formats import not_a_folder
 from ...conf.settings import Settings, require
 from ...durable.files import try_lock
 from ...remoting.errors import BrokerError, RocketcrewError, UsageError
@@ -29,7 +30,7 @@ from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
-from ..letters import NOTES_FILE, Letter, Notes, StoppedError, Wanted, counted, groups, per_second
+from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, counted, groups, per_second
 from ..messages import BODY_FORMATS, messages, text_of
 from ..options import with_settings
 from ..stagings import group_in_keys
@@ -37,6 +38,7 @@ from ..surroundings import import_from_here
 from ..tables import lines
 from ..wording import no_such_group, unknown_topic
 
+JSONL: Final = "jsonl"
 REPLAYED: Final = "replayed"
 HANDLED: Final = "handled"
 PURGED: Final = "purged"
@@ -386,30 +388,47 @@ class Local:
 
 
 @dlq.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), default=Path("-"),
-              metavar="FILE", help="The file, which must not exist; - is stdout (default).")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path, allow_dash=True), default=Path("-"), metavar="PATH",
+              help="The file or the table's folder, which must not exist; - is stdout (default).")  # fmt: skip
+@click.option("--format", "kind", type=click.Choice([JSONL, PARQUET, DELTA]), default=JSONL, show_default=True,
+              help="A file with a JSON object a line, a folder of Parquet, or a Delta table.")  # fmt: skip
 @BODY
 @picks
 @AS_JSON
-def export(desk: Desk, wanted: Wanted, output: Path, how: str, as_json: bool) -> None:
-    """Write dead letters to a file, one JSON object a line, with error, properties and body.
+def export(desk: Desk, wanted: Wanted, output: Path, kind: str, how: str, as_json: bool) -> None:
+    """Write dead letters to a file or a table, with error, properties and body.
+
+    A table has a row for each letter, under the same names; `body` is binary, as it was sent, and `properties` is a map.
+    Spark reads it as any other: spark.read.parquet(PATH), or format("delta"). Nothing is noted: letters stay as they are.
 
     \b
     Examples:
       rocketcrew dlq export -g billing -o letters.jsonl
+      rocketcrew dlq export -g billing --since 1d --format parquet -o letters
       rocketcrew dlq export -g billing --body base64 | gzip > letters.gz
     """
+    out = str(output)
+    if kind != JSONL:
+        wrong = "is stdout, and a table is a folder: name it by -o PATH" if out == "-" else not_a_folder(out)
+        if wrong:
+            raise UsageError(f"{out} {wrong}")
+        if how not in ("auto", "none"):
+            raise UsageError(f"--body {how}: a table has bodies as they were sent; --body none leaves them out")
+    if out != "-" and output.exists():  # before the brokers are asked for all letters
+        raise UsageError(f"{output} exists already: nothing was written")
     found = desk.letters(wanted)
-    text = "".join(json.dumps(letter.facts(how), ensure_ascii=False) + "\n" for letter in found)
-    if str(output) == "-":
-        click.echo(text, nl=False)
-        return
-    try:
+    if kind != JSONL:
+        from ..letter_tables import table_of, write  # pyarrow takes its time to import
+
+        write(table_of(found, with_body=how != "none"), output, kind)
+    else:
+        text = "".join(json.dumps(letter.facts(how), ensure_ascii=False) + "\n" for letter in found)
+        if out == "-":
+            click.echo(text, nl=False)
+            return
         with output.open("x") as file:
             file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{output} exists already: nothing was written") from None
-    answer = {"group": desk.group, "exported": len(found), "file": str(output)}
+    answer = {"group": desk.group, "exported": len(found), "file": out}
     click.echo(json.dumps(answer) if as_json else f"{counted(len(found))} written to {output}")
 
 

@@ -7,8 +7,12 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet
 from terminal import LIMIT_S, Terminal, command, environment, run
+
+pq: Any = pyarrow.parquet
 
 SHOP = """
 from pathlib import Path
@@ -69,6 +73,11 @@ def test_dead_letters_are_sorted_replayed_and_purged(tmp_path: Path) -> None:
         lines = (tmp_path / "letters.jsonl").read_text().splitlines()
         assert [json.loads(line)["body"] for line in lines] == ['{"state": "paid"}'] * 2
         assert run(tmp_path, "dlq", "export", *ours, "-o", "letters.jsonl").returncode == 2
+        for kind in ("parquet", "deltalake"):
+            out = run(tmp_path, "dlq", "export", *ours, "--all", "-o", kind, "--format", kind)
+            assert out.stdout == f"2 letters written to {kind}\n", out.stderr
+        rows = pq.read_table(tmp_path / "parquet").to_pylist()
+        assert [(row["body"], row["line"]) for row in rows] == [(b'{"state": "paid"}', LINE)] * 2
         assert run(tmp_path, "dlq", "purge", *ours, "--all", "--yes").stdout == "2 letters purged\n"
         listed = run(tmp_path, "dlq", "ls", *ours, "--all")
         assert re.findall("purged", listed.stdout) == ["purged"] * 2
