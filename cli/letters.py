@@ -132,11 +132,6 @@ class StoppedError(Exception):
     """Somebody left the debugger by `q`."""
 
 
-def counted(number: int, what: str = "letter") -> str:
-    """`1 letter`, `2 letters`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def per_second(text: str) -> float:
     """A rate such as 50, 50/s, 30/m or 100/h in messages a second. Raises UsageError for anything else, and for 0."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:/\s*([smh]))?\s*", text)

@@ -22,8 +22,9 @@ from ..testing.making import message
 from ..testing.rehearsal import Rehearsal
 from ..testing.result import Call, DeadLetter, Result, Retried
 from ..workers.message import Message
-from .letters import Letter, StoppedError, counted
+from .letters import Letter, StoppedError
 from .messages import shown
+from .tables import counted
 
 TAKEN_OVER: Final = ("results.enabled", "results.schema", "consumer.order", "consumer.order_key")
 """Settings of the configuration that decide what becomes of a single message."""

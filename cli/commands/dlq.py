@@ -30,12 +30,12 @@ from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
-from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, counted, groups, per_second
+from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second
 from ..messages import BODY_FORMATS, messages, text_of
 from ..options import with_settings
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
-from ..tables import lines
+from ..tables import counted, lines
 from ..wording import no_such_group, unknown_topic
 
 JSONL: Final = "jsonl"
@@ -306,11 +306,11 @@ def replay(
     if as_json:
         click.echo(json.dumps({"group": desk.group, "replayed": count, "members": members}))
         return
-    click.echo(f"{counted(count)} replayed{desk.waits(members)}")
+    click.echo(f"{counted(count, 'letter')} replayed{desk.waits(members)}")
 
 
 def _part(sent: int, of: int, error: RocketcrewError) -> RocketcrewError:
-    return RocketcrewError(f"{sent} of {counted(of)} were replayed; the same command goes on: {error}")
+    return RocketcrewError(f"{sent} of {counted(of, 'letter')} were replayed; the same command goes on: {error}")
 
 
 class Local:
@@ -384,7 +384,7 @@ class Local:
         done, failed = self._counts[self._done], self._counts["failed"]
         what = "noted as handled" if self._done == HANDLED else f"sent to group {self._desk.group} again"
         stays = f"; {failed} failed and {'stays' if failed == 1 else 'stay'} as before" if failed else ""
-        return f"{counted(done)} went through {self._spec.name} and {'was' if done == 1 else 'were'} {what}{stays}"
+        return f"{counted(done, 'letter')} went through {self._spec.name} and {'was' if done == 1 else 'were'} {what}{stays}"
 
 
 @dlq.command()
@@ -429,7 +429,7 @@ def export(desk: Desk, wanted: Wanted, output: Path, kind: str, how: str, as_jso
         with output.open("x") as file:
             file.write(text)
     answer = {"group": desk.group, "exported": len(found), "file": out}
-    click.echo(json.dumps(answer) if as_json else f"{counted(len(found))} written to {output}")
+    click.echo(json.dumps(answer) if as_json else f"{counted(len(found), 'letter')} written to {output}")
 
 
 @dlq.command()
@@ -455,7 +455,11 @@ def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -
             return
         for letter in found:
             desk.notes.add(letter, PURGED)
-    click.echo(json.dumps({"group": desk.group, "purged": len(found)}) if as_json else f"{counted(len(found))} purged")
+    click.echo(
+        json.dumps({"group": desk.group, "purged": len(found)})
+        if as_json
+        else f"{counted(len(found), 'letter')} purged"
+    )
 
 
 def _goes_on(found: list[Letter], what: str, name: str, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
@@ -463,7 +467,7 @@ def _goes_on(found: list[Letter], what: str, name: str, *, dry_run: bool, yes: b
     if dry_run:
         answer = {"group": name, "would": what, "letters": [letter.place for letter in found]}
         click.echo(json.dumps(answer) if as_json else "\n".join(lines([letter.row() for letter in found])))
-        click.echo(f"{counted(len(found))}; nothing was done", err=True)
+        click.echo(f"{counted(len(found), 'letter')}; nothing was done", err=True)
         return False
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True

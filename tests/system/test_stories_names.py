@@ -105,7 +105,7 @@ def test_a_reset_while_members_run_reaches_them(cluster: Cluster) -> None:
     with member(cluster) as running:
         code, out, err = cluster("reset", "-g", "billing", "-t", "orders", "--to", "earliest", "--yes")
         assert code == 0, err
-        assert "1 members run: the brokers tell them" in out
+        assert "1 member runs: the brokers tell them" in out
         code, out, err = cluster("stop", "--wait", "--json", "-g", "billing")
         assert code == 0, err
         assert json.loads(out)["stopped"] is True
