@@ -178,7 +178,7 @@ BODY = click.option("--body", "how", type=click.Choice(BODY_FORMATS), default="a
 NAMES = click.argument("names", nargs=-1, metavar="[LETTER]...")
 LIMIT = click.option("--limit", type=click.IntRange(0), default=0, metavar="N", help="At most N letters; 0: all.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-YES = click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+YES = click.option("-y", "--yes", is_flag=True, help="Do not ask on a terminal.")
 
 
 @dlq.command()
