@@ -42,6 +42,8 @@ EVENTS = (
     "a worker died with messages in hand", "an answer came after its time-out", "cut in the middle of a body",
     "cut with requests under way", "killed between rename and report", "killed between rows and outcome",
     "killed in the middle of a write", "many queues and workers", "rows in every message of a backlog",
+    "power loss: a segment was torn", "power loss: the journal was cut", "power loss: the journal ends in zeros",
+    "power loss: zeros between blocks of the journal",
     "rows that the table has were left out",
     "the broker refused CONSUMER_SEND_MSG_BACK", "the broker refused PULL_MESSAGE",
     "the broker refused UPDATE_CONSUMER_OFFSET", "the broker told of a change of members",
