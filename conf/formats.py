@@ -206,6 +206,12 @@ def allocate_strategy(text: str) -> str:
             if known == name.upper():
                 return known
         raise ValueError("is not known")
+    return import_path(name)
+
+
+def import_path(text: str) -> str:
+    """`package.module:function`."""
+    name = text.strip()
     module, _, function = name.partition(":")
     if not all(part.isidentifier() for part in f"{module}.{function}".split(".")):
         raise ValueError("is not package.module:function")

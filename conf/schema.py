@@ -43,6 +43,7 @@ _TOPICS = (
     'each "topic", "topic:tagA || tagB" or "topic:SQL92:expression", a topic once,'
     f" at most {formats.TOPIC_LENGTH_MAX} characters"
 )
+_HOOK = Text("package.module:function, or empty", formats.import_path)
 _STRATEGIES = f"{', '.join(formats.STRATEGIES)}, or package.module:function"
 _LEVELS = f"numbers above 0, each followed by ms, s, m, h or d, at most {formats.DELAY_LEVELS_MAX}, at most 30d each"
 
@@ -219,6 +220,13 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "topic": Text(_TRACE_TOPIC, formats.broker_name),
         "batch_max": Whole(1, 20, "records"),
         "spans": Switch(),
+    },
+    "hooks": {
+        "on_start": _HOOK,
+        "on_rebalance": _HOOK,
+        "on_dead_letter": _HOOK,
+        "on_worker_death": _HOOK,
+        "timeout_ms": _ms(10, 600_000),
     },
     "log": {
         "level": Choice(("debug", "info", "warning", "error")),

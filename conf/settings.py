@@ -218,6 +218,17 @@ class TraceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class HooksSettings:
+    """`[hooks]`: the user's functions that hear of the life of the member."""
+
+    on_start: str
+    on_rebalance: str
+    on_dead_letter: str
+    on_worker_death: str
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     """`[log]`."""
 
@@ -259,6 +270,7 @@ class Settings:
     supervisor: SupervisorSettings
     metrics: MetricsSettings
     trace: TraceSettings
+    hooks: HooksSettings
     log: LogSettings
     broker: BrokerSettings
     origin: Mapping[str, str] = field(compare=False, repr=False)
@@ -292,6 +304,7 @@ def load(
         supervisor=SupervisorSettings(**sections["supervisor"]),
         metrics=MetricsSettings(**sections["metrics"]),
         trace=TraceSettings(**sections["trace"]),
+        hooks=HooksSettings(**sections["hooks"]),
         log=LogSettings(**sections["log"]),
         broker=BrokerSettings(**sections["broker"]),
         origin=gathered.origin,

@@ -63,6 +63,8 @@ MEANINGLESS: Mapping[str, str] = {
     "spark.load": "batches are loaded by the engine itself; results.enabled = false drops rows",
     "spark.max_wait_ms": "a batch is loaded when it is done: see engine.trigger_interval_ms",
     "supervisor.drain_deadline_ms": _SERVICE, "supervisor.journal_max_mib": _SERVICE,
+    "hooks.on_start": _SERVICE, "hooks.on_rebalance": _GROUP, "hooks.on_dead_letter": _SERVICE,
+    "hooks.on_worker_death": _PROCESSES, "hooks.timeout_ms": _SERVICE,
     "metrics.port": "Spark has a page of its own: set spark.ui.enabled = true in spark.conf", "metrics.host": _SERVICE,
     "metrics.port_count": _SERVICE, "metrics.page": _SERVICE, "metrics.token": _SERVICE,
     "trace.enabled": "message traces are told by members of the group", "trace.topic": "message traces are not told",

@@ -30,10 +30,12 @@ class Acting:
     def __init__(self, core: Core, journal: Callable[[Sequence[Entry]], None], journal_path: Path) -> None:
         """`journal` writes entries; it may raise OSError. `journal_path` is its file, for the log."""
         self.core = core
-        self._do: dict[type, Callable[[Any], object]] = {act.Log: _log, **dict.fromkeys(JOURNALLED, _is_written)}
+        self._do: dict[type, Callable[[Any], object]] = {act.Log: self._log, **dict.fromkeys(JOURNALLED, _is_written)}
         self._journal = journal
         self._journal_path = journal_path
         self._loop = asyncio.get_running_loop()
+        self.logged: Callable[[act.Log], None] = _nobody
+        """Hears of every line that the core logs."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = float("inf")
         self._journal_failed = False
@@ -73,6 +75,10 @@ class Acting:
                 log.exception("action_failed", action=repr(action)[:ACTION_CHARACTERS_MAX])
                 action_failed(self.core, action, self._loop.time())
 
+    def _log(self, action: act.Log) -> None:
+        log.log(act.LOG_LEVELS[action.level], action.event, **action.keys)
+        self.logged(action)
+
     def _write_journal(self, entries: list[Entry]) -> None:
         try:
             self._journal(entries)
@@ -103,8 +109,8 @@ class Acting:
             self.acted()  # the timers that are left are due again
 
 
-def _log(action: act.Log) -> None:
-    log.log(act.LOG_LEVELS[action.level], action.event, **action.keys)
+def _nobody(_action: act.Log) -> None:
+    pass
 
 
 def _is_written(_: Entry) -> None:

@@ -52,6 +52,7 @@ from .core.states import ServiceEvent, ServiceState, move_service
 from .file_watch import picture as python_files
 from .health import Health
 from .journal_file import JournalFile
+from .lifecycle import Lifecycle
 from .loader_child import LoaderChild
 from .member.access import in_namespace
 from .member.group_member import GroupMember
@@ -83,6 +84,9 @@ from .wiring import (
 
 WORKER_STOP_MS = 5_000
 """Workers have nothing left to do when they are asked to leave: sealing and the user's teardown hook."""
+
+HOOKS_STOP_S = 2.0
+"""For what the user's hooks have not heard of yet; then they are ended."""
 
 log = structlog.get_logger("rocketcrew.supervisor")
 
@@ -141,6 +145,7 @@ class Supervisor:
             if not await self._start_unless_stopped():
                 return self._summary(EXIT_FINE)
             self.service = move_service(self.service, ServiceEvent.STARTED)
+            self._lifecycle.started(os.getpid(), tuple(self.topics))
             self._notify.ready(f"consuming {', '.join(self.topics)} as {group}")
             if self._on_ready is not None:
                 self._on_ready()
@@ -181,6 +186,8 @@ class Supervisor:
             act.ChargesChanged: lambda _: write_charges(self._slot.path, self.core.state.charges),
         })  # fmt: skip
         self.acted = self._acting.acted
+        self._lifecycle = Lifecycle(settings.hooks, self.core)
+        self._acting.logged = self._lifecycle.logged
         self._loop.set_exception_handler(self._unexpected)
 
     def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -215,6 +222,8 @@ class Supervisor:
     async def _start(self) -> None:
         hold_signals(self._loop)
         as_booted = {} if self._watched is None else await asyncio.to_thread(python_files, self._watched)
+        self._to_end.append(self._lifecycle.kill)
+        await self._lifecycle.start()
         workers = await self._start_workers()
         settings = self.settings
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
@@ -452,6 +461,7 @@ class Supervisor:
         await self._member.stop()
         self._stale_locks.forget()
         await self._loader.stop(forced=self._forced)
+        await self._lifecycle.finish(HOOKS_STOP_S)
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)
         clean = not (self._left.unfinished or self._left.unsealed or killed)

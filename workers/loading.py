@@ -273,7 +273,7 @@ def refusal(handler: Handler) -> str | None:
             return wrong
     if handler.parts:
         return None
-    if (wrong := _never_awaited(handler.function)) is not None:
+    if (wrong := never_awaited(handler.function)) is not None:
         return f"handler {handler.name} {wrong}"
     expected = "messages" if handler.batch else "message"
     what = "a list of messages (batch=True)" if handler.batch else "one message"
@@ -298,7 +298,7 @@ def refusal(handler: Handler) -> str | None:
     return None
 
 
-def _never_awaited(function: Callable[..., Any]) -> str | None:
+def never_awaited(function: Callable[..., Any]) -> str | None:
     """Why calling it runs nothing; None when it does."""
     called = None if inspect.isclass(function) else getattr(type(function), "__call__", None)  # noqa: B004  it is looked at
     if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(called):

@@ -1,34 +1,32 @@
-"""The process that runs a user's own allocation strategy: one JSON line in, one out, until its stdin ends.
+"""The process that runs a user's own allocation strategy (line_process.py).
 
-No user code runs in the supervisor, and this is user code. A question is {"group", "client_id", "queues": [[topic, broker,
-queue id], ...], "client_ids": [...]}, both lists sorted; the answer {"queues": [positions in the list]} or {"error": text}.
-The first line of output is {"ready": name}, or {"error": text} when the function could not be loaded. What the user prints
-goes to stderr, so that it cannot be taken for an answer.
+A question is {"group", "client_id", "queues": [[topic, broker, queue id], ...], "client_ids": [...]}, both lists sorted; the
+answer {"queues": [positions in the list]} or {"error": text}.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import Any
 
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
-from .loading import HandlerLoadError, describe, find
-from .user_errors import describe_error
+from .line_process import Answer, run
+from .loading import describe, find
 
 
-def answer(function: Any, line: str) -> dict[str, object]:
-    """What the function makes of one question; whatever it raises becomes the error's text."""
-    question = json.loads(line)
+def strategy_at(import_path: str) -> Answer:
+    """What answers with the queues that the function there chooses. Raises UsageError when it cannot be had."""
+    function = find(describe(import_path)).function
+    return lambda question: answer(function, question)
+
+
+def answer(function: Any, question: Any) -> dict[str, object]:
+    """What the function makes of one question. Raises what it raises, and UsageError for nonsense."""
     queues = [MessageQueue(*entry) for entry in question["queues"]]
-    try:
-        mine = function(question["group"], question["client_id"], list(queues), list(question["client_ids"]))
-        return {"queues": positions(queues, mine)}
-    except BaseException as error:  # noqa: BLE001  also sys.exit(): it is the user's code
-        return {"error": describe_error(error)}
+    mine = function(question["group"], question["client_id"], list(queues), list(question["client_ids"]))
+    return {"queues": positions(queues, mine)}
 
 
 def positions(queues: list[MessageQueue], mine: object) -> list[int]:
@@ -44,32 +42,5 @@ def positions(queues: list[MessageQueue], mine: object) -> list[int]:
     return list(found)
 
 
-def serve(import_path: str, lines: TextIO, out: TextIO) -> None:
-    """Load the function, then answer every line."""
-
-    def say(reply: dict[str, object]) -> None:
-        out.write(json.dumps(reply) + "\n")
-        out.flush()
-
-    try:
-        function = find(describe(import_path)).function
-    except HandlerLoadError as error:
-        say({"error": f"{error}\n{error.traceback}".rstrip()})
-        return
-    except UsageError as error:
-        say({"error": str(error)})
-        return
-    say({"ready": import_path})
-    for line in lines:
-        say(answer(function, line))
-
-
-def main() -> None:
-    """`python -m rocketcrew.workers.strategy package.module:function`."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    serve(sys.argv[1], sys.stdin, out)
-
-
 if __name__ == "__main__":
-    main()
+    run(lambda: strategy_at(sys.argv[1]))

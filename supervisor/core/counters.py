@@ -66,6 +66,11 @@ class Counters:
     rebalances: int = 0
     unexpected_errors: int = 0
     """Actions, tasks and callbacks that failed in a way nobody expected (see the log), and went on or came again."""
+    hook_calls: int = 0
+    hook_failures: int = 0
+    """Calls of the user's life-cycle hooks that raised, took too long or ended their process."""
+    hook_events_dropped: int = 0
+    """Too many waited for the hooks."""
     busy_us: int = 0
     """Handler time of all workers together."""
     lost_rows_restarts: int = 0

@@ -56,7 +56,7 @@ def test_whatever_it_does_is_an_error_of_that_round() -> None:
                 with pytest.raises(AllocationError, match=text):
                     await strategy.allocate(queues(count), MEMBERS)
             assert await strategy.allocate(queues(6), MEMBERS) == queues(6)
-            process = strategy._process
+            process = strategy.process.child
             assert process is not None
             process.kill()
             await process.wait()
