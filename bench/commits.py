@@ -35,6 +35,7 @@ from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.plan import Limits, Trigger
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget
 
 QUEUES = 64
@@ -64,7 +65,7 @@ class Bench:
         target: Any = (
             DeltaTarget(self.table, append_by_delta_rs, lambda: None)
             if format_ == "deltalake"
-            else ParquetTarget(self.table, ArrowWriter(()), threads)
+            else ParquetTarget(LocalFolder(self.table, threads), ArrowWriter(()))
         )
         loader = Loader(
             staging, target, Trigger(1, 1, 0), Limits(10**6, 10**9), threads=threads, cores=1,

@@ -49,15 +49,8 @@ from .outcome_levels import joined, read_part
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
-from .targets.parquet import (
-    OUTCOMES_FILE,
-    STATE_FILE,
-    TMP_DIR,
-    batch_folder,
-    batch_folders,
-    data_files,
-    folder_outcomes,
-)
+from .targets.local_folder import TMP_DIR, data_files
+from .targets.parquet import OUTCOMES_FILE, STATE_FILE, batch_folder, batch_folders, folder_outcomes
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
