@@ -31,14 +31,16 @@ from segment_helpers import Helpers, Record
 from servers import ServerError
 
 from rocketcrew import read
+from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.hdfs import HdfsPath, hdfs_table
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.object_store import Place
+from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.session import Session, SessionSettings, open_session
 from rocketcrew.spark.spark_writer import SparkWriter
 from rocketcrew.spark.targets.hdfs_folder import HdfsFolder
-from rocketcrew.spark.targets.parquet import ParquetTarget
+from rocketcrew.spark.targets.parquet import ParquetTarget, batch_folder
 
 pytestmark = pytest.mark.timeout(600)  # the first test pays for both JVMs, and for fetching the cluster
 
@@ -89,6 +91,7 @@ class HdfsWorld(World):
     def __init__(self, root: Path, threads: Executor, session: Session, url: str, folder: type[HdfsFolder]) -> None:
         super().__init__(root, Helpers(), threads)
         self.url = url
+        self.spark = session.spark
         self._session = session
         self._folder = folder
         self.place = hdfs_table(url, session.spark)
@@ -140,7 +143,7 @@ def test_what_lies_there_is_spark_s_rows_and_our_state(world: HdfsWorld) -> None
     state = world.target().state()
     assert (state.batch, state.loaded.count()) == (3, 3)
     assert world.rows("batch_id", "_offset") == [(1, 0), (2, 1), (3, 2)]
-    latest = read(world.url, spark=world._session.spark, latest=True)
+    latest = read(world.url, spark=world.spark, latest=True)
     assert latest.count() == 3
 
 
@@ -209,6 +212,29 @@ class MovedInto(HdfsFolder):
         )
         if not files.rename(hdfs.path(str(output)), hdfs.path(str(batch))):
             raise FileExistsError(str(batch))
+
+
+@pytest.mark.parametrize(("folder", "races", "winners"), [(HdfsFolder, 200, 1), (MovedInto, 10, 2)])
+def test_batches_that_two_rename_at_once(world: HdfsWorld, folder: type[HdfsFolder], races: int, winners: int) -> None:
+    """The commit alone, without Spark's jobs: one has each batch, and by the usual rename both."""
+    both = [folder(hdfs_table(world.url, world.spark)) for _ in range(2)]
+    together = threading.Barrier(2)
+
+    def run(at: int) -> list[bool]:
+        won: list[bool] = []
+        for batch in range(1, races + 1):
+            output = both[at].prepare(Plan(f"{batch:08d}-{at}", batch, (), OffsetSet(), ()))
+            together.wait(WAIT_S)
+            try:
+                both[at].publish(output, batch_folder(world.place, batch))
+                won.append(True)
+            except FileExistsError:
+                won.append(False)
+        return won
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(run, (0, 1))
+    assert [mine + theirs for mine, theirs in zip(first, second, strict=True)] == [winners] * races
 
 
 @pytest.mark.parametrize("world", [MovedInto], indirect=True)
