@@ -36,6 +36,7 @@ from rocketcrew.spark.plan import Limits, Trigger
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.delta import FILE_BYTES, DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.targets.delta_upkeep import DeltaUpkeep
+from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget
 
 QUEUES = 64
@@ -65,7 +66,7 @@ class Bench:
         target: Any = (
             DeltaTarget(self.table, append_by_delta_rs, lambda: None, upkeep=DeltaUpkeep(self.table, FILE_BYTES))
             if format_ == "deltalake"
-            else ParquetTarget(self.table, ArrowWriter(()), threads)
+            else ParquetTarget(LocalFolder(self.table, threads), ArrowWriter(()))
         )
         loader = Loader(
             staging, target, Trigger(1, 1, 0), Limits(10**6, 10**9), threads=threads, cores=1,

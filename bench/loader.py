@@ -44,6 +44,7 @@ from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.segments import read_facts
 from rocketcrew.spark.spark_writer import SparkWriter
 from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.making import make_writer
 from rocketcrew.spark.targets.parquet import ParquetTarget
 from rocketcrew.spark.targets.target import Writer
@@ -171,7 +172,7 @@ class Bench:
     def _run_loader(self, writer: Writer) -> list[BatchReport]:
         loader = Loader(
             Staging(self.config.staging),
-            ParquetTarget(self.config.folder, writer, self.threads),
+            ParquetTarget(LocalFolder(self.config.folder, self.threads), writer),
             self.config.trigger,
             self.config.limits,
             threads=self.threads,

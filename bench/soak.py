@@ -40,7 +40,12 @@ FULL = (
 )
 """Faults of the worker pool, 30 to 60 s each: in each order mode, and all of them in one run; 200 bodies of 4 MiB, a stop of
 over two minutes; executors and a Spark Connect server that die."""
-GENUINE = ("tests/interop/test_faults.py", "tests/interop/test_first_commit.py", "tests/interop/test_differential.py")
+GENUINE = (
+    "tests/interop/test_faults.py",
+    "tests/interop/test_first_commit.py",
+    "tests/interop/test_differential.py",
+    "tests/interop/test_hdfs.py",
+)
 
 
 class Soak:

@@ -26,7 +26,7 @@ from ..client.cluster import Cluster
 from ..client.identity import DEFAULT_INSTANCE_NAME
 from ..client.operations import Operations
 from ..client.sync import run_with_cluster
-from ..conf.formats import on_s3
+from ..conf.formats import on_hdfs, on_s3
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.admin_bodies import KvTable
@@ -343,6 +343,7 @@ def disk_facts(settings: Settings) -> list[DiskFacts]:
         and settings.spark.format in FOLDER_FORMATS
         and settings.spark.target
         and not on_s3(settings.spark.target)
+        and not on_hdfs(settings.spark.target)
     ):
         folders["the table"] = Path(settings.spark.target)
     return [_disk(purpose, path.absolute(), settings.results.free_disk_min_mib) for purpose, path in folders.items()]

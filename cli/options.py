@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TextIO, Ty
 import click
 from click.core import ParameterSource
 
-from ..conf.formats import not_a_folder, not_a_table
+from ..conf.formats import not_a_folder, not_a_table, on_hdfs
 from ..conf.logging import set_up
 from ..conf.settings import Settings, load
 from ..conf.sources import CONFIG_FILE_VARIABLE, DEFAULT_FILE, find_file
@@ -72,14 +72,21 @@ FOLDER_THERE: Final = Folder(exists=True)
 """A folder that is read: a mistyped name is an error, and not an empty folder."""
 
 
-def table_place(settings: Settings) -> Place:
-    """Where the table is, for commands that look into it themselves. Raises UsageError for what is none."""
+def table_place(settings: Settings, *, not_on_hdfs: str) -> Place:
+    """Where the table is, for commands that look into it themselves; `not_on_hdfs` says why they can't on HDFS.
+
+    Raises UsageError for what is no table, and for one on HDFS.
+    """
     from ..spark.object_store import place_of
 
     target = settings.spark.target
     wrong = not_a_table(target, settings.spark.format)
     if wrong:
         raise UsageError(f"spark.target = {target!r} (from {settings.origin['spark.target']}) {wrong}")
+    if on_hdfs(target):
+        raise UsageError(
+            f"spark.target = {target!r} (from {settings.origin['spark.target']}) is on HDFS: {not_on_hdfs}"
+        )
     return place_of(target, settings.spark.options)
 
 

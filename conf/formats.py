@@ -38,8 +38,8 @@ STRATEGIES = (
 )
 FOLDERS_ARE = "a folder on a file system of this host: a local disk, NFS, or HDFS through a mount"
 TABLES_ARE = (
-    f"{FOLDERS_ARE}; or, with spark.format = deltalake, s3://bucket/table. Other object stores (gs://, abfss://) and"
-    " hdfs:// are not supported"
+    f"{FOLDERS_ARE}; or, with spark.format = deltalake, s3://bucket/table; or, with spark.format = parquet,"
+    " hdfs://namenode/table. Other object stores (gs://, abfss://) are not supported"
 )
 _NO_RENAME = "commits a batch by renaming a folder, and S3 has no rename: set spark.format = deltalake"
 _BY_SPARK = "is Spark's own: what Spark writes there only Spark can look into"
@@ -50,9 +50,15 @@ NOT_ON_S3 = {
     " commit: set spark.format = deltalake, which writes the same table",
 }
 """Why a table of this format can't be on S3, by format; "deltalake" can."""
+_NOT_BY_SPARK = "and without Spark's JVM nothing is written there: set spark.format = parquet, the same table by Spark"
+_DELTA_LOG = "and its log is read without Spark's JVM here, which alone reaches HDFS: set spark.format = parquet"
+NOT_ON_HDFS = {"pyarrow": _NOT_BY_SPARK, "deltalake": _DELTA_LOG, "delta": _DELTA_LOG}
+"""Why a table of this format can't be on HDFS, by format; "parquet" can."""
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")
 _S3 = re.compile(r"s3a?://", re.IGNORECASE)
 _S3_TABLE = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/?#\s]+)+/?")
+_HDFS = re.compile(r"hdfs:/", re.IGNORECASE)
+_HDFS_TABLE = re.compile(r"hdfs://[A-Za-z0-9_.-]+(:[0-9]{1,5})?(/[A-Za-z0-9_.=+@-]+)+/?")
 _TABLE = "table:"
 SECONDS_OF = {"s": 1, "m": 60, "h": 3600}
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -102,6 +108,11 @@ def on_s3(target: object) -> bool:
     return _S3.match(str(target).strip()) is not None
 
 
+def on_hdfs(target: object) -> bool:
+    """Whether a table's target is on HDFS, and not by a mount: `hdfs://`."""
+    return _HDFS.match(str(target).strip()) is not None
+
+
 def not_a_table(target: str, format_: str = "deltalake") -> str:
     """What is wrong with `target` as the place of a table of this format that rocketcrew reads, empty when nothing is."""
     if on_s3(target):
@@ -111,6 +122,14 @@ def not_a_table(target: str, format_: str = "deltalake") -> str:
             ""
             if _S3_TABLE.fullmatch(target)
             else "is not s3://bucket/table: a bucket's name, then the table's path in it"
+        )
+    if on_hdfs(target):
+        if format_ in NOT_ON_HDFS:
+            return f"is on HDFS, {NOT_ON_HDFS[format_]}"
+        return (
+            ""
+            if _HDFS_TABLE.fullmatch(target)
+            else "is not hdfs://namenode:port/path or hdfs://nameservice/path, of letters, digits and _ . = + @ -"
         )
     return not_a_folder(target).replace(FOLDERS_ARE, TABLES_ARE)
 

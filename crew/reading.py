@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.compute
 
 from ..cli.reading import dataset
-from ..conf.formats import not_a_table
+from ..conf.formats import not_a_table, on_hdfs
 from ..conf.segment_format import (
     BROKER,
     EPOCH,
@@ -29,7 +29,8 @@ from ..conf.segment_format import (
 )
 from ..remoting.errors import UsageError
 from ..spark.errors import LoaderError
-from ..spark.object_store import place_of
+from ..spark.hdfs import hdfs_table
+from ..spark.object_store import ObjectPath, Place, place_of
 from ..spark.views import UNREADABLE_REMEDY, as_data_frame
 
 # The stubs' generics ask for value types, which only the run knows here.
@@ -52,7 +53,7 @@ def read(
     options: Mapping[str, str] | None = None,
 ) -> Any:
     """The table in the folder `target`, or in the bucket `s3://bucket/table`: every row of every batch with its key columns
-    and `batch_id`.
+    and `batch_id`. One on HDFS (`hdfs://namenode/table`) is read with `spark` only.
 
     `latest=True` leaves out what a message's earlier attempts gave. `form` is "arrow" (a `pyarrow.Table`), "dataset" (a
     `pyarrow.dataset.Dataset`, read when it is used; not with `latest`) or "pandas" (a DataFrame). With `spark`, a
@@ -61,10 +62,12 @@ def read(
 
     Raises UsageError for a target that is no table yet, LoaderError for one that cannot be read.
     """
-    wrong = not_a_table(str(target))
+    wrong = "" if on_hdfs(target) else not_a_table(str(target))
     if wrong:
         raise UsageError(f"target {str(target)!r} {wrong}")
-    place = place_of(str(target), options or {})
+    if on_hdfs(target) and spark is None:
+        raise UsageError(f"{target} is on HDFS, which is read by Spark only: read(target, spark=session)")
+    place: Place = hdfs_table(str(target), spark) if on_hdfs(target) else place_of(str(target), options or {})
     if form not in FORMS:
         raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
     if form == "spark" and spark is None:
@@ -72,7 +75,7 @@ def read(
     if spark is not None:
         if form not in ("arrow", "spark"):
             raise UsageError(f"form={form!r} is read without Spark: leave one of form= and spark= out")
-        if not isinstance(place, Path):
+        if isinstance(place, ObjectPath):
             raise UsageError(
                 f"{target} is in a bucket: read it without spark=. Your own Spark reads it as format delta, with hadoop-aws"
             )

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import structlog
 
+from ..conf.formats import on_hdfs
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, require
+from ..remoting.errors import UsageError
 from ..spark.config import ARROW, DELTA, DELTA_RS, LoaderConfig
 from ..spark.config import loader_config as config_of
 from ..spark.object_store import absolute
@@ -103,6 +105,13 @@ def check_columns(config: LoaderConfig, declared: object, segments: Path) -> Non
 
 
 def check_target(settings: Settings) -> None:
-    """A format without a folder needs a target. Raises UsageError."""
-    if settings.results.enabled and settings.spark.format not in (*FOLDER_FORMATS, "foreach"):
+    """A format without a folder needs a target; on HDFS the engine writes no table. Raises UsageError."""
+    if not settings.results.enabled:
+        return
+    if settings.spark.format not in (*FOLDER_FORMATS, "foreach"):
         require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
+    elif settings.spark.format in FOLDER_FORMATS and on_hdfs(settings.spark.target):
+        raise UsageError(
+            f"spark.target = {settings.spark.target}: the engine writes no tables on HDFS. Let supervisors fill it (run"
+            " without --engine), or name a folder, such as a mount of HDFS"
+        )

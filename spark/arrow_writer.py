@@ -21,6 +21,7 @@ import pyarrow.parquet
 from ..conf.columns import Column, plain_schema
 from .convert import REPEATING
 from .errors import LoaderError
+from .object_store import Place
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
@@ -40,7 +41,7 @@ class NoWriter:
     def start(self) -> None:
         """There is nothing to start."""
 
-    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
+    def write(self, files: Sequence[Path], output: Place, columns: Sequence[Column], bytes_in: int) -> None:
         """Never asked for."""
         raise RuntimeError(
             f"nothing here writes {len(files)} files of {len(columns)} columns, {bytes_in} bytes to {output}"
@@ -64,9 +65,10 @@ class ArrowWriter(NoWriter):
         self._partition_by = tuple(partition_by)
         self._partitions_max = partitions_max
 
-    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
+    def write(self, files: Sequence[Path], output: Place, columns: Sequence[Column], bytes_in: int) -> None:
         """As `Writer.write`; a column that a staged file lacks its copy lacks too, which readers show as null."""
         del columns, bytes_in
+        assert isinstance(output, Path), "elsewhere only Spark writes"
         output.mkdir(parents=True)
         for place, file in enumerate(files):
             stored = pq.read_schema(str(file))

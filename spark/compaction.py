@@ -50,15 +50,8 @@ from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
 from .targets.delta_upkeep import check_mergeable
-from .targets.parquet import (
-    OUTCOMES_FILE,
-    STATE_FILE,
-    TMP_DIR,
-    batch_folder,
-    batch_folders,
-    data_files,
-    folder_outcomes,
-)
+from .targets.local_folder import TMP_DIR, data_files
+from .targets.parquet import OUTCOMES_FILE, STATE_FILE, batch_folder, batch_folders, folder_outcomes
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet

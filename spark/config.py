@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..conf.columns import BATCH_COLUMN
-from ..conf.formats import not_a_table, on_s3
+from ..conf.formats import not_a_table, on_hdfs, on_s3
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
@@ -117,8 +117,12 @@ class LoaderConfig:
             *(
                 _nested(staging, self.folder)
                 for staging in self.stagings
-                if self.format in FOLDER_FORMATS and not on_s3(self.target)
+                if self.format in FOLDER_FORMATS and not on_s3(self.target) and not on_hdfs(self.target)
             ),
+            f"the target {self.target} is on HDFS, which is asked through Spark's JVM, and with a Spark Connect server"
+            f" ({self.master}) there is none here: use another spark.master"
+            if on_hdfs(self.target) and self.format in FOLDER_FORMATS and is_remote(self.master)
+            else "",
             ""
             if len({staging.resolve() for staging in self.stagings}) == len(self.stagings)
             else "a staging folder is named twice",

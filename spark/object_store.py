@@ -21,10 +21,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..conf.formats import on_s3
-from ..durable.files import make_folders, sync_path
+from ..conf.formats import on_hdfs, on_s3
+from ..durable.files import make_folders, spark_path, sync_path
 from ..remoting.errors import UsageError
 from .errors import LoaderError
+from .hdfs import HdfsPath
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -218,8 +219,8 @@ class ObjectPath:
 PROBES_MAX = 3
 KEYS_REMEDY = "Keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from the role of the machine"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-Place = Path | ObjectPath
-"""Where a table is, or something in it: on a disk, or in a bucket."""
+Place = Path | ObjectPath | HdfsPath
+"""Where a table is, or something in it: on a disk, in a bucket, or on HDFS."""
 
 
 @contextlib.contextmanager
@@ -254,7 +255,12 @@ def short(error: Exception) -> str:
 
 
 def place_of(target: str, options: Mapping[str, str]) -> Place:
-    """Where `spark.target` is. Nothing is asked yet. Raises UsageError for an option that a bucket does not take."""
+    """Where `spark.target` is. Nothing is asked yet.
+
+    Raises UsageError for an option that a bucket does not take, and for a table on HDFS: what looks there has a session.
+    """
+    if on_hdfs(target):
+        raise UsageError(f"{target} is on HDFS, which is read through the JVM of a Spark session only")
     if not on_s3(target):
         return Path(target)
     for name in options:
@@ -279,8 +285,15 @@ def refuse_other_endpoint(options: Mapping[str, str], environ: Mapping[str, str]
         )
 
 
+def in_spark(place: Place) -> str:
+    """The place as Spark takes it."""
+    return spark_path(place) if isinstance(place, Path) else str(place)
+
+
 def absolute(target: str) -> str:
     """`spark.target` of a folder format as every process knows it, whatever folder it is started in."""
+    if on_hdfs(target):
+        return target.rstrip("/")
     return str(place_of(target, {})) if on_s3(target) else str(Path(target).absolute())
 
 
@@ -291,6 +304,10 @@ def write_whole(path: Place, data: bytes, *, as_old_as: float | None = None) -> 
     """
     if isinstance(path, ObjectPath):
         path.write_bytes(data)
+        return
+    if isinstance(path, HdfsPath):
+        path.parent.make_folders()
+        path.write_whole(data, as_old_as)
         return
     make_folders(path.parent)
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")

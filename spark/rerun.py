@@ -31,6 +31,7 @@ from .plan import Limits, Plan, Trigger
 from .staging import Staging
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs
+from .targets.local_folder import LocalFolder
 from .targets.parquet import STATE_FILE, ParquetTarget, batch_folder, last_batch
 from .targets.target import TableState, Target
 
@@ -94,7 +95,7 @@ def folder_target(table: Path, threads: Executor) -> Target:
         return DeltaTarget(table, append_by_delta_rs, lambda: None)
     batch = last_batch(table)
     by = read_state(batch_folder(table, batch) / STATE_FILE).partition_by if batch else ()
-    return ParquetTarget(table, ArrowWriter(by), threads, by)
+    return ParquetTarget(LocalFolder(table, threads), ArrowWriter(by), by)
 
 
 @contextmanager

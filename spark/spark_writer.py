@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from ..conf.columns import BATCH_COLUMN, Column
 from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
-from ..durable.files import spark_path
 from .connect import ConnectSession, endpoint, is_remote
 from .errors import LoaderError, SparkDiedError, SparkStartError, StoppedError, remedy
 from .java import Java, find_java
+from .object_store import Place, in_spark
 from .pulse import Deadline, Pulse
 from .session import Session, SessionSettings, kill_starting, open_any
 
@@ -112,20 +112,26 @@ class SparkWriter:
             self._pulse = Pulse(self.session.ask, self._jvm_timeout_s, self.session.kill)
             self._pulse.start()
 
+    def spark(self) -> SparkSession:
+        """The main session, started if there is none. Raises as `start`."""
+        self.start()
+        assert isinstance(self.session, Session), "who has a Spark Connect server does not ask for this"
+        return self.session.spark
+
     def _hung_at_start(self, limit_s: float) -> SparkStartError:
         return SparkStartError(
             f"Spark did not start within {limit_s:g} s ({START_TIMEOUTS} times spark.jvm_timeout_ms), and its JVM was killed."
             f" {self._settings.folder}/jvm.log and spark.log may say why. The segments stay"
         )
 
-    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
+    def write(self, files: Sequence[Path], output: Place, columns: Sequence[Column], bytes_in: int) -> None:
         """Write the files' rows as Parquet files into the folder `output`. `bytes_in` only names the job."""
 
         def as_parquet(rows: DataFrame) -> None:
             writing = rows.write.mode("overwrite").options(**self._hadoop_conf())
             for name in _NEVER_REPEATING:
                 writing = writing.option(f"parquet.enable.dictionary#{name}", "false")
-            partitioned(writing, self._partition_by).parquet(spark_path(output))
+            partitioned(writing, self._partition_by).parquet(in_spark(output))
 
         self.run(files, columns, f"{bytes_in} bytes to {output.name}", as_parquet)
         if self._remote and not output.is_dir():

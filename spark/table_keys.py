@@ -34,7 +34,8 @@ from .staging import Staging
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, open_log
-from .targets.parquet import STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders, data_files, folder_outcomes
+from .targets.local_folder import TABLE_LOCK_WAIT_S, data_files
+from .targets.parquet import STATE_FILE, batch_folders, folder_outcomes
 from .targets.target import TableState
 
 pa: Any = pyarrow

@@ -7,15 +7,13 @@ one record: that of the newest epoch, of these the one with the most reconsume t
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..conf.segment_format import EPOCH
-from ..durable.files import spark_path
 from ..remoting.errors import UsageError
 from .errors import LoaderError
-from .object_store import Place
+from .object_store import Place, in_spark
 from .table_state import read_state
 from .targets.parquet import STATE_FILE, batch_folder, last_batch
 from .targets.target import TableState
@@ -41,14 +39,14 @@ SELECT * {without} (_rank) FROM (
 """
 
 
-def open_table(spark: SparkSession, table: Path) -> DataFrame:
+def open_table(spark: SparkSession, table: Place) -> DataFrame:
     """The table as a DataFrame, with the schema that it has itself written down. Raises UsageError when it is empty."""
     if is_delta(table):
-        return spark.read.format("delta").load(spark_path(table))
-    return spark.read.schema(table_ddl(newest_state(table))).parquet(spark_path(table))
+        return spark.read.format("delta").load(in_spark(table))
+    return spark.read.schema(table_ddl(newest_state(table))).parquet(in_spark(table))
 
 
-def newest_state(table: Path) -> TableState:
+def newest_state(table: Place) -> TableState:
     """What the newest batch of a Parquet folder says of the table. Raises UsageError when it is empty, LoaderError."""
     batch = last_batch(table)
     if not batch:
@@ -66,7 +64,7 @@ def is_delta(table: Place) -> bool:
     return (table / "_delta_log").is_dir()
 
 
-def register_views(spark: Any, table: Path) -> None:
+def register_views(spark: Any, table: Place) -> None:
     """Make the temporary views `results` and `latest`. Raises UsageError when the table is empty."""
     open_table(spark, table).createOrReplaceTempView("results")
     spark.sql(latest_of(EPOCH in spark.table("results").columns, "EXCEPT")).createOrReplaceTempView("latest")
@@ -77,7 +75,7 @@ def latest_of(has_epochs: bool, without: str) -> str:
     return _LATEST.format(epoch=f"coalesce({EPOCH}, 0) DESC, " if has_epochs else "", without=without)
 
 
-def as_data_frame(spark: Any, table: Path, *, latest: bool) -> Any:
+def as_data_frame(spark: Any, table: Place, *, latest: bool) -> Any:
     """The view `results` or `latest` as a DataFrame; the session gets no view by it. Raises as `open_table`."""
     rows = open_table(spark, table)
     if not latest:
@@ -86,7 +84,7 @@ def as_data_frame(spark: Any, table: Path, *, latest: bool) -> Any:
     return spark.sql(statement, results=rows)
 
 
-def query(spark: Any, table: Path, sql: str) -> list[dict[str, Any]]:
+def query(spark: Any, table: Place, sql: str) -> list[dict[str, Any]]:
     """Run one statement on fresh `results` and `latest` views; the rows as dicts, in order."""
     register_views(spark, table)
     return [row.asDict(recursive=True) for row in spark.sql(sql).collect()]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ..client.identity import client_id, client_ip, instance_name
-from ..conf.formats import per_second
+from ..conf.formats import on_hdfs, per_second
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.names import RETRY_PREFIX
@@ -161,13 +161,14 @@ def table_spec(settings: Settings, slot: Slot) -> TableSpec:
 
 def table_at(settings: Settings, folder: Path, *, probe: bool = True) -> TableSpec:
     """As `table_spec`; `folder` is the group's own table, where no other is named. An S3 server must prove that it keeps
-    conditional puts, by an object that is put and deleted, unless `probe` is False.
+    conditional puts, by an object that is put and deleted, unless `probe` is False. Of a table on HDFS nothing is asked, as
+    that takes Spark: the loader compares columns at its start.
 
     Raises UsageError and LoaderError for a table on an S3 server that can't be asked, or that ignores conditional puts.
     """
     target = where(settings.spark, folder)
     columns: tuple[tuple[str, str], ...] = ()
-    if settings.results.enabled and settings.spark.format in FOLDER_FORMATS:
+    if settings.results.enabled and settings.spark.format in FOLDER_FORMATS and not on_hdfs(target):
         place = place_of(target, settings.spark.options)
         if settings.spark.load and probe:
             check_conditional_puts(place)

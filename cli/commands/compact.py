@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Final
 
 import click
 
 from ...conf.settings import Settings, require
 from ..options import table_place, with_settings
+
+NOT_ON_HDFS: Final = (
+    "compact puts the rewritten table in the place of the old one by one exchange of both folders, which HDFS does not have."
+    " Load fewer and larger batches (spark.max_wait_ms)"
+)
 
 
 @click.command()
@@ -29,5 +35,6 @@ def compact(settings: Settings, as_json: bool) -> None:
     from ...spark.compaction import compact as rewrite
 
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
-    done = rewrite(table_place(settings), settings.spark.target_file_mib * 1024 * 1024)
+    table = table_place(settings, not_on_hdfs=NOT_ON_HDFS)
+    done = rewrite(table, settings.spark.target_file_mib * 1024 * 1024)
     click.echo(json.dumps(asdict(done)) if as_json else f"{done.files_before} files, now {done.files_after}")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from ...conf.formats import on_hdfs
 from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
 from ..options import table_place, with_settings
@@ -27,7 +28,8 @@ VERIFY: Final = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
     "--engine",
     type=click.Choice(["auto", "duckdb", "spark"]),
     default="auto",
-    help="Who answers: DuckDB, Spark, or DuckDB where it is installed and no --master is given (auto, the default).",
+    help="Who answers: DuckDB, Spark, or DuckDB where it is installed, no --master is given and the table is not on HDFS"
+    " (auto, the default).",
 )
 @click.option("--master", metavar="URL", help="Spark's master, such as local[4].")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows for each statement.")
@@ -45,22 +47,23 @@ def query(settings: Settings, sql: tuple[str, ...], engine: str, as_json: bool) 
     """
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     given = click.get_current_context().get_parameter_source("master") is not click.core.ParameterSource.DEFAULT
-    answers = _by_duckdb if _wants_duckdb(engine, given) else _by_spark
+    by_spark = given or on_hdfs(settings.spark.target)
+    answers = _by_duckdb if _wants_duckdb(engine, by_spark) else _by_spark
     for rows in answers(settings, sql):
         click.echo(json.dumps(rows, default=str) if as_json else "\n".join(lines(rows)))
 
 
-def _wants_duckdb(engine: str, master_given: bool) -> bool:
+def _wants_duckdb(engine: str, by_spark: bool) -> bool:
     installed = find_spec("duckdb") is not None
     if engine == "duckdb" and not installed:
         raise UsageError("--engine duckdb needs DuckDB: pip install 'rocketcrew[duckdb]'")
-    return engine == "duckdb" or (engine == "auto" and installed and not master_given)
+    return engine == "duckdb" or (engine == "auto" and installed and not by_spark)
 
 
 def _by_duckdb(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Mapping[str, Any]]]:
     from ..reading import DuckViews
 
-    views = DuckViews(table_place(settings))
+    views = DuckViews(table_place(settings, not_on_hdfs="DuckDB does not reach it. Ask it by Spark: --engine spark"))
     try:
         yield from map(views.answer, sql)
     finally:
@@ -70,23 +73,22 @@ def _by_duckdb(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Ma
 def _by_spark(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Mapping[str, Any]]]:
     # pyspark takes its time to import, and --help does not need it.
     from ...spark.connect import is_remote
+    from ...spark.hdfs import hdfs_table
     from ...spark.needs import check_pyspark
     from ...spark.session import SessionSettings, delta_conf, open_any
     from ...spark.views import answer, is_delta, register_views
 
-    spark, target = settings.spark, table_place(settings)
-    if not isinstance(target, Path):
+    spark = settings.spark
+    target = None if on_hdfs(spark.target) else table_place(settings, not_on_hdfs="")  # HDFS is asked by the session
+    if target is not None and not isinstance(target, Path):
         raise UsageError(
             f"{target} is in a bucket: ask it by DuckDB (--engine duckdb; pip install 'rocketcrew[duckdb]'). Your own Spark"
             " reads it as format delta, with hadoop-aws"
         )
     check_pyspark("rocketcrew query")
     env = surroundings(click.get_current_context()).env
-    conf = {
-        **VERIFY,
-        **(delta_conf(spark.delta_jars) if is_delta(target) and not is_remote(spark.master) else {}),
-        **spark.conf,
-    }
+    with_delta = target is not None and is_delta(target) and not is_remote(spark.master)
+    conf = {**VERIFY, **(delta_conf(spark.delta_jars) if with_delta else {}), **spark.conf}
     with tempfile.TemporaryDirectory(prefix="rocketcrew-query-") as folder:
         session = open_any(
             SessionSettings(
@@ -95,7 +97,7 @@ def _by_spark(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Map
         )
         try:
             context: Any = session.spark  # pyspark's types are partial
-            register_views(context, target)
+            register_views(context, target or hdfs_table(spark.target, context))
             for statement in sql:
                 yield answer(context, statement)
         finally:

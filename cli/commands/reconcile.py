@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 NOTED_AFTER_S: Final = 1.0
 """How long a supervisor may take to write what it has noted."""
 
+NOT_ON_HDFS: Final = (
+    "reconcile looks at every page of the table's files without Spark, and HDFS is reached by Spark's JVM only. Mount HDFS,"
+    " and give the table's folder there as --target"
+)
+
 
 @click.command()
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
@@ -77,7 +82,7 @@ def reconcile(
     if brokers or rerun:
         names["cluster.name_servers"] = "-n HOST:PORT"
     require(settings, list(names), flag_names=names)
-    table = table_place(settings)
+    table = table_place(settings, not_on_hdfs=NOT_ON_HDFS)
     folders = list(stagings) or staging_folders(settings)
     report, broken = _compare(settings, table, folders, brokers=brokers or rerun is not None)
     if rerun and report.to_run_again():

@@ -67,6 +67,12 @@ class Move:
         return 0 if self.old is None else max(0, self.old - self.new)
 
 
+NOT_ON_HDFS: Final = (
+    "--reprocess reads the table's epochs without Spark, and HDFS is reached by Spark's JVM only. Mount HDFS, and give the"
+    " table's folder there as --target"
+)
+
+
 @click.command()
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", required=True, help="May be repeated.")
@@ -117,6 +123,8 @@ def reset(
                 f"--reprocess needs a table that knows its epochs, not spark.format = {settings.spark.format}"
             )
     require(settings, list(names), flag_names=names)
+    if reprocess:
+        table_place(settings, not_on_hdfs=NOT_ON_HDFS)  # refused before anybody is asked
     time_ms = time_of(where, time.time_ns() // 1_000_000)
     group = settings.consumer.group
     offsets = GroupOffsets(access_of(settings), group, topics)
@@ -315,7 +323,7 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
 
     if not folders:
         raise UsageError("no folder of segments was found: name them with --staging")
-    epochs = _table_epochs(table_place(settings))
+    epochs = _table_epochs(table_place(settings, not_on_hdfs=NOT_ON_HDFS))
     group = group_in_keys(settings)
     keys = [QueueKey(group, mq.topic, mq.broker_name, mq.queue_id) for mq in queues]
     # Also of the retry topic: a message of the re-run that fails comes again as a record there.

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
+from ...conf.formats import on_hdfs
 from ...conf.segment_format import FOLDER_FORMATS
 from ...remoting.errors import UsageError
 from ..arrow_writer import ArrowWriter, NoWriter
 from ..config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
 from ..connect import is_remote
+from ..hdfs import Hdfs, HdfsPath
 from ..loader import Loader
 from ..object_store import check_conditional_puts
 from ..session import SessionSettings, delta_conf
@@ -19,8 +21,10 @@ from ..spark_writer import SparkWriter
 from ..staging import Staging
 from .delta import DeltaTarget, append_by_delta_rs, append_by_spark
 from .delta_upkeep import DeltaUpkeep
+from .hdfs_folder import HdfsFolder
 from .ledger import LedgerTarget, deliver_by_format, deliver_by_function, ledger_of
-from .parquet import ParquetTarget
+from .local_folder import LocalFolder
+from .parquet import ParquetTarget, TableFolder
 from .target import Target, Writer
 
 
@@ -49,7 +53,7 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
     """The target of `config`. Raises UsageError when it can't be."""
     by, keep_s = config.partition_by, config.keep_outcomes_s
     if config.format in (PARQUET, ARROW):
-        return ParquetTarget(config.folder, writer, threads, by, keep_s)
+        return ParquetTarget(_folder(config, writer, threads), writer, by, keep_s)
     if config.format == DELTA_RS:
         append = partial(append_by_delta_rs, file_bytes=config.target_file_bytes, partition_by=by)
         place = config.place
@@ -66,6 +70,15 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
     else:
         deliver = deliver_by_format(config.format, str(config.target), config.options, by)
     return LedgerTarget(ledger, config.identity, writer, deliver, str(config.target), keep_outcomes_s=keep_s)
+
+
+def _folder(config: LoaderConfig, writer: Writer, threads: Executor) -> TableFolder:
+    """The table's folder on its file system; HDFS is asked through the writer's session, which is started for it."""
+    if not on_hdfs(config.target):
+        return LocalFolder(config.folder, threads)
+    if not isinstance(writer, SparkWriter):
+        raise UsageError(f"{config.target} is on HDFS, where only Spark writes: set spark.format = parquet")
+    return HdfsFolder(HdfsPath(Hdfs(str(config.target), writer.spark)))
 
 
 def make_loader(

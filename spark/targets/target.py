@@ -6,7 +6,7 @@ loaded set drops whatever comes again. Numbers of batches are claimed by that sa
 supervisors on two state folders) may load one table: the later one gets BatchTakenError, reads the table anew, and plans
 again.
 
-    parquet      parquet.py   a folder per batch, visible by one rename that carries the loaded set
+    parquet      parquet.py   a folder per batch, visible by one rename that carries the loaded set; also on HDFS
     pyarrow      parquet.py   the same table, its files written by Arrow: no JVM, several times as fast on one machine
     delta        delta.py     Spark's Delta commit, numbered by a transaction id of the application
     deltalake    delta.py     the same commit by delta-rs: no JVM, small batches cheap
@@ -27,6 +27,7 @@ from ...durable.outcomes import BatchOutcomes
 from ..accounts import Accounts
 from ..convert import Staged
 from ..epochs import opened
+from ..object_store import Place
 from ..plan import Plan, Top
 
 
@@ -132,7 +133,7 @@ class Engine(Protocol):
 class Writer(Engine, Protocol):
     """Turns staged Parquet files into the table's data files. Spark, or Arrow."""
 
-    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
+    def write(self, files: Sequence[Path], output: Place, columns: Sequence[Column], bytes_in: int) -> None:
         """Write all rows of `files` as Parquet files of `columns` into the folder `output`, replacing what is there.
 
         Raises SparkDiedError, StoppedError after `cancel`, LoaderError for anything else.

@@ -38,6 +38,7 @@ from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.plan import Limits, Trigger
 from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget
 from rocketcrew.supervisor.control import ask
 
@@ -200,7 +201,7 @@ class Crew:
             staging = Staging(self.slot / "segments")
             staging.lock()
             loader = Loader(
-                staging, ParquetTarget(self.table, ArrowWriter(), threads), Trigger(1, 1, 0),
+                staging, ParquetTarget(LocalFolder(self.table, threads), ArrowWriter()), Trigger(1, 1, 0),
                 Limits(10**9, 1 << 40), threads=threads, cores=1, new_id=lambda batch: f"test-{batch}-{time.time_ns()}",
                 leave_gaps=leave_gaps,
             )  # fmt: skip

@@ -183,7 +183,7 @@ def test_config_check_reads_keys_and_certificates(shell: Shell) -> None:
     assert shell("config", "check", *tls[2:])[0] == 0  # what is off is not looked at
 
 
-URLS = ("s3a://bucket/table", "hdfs://name/table", "gs://bucket/t", "file:///data/table", "abfss:/t", "table:db.rows")
+URLS = ("s3a://bucket/table", "hdfs://name", "gs://bucket/t", "file:///data/table", "abfss:/t", "table:db.rows")
 
 
 @pytest.mark.parametrize("url", URLS)
@@ -206,8 +206,42 @@ def test_a_table_that_is_no_folder_is_refused_by_name(shell: Shell, words: tuple
         assert code == 2
         assert url in err
         assert "spark.target" in err
-        assert "is a URL" in err or "folder" in err
+        assert "is a URL" in err or "folder" in err or "is not hdfs://namenode" in err
     assert list(shell.folder.iterdir()) == []
+
+
+MEASURE = "rocketcrew.examples.functions:measure"
+BILLING = ("-g", "billing", "-n", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("compact",), "exchange of both folders, which HDFS does not have"),
+        (("reconcile", "-g", "billing", "--no-brokers"), "give the table's folder there as --target"),
+        (
+            ("reset", *BILLING, "-t", "orders", "--to", "earliest", "--reprocess"),
+            "reads the table's epochs without Spark",
+        ),
+        (("query", "--engine", "duckdb", "SELECT 1"), "--engine spark"),
+        (("run", MEASURE, *BILLING, "-t", "orders", "--engine", "spark"), "the engine writes no tables on HDFS"),
+        (
+            ("run", "shop:count", *BILLING, "-t", "orders", "--set", "spark.format=pyarrow"),
+            "set spark.format = parquet",
+        ),
+        (("load", "--staging", ".", "--set", "spark.format=deltalake"), "set spark.format = parquet"),
+        (("load", "--staging", ".", "--master", "sc://host:15002"), "use another spark.master"),
+    ],
+)
+def test_what_does_not_work_on_hdfs_is_refused_with_the_reason(shell: Shell, words: tuple[str, ...], said: str) -> None:
+    code, _, err = shell(*words, "--target", "hdfs://name:8020/table")
+    assert (code, said in " ".join(err.split()), "Traceback" in err) == (2, True, False), err
+    assert list(shell.folder.iterdir()) == []
+
+
+def test_a_configuration_with_a_table_on_hdfs_is_checked_without_asking_it(shell: Shell) -> None:
+    code, out, err = shell("config", "check", "--set", "spark.target=hdfs://name:8020/table")
+    assert (code, "can be run" in out or not err) == (0, True), err
 
 
 @pytest.mark.parametrize("url", URLS)

@@ -17,7 +17,10 @@ from rocketcrew.remoting.errors import UsageError
         ("s3://bucket/table", {"spark": object()}, "read it without spark="),
         ("s3://bucket/table", {"options": {"secret": "x"}}, "into the environment"),
         ("s3://bucket/table", {"form": "csv"}, "is none of arrow"),
-        ("hdfs://host/table", {}, "is a URL"),
+        ("gs://bucket/table", {}, "is a URL"),
+        ("hdfs://host/table", {}, "read by Spark only"),
+        ("hdfs://host", {"spark": object()}, "is not hdfs://namenode:port/path"),
+        ("hdfs://host/table", {"spark": object()}, "a session of Spark Connect has none here"),
     ],
 )
 def test_what_cannot_be_read_is_said_before_anything_is_asked(target: str, given: dict[str, Any], said: str) -> None:

@@ -22,6 +22,7 @@ from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_state import ledger_outcomes
 from rocketcrew.spark.targets.delta import STATE_DIR, DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget, folder_outcomes
 
 WIDE = Limits(10**6, 10**9)
@@ -82,7 +83,7 @@ class World:
     def target(self) -> Any:
         if self.format == "deltalake":
             return DeltaTarget(self.table, append_by_delta_rs, lambda: None)
-        return ParquetTarget(self.table, self.helpers.ArrowWriter(), self.threads)
+        return ParquetTarget(LocalFolder(self.table, self.threads), self.helpers.ArrowWriter())
 
     def outcomes(self, fan: int = FAN) -> OutcomeLevels:
         """The table's outcomes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,12 +14,15 @@ from rocketcrew.conf.formats import not_a_table, on_s3
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.spark.hdfs import hdfs_table
 from rocketcrew.spark.object_store import (
     BOUNDS,
     Bucket,
     ObjectPath,
     check_conditional_puts,
+    in_spark,
     place_of,
     refuse_other_endpoint,
     short,
@@ -26,6 +30,7 @@ from rocketcrew.spark.object_store import (
 )
 from rocketcrew.spark.rerun import only_rerun
 from rocketcrew.spark.table_state import ledger_outcomes
+from rocketcrew.spark.targets.making import make_target
 
 KEY = QueueKey("g", "orders", "broker-a", 0)
 
@@ -55,7 +60,16 @@ def test_what_is_on_s3(target: str) -> None:
         ("s3://key:secret@bucket/table", "deltalake", "not s3://bucket/table"),
         ("s3://bucket/table?versionId=1", "deltalake", "not s3://bucket/table"),
         ("gs://bucket/table", "deltalake", "with spark.format = deltalake, s3://bucket/table"),
-        ("hdfs://name/table", "parquet", "hdfs:// are not supported"),
+        ("hdfs://name/table", "parquet", ""),
+        ("hdfs://name:8020/a/day=1/table/", "parquet", ""),
+        ("hdfs://name/table", "pyarrow", "without Spark's JVM nothing is written there"),
+        ("hdfs://name/table", "deltalake", "its log is read without Spark's JVM"),
+        ("hdfs://name/table", "delta", "set spark.format = parquet"),
+        ("hdfs://name", "parquet", "is not hdfs://namenode:port/path"),
+        ("hdfs:///table", "parquet", "is not hdfs://namenode:port/path"),
+        ("hdfs://name/ta*ble", "parquet", "is not hdfs://namenode:port/path"),
+        ("HDFS://name/table", "parquet", "is not hdfs://namenode:port/path"),
+        ("webhdfs://name/table", "parquet", "is a URL (webhdfs:)"),
         ("table", "parquet", ""),
     ],
 )
@@ -63,6 +77,27 @@ def test_what_can_be_the_place_of_a_table(target: str, format_: str, said: str) 
     wrong = not_a_table(target, format_)
     assert said in wrong
     assert bool(said) == bool(wrong)
+
+
+def test_a_table_on_hdfs_is_written_by_a_spark_of_ours(tmp_path: Path) -> None:
+    config = LoaderConfig(tmp_path, "hdfs://name:8020/table/")
+    assert config.identity == "hdfs://name:8020/table"
+    with ThreadPoolExecutor(1) as threads, pytest.raises(UsageError, match="where only Spark writes"):
+        make_target(config, ArrowWriter(), threads)
+    with pytest.raises(UsageError, match="with a Spark Connect server"):
+        LoaderConfig(tmp_path, "hdfs://name:8020/table", master="sc://host:15002")
+    with pytest.raises(UsageError, match="through the JVM of a Spark session only"):
+        place_of("hdfs://name:8020/table", {})
+
+
+def test_a_path_on_hdfs_is_put_together_without_asking() -> None:
+    table = hdfs_table("hdfs://name:8020/warehouse/table/", None)
+    state = table / "batch_id=7" / "_loaded.json"
+    assert str(state) == "hdfs://name:8020/warehouse/table/batch_id=7/_loaded.json"
+    assert (state.name, str(state.parent), table.name) == ("_loaded.json", f"{table}/batch_id=7", "table")
+    assert (table == hdfs_table(str(table), None), in_spark(state)) == (True, str(state))
+    with pytest.raises(UsageError, match="has none here: use another master"):
+        state.exists()
 
 
 @pytest.mark.parametrize("target", ["s3://bucket/table", "s3a://bucket/table/"])
