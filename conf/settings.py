@@ -120,6 +120,8 @@ class WorkersSettings:
     cpu_affinity: str
     async_concurrency: int
     topic_concurrency: tuple[str, ...]
+    rate_limit: str
+    topic_rate_limit: tuple[str, ...]
     soft_time_limit_ms: int
     hard_time_limit_ms: int
     stall_timeout_ms: int

@@ -64,8 +64,15 @@ if ! usable; then
 fi
 
 say "installing rocketcrew[$extras] into $venv; the first time this takes a few minutes"
-pip() { "$venv/bin/python" -m pip "$@" --quiet --constraint constraints.txt; }
+pip() { "$venv/bin/python" -m pip "$@" --quiet; }
 # setuptools from the constraints and no isolation: the build needs no second download, and is the same everywhere.
-pip install setuptools
-pip install --no-build-isolation --editable ".[$extras]"
+pip install --constraint constraints.txt setuptools
+case ",$extras," in
+    *,dev,*)
+        # Everything that the tests run with: the files of the lock, and no others. `check` says what it lacks.
+        pip install --no-build-isolation --require-hashes --no-deps --requirement requirements.lock
+        pip install --no-build-isolation --no-deps --editable .
+        pip check ;;
+    *) pip install --constraint constraints.txt --no-build-isolation --editable ".[$extras]" ;;
+esac
 say "done"
