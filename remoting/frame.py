@@ -28,6 +28,7 @@ from .errors import ProtocolError, UsageError
 FRAME_MAX = 16_777_216
 HEAD_BYTES = 8
 HEADER_MAX = 1 << 20  # real ones are below 40 KiB (properties end at 32,767 bytes); Java would read up to 16 MiB
+HTTP2_SETTINGS = 4  # the type of a server's first frame there, in the fourth byte; then flags and stream, both 0
 # A reader never holds more than one frame plus one read; twice a frame is a caller that feeds without taking.
 BUFFER_MAX_BYTES = 2 * FRAME_MAX
 
@@ -60,6 +61,12 @@ def parse_head(data: Buffer) -> FrameHead:
         raise ProtocolError(f"{len(data)} of {HEAD_BYTES} bytes", "frame head")
     total_len, word = _HEAD.unpack_from(data)
     kind, header_len = word >> 24, word & 0xFFFFFF
+    if word == 0 and total_len > 0xFF and total_len & 0xFF == HTTP2_SETTINGS:
+        raise ProtocolError(
+            "the peer speaks HTTP/2: a gRPC port, as a RocketMQ 5 proxy in local mode names in its routes; reach that broker "
+            "by its own name server, or a proxy in cluster mode by its remotingListenPort",
+            "frame head",
+        )
     if not 4 < total_len <= FRAME_MAX - 4:
         raise ProtocolError(f"length {total_len} is outside 5..{FRAME_MAX - 4}", "frame head")
     if kind > 1:

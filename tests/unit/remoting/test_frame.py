@@ -107,6 +107,8 @@ def test_head_lengths_are_judged_before_anything_is_awaited() -> None:
     for header_len in (0, 97, 0xFFFFFF):
         with pytest.raises(ProtocolError, match="header length"):
             parse_head(pack(">iI", 100, header_len))
+    with pytest.raises(ProtocolError, match="a gRPC port"):
+        parse_head(b"\0\0\x12\4\0\0\0\0\0")
     with pytest.raises(ProtocolError, match="7 of 8"):
         parse_head(b"1234567")
     with pytest.raises(ProtocolError, match="the head says"):
