@@ -4,7 +4,9 @@
 #   make bench    the benchmarks                          make soak     a long run under load and kills
 #   make interop  against genuine RocketMQ (java, mvn)    make lint     only the static checks
 #   make format   let ruff format the code                make map      every file in a line
-#   make docs     the documents as a site in build/site
+#   make docs     the documents as a site in build/site   make extras   each extra, installed fresh and used once
+#   make pythons  the unit tests on every Python there is  make lock     requirements.lock anew from constraints.txt
+#   make sbom     what the environment holds, as CycloneDX in build/sbom.json
 #   make clean    remove what builds and tests left       make distclean  the environments too
 #
 # PYTHON=/path/to/python3.12 chooses the Python of a new environment. Pip's settings come from its usual places.
@@ -14,13 +16,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_READY := $(VENV)/.ready-run
 DEV_READY := $(VENV)/.ready-dev
-INPUTS := pyproject.toml constraints.txt tools/bootstrap.sh
+INPUTS := pyproject.toml constraints.txt requirements.lock tools/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak interop lint format map docs clean distclean
+.PHONY: help demo test bench soak interop lint format map docs extras pythons lock sbom clean distclean
 
 help:
-	@sed -n 's/^# \{0,1\}//; 3,10p' Makefile
+	@sed -n 's/^# \{0,1\}//; 3,12p' Makefile
 
 # A stamp is as new as what was installed; a second `make` finds it and does nothing.
 $(RUN_READY): $(INPUTS)
@@ -58,6 +60,19 @@ map: $(DEV_READY)
 
 docs: $(DEV_READY)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo build/site/index.html
+
+extras: $(DEV_READY)
+	@$(BIN)/python tools/wheel.py
+	@$(BIN)/python tools/extras.py $(ARGS)
+
+pythons: $(DEV_READY)
+	@$(BIN)/python tools/pythons.py $(ARGS)
+
+lock:
+	@$(BIN)/python tools/lock.py
+
+sbom: $(DEV_READY)
+	@$(BIN)/python tools/sbom.py
 
 clean:
 	@rm -rf build dist demo-data bench/results .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache .coverage .coverage.*

