@@ -1,6 +1,6 @@
 """The documents say what is so: their commands, settings and Python names exist, and their examples can be read.
 
-The tutorial runs whole in tests/system/test_tutorial.py, the page on sending in tests/unit/client/test_send_page.py.
+Pages with terminals run whole in tests/system/test_typed_pages.py, that on sending in tests/unit/client/test_send_page.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import ast
 import importlib.util
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -20,9 +22,20 @@ from rocketcrew.cli.main import COMMANDS
 from rocketcrew.cli.main import rocketcrew as cli
 from rocketcrew.conf.schema import SCHEMA
 from rocketcrew.conf.settings import load
+from rocketcrew.testing import message, run
+from rocketcrew.workers.api import Handler
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+HANDLER_PAGES = {"README.md": 1, "docs/tutorial.md": 1, "docs/how-to/handlers.md": 10, "docs/how-to/order.md": 2,
+                 "docs/how-to/dead-letters.md": 2, "docs/how-to/s3.md": 1}  # fmt: skip
+"""And how many handlers are shown there."""
+SAMPLES = {
+    "count": b'{"state": "paid", "order_id": "o", "total": 1.5, "items": [{"price": 9.5}]}',
+    "bill": b"{}",
+    "book": b"x",
+}
+"""What handlers that need nothing of the reader's own are called with."""
 OWN_NAMES = {"spark.conf", "spark.options"}
 """Sections in which users name what they want."""
 FAR_SECTIONS = {"spark"}
@@ -116,6 +129,38 @@ def test_the_java_member_of_the_page_is_that_of_the_interop_tests() -> None:
     calls = re.findall(r"consumer\.(\w+)\(", shown)
     assert calls == [name for name in re.findall(r"consumer\.(\w+)\(", member) if name in calls]
     assert len(calls) == 6
+
+
+@pytest.mark.parametrize("page", HANDLER_PAGES)
+def test_handlers_can_be_made_and_called(page: str) -> None:
+    """Blocks that are more than handlers run elsewhere: those of testing.md, notebook.md and send.md as they are."""
+    made = 0
+    for block in blocks(ROOT / page, "python"):
+        if "rocketcrew.consume(" in block:
+            continue
+        found: dict[str, Any] = {"__name__": __name__}
+        exec(block, found)
+        handlers = [each for each in found.values() if isinstance(each, Handler)]
+        assert handlers, block
+        made += len(handlers)
+        for each in handlers:
+            body = SAMPLES.get(each.name.rpartition(":")[2].rpartition(".")[2])
+            if body is not None:
+                result = run(each, [message(body, topic="orders", tags="paid", keys="k", properties={"ACCOUNT": "a"})])
+                assert (result.done, result.unfinished, result.errors) == (1, 0, []), block
+    assert made == HANDLER_PAGES[page]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_installed_and_made_exists(page: Path) -> None:
+    text = page.read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name for names in re.findall(r"rocketcrew\[([\w,-]+)\]'", text) for name in names.split(",")}
+    assert extras <= project["optional-dependencies"].keys()
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^ {4})make ([a-z]+)", text, re.MULTILINE)) <= targets
+    (benches,) = re.findall(r"^ALL = \((.*)\)", (ROOT / "bench/run.py").read_text(), re.MULTILINE)
+    assert all(f'"{name}"' in benches for name in re.findall(r"make bench ARGS=(\w+)", text))
 
 
 def test_every_setting_and_command_has_its_place() -> None:
