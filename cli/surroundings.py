@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from .interrupts import Interrupts
+from .shadowing import check_nothing_shadows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,11 @@ def surroundings(context: click.Context) -> Surroundings:
 
 
 def import_from_here() -> None:
-    """Let what the user names as module:function be found in the current folder: `python -m` does so, the script does not."""
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    """Let what the user names as module:function be found in the current folder: `python -m` does so, the script does not.
+
+    Raises UsageError for a module there that hides one that the program needs.
+    """
+    folder = Path.cwd()
+    check_nothing_shadows(folder, sys.path)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
