@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from random import Random
 
 from ..remoting.codes import ResponseCode
@@ -30,6 +31,7 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
 from .config import BrokerConfig
 from .effects import SILENCE, Effect, Intercept, Later, Reply, intercepted
+from .held_pops import News
 from .message_store import QueueRebuilding
 from .name_server import NameServerCore
 from .refusal import Refused
@@ -39,6 +41,7 @@ from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
 
 DELAYS_MAX = 1_000  # states of the delay levels that wait for a flush; of more, the oldest are not saved
+NEWS_MAX, WOKEN_MAX = 1_000, 100  # messages that are looked at, and requests that are answered for them, in one round
 BODY_MAX_BYTES = 1 << 20  # of JSON that members and administrators send; reading it must not hold others up
 
 
@@ -141,14 +144,18 @@ class BrokerCore:
             return command.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
 
     def _wake_arrived(self) -> list[Effect]:
-        """Answer who waits for what can be read since the last call."""
+        """Answer who waits for what can be read since the last call; in rounds, so that others have their turn."""
         state = self.state
-        arrivals, state.arrivals = state.arrivals, []
         replies: list[Reply] = []
-        for topic, queue_id, tags_code, properties in arrivals:
-            replies += pull.repeat(state, state.held.arrived(topic, queue_id, tags_code, properties))
-            woken = state.pops.held.arrived(topic, queue_id, tags_code, properties, state.full)
-            replies += pop.repeat(state, woken, state.now_ms)
+        news = News(islice(state.arrivals, NEWS_MAX))
+        count = woken = 0
+        while state.arrivals and count < NEWS_MAX and woken < WOKEN_MAX:
+            arrival = state.arrivals.popleft()
+            pulls = state.held.arrived(*arrival)
+            pops = state.pops.held.arrived(arrival, news, state.full)
+            replies += pull.repeat(state, pulls)
+            replies += pop.repeat(state, pops, state.now_ms, news)
+            count, woken = count + 1, woken + len(pulls) + len(pops)
         return [*replies]
 
     # Waiting for the disk
@@ -197,8 +204,11 @@ class BrokerCore:
         if self.failed is not None:
             return []
         state.now_ms = now_ms
-        effects: list[Effect] = [*self.flushed(now_ms), *self._deliver_delayed(now_ms), *self._deliver_timers(now_ms)]
-        effects += self._show_popped_again(now_ms)
+        effects = self.flushed(now_ms)
+        self._deliver_delayed(now_ms)
+        self._deliver_timers(now_ms)
+        self._show_popped_again(now_ms)
+        effects += self._wake_arrived()
         effects += pop.repeat(state, state.pops.held.woken(state.full), now_ms)
         effects += pop.time_out(state.pops.held.due(now_ms), now_ms)
         if self._later:
@@ -226,49 +236,46 @@ class BrokerCore:
         self._later = [(due_ms, call) for due_ms, call in self._later if due_ms > now_ms]
         return [effect for call in due for effect in self._handle(call._replace(now_ms=now_ms), None)]
 
-    def _deliver_delayed(self, now_ms: int) -> list[Effect]:
+    def _deliver_delayed(self, now_ms: int) -> None:
         state = self.state
         if state.delays.next_due_ms() is None:
-            return []
+            return
         try:
             again = partial(state.store_again, now_ms)
             if not state.delays.deliver(now_ms, state.store, again, self.config.deliver_batch_max):
-                return []
+                return
         except QueueRebuilding:
-            return []
+            return
         except StorageError as error:
             self._note(error)
         text = state.delays.dump_if_changed()
         if text is not None:
             self._delays_to_save.append((state.written, text))
         self._save_delays()
-        return self._wake_arrived()
 
-    def _deliver_timers(self, now_ms: int) -> list[Effect]:
+    def _deliver_timers(self, now_ms: int) -> None:
         state = self.state
         due_ms = state.timers.next_due_ms()
         if due_ms is None or due_ms > now_ms:
-            return []
+            return
         try:
             state.timers.deliver(now_ms, state.store, partial(state.store_again, now_ms), self.config.deliver_batch_max)
         except QueueRebuilding:
             pass  # in a while
         except StorageError as error:
             self._note(error)
-        return self._wake_arrived()
 
-    def _show_popped_again(self, now_ms: int) -> list[Effect]:
+    def _show_popped_again(self, now_ms: int) -> None:
         state = self.state
         due_ms = state.pops.table.next_due_ms()
         if due_ms is None or due_ms > now_ms:
-            return []
+            return
         again = partial(state.show_again, now_ms)
         try:
             state.pops.revive_due(now_ms, state.store, again, lambda: state.written, self.config.deliver_batch_max)
             state.pops.end_revivals(self._flushed)
         except StorageError as error:
             self._note(error)
-        return self._wake_arrived()
 
     def _ask_after_transactions(self, now_ms: int) -> None:
         try:
@@ -341,7 +348,7 @@ class BrokerCore:
             self._next_sweep_ms,
             self._next_checkpoint_ms,
         ]
-        if self.state.store.is_rebuilding or self.state.pops.held.to_wake:
+        if self.state.store.is_rebuilding or self.state.pops.held.to_wake or self.state.arrivals:
             return 0  # at once
         deadlines += [due_ms for due_ms, _ in self._later]
         state = self.state

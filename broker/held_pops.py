@@ -4,13 +4,17 @@ They wait by topic and group, for one queue or (-1) for any. A message that arri
 enough, and a notification that waits for longer, as that takes nothing; when the pop leaves something, its answer wakes the
 next (`wake`). A message that is shown again wakes those of its own group alone. Who is woken is held no longer: the caller
 executes the request again, and may hold it again. At its deadline each is answered that there is nothing.
+
+All queues were empty for who waits. So it looks only into those where something arrived (`News`): of a thousand messages that
+arrive together, each is looked for once, however many wait and however many queues there are.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..remoting.codes import RequestCode
 from ..remoting.command import Command
@@ -32,6 +36,52 @@ class HeldPop:
     wanted: Wanted
     deadline_ms: int
     number: int = 0
+
+
+class Arrival(NamedTuple):
+    """A message that can be read now."""
+
+    topic: str
+    queue_id: int
+    tags_code: int
+    properties: Mapping[str, str]
+
+
+class News:
+    """In which queues something arrived, less those that a pop of the group has read to their end since."""
+
+    def __init__(self, arrivals: Iterable[Arrival]) -> None:
+        self._queues: dict[str, dict[int, None]] = {}
+        for arrival in arrivals:
+            self._queues.setdefault(arrival.topic, {})[arrival.queue_id] = None
+        self._left: dict[tuple[str, str], dict[int, None]] = {}
+
+    def left(self, topic: str, group: str) -> dict[int, None]:
+        """The queues of a topic, or retry topic, into which a pop of the group is to look."""
+        found = self._left.get((topic, group))
+        if found is None:
+            found = self._left[topic, group] = dict(self._queues.get(topic, ()))
+        return found
+
+    def asked(self, held: HeldPop) -> Iterator[tuple[str, int]]:
+        """Topic and queue of each into which a request is to look."""
+        left = self.left(held.topic, held.group)
+        for queue_id in left if held.queue_id == ANY_QUEUE else left.keys() & {held.queue_id}:
+            yield held.topic, queue_id
+        if held.retry_topic != held.topic:
+            for queue_id in self.left(held.retry_topic, held.group):
+                yield held.retry_topic, queue_id
+
+    def take(self, held: HeldPop) -> Iterator[tuple[str, int]]:
+        """As `asked`; the next ones of the group look into none of them, unless it is `put_back`."""
+        while (found := next(self.asked(held), None)) is not None:
+            topic, queue_id = found
+            del self.left(topic, held.group)[queue_id]
+            yield found
+
+    def put_back(self, topic: str, group: str, queue_id: int) -> None:
+        """Something is left there."""
+        self.left(topic, group)[queue_id] = None
 
 
 class HeldPops:
@@ -74,15 +124,17 @@ class HeldPops:
         """Whether a message of this topic, or retry topic, could wake anybody."""
         return topic in self._by_topic or topic in self._by_retry_topic
 
-    def arrived(
-        self, topic: str, queue_id: int, tags_code: int, properties: Mapping[str, str], full: Iterable[int] = ()
-    ) -> list[HeldPop]:
-        """Whom a message wakes; `full` are channels whose peer does not read."""
+    def arrived(self, arrival: Arrival, news: News, full: Iterable[int] = ()) -> list[HeldPop]:
+        """Whom a message wakes; nobody of a group that has read its queue to the end since. `full` are channels whose peer
+        does not read."""
+        topic, queue_id, tags_code, properties = arrival
         retried = self._by_retry_topic.get(topic)
         if retried is not None:
-            return self._first(*retried, None, full)
+            return self._first(*retried, None, full) if queue_id in news.left(topic, retried[1]) else []
         woken: list[HeldPop] = []
         for group in list(self._by_topic.get(topic, ())):
+            if queue_id not in news.left(topic, group):
+                continue
             woken += _up_to_a_pop(
                 held
                 for held in self._by_topic[topic][group].values()

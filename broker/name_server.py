@@ -383,7 +383,7 @@ class NameServerCore:
 
     def _save_kv(self) -> None:
         if self._storage is not None:
-            self._storage.replace(KV_TABLE, KvConfig(self._tables.kv).encode())
+            self._storage.replace(KV_TABLE, KvConfig(self._tables.kv).encode(), sync=True)  # before the answer
 
     def _put_kv(self, now_ms: int, channel: int, command: Command) -> Command:
         request = PutKvConfig.from_fields(command.fields)

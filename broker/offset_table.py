@@ -85,6 +85,10 @@ class OffsetTable:
     def forget_topic(self, topic: str) -> None:
         self._forget([key for key in self._committed if key.startswith(topic + SEPARATOR)])
 
+    def forget_topics(self, is_gone: Callable[[str], bool]) -> None:
+        """Forget the offsets of all topics that are gone."""
+        self._forget([key for key in self._committed if is_gone(key.partition(SEPARATOR)[0])])
+
     def forget_group(self, group: str) -> None:
         self._forget([key for key in self._committed if key.endswith(SEPARATOR + group)])
 

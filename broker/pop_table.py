@@ -253,6 +253,19 @@ class PopTable:
             self._reviving.add((key, offset))
             yield key, offset, self._in_flight[key][offset]
 
+    def bring_near(self, now_ms: int) -> bool:
+        """After a start: what was popped later than now is due when its invisible time has passed from now on. The clock was
+        set back, and the wait would be as long as that besides. True when there was any."""
+        far = [
+            (key, offset, entry.invisible_ms)
+            for key, found in self._in_flight.items()
+            for offset, entry in found.items()
+            if entry.pop_time_ms > now_ms and entry.invisible_ms >= 0  # below: an earlier start did so
+        ]
+        for key, offset, invisible_ms in far:
+            self.put_off(key, offset, now_ms + invisible_ms)
+        return bool(far)
+
     def put_off(self, key: Key, offset: int, until_ms: int) -> None:
         """Try again to revive it then; meanwhile it can be acknowledged."""
         self._reviving.discard((key, offset))

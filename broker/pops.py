@@ -42,6 +42,8 @@ class Pops:
         self.table = PopTable()
         self.journal = Journal(storage, POPS_JOURNAL, POPS_TABLE)
         self.held = HeldPops(held_max)
+        self.administered = 0
+        """Grows with what administrators are answered for: the disk must have it first."""
         self._stored_again: deque[tuple[int, Key, int]] = deque()  # what must be flushed for the line to be written
 
     def replay(self) -> int:
@@ -56,7 +58,7 @@ class Pops:
             self.journal.set_aside()
         return damaged
 
-    def started(self, end_of: Callable[[str, int], int | None]) -> None:
+    def started(self, now_ms: int, end_of: Callable[[str, int], int | None]) -> None:
         """After the log was recovered; `end_of` a queue is its max offset, None when there is no such topic.
 
         What was popped above the end of the log was lost with it: later messages get these offsets.
@@ -70,7 +72,8 @@ class Pops:
                 changes.append(begun(key, min(end, self.table.floor(key) or 0)))
         for text in changes:
             self.table.apply(text)
-        self.journal.begin_anew(self.table.dump(), changed=bool(changes))
+        is_nearer = self.table.bring_near(now_ms)
+        self.journal.begin_anew(self.table.dump(), changed=bool(changes) or is_nearer)
 
     def write(self, texts: Sequence[bytes], entries: int = 1) -> None:
         """Write what changes, and do it. Raises StorageError, and then nothing is changed."""
@@ -82,10 +85,17 @@ class Pops:
                 waiting = [each for each in self._stored_again if self.table.is_reviving(*each[1:])]
                 self._stored_again = deque(waiting)
 
+    def begin_at(self, key: Key, offset: int) -> None:
+        """An administrator reset the group's offset: what is in flight ends with that. Raises StorageError."""
+        if self.table.next_offset(key) is not None:
+            self.write([begun(key, offset)])
+            self.administered += 1
+
     def forget(self, topic: str = "", group: str = "") -> None:
         """One of the two was deleted. Raises StorageError."""
         if self.table.keys_of(topic, group):
             self.write([forgotten(topic, group)])
+            self.administered += 1
 
     def revive_due(
         self, now_ms: int, store: MessageStore, store_again: StoreAgain, written: Callable[[], int], count_max: int

@@ -8,7 +8,7 @@ request: `notices` (requests of the broker's own, written before the answer, as 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple
@@ -34,6 +34,7 @@ from .config import BrokerConfig
 from .delay import DelayLevels, delay_level, redirect_to_schedule
 from .effects import CloseChannel, Effect, Push
 from .group_table import GroupTable
+from .held_pops import Arrival
 from .held_pulls import HeldPulls
 from .lock_table import LockTable
 from .message_store import LOG, MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
@@ -129,7 +130,7 @@ class BrokerState:
         self._journal = storage.open(TOPICS_JOURNAL, JOURNAL_BYTES, buffered=False)
         self.events: list[tuple[str, dict[str, object]]] = []  # of the start, for the log
         self.notices: list[Effect] = []
-        self.arrivals: list[tuple[str, int, int, Mapping[str, str]]] = []
+        self.arrivals: deque[Arrival] = deque()
         self.full: set[int] = set()  # channels whose peer does not read what it got
         self.faults: deque[str] = deque(maxlen=16)  # of ours, for the log
         self.forwarded: dict[int, Forwarded] = {}
@@ -171,6 +172,9 @@ class BrokerState:
         )
         self.store.believe_times_until(now_ms + CLOCK_AHEAD_MAX_MS)
         self._revive(now_ms)
+        self.offsets.forget_topics(
+            lambda topic: topic in removals or topic not in self.topics
+        )  # saved before they went
         self._clamp()
         while True:
             try:
@@ -182,7 +186,8 @@ class BrokerState:
                 while self.store.is_rebuilding:
                     self.store.rebuild_some()
         self.saved_timers.started()
-        self.pops.started(self._end_of)
+        self.pops.started(now_ms, self._end_of)
+        self.save_offsets(sync=True)  # those of topics that are gone: one may get the name of another
         self.storage.replace(TOPICS_TABLE, self.topics.dump(), sync=True)
         self._journal.reset(self._journal.end)
         self.register(now_ms)
@@ -294,10 +299,14 @@ class BrokerState:
         """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""
         self._keep_positions(flushed)
         self.pops.save(self.offsets, self._end_of)
-        if self.groups.changes != self._saved_groups:
-            self.storage.replace(GROUPS_TABLE, self.groups.dump())
-            self._saved_groups = self.groups.changes
+        self.save_groups()
         self.save_offsets()
+
+    def save_groups(self, *, sync: bool = False) -> None:
+        """Save the groups if they changed since they were saved; `sync` waits for the disk. Raises StorageError."""
+        if self.groups.changes != self._saved_groups:
+            self.storage.replace(GROUPS_TABLE, self.groups.dump(), sync=sync)
+            self._saved_groups = self.groups.changes
 
     def save_offsets(self, *, sync: bool = False) -> None:
         """Save the offsets if they changed since they were saved; `sync` waits for the disk. Raises StorageError."""
@@ -405,7 +414,7 @@ class BrokerState:
     def accept_half(self, now_ms: int, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
         """Store the first half of a transaction. Raises StorageError, UsageError."""
         half = self.store.put(now_ms, half_of(message, properties), 0)
-        self.transactions.stored(half)
+        self.transactions.stored(now_ms, half, self.store)
         self._count_put(now_ms, half.topic)
         return half
 
@@ -475,14 +484,14 @@ class BrokerState:
             self.timers.stored(message)
         waits = self.config.long_polling_enable and self.held.waits(message.topic, message.queue_id)
         if waits or self.pops.held.waits(message.topic):
-            self.arrivals.append((message.topic, message.queue_id, tags_code, message.properties))
+            self.arrivals.append(Arrival(message.topic, message.queue_id, tags_code, message.properties))
 
     # Flushing
 
     @property
     def written(self) -> int:
-        """Grows with all that senders and administrators are answered for: the log and the journal of the topics."""
-        return self.store.log_end + self._journal.end
+        """Grows with what senders and administrators are answered for: log, journal of the topics, that of POP in part."""
+        return self.store.log_end + self._journal.end + self.pops.administered
 
     def begin_flush(self) -> int:
         """Start to bring log and journals to the disk; returns the ticket."""

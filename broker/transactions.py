@@ -4,7 +4,9 @@
   message in RMQ_SYS_TRANS_OP_HALF_TOPIC with tag `d` whose body is the half message's queue offset. So half messages
   without an op record are those that are open, and a start finds them by reading both queues.
 - What is older than the first open half message need not be read again: both positions are kept as offsets of the group
-  CID_RMQ_SYS_TRANS, as the genuine broker does.
+  CID_RMQ_SYS_TRANS, as the genuine broker does. Halves are stored one after the other, and each ends after it was stored; so
+  the op records of all halves from that one on are above the end that the op queue had then. Nothing else is remembered of
+  halves that ended.
 - An open half message is asked for after its immunity (6 s, or its own CHECK_IMMUNITY_TIME_IN_SECONDS), then again at
   every interval; after so many questions it is given up: copied to TRANS_CHECK_MAX_TIME_TOPIC, where people can find it.
 - A commit stores the message where it belongs and then writes the op record: a kill between the two makes the broker ask
@@ -17,6 +19,7 @@ after a restart.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -32,7 +35,6 @@ from ..remoting.properties import (
     PROPERTY_TRANSACTION_CHECK_TIMES,
     PROPERTY_TRANSACTION_ID,
     PROPERTY_UNIQ_KEY,
-    decode_properties,
     encode_properties,
 )
 from ..remoting.stored import StoredMessage
@@ -44,12 +46,15 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
 ENDED_TAG = "d"
+QUESTIONS_MAX = 100  # in one tick, so that one tick stays short; some 50 µs each
 
 
 @dataclass(slots=True)
 class _Open:
     physical_offset: int
     due_ms: int
+    op_offset: int
+    """Ends of this half message, and of all after it, are op records from here on."""
     checks: int = 0
 
 
@@ -85,7 +90,7 @@ def half_of(message: StoredMessage, properties: dict[str, str]) -> StoredMessage
 
 def real_message(half: StoredMessage) -> StoredMessage:
     """The message that a half message stands for, where it belongs; without what only the half needed, as by 5.5.0."""
-    properties = decode_properties(half.raw_properties)
+    properties = dict(half.properties)
     topic = properties.pop(PROPERTY_REAL_TOPIC, half.topic)
     queue_id = int(properties.pop(PROPERTY_REAL_QUEUE_ID, "0"))
     return replace(half, topic=topic, queue_id=queue_id, raw_properties=encode_properties(properties).encode())
@@ -104,30 +109,30 @@ class Transactions:
         self._timeout_ms = timeout_ms
         self._interval_ms = interval_ms
         self._checks_max = checks_max
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _Open] = {}  # in the order of their offsets
         self._due: list[tuple[int, int]] = []  # heap of due time and half offset; what ended or moved on is skipped
-        self._ended: dict[int, int] = {}  # half offset -> op offset, of halves above the first open one
+        self._unsure: deque[tuple[int, int, int]] = (
+            deque()
+        )  # ended, which the disk may not have: op, half, its `op_offset`
 
     def __len__(self) -> int:
         return len(self._open)
 
     def start(self, store: MessageStore, offsets: OffsetTable, now_ms: int) -> None:
         """Find the open half messages in the two queues; once, after recovery."""
-        for op_offset, op in _read(store, OP_TOPIC, offsets):
-            for text in op.body.decode().split(","):
-                if text:
-                    self._ended[int(text)] = op_offset
+        ended = {int(text) for _, op in _read(store, OP_TOPIC, offsets) for text in op.body.decode().split(",") if text}
+        first_op = offsets.query(OP_TOPIC, GROUP, 0) or 0
         for offset, half in _read(store, HALF_TOPIC, offsets):
-            if offset not in self._ended:
-                self._add(offset, half, max(now_ms, half.born_timestamp_ms))
+            if offset not in ended:
+                self._add(offset, half, now_ms, first_op)
 
-    def stored(self, half: StoredMessage) -> None:
+    def stored(self, now_ms: int, half: StoredMessage, store: MessageStore) -> None:
         """A half message was stored."""
-        self._add(half.queue_offset, half, half.born_timestamp_ms)
+        self._add(half.queue_offset, half, min(now_ms, half.born_timestamp_ms), store.max_offset(OP_TOPIC, 0))
 
-    def _add(self, offset: int, half: StoredMessage, from_ms: int) -> None:
+    def _add(self, offset: int, half: StoredMessage, from_ms: int, op_offset: int) -> None:
         wait_ms = immunity_ms(dict(half.properties), self._timeout_ms)
-        self._open[offset] = _Open(half.physical_offset, from_ms + wait_ms)
+        self._open[offset] = _Open(half.physical_offset, from_ms + wait_ms, op_offset)
         heappush(self._due, (from_ms + wait_ms, offset))
 
     def is_open(self, half_offset: int) -> bool:
@@ -138,20 +143,25 @@ class Transactions:
         text = f"{half.queue_offset},".encode()
         properties = encode_properties({PROPERTY_TAGS: ENDED_TAG}).encode()
         op = store.put(now_ms, StoredMessage(OP_TOPIC, text, properties), tags_hash(ENDED_TAG))
-        self._open.pop(half.queue_offset, None)
-        self._ended[half.queue_offset] = op.queue_offset
+        entry = self._open.pop(half.queue_offset, None)
+        if entry is not None:
+            self._unsure.append((op.queue_offset, half.queue_offset, entry.op_offset))
 
     def positions(self, store: MessageStore) -> tuple[int, int] | None:
-        """From where a start must read halves and ends, for `commit_positions` when the disk has all that is stored now; of
-        ended halves only those above the first open one are remembered."""
+        """From where a start must read halves and ends, for `commit_positions` when the disk has all that is stored now.
+
+        Costs what ended since the last call, however many are open.
+        """
         if store.queue(HALF_TOPIC, 0) is None:
             return None
         shown = store.max_offset(OP_TOPIC, 0)  # an end that the disk does not have yet is none
-        unsure = (half for half, op in self._ended.items() if op >= shown)
-        half_floor = min((*self._open, *unsure), default=store.max_offset(HALF_TOPIC, 0))
-        for offset in [offset for offset in self._ended if offset < half_floor]:
-            del self._ended[offset]
-        return half_floor, min(self._ended.values(), default=shown)
+        while self._unsure and self._unsure[0][0] < shown:
+            self._unsure.popleft()
+        candidates = [(half, op_offset) for _, half, op_offset in self._unsure]
+        first = next(iter(self._open), None)
+        if first is not None:
+            candidates.append((first, self._open[first].op_offset))
+        return min(candidates, default=(store.max_offset(HALF_TOPIC, 0), shown))
 
     def next_due_ms(self) -> int | None:
         while self._due and not self._is_current(*self._due[0]):
@@ -163,9 +173,10 @@ class Transactions:
         return half is not None and half.due_ms == due_ms
 
     def due(self, now_ms: int, store: MessageStore) -> Iterator[Question | StoredMessage]:
-        """Those to ask for now; and, as bare messages, those to be given up. Both stay open until `end`."""
+        """Those to ask for now, at most QUESTIONS_MAX; and, as bare messages, those to be given up. Both stay open until
+        `end`."""
         found: list[int] = []
-        while self._due and self._due[0][0] <= now_ms:
+        while self._due and self._due[0][0] <= now_ms and len(found) < QUESTIONS_MAX:
             due_ms, offset = heappop(self._due)
             if self._is_current(due_ms, offset):
                 found.append(offset)
@@ -192,7 +203,7 @@ def commit_positions(offsets: OffsetTable, half_offset: int, op_offset: int) -> 
 
 
 def _question(half: StoredMessage, times: int) -> Question:
-    properties = decode_properties(half.raw_properties)
+    properties = dict(half.properties)
     properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(times)
     shown = real_message(replace(half, raw_properties=encode_properties(properties).encode()))
     return Question(half, shown, properties.get(PROPERTY_PRODUCER_GROUP, ""))

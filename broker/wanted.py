@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
             return True
         info = record_info(record)
         start = info.properties_start
-        return self.sql(decode_properties(record[start : start + info.properties_len]))
+        return self.sql(decode_properties(record[start : start + info.properties_len], strict=False))
 
 
 EVERYTHING = Wanted()

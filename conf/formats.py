@@ -54,6 +54,7 @@ _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")
 _S3 = re.compile(r"s3a?://", re.IGNORECASE)
 _S3_TABLE = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/?#\s]+)+/?")
 _TABLE = "table:"
+SECONDS_OF = {"s": 1, "m": 60, "h": 3600}
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY_MAX_MS = 30 * 86_400_000
 
@@ -149,6 +150,30 @@ def topic_limit(text: str) -> str:
     if not re.fullmatch(r"[0-9]{1,5}", calls) or not 1 <= int(calls) <= CALLS_MAX:
         raise ValueError(f"holds {text!r}, which has no number of calls from 1 to {CALLS_MAX} behind an equals sign")
     return f"{name}={int(calls)}"
+
+
+def rate_limit(text: str) -> str:
+    """`100/s`, `30/m` or `10/h`: messages in a second, a minute or an hour, as Celery writes its rate_limit."""
+    number, _, unit = (part.strip() for part in text.partition("/"))
+    if not re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,3})?", number) or float(number) <= 0 or unit not in SECONDS_OF:
+        raise ValueError(
+            f"holds {text!r}, which is no rate such as 100/s, 30/m or 10/h (at least 0.001, at most 9999999)"
+        )
+    return f"{number}/{unit}"
+
+
+def per_second(rate: str) -> float:
+    """Messages a second of a checked rate."""
+    number, _, unit = rate.partition("/")
+    return float(number) / SECONDS_OF[unit]
+
+
+def topic_rate_limit(text: str) -> str:
+    """`topic=100/s`: how many messages of that topic may be dispatched in that time."""
+    name, _, rate = (part.strip() for part in text.partition("="))
+    if not re.fullmatch(NAME_CHARACTERS, name) or len(name) > TOPIC_LENGTH_MAX:
+        raise ValueError(f"holds {text!r}, which does not begin with a topic's name")
+    return f"{name}={rate_limit(rate)}"
 
 
 def topic_of(subscription: str) -> str:

@@ -148,6 +148,10 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "topic_concurrency": Texts(
             'each "topic=calls", a topic once', formats.topic_limit, key=lambda entry: entry.partition("=")[0]
         ),
+        "rate_limit": Text('messages and a unit such as "100/s", "30/m", "10/h", or empty', formats.rate_limit),
+        "topic_rate_limit": Texts(
+            'each "topic=100/s", a topic once', formats.topic_rate_limit, key=lambda entry: entry.partition("=")[0]
+        ),
         "soft_time_limit_ms": _ms(0, 604_800_000),
         "hard_time_limit_ms": _ms(0, 604_800_000),
         "stall_timeout_ms": _ms(1000, 3_600_000),
@@ -185,6 +189,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "on_recreated": Choice(("stop", "epoch")),
         "on_gap": Choice(("stop", "leave")),
         "keep_outcomes_days": Whole(1, 36_500, "days"),
+        "upkeep": Switch(),
         "conf": Pairs(),
         "options": Pairs(),
         "java_home": Text("a folder's path, or empty", length_max=4096),

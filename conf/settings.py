@@ -120,6 +120,8 @@ class WorkersSettings:
     cpu_affinity: str
     async_concurrency: int
     topic_concurrency: tuple[str, ...]
+    rate_limit: str
+    topic_rate_limit: tuple[str, ...]
     soft_time_limit_ms: int
     hard_time_limit_ms: int
     stall_timeout_ms: int
@@ -167,6 +169,7 @@ class SparkSettings:
     on_recreated: str
     on_gap: str
     keep_outcomes_days: int
+    upkeep: bool
     conf: Mapping[str, str]
     options: Mapping[str, str]
     java_home: str

@@ -53,6 +53,8 @@ MEANINGLESS: Mapping[str, str] = {
     "workers.capture_output": "what a handler prints is in the logs of the executors",
     "workers.nice": _PROCESSES, "workers.cpu_affinity": _PROCESSES,
     "workers.async_concurrency": "a task has one message in hand at a time, coroutine or not",
+    "workers.rate_limit": "tasks run side by side, and nobody counts over them: limit engine.max_offsets_per_trigger",
+    "workers.topic_rate_limit": "tasks run side by side, and nobody counts over them: limit engine.max_offsets_per_trigger",
     "workers.topic_concurrency": "tasks run side by side, whatever their topics: limit spark.cores.max or the like",
     "workers.stall_timeout_ms": _PROCESSES,
     "memory.pulled_bytes_mib": _PULLS,

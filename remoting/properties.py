@@ -82,13 +82,16 @@ RESERVED_PROPERTIES = frozenset(
 ) - {PROPERTY_SHARDING_KEY}
 
 
-def decode_properties(data: bytes | bytearray | memoryview | str) -> dict[str, str]:
-    """The properties of a stored record, batch entry or request header. Raises ProtocolError when not UTF-8."""
+def decode_properties(data: bytes | bytearray | memoryview | str, *, strict: bool = True) -> dict[str, str]:
+    """The properties of a stored record, batch entry or request header.
+
+    Raises ProtocolError when they are not UTF-8; with `strict` False each byte that is not becomes U+FFFD, as in Java.
+    """
     if isinstance(data, str):
         text = data
     else:
         try:
-            text = str(data, "utf-8")
+            text = str(data, "utf-8", "strict" if strict else "replace")
         except UnicodeDecodeError as error:
             raise ProtocolError(f"not UTF-8: {error}", "message properties") from None
     result: dict[str, str] = {}

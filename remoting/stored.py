@@ -260,9 +260,9 @@ class StoredMessage:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The properties, decoded once. Raises ProtocolError when they are not UTF-8."""
+        """The properties, decoded once; bytes that are not UTF-8 are U+FFFD, as in Java."""
         if self._properties is None:
-            self._properties = decode_properties(self.raw_properties)
+            self._properties = decode_properties(self.raw_properties, strict=False)
         return self._properties
 
     @property

@@ -49,6 +49,7 @@ from .outcome_levels import joined, read_part
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
+from .targets.delta_upkeep import check_mergeable
 from .targets.parquet import (
     OUTCOMES_FILE,
     STATE_FILE,
@@ -148,6 +149,7 @@ def _compact_delta(table: Place, file_bytes: int) -> Compacted:
     library = delta_rs()
     opened = open_log(table)
     before = len(opened.file_uris())
+    check_mergeable(table, opened)
     try:
         opened.optimize.compact(target_size=file_bytes)
     except library.exceptions.DeltaError as error:

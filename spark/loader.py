@@ -406,6 +406,7 @@ class Loader:
             file.unlink(missing_ok=True)
         self._finish(plan)
         self._on_point("finished")
+        self._target.upkeep(plan)
         return report
 
     def _stage(self, plan: Plan) -> Staged:

@@ -80,6 +80,7 @@ class PictureCollector(Collector):
         for name, text in TOPIC_RATES.items():
             of_topics = [((*group, topic), stats[name]) for topic, stats in data["stats"].items()]
             yield _gauge(f"rocketcrew_{name}", text, of_topics, ("group", "topic"))
+        yield from _of_rates(data, group)
         yield from _of_loader(data, group)
 
 
@@ -110,6 +111,16 @@ def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
             buckets.append((bound, counted))
         times.add_metric((*who, topic), buckets, stats["process_time"]["sum_ms"])
     yield times
+
+
+def _of_rates(data: Mapping[str, Any], group: Labels) -> Iterator[Metric]:
+    """Where topics or the member have a rate; the topic of the member's is empty."""
+    labels, limits = ("group", "topic"), data.get("rate_limits", ())
+    if limits:
+        rates = [((*group, limit["topic"]), limit["messages_per_second"]) for limit in limits]
+        yield _gauge("rocketcrew_rate_limit", "messages a second that may be dispatched", rates, labels)
+        held = [((*group, limit["topic"]), float(limit["limited"])) for limit in limits]
+        yield _gauge("rocketcrew_rate_limited", "1 while messages wait for that rate, else 0", held, labels)
 
 
 def _of_loader(data: Mapping[str, Any], group: Labels) -> Iterator[Metric]:

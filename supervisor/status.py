@@ -7,6 +7,7 @@ from typing import Any
 from ..remoting.queues import MessageQueue
 from .core.decisions import Core
 from .core.process_queue import ProcessQueue, PulledQueue
+from .core.pulling import held_by_rates
 from .core.slab import UNIT_BYTES
 from .core.staffing import Staffing
 from .core.state import State
@@ -58,6 +59,7 @@ def picture(
             "slab_peak_bytes": state.slab.peak_units * UNIT_BYTES,
             "slab_reserved_bytes": state.slab.reserved_units * UNIT_BYTES,
         },
+        "rate_limits": _rate_limits(state),
         "ready_workers": sum(worker.state is WorkerState.READY for worker in state.workers.values()),
         "waiting_messages": state.waiting_messages,
         "open_send_backs": sum(len(chunk.failed or ()) for chunk in state.chunks.values()),
@@ -66,6 +68,15 @@ def picture(
         "suspected_messages": len(state.charges),
         **extra,
     }
+
+
+def _rate_limits(state: State) -> list[dict[str, object]]:
+    """By topic ("" = all of the member): messages a second, and whether messages wait for that limit now."""
+    limited = {name for pq in state.queues.values() for name in held_by_rates(state, pq)}
+    return [
+        {"topic": topic, "messages_per_second": rate, "limited": topic in limited}
+        for topic, rate in sorted(state.config.rate_limits.items())
+    ]
 
 
 def _pulled(q: PulledQueue) -> dict[str, object]:

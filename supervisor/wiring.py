@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ..client.identity import client_id, client_ip, instance_name
+from ..conf.formats import per_second
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.names import RETRY_PREFIX
@@ -25,6 +26,7 @@ from ..workers.spawn import Forkserver
 from .backlog import Marks
 from .core.allocation import strategy_of
 from .core.order import Order
+from .core.rate_limits import MEMBER
 from .core.staffing import Policy
 from .core.state import CoreConfig
 from .loader_child import where
@@ -72,6 +74,7 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         report_after_ms=s.workers.flush_interval_us / 1000,
         chunks_in_flight=s.workers.chunks_in_flight,
         topic_concurrency=topic_concurrency(settings),
+        rate_limits=rate_limits(settings),
         order_holds=c.order_on_failure == "hold",
         max_reconsume_times=c.max_reconsume_times,
         suspend_current_queue_time_ms=c.suspend_current_queue_time_ms,
@@ -90,6 +93,14 @@ def topic_concurrency(settings: Settings) -> dict[str, int]:
     namespace = settings.cluster.namespace
     parts = (entry.partition("=") for entry in settings.workers.topic_concurrency)
     return {wrap(namespace, topic): int(calls) for topic, _, calls in parts}
+
+
+def rate_limits(settings: Settings) -> dict[str, float]:
+    """Messages a second by topic, named as brokers know it, and of the whole member."""
+    namespace = settings.cluster.namespace
+    parts = (entry.partition("=") for entry in settings.workers.topic_rate_limit)
+    rates = {wrap(namespace, topic): per_second(rate) for topic, _, rate in parts}
+    return rates | ({MEMBER: per_second(settings.workers.rate_limit)} if settings.workers.rate_limit else {})
 
 
 def renewed_config(running: CoreConfig, settings: Settings) -> CoreConfig:

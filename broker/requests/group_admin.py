@@ -26,6 +26,7 @@ def handle(state: BrokerState, call: Call) -> Command:
         if illegal_group(group.group_name) or not (state.groups.has_room or state.groups.known(group.group_name)):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the group name {group.group_name!r} is illegal")
         state.groups.put(group)
+        state.save_groups(sync=True)  # else a kill or a power cut takes back what was answered
         return command.response(ResponseCode.SUCCESS)
     if command.code == RequestCode.DELETE_SUBSCRIPTIONGROUP:
         request = DeleteGroup.from_fields(command.fields)
@@ -33,6 +34,8 @@ def handle(state: BrokerState, call: Call) -> Command:
         if request.clean_offset:
             state.pops.forget(group=request.group_name)
             state.offsets.forget_group(request.group_name)
+            state.save_offsets(sync=True)
+        state.save_groups(sync=True)
         return command.response(ResponseCode.SUCCESS)
     if command.code == RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
         return command.response(ResponseCode.SUCCESS, body=state.groups.dump())

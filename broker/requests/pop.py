@@ -33,7 +33,7 @@ from ...remoting.properties import PROPERTY_POP_CK, encode_properties
 from ...remoting.stored import decode_messages, encode_message, walk
 from ...remoting.subscription import EXPRESSION_TAG, parse_subscription
 from ..effects import Reply
-from ..held_pops import ANY_QUEUE, HeldPop
+from ..held_pops import ANY_QUEUE, HeldPop, News
 from ..message_store import Fetched, GetStatus, QueueRebuilding
 from ..pop_table import Key, begun, popped
 from ..pops import pop_retry_topic
@@ -137,18 +137,22 @@ class Taken:
     is_full: bool = False
 
 
-def execute(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
-    """The answer now; None when there is nothing yet, and the request is held (again). Raises as handlers do."""
+def execute(state: BrokerState, held: HeldPop, now_ms: int, news: News | None = None) -> Command | None:
+    """The answer now; None when there is nothing yet, and the request is held (again). Raises as handlers do.
+
+    With `news`, it looks into these queues only: all others were empty before.
+    """
     request = request_of(held.command)
     topic = check(state, request)
     waiting = state.pops.held
     if isinstance(request, PopRequest):
-        taken = pop(state, held, request, topic, now_ms)
+        taken = pop(state, held, request, topic, now_ms, news)
         found, goes_on = taken.count > 0, taken.rest > 0 and (taken.count > 0 or taken.passed_over)
         full = len(state.pops.table) >= state.config.pops_in_flight_max
     else:
         taken, goes_on, full = Taken(), False, False
-        found = any(has_message(state, key) for key, _ in keys_of(state, held, topic, 0, retries_first=False))
+        keys = keys_of(state, held, topic, 0, retries_first=False) if news is None else keys_in(held, news.asked(held))
+        found = any(has_message(state, key) for key, _ in keys)
     if not found and not full and now_ms < held.deadline_ms:
         full = waiting.is_full
         if not full:
@@ -191,20 +195,37 @@ def keys_of(
         yield from retries
 
 
-def pop(state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConfig, now_ms: int) -> Taken:
+def pop(
+    state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConfig, now_ms: int, news: News | None
+) -> Taken:
     """Take what is there, at most what was asked for. Raises StorageError, and then nothing was taken."""
     taken = Taken()
     if held.channel in state.full or len(state.pops.table) >= state.config.pops_in_flight_max:
         return taken
-    first, fifth = divmod(state.random.randrange(max(topic.read_queue_nums, 1) * RETRY_FIRST_EVERY), RETRY_FIRST_EVERY)
-    for key, mark in keys_of(state, held, topic, first, retries_first=fifth == 0):
+    keys = keys_drawn(state, held, topic) if news is None else keys_in(held, news.take(held))
+    for key, mark in keys:
+        before = taken.rest
         try:
             take(state, request, key, mark, held.wanted, now_ms, taken)
         except QueueRebuilding:
             continue  # the others need not wait for it
+        if news is not None and taken.rest > before:
+            news.put_back(*key)
+            break  # there is no room for more
     state.pops.write(taken.changes, max(taken.count, 1))
     state.count_got(held.topic, held.group, taken.count)
     return taken
+
+
+def keys_in(held: HeldPop, queues: Iterable[tuple[str, int]]) -> Iterator[tuple[Key, str]]:
+    """These queues as `keys_of` gives them."""
+    return ((Key(topic, held.group, at), NORMAL if topic == held.topic else RETRY_V1) for topic, at in queues)
+
+
+def keys_drawn(state: BrokerState, held: HeldPop, topic: TopicConfig) -> Iterator[tuple[Key, str]]:
+    """`keys_of` in an order that is drawn."""
+    first, fifth = divmod(state.random.randrange(max(topic.read_queue_nums, 1) * RETRY_FIRST_EVERY), RETRY_FIRST_EVERY)
+    return keys_of(state, held, topic, first, retries_first=fifth == 0)
 
 
 def take(
@@ -216,6 +237,8 @@ def take(
     """
     store = state.store
     start, change = start_of(state, key, request.init_mode)
+    if change is None and start == store.max_offset(key.topic, key.queue_id):
+        return
     changes = [] if change is None else [change]
     known = state.pops.table.next_offset(key) if change is None else start
     assert known is not None  # else there is a change
@@ -329,11 +352,14 @@ def has_message(state: BrokerState, key: Key) -> bool:
 # Second pass
 
 
-def repeat(state: BrokerState, held: Iterable[HeldPop], now_ms: int) -> list[Reply]:
-    """Execute requests that were held. What fails in one of them is its own answer; nobody else's request fails by it."""
+def repeat(state: BrokerState, held: Iterable[HeldPop], now_ms: int, news: News | None = None) -> list[Reply]:
+    """Execute requests that were held, woken by `news` or for anything.
+
+    What fails in one of them is its own answer; nobody else's request fails by it.
+    """
     replies: list[Reply] = []
     for each in held:
-        response = execute_again(state, each, now_ms)
+        response = execute_again(state, each, now_ms, news)
         if response is not None:
             replies.append(Reply(each.channel, response))
     return replies
@@ -351,9 +377,9 @@ def time_out(held: Iterable[HeldPop], now_ms: int) -> list[Reply]:
     ]
 
 
-def execute_again(state: BrokerState, held: HeldPop, now_ms: int) -> Command | None:
+def execute_again(state: BrokerState, held: HeldPop, now_ms: int, news: News | None) -> Command | None:
     try:
-        return execute(state, held, now_ms)
+        return execute(state, held, now_ms, news)
     except Refused as refused:
         return held.command.response(refused.code, refused.fields, remark=refused.remark)
     except QueueRebuilding as error:

@@ -11,7 +11,7 @@ from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.headers import ResetOffset
 from ...remoting.queues import MessageQueue
-from ..pop_table import Key, begun
+from ..pop_table import Key
 from ..refusal import Refused
 from ..state import BrokerState, Call
 
@@ -31,12 +31,10 @@ def handle(state: BrokerState, call: Call) -> Command:
         offset = target(state, request, queue_id)
         committed = state.offsets.query(request.topic, request.group, queue_id)
         if request.is_force or committed is None or offset <= committed:
-            key = Key(request.topic, request.group, queue_id)
-            if state.pops.table.next_offset(key) is not None:  # what is in flight ends with that
-                state.pops.write([begun(key, offset)])
+            state.pops.begin_at(Key(request.topic, request.group, queue_id), offset)
             state.offsets.reset(request.topic, request.group, queue_id, offset)
             table[MessageQueue(request.topic, state.config.name, queue_id)] = offset
-    state.save_offsets(sync=True)  # else a kill within the second takes back what was answered
+    state.save_offsets(sync=True)  # else a kill or a power cut takes back what was answered
     return call.command.response(ResponseCode.SUCCESS, body=ResetOffsetBody(table).encode())
 
 

@@ -62,10 +62,17 @@ def head_of(found: dict[str, Any]) -> list[str]:
         f" segments, {_mib(backlog['bytes'])} MiB"
     )
     head.append(f"subscribed {', '.join(subscribed)}")
+    if found.get("rate_limits"):
+        head.append(f"rate limits {', '.join(map(_rate, found['rate_limits']))}")
     head.extend(f"MISMATCH {text}" for text in found["subscription_mismatch"])
     if staff["last_reload"].startswith("rolled back"):
         head.append(f"last reload {staff['last_reload']}")
     return head
+
+
+def _rate(limit: dict[str, Any]) -> str:
+    held = " (holds messages back now)" if limit["limited"] else ""
+    return f"{limit['topic'] or 'all topics'} {limit['messages_per_second']:g}/s{held}"
 
 
 def _mib(size_bytes: int) -> str:

@@ -18,6 +18,7 @@ from ..session import SessionSettings, delta_conf
 from ..spark_writer import SparkWriter
 from ..staging import Staging
 from .delta import DeltaTarget, append_by_delta_rs, append_by_spark
+from .delta_upkeep import DeltaUpkeep
 from .ledger import LedgerTarget, deliver_by_format, deliver_by_function, ledger_of
 from .parquet import ParquetTarget
 from .target import Target, Writer
@@ -53,7 +54,8 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         append = partial(append_by_delta_rs, file_bytes=config.target_file_bytes, partition_by=by)
         place = config.place
         check_conditional_puts(place)
-        return DeltaTarget(place, append, lambda: None, by, keep_s)
+        upkeep = DeltaUpkeep(place, config.target_file_bytes) if config.upkeep else None
+        return DeltaTarget(place, append, lambda: None, by, keep_s, upkeep)
     if not isinstance(writer, SparkWriter):
         raise UsageError(f"format {config.format} can only be written by Spark")
     if config.format == DELTA:

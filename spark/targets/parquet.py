@@ -200,6 +200,9 @@ class ParquetTarget:
         self._release(plan)
         self._tidy()
 
+    def upkeep(self, plan: Plan) -> None:
+        """Nothing: merging files under readers would hurt them; `rocketcrew compact` does it when it is asked to."""
+
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
         return iter(self._outcomes(self._last_batch()).read(above))

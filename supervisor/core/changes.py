@@ -15,6 +15,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
             "soft_time_limit_ms", "hard_time_limit_ms", "recycle_messages", "recycle_jitter_percent",
             "recycle_memory_mib", "recycle_age_s", "recycle_share_percent", "reload_canary_messages",
             "reload_canary_ms", "capture_output", "nice", "cpu_affinity", "async_concurrency", "topic_concurrency",
+            "rate_limit", "topic_rate_limit",
         }
     ),
     "consumer": frozenset(

@@ -102,10 +102,12 @@ class Core:
 
     def handle(self, event: ev.Event, now: float) -> None:
         """Take the event; what is to be done about it is in `take_actions` afterwards."""
+        self.state.now = now
         self._handlers[type(event)](event, now)
 
     def tick(self, now: float) -> None:
         """Run the timers that are due."""
+        self.state.now = now
         self.state.run_timers(now)
         self.reclaiming.watch_order(now)
 

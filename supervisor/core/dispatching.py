@@ -1,8 +1,8 @@
 """Dispatch: chunks are cut from what waits and given to the least loaded worker, two in flight each (places.py).
 
 What a dead worker left goes first, what may have killed it apart from all else (quarantine.py); queues are served in
-turn, so that a busy one does not starve the others. What its topic's limit holds back (topic_limits.py) waits beside, topic
-by topic: of each only the first is looked at.
+turn, so that a busy one does not starve the others. What its topic's limit holds back (topic_limits.py, rate_limits.py) waits
+beside, topic by topic: of each only the first is looked at.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .process_queue import ProcessQueue
 from .quarantine import Quarantine
 from .state import State, Worker
 from .states import QueueState, WorkerState
+from .topic_limits import UNLIMITED
 
 CHEAP_US = 10.0
 """A message below this: a chunk of 32 takes less than a few hundred µs, about what two wake-ups and their caches cost."""
@@ -66,6 +67,8 @@ class Dispatching:
         )
         self._beside: dict[str, deque[ProcessQueue]] = {}
         """Queues whose topic is at its limit, by topic: not in line, so that an idle worker is seen as one."""
+        self._looks: set[str] = set()
+        """Topics whose rate is looked at again by a timer."""
 
     @property
     def holds_back(self) -> bool:
@@ -100,11 +103,14 @@ class Dispatching:
             pq = s.ready.popleft()
             if pq.state is not QueueState.ASSIGNED or not pq.waiting:
                 continue
-            worker, room = self._choose_within(pq.mq.topic, worker)
-            if worker is None or any(chunk.handle == pq.handle for chunk in held_back):
-                self._beside.setdefault(pq.mq.topic, deque()).append(pq)
+            topic = pq.mq.topic
+            worker, room = self._choose_within(topic, worker)
+            by_rate = self._by_rate(topic) if worker is not None else 0
+            if worker is None or not by_rate or any(chunk.handle == pq.handle for chunk in held_back):
+                self._beside.setdefault(topic, deque()).append(pq)
                 continue
-            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free), room))
+            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free), room, by_rate))
+            self._take_tokens(topic, chunk.count)
             if pq.waiting:
                 s.ready.append(pq)
             pq.open[chunk.chunk_id] = chunk
@@ -112,8 +118,9 @@ class Dispatching:
                 self.quarantine.admit(pq, chunk)
             else:
                 self._dispatch(worker, chunk, pq)
-            if self._beside:
-                self._recall(pq.mq.topic)
+            if topic in self._beside:
+                self._beside[topic] = self._beside.pop(topic)  # the others first: all may share one rate
+                self._recall(topic)
 
     def _recall(self, topic: str) -> None:
         """Put the next queue of the topic that waits beside back into line, if something of it may be dispatched now."""
@@ -122,8 +129,28 @@ class Dispatching:
             line.popleft()
         if not line:
             self._beside.pop(topic, None)
-        elif self._choose_within(topic)[0] is not None:
+        elif self._choose_within(topic)[0] is not None and self._by_rate(topic):
             self.s.ready.append(line.popleft())
+
+    def _by_rate(self, topic: str) -> int:
+        """How many messages of the topic may be dispatched now, as for its rate; where none, the timer that looks again is
+        set."""
+        s, rates = self.s, self.s.config.rate_limits
+        if not rates:
+            return UNLIMITED
+        room = s.rates.room(rates, topic, s.config.batch_messages_max, s.now)
+        if not room and topic not in self._looks:
+            self._looks.add(topic)
+            s.at(s.rates.due(topic, s.now), lambda _now: self._look_again(topic))
+        return room
+
+    def _take_tokens(self, topic: str, messages: int) -> None:
+        if self.s.config.rate_limits:
+            self.s.rates.take(topic, messages, self.s.now)
+
+    def _look_again(self, topic: str) -> None:
+        self._looks.discard(topic)
+        self.run()
 
     def _room(self, topic: str, worker: Worker) -> int:
         s = self.s

@@ -8,6 +8,7 @@ Read off the state, which is not changed; looks at all that is open, so it is fo
     again       it is to run again: its worker died
     alone       it may have killed a worker, and waits to be run with nothing else in hand
     order       it comes after one of its queue or key that is held (a failure, or one in hand)
+    rate        its topic, or the member, has had as many messages as its rate allows
     waiting     no worker has had room for it yet
     rows        it is finished, and its rows are in a segment that is not sealed yet
     table       it is finished, and its rows are sealed and not in the table yet (commit_after = "loaded")
@@ -23,7 +24,8 @@ from typing import Any
 
 from .chunks import Chunk
 from .process_queue import ProcessQueue, PulledQueue
-from .pulling import thresholds
+from .pulling import held_by_rates, thresholds
+from .rate_limits import MEMBER
 from .state import State
 from .states import LIVING, QueueState, WorkerState
 
@@ -64,7 +66,7 @@ def _holder(state: State, q: PulledQueue) -> dict[str, Any]:
     chunk = min(pq.open.values(), key=lambda chunk: chunk.first_unfinished, default=None)
     waiting = pq.waiting[0].offsets[pq.waiting[0].at] if pq.waiting else None
     if chunk is None or (waiting is not None and waiting < chunk.first_unfinished):
-        return _held("waiting", pq.head_offset if waiting is None else waiting)
+        return _held(_unplaced(state, pq), pq.head_offset if waiting is None else waiting)
     return _of_chunk(state, pq, chunk)
 
 
@@ -89,7 +91,19 @@ def _of_chunk(state: State, pq: ProcessQueue, chunk: Chunk) -> dict[str, Any]:
     dead = worker is not None and worker.state is WorkerState.DEAD
     if dead or any(one is chunk for one in state.redo):
         return _held("again", offset)
-    return _held("waiting" if pq.order is None else "order", offset)
+    if pq.order is None or _lane_is_free(pq, chunk):
+        return _held(_unplaced(state, pq), offset)
+    return _held("order", offset)
+
+
+def _lane_is_free(pq: ProcessQueue, chunk: Chunk) -> bool:
+    """The chunk is the next one of its lane, and nothing of that is under way."""
+    lanes = pq.order.lanes.values() if pq.order is not None else ()
+    return any(lane.free and lane.waiting and lane.waiting[0] is chunk for lane in lanes)
+
+
+def _unplaced(state: State, pq: ProcessQueue) -> str:
+    return "rate" if held_by_rates(state, pq) else "waiting"
 
 
 def _held(by: str, offset: int, worker: str | None = None, error: str = "") -> dict[str, Any]:
@@ -121,6 +135,8 @@ def rules(state: State, q: PulledQueue) -> list[str]:
         found.append(
             f"consumer.consume_concurrently_max_span: {pq.span} offsets behind the first unfinished, more than {span}"
         )
+    if pq.waiting:
+        found += [rate_named(state, name) for name in held_by_rates(state, pq)]
     if q.starved:
         found.append(f"memory.pulled_bytes_mib: waits for room, {len(state.starved)} queues are in line")
     if q.refused_code != -1:
@@ -128,3 +144,11 @@ def rules(state: State, q: PulledQueue) -> list[str]:
     if not any(worker.state is WorkerState.READY for worker in state.workers.values()):
         found.append("no worker is ready")
     return found
+
+
+def rate_named(state: State, name: str) -> str:
+    """A limit by the name of its setting; `name` as in CoreConfig.rate_limits."""
+    rate = state.config.rate_limits[name]
+    if name == MEMBER:
+        return f"workers.rate_limit: {rate:g} messages a second of this member"
+    return f"workers.topic_rate_limit: {rate:g} messages a second of {name}"

@@ -226,7 +226,8 @@ def replay(data: bytes, where: str) -> tuple[JournalState, int]:
         length, crc = _BLOCK.unpack_from(data, at)
         end = at + _BLOCK.size + length
         payload = data[at + _BLOCK.size : end]
-        if length > BLOCK_BYTES_MAX or end > len(data) or zlib.crc32(payload) != crc:
+        # Zeros are no block: a loss of power may leave a page of them, and the checksum of nothing is zero.
+        if not 0 < length <= BLOCK_BYTES_MAX or end > len(data) or zlib.crc32(payload) != crc:
             break
         try:
             for entry in _records(payload, names):

@@ -204,8 +204,14 @@ class Lanes(Ordered):
             pq = self.s.queues.get(lane.handle)
             if pq is None or not lane.free or not self.may_start(pq):
                 continue
-            while lane.waiting and len(taken) < size:
+            room = self._by_rate(pq.mq.topic)
+            if not room:
+                self._wait_for_rate(pq.mq.topic, lane)
+                continue
+            before = len(taken)
+            while lane.waiting and len(taken) < min(size, before + room):
                 taken.append((lane.waiting.popleft(), pq, lane))
+            self._take_tokens(pq.mq.topic, len(taken) - before)
             if len(taken) >= size:
                 break
         if not taken:

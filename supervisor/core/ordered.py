@@ -37,6 +37,8 @@ class Ordered(Dispatching):
         self._suspensions = 0
         self._uncommitted: Counter[str] = Counter()
         """By worker: chunks that it has consumed, and that are neither committed nor rolled back."""
+        self._beside_lanes: dict[str, dict[int, Lane]] = {}
+        """Lanes whose topic is at its rate: by topic, by identity."""
 
     # --- what the modes decide ----------------------------------------------------------------------------------
 
@@ -92,6 +94,14 @@ class Ordered(Dispatching):
             items.append(OrderedChunk(chunk, pq.mq, number, self._tried(pq, chunk)))
         if items:
             s.out.append(DispatchOrdered(worker.worker_id, items, until))
+
+    def _wait_for_rate(self, topic: str, lane: Lane) -> None:
+        self._beside_lanes.setdefault(topic, {})[id(lane)] = lane
+
+    def _look_again(self, topic: str) -> None:
+        for lane in self._beside_lanes.pop(topic, {}).values():
+            self.offer(lane)
+        super()._look_again(topic)
 
     def _tried(self, pq: ProcessQueue, chunk: Chunk) -> tuple[int, ...]:
         attempts = self.order_of(pq).attempts

@@ -167,7 +167,11 @@ class Orderly(Ordered):
         pq = self.s.queues.get(lane.handle)
         if pq is None or not self._goes_on(lane, pq):
             return  # looked at again when it is locked, or free
-        size = 1 if self.quarantine.careful() else self.s.chunk_size(self.s.waiting_messages, 1)
+        room = self._by_rate(pq.mq.topic)
+        if not room:
+            self._wait_for_rate(pq.mq.topic, lane)
+            return
+        size = 1 if self.quarantine.careful() else min(room, self.s.chunk_size(self.s.waiting_messages, 1))
         if lane.waiting:
             chunk = lane.waiting.popleft()
             if chunk.count > size:
@@ -177,4 +181,5 @@ class Orderly(Ordered):
             pq.open[chunk.chunk_id] = chunk
         else:
             return
+        self._take_tokens(pq.mq.topic, chunk.count)
         self.dispatch(worker, [(chunk, pq, lane)])

@@ -1,7 +1,7 @@
 """Pulls: at most one outstanding per process queue, sent when flow control and the byte budget allow.
 
 There is no sleeping for flow control as in Java's 50 ms loop (DefaultMQPushConsumerImpl.java): a queue held back by
-count, bytes or span is looked at again when something of it finishes; one that waits for bytes is in a line that is
+count, bytes, span or rate is looked at again when something of it finishes; one that waits for bytes is in a line that is
 served when a slot is freed. A response that finds no room is read, dropped and pulled again (the connection is never left
 unread: the answers that would free slots may come after it).
 """
@@ -68,6 +68,7 @@ class Pulling:
             pq.unfinished > messages_max
             or pq.unfinished_bytes > bytes_max
             or pq.is_wider(self.s.config.consume_concurrently_max_span)
+            or bool(pq.waiting and held_by_rates(self.s, pq))
         )
         if q.blocked:
             return
@@ -361,6 +362,13 @@ def thresholds(state: State, pq: ProcessQueue) -> tuple[int, int]:
         if config.pull_threshold_size_for_topic_bytes > 0:
             size = max(1 << 20, config.pull_threshold_size_for_topic_bytes // queues)
     return messages, size
+
+
+def held_by_rates(state: State, pq: ProcessQueue) -> list[str]:
+    """The rates (topics, or MEMBER for that of all) that hold back what waits in the queue: pulling more would only take
+    bytes that other topics can use. With order = "key" it waits in lanes, and the thresholds alone bound what is pulled."""
+    waits = pq.waiting or (state.config.order == "key" and pq.unfinished)
+    return state.rates.holding(pq.mq.topic, state.now) if state.config.rate_limits and waits else []
 
 
 def _unfinished_runs(offsets: list[int], pq: ProcessQueue) -> list[tuple[int, int]]:

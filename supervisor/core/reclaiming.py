@@ -58,9 +58,10 @@ class Reclaiming:
             self.s.at(now + self._look_ms() / 1000, self._look)
 
     def watch_order(self, now: float) -> None:
-        """A timer may have dispatched what was held in order."""
-        order = self.s.config.order != "concurrent"
-        if order and not self._watching and self.s.busy:
+        """A timer may have dispatched what was held in order, or by a rate."""
+        config = self.s.config
+        timed = config.order != "concurrent" or config.rate_limits
+        if timed and not self._watching and self.s.busy:
             self.watch(now)
 
     def _look_ms(self) -> float:

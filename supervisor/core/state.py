@@ -22,6 +22,7 @@ from .counters import Counters
 from .outcome_notes import OutcomeNotes
 from .places import Places
 from .process_queue import ProcessQueue, PulledQueue
+from .rate_limits import RateLimits
 from .sizing import ChunkSizer
 from .slab import Slab, Slot
 from .states import LIVING, WORKER, QueueState, Seen, WorkerEvent, WorkerState, move
@@ -75,6 +76,8 @@ class CoreConfig:
     max_worker_deaths: int = 3
     topic_concurrency: Mapping[str, int] = field(default_factory=dict[str, int])
     """By topic: calls of the handler at once over all workers, see topic_limits.py."""
+    rate_limits: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By topic, or for all: messages a second, see rate_limits.py."""
     order: str = "concurrent"
     """concurrent, queue or key."""
     locks: bool = False
@@ -207,6 +210,8 @@ class Crew:
         self.changes = 0
         """How often a worker's state changed."""
         self.topic_limits: TopicLimits[Worker] = TopicLimits(in_flight)
+        self.rates, self.now = RateLimits(), 0.0
+        """`now` is the time of the event that is taken, or of the timers that run."""
         self.isolated: str | None = None
         """The worker that is kept for the quarantine."""
         self.chunks: dict[int, Chunk] = {}

@@ -7,20 +7,21 @@ first, then the list of segments) and committed at a later one, unless another s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from random import Random
 
 from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.gaps import known, told
 from rocketcrew.spark.plan import Limits, SegmentFacts, first_fitting, make_takes, settled_to_fold
-from rocketcrew.supervisor.core.journal import replay
+from rocketcrew.supervisor.core.journal import MAGIC, replay
 
 from .coroner import Call
 from .script import GROUP
 from .truth import Truth
 from .world import Violation, World
 
+BLOCK_HEAD_BYTES = 8
+"""Of the journal: length and checksum."""
 Record = tuple[MessageQueue, int, int]
 """(queue pulled from, offset, rows)."""
 
@@ -82,13 +83,31 @@ class Folder:
         self.load_wanted = False
         """Its member waits for the loader."""
 
-    def lose_power(self, random: Random) -> None:
-        """Of what was not fsynced, a part is left: whole batches of open segments, and bytes of the journal."""
+    def lose_power(self, world: World) -> None:
+        """Of what was not fsynced, a part is left. An open segment keeps whole batches: a torn or zeroed one ends what is
+        salvaged. The journal is cut off, or ends in zeros, or has zeros in the place of some blocks before others."""
+        random = world.random
         for segment in self.open.values():
             kept = random.randrange(len(segment.batches) + 1)
             rows, finished = segment.batches[kept - 1] if kept else (0, 0)
+            if kept < len(segment.batches):
+                world.note("power loss: a segment was torn")
             del segment.rows[rows:], segment.finished[finished:], segment.batches[kept:]
-        del self.journal[random.randint(min(self.journal_synced, len(self.journal)), len(self.journal)) :]
+        whole = len(self.journal)
+        kept = random.randint(min(self.journal_synced, whole), whole)
+        if kept == whole:
+            return
+        how = (kept + whole) % 3  # no draw: it would make every seed another world
+        start, end = hole(self.journal, kept)
+        if how == 0:
+            world.note("power loss: the journal was cut")
+            del self.journal[kept:]
+        elif how == 1 or end == whole:
+            world.note("power loss: the journal ends in zeros")
+            self.journal[kept:] = bytes(whole - kept)
+        else:
+            world.note("power loss: zeros between blocks of the journal")
+            self.journal[start:end] = bytes(end - start)
 
     def floor(self, topic: str, queue_id: int) -> int | None:
         """What its journal knows as committed, None = nothing."""
@@ -103,6 +122,18 @@ class Folder:
         if not truth.only_loaded_counts:
             for mq, offset, _ in segment.rows:
                 truth.finished((mq.topic, mq.queue_id), offset)
+
+
+def hole(journal: bytearray, at: int) -> tuple[int, int]:
+    """Where whole blocks from `at` on may be zeros: a multiple of eight bytes, so that who takes eight zeros for an empty
+    block comes upon the one after them. The end is the journal's if there is no such place."""
+    starts: list[int] = []
+    begin = len(MAGIC)
+    while begin < len(journal):
+        starts.append(begin)
+        begin += BLOCK_HEAD_BYTES + int.from_bytes(journal[begin : begin + 4], "little")
+    first = next((start for start in starts if start >= at), len(journal))
+    return first, next((end for end in starts if end > first and (end - first) % 8 == 0), len(journal))
 
 
 class Table:

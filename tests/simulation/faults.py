@@ -208,7 +208,7 @@ class Faults:
         for member in self.s.living():
             member.lose_power()
         for folder in self.s.folders:
-            folder.lose_power(self.world.random)
+            folder.lose_power(self.world)
         self.s.truth.power_lost()
         return True
 

@@ -18,7 +18,7 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import everything, strategy_named
 from rocketcrew.supervisor.core.failed_actions import EVENTS, action_failed
-from rocketcrew.supervisor.core.journal import Entry, replay, snapshot
+from rocketcrew.supervisor.core.journal import Entry, JournalError, JournalState, replay, snapshot
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
@@ -72,7 +72,7 @@ class SimMember:
         self._tick_at = float("inf")
         self._trimmed = 0
         folder.held = True
-        self.journal = parts.read_journal(bytes(folder.journal))
+        self.journal = self._read_journal(folder)
         self._taken_over = dead
         self._known_at_start = self._known_on_disk()
         for other in dead:
@@ -109,6 +109,7 @@ class SimMember:
             seal_rows=script.seal_rows, commit_after_loaded=script.commit_after_loaded,
             stop_deadline_ms=100 if script.slow > 0.1 else 2_500,
             topic_concurrency={TOPIC: script.topic_limit} if script.topic_limit else {},
+            rate_limits={TOPIC: script.rate} if script.rate else {},
             order=script.order, locks=script.order != "concurrent", order_key="" if script.key_function else "KEYS",
             order_holds=script.order_holds, auto_commit=script.auto_commit, max_reconsume_times=MAX_RECONSUME_TIMES,
             suspend_current_queue_time_ms=40, lock_renewal_ms=250, lock_live_ms=LOCK_LIVE_MS, lock_retry_ms=50,
@@ -120,7 +121,7 @@ class SimMember:
     def _adopt(self, other: Folder) -> None:
         """Take over a slot that nobody holds: its journal, segments and settled offsets."""
         self.world.note("a slot was taken over")
-        self.journal.merge(self.parts.read_journal(bytes(other.journal)))
+        self.journal.merge(self._read_journal(other))
         for mq, intervals in other.settled.items():
             for start, end in intervals.pairs():
                 self.folder.settled.setdefault(mq, Intervals()).add(start, end)
@@ -132,6 +133,12 @@ class SimMember:
             self.folder.journal = bytearray(snapshot(self.journal)[0])
             self.folder.journal_synced = len(self.folder.journal)
         other.journal = bytearray()
+
+    def _read_journal(self, folder: Folder) -> JournalState:
+        try:
+            return self.parts.read_journal(bytes(folder.journal))
+        except JournalError as error:
+            raise Violation(f"{self.client_id} cannot start: {error}") from error
 
     def _known_on_disk(self) -> dict[MessageQueue, Intervals]:
         """What the journals of this slot and of those that it takes over know as finished, sealed or not."""
@@ -346,8 +353,18 @@ class SimMember:
         if not self.stopping and self.running:
             self.stopping = True
             queues = self.core.state.queues.values()
-            self.held_at_stop = {pq.mq: _above_what_was_started(pq) for pq in queues if pq.state is QueueState.ASSIGNED}
+            self.held_at_stop = {pq.mq: self._finished_before(pq) for pq in queues if pq.state is QueueState.ASSIGNED}
             self.core.handle(ev.Stop(), self.world.now)
+
+    def _finished_before(self, pq: ProcessQueue) -> Intervals:
+        """What a clean stop may leave above the offset: what an earlier assignment finished, and no commit can reach.
+
+        A handler that commits can roll back what was started: everything above that is out of reach, too."""
+        finished = Intervals(_above_what_was_started(pq).pairs())
+        if not self.script.auto_commit and pq.mq in self.notebook.no_repeat:
+            for start, end in self.notebook.no_repeat[pq.mq].pairs():
+                finished.add(start, end)
+        return finished
 
     def _core_finished(self, action: act.Finished) -> None:
         self.finished = action

@@ -18,7 +18,7 @@ from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.assigning import Assigning
 from rocketcrew.supervisor.core.blame import Blamed, Death, End
 from rocketcrew.supervisor.core.chunks import Chunk, Token
-from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.decisions import DISPATCHING, Core
 from rocketcrew.supervisor.core.dispatching import Dispatching
 from rocketcrew.supervisor.core.journal import MAGIC, Entry, JournalState, Records, _Names, _records, replay
 from rocketcrew.supervisor.core.process_queue import ProcessQueue, PulledQueue
@@ -58,6 +58,10 @@ class CoreParts(Parts):
         settling: dict[str, Any] = {"retries_class": self.retries_class}
         classes["settling_class"] = type("PlantedSettling", (self.settling_class,), settling)
         if self.dispatching_class is not Dispatching:
+            if not issubclass(self.dispatching_class, DISPATCHING[config.order]):
+                raise TypeError(
+                    f"{type(self).__name__} is no bug of a world with order {config.order!r}: give it its order"
+                )
             classes["dispatching_classes"] = {config.order: self.dispatching_class}
         return cast("Core", type("PlantedCore", (Core,), classes)(config, slab, view))
 
@@ -294,6 +298,22 @@ class ForgetsTheLimit(CoreParts):
             return chunk.count
 
 
+class ForgetsTokens(CoreParts):
+    """The rate of a topic is asked for, and nothing is taken from it."""
+
+    class dispatching_class(Dispatching):
+        def _take_tokens(self, topic: str, messages: int) -> None:
+            del topic, messages
+
+
+class ForgetsToLook(CoreParts):
+    """What waits for a rate waits until something else happens."""
+
+    class dispatching_class(Dispatching):
+        def _look_again(self, topic: str) -> None:
+            self._looks.discard(topic)
+
+
 class WipesOpen(Parts):
     """What a dead worker left open is removed, and forgotten as if it were sealed."""
 
@@ -330,6 +350,8 @@ class OutcomeFirst(Parts):
     def worker(
         self, world: World, member: SimMember, worker_id: str, salvage_of: list[str], salvage: list[Segment]
     ) -> SimWorker:
+        if member.script.order != "concurrent":
+            raise TypeError(f"{type(self).__name__} is a bug of workers that keep no order: give it its order")
         return self.worker_class(world, member, worker_id, salvage_of, salvage)
 
 
@@ -380,12 +402,8 @@ class QuarantineParts(CoreParts):
     quarantine_class: type[Quarantine] = Quarantine
 
     def core(self, config: CoreConfig, slab: Slab, view: bytearray) -> Core:
-        made = self.quarantine_class
-
-        class BuggyDispatching(Dispatching):
-            quarantine_class = made
-
-        self.dispatching_class = BuggyDispatching
+        quarantine: dict[str, Any] = {"quarantine_class": self.quarantine_class}
+        self.dispatching_class = type("PlantedDispatching", (DISPATCHING[config.order],), quarantine)
         return super().core(config, slab, view)
 
 
@@ -557,6 +575,7 @@ class Planted(NamedTuple):
 
 
 COMING_AND_GOING = ("start member", "stop member")
+CONCURRENT = {"order": "concurrent"}
 ONE_SLOT = {"members": 1, "members_max": 1}
 HELD_UP = {"order": "concurrent", "slow": 0.05, "workers": 3, "handler_us": 50, "chunk_messages_max": 8}
 SEVERAL = {"members": 2, "members_max": 3}
@@ -609,7 +628,7 @@ PLANTED = {
     "late outcome of an ended assignment accepted": Planted(
         AcceptsLate, 160, ("reset back", "reset forward"), ONE_SLOT | {"slow": 0.15}
     ),
-    "slot reused too early": Planted(ReusesEarly, 10),
+    "slot reused too early": Planted(ReusesEarly, 10, (), CONCURRENT),
     "slot cut down under a worker's hands": Planted(
         CutsWhatIsRead, 40, (), {"slab_units": 8, "body_large": 0.3, "slow": 0.15}
     ),
@@ -629,8 +648,12 @@ PLANTED = {
     ),
     "the record in hand is read off": Planted(TakesTheRecordInHand, 20, ("kill worker",), HELD_UP),
     "what was left is not limited": Planted(ForgetsTheLimit, 40, ("kill worker",), HELD_UP | {"topic_limit": 1}),
+    "a rate is not counted": Planted(ForgetsTokens, 5, (), HELD_UP | {"rate": 30.0}),
+    "a rate wakes nobody": Planted(
+        ForgetsToLook, 40, (), HELD_UP | {"rate": 30.0, "queues": 1, "threshold_messages": 8, "slow": 0.0}
+    ),
     "wipe instead of salvage": Planted(WipesOpen, 40),
-    "outcome before rows": Planted(OutcomeFirst, 10),
+    "outcome before rows": Planted(OutcomeFirst, 10, (), CONCURRENT),
     "death charged to the first unreported": Planted(
         ChargesFirst, 20, ("kill worker",), {"deadly": 25, "chunk_messages_max": 8, "handler_us": 50}
     ),
@@ -643,7 +666,7 @@ PLANTED = {
     "deaths not counted across a restart": Planted(
         ForgetsCounts, 60, ("kill member", "kill member in a step"), ONE_SLOT | {"deadly": 25}
     ),
-    "key by restored topic": Planted(RestoredKey, 10),
+    "key by restored topic": Planted(RestoredKey, 10, (), CONCURRENT),
     "queue ends with open send-backs": Planted(EndsEarly, 60),
     "finished messages forgotten at the end": Planted(ForgetsFinished, 80),
     "chunk handed out twice": Planted(HandsOutTwice, 40),

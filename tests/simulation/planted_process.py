@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from rocketcrew.supervisor.core.actions import FetchAssignment
 from rocketcrew.supervisor.core.assigning import Assigning
+from rocketcrew.supervisor.core.journal import MAGIC, JournalState
 
+from .disk import BLOCK_HEAD_BYTES
 from .parts import Parts
 from .planted import COMING_AND_GOING, SEVERAL, CoreParts, Planted
-from .script import ACTIONS, BOOTS
+from .script import ACTIONS, BOOTS, POWER
 
 
 class UnlinksFirst(Parts):
     """The journal of a slot that is taken over goes before what it knew is in the own one."""
 
     keeps_taken_journals = False
+
+
+class ReadsOverZeros(Parts):
+    """Eight zeros in a journal are an empty block: what stands after a page that was lost is believed."""
+
+    def read_journal(self, data: bytes) -> JournalState:
+        whole, at = bytearray(data[: len(MAGIC)]), len(MAGIC)
+        while at < len(data):
+            end = at + BLOCK_HEAD_BYTES + int.from_bytes(data[at : at + 4], "little")
+            if any(data[at : at + BLOCK_HEAD_BYTES]):
+                whole += data[at:end]
+            at = end
+        return super().read_journal(bytes(whole))
 
 
 class LosesTheBatch(Parts):
@@ -49,6 +64,7 @@ PLANTED_PROCESS = {
     "a member joins before it can work": Planted(JoinsFirst, 20, (BOOTS, "start member"), SEVERAL),
     "look-ups beside each other": Planted(LooksUpAtEachNotice, 20, (*COMING_AND_GOING, "slow network"), SEVERAL),
     "a failing action loses the rest of its batch": Planted(LosesTheBatch, 20, (ACTIONS,), {"slow": 0.05}),
+    "zeros in a journal are read over": Planted(ReadsOverZeros, 40, (POWER,)),
     "journal of a dead slot removed too early": Planted(
         UnlinksFirst, 40, (BOOTS, "kill member"), SEVERAL | {"slow": 0.05}
     ),

@@ -18,10 +18,13 @@ from rocketcrew.workers.unreported import look
 
 from .disk import Segment
 from .ordered_worker import OrderedPacket
+from .script import TOPIC
 from .worker import SEAL, SEAL_MUCH, SimWorker, Work
 from .world import Violation
 
 if TYPE_CHECKING:
+    from rocketcrew.supervisor.core.chunks import Chunk
+
     from .member import SimMember
 
 Records = list[tuple[MessageQueue, list[tuple[int, int]]]]
@@ -50,6 +53,9 @@ class SimPool:
         """Workers that have or had a successor."""
         self._left: set[str] = set()
         """Workers that were retired because their successor is there."""
+        self._dispatched: set[tuple[int, int]] = set()
+        """Handle and offset of what was dispatched once, where a rate holds; and how far that is over the rate, at a time."""
+        self._over = self._over_at = 0.0
         self.performs: dict[type, Callable[[Any], None]] = {
             act.Dispatch: self._dispatch,
             act.Seal: self._seal,
@@ -84,12 +90,27 @@ class SimPool:
             worker.in_pipe.append(message)
             self._member.world.after(0.02 + self._member.world.random.random() * 0.3, worker.hear)
 
+    def _keeps_rate(self, chunk: Chunk) -> None:
+        """All that this world consumes is of the topic, or its retry; what is dispatched again needs no token."""
+        script, now = self._member.script, self._member.world.now
+        if not script.rate:
+            return
+        first = {(chunk.handle, offset) for offset in chunk.offsets} - self._dispatched
+        self._dispatched |= first
+        self._over = max(0.0, self._over - (now - self._over_at) * script.rate) + len(first)
+        self._over_at = now
+        if self._over > max(1.0, script.rate / 10) + 0.01:
+            raise Violation(f"{self._over} messages more than {script.rate} a second were dispatched")
+        if self._member.core.state.rates.holding(TOPIC, now):
+            self._member.world.note("a rate held messages back")
+
     def _dispatch(self, action: act.Dispatch) -> None:
         done = self._member.notebook.no_repeat.get(action.mq)
         if done is not None:
             for offset in action.chunk.offsets:
                 if offset in done:
                     raise Violation(f"{action.mq} {offset} is run again, although it was finished before")
+        self._keeps_rate(action.chunk)
         self._member.coroner.handed(action)
         self._member.notebook.handed(action.chunk.handle, action.chunk.offsets, action.worker_id)
         if action.chunk.origin is not None:
@@ -100,6 +121,7 @@ class SimPool:
 
     def _dispatch_ordered(self, action: act.DispatchOrdered) -> None:
         for item in action.chunks:
+            self._keeps_rate(item.chunk)
             done = self._member.notebook.no_repeat.get(item.mq, ())
             again = [offset for offset in item.chunk.offsets if offset in done]
             if again:

@@ -1,10 +1,11 @@
 """POP in a world of its own: one member's core, a model of a broker that pops, workers, an operator who unsubscribes.
 
 The model is strict: an acknowledgement counts only with the message's newest check point and in time; a message whose time is
-over is shown again. Answers are late or lost; renewals take so long that messages end while theirs are out. What must hold:
-no message is acknowledged before it is finished and durable, none that was finished in time is shown again without having
-been acknowledged, none is popped of a topic that is not subscribed; when all is quiet every message is acknowledged, and
-nothing is kept.
+over is shown again. Answers are late or lost, and actions fail in ways that nobody expected; renewals and send-backs take so
+long that messages end, and times run out, while they are under way. What must hold: no message is acknowledged before it is
+finished and durable, none that was finished in time is shown again without having been acknowledged, none is popped of a
+topic that is not subscribed, no request names a check point that a renewal or a send-back of the same record has replaced;
+when all is quiet every message is acknowledged, and nothing is kept.
 
 Whole runs die, and another one takes over what their slot has. In some seeds a message kills each run that handles it: it
 becomes a dead letter in the end, and none that was never alone in hand does.
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 from rocketcrew.remoting.check_points import CheckPoint
@@ -22,7 +24,7 @@ from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.pop_headers import PopResponse
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.remoting.stored import StoredMessage, encode_message, record_info
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import average
@@ -30,11 +32,13 @@ from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.charges import Left
 from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.failed_actions import action_failed
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig, Worker
 from rocketcrew.workers.failures import asked
 
+from .script import number_of
 from .world import Violation, World
 
 TOPIC, QUEUE = "T", MessageQueue("T", "broker-a", -1)
@@ -46,6 +50,7 @@ BATCH = 8
 MESSAGES = 120
 REST_MS = 60_000
 DEATHS_MAX = 3
+MAY_FAIL = (act.FetchAssignment, act.Pop, act.Ack, act.Renew, act.SendBack)
 KILLS_MAX = 2 * DEATHS_MAX + 1
 """Runs that one message kills before it is a dead letter; once more where its last attempt was cut short."""
 
@@ -57,6 +62,10 @@ class Message:
         self.number = number
         self.visible_from_ms = 0.0
         self.check: CheckPoint | None = None
+        self.replaced: list[CheckPoint] = []
+        """Check points since it was last shown that a renewal or a send-back has replaced."""
+        self.shown = 0
+        """The turn at which it was shown last; it is in the record's body."""
         self.retries = 0
         self.acked = False
         self.alone = 0
@@ -72,7 +81,8 @@ class PopWorker:
         self.busy = False
         self.alive = True
         self.seq = 1
-        self.unsealed: list[int] = []
+        self.unsealed: list[tuple[int, int]] = []
+        """Number and showing of what it has finished, see `_finished`."""
         self.at = 0
         """The record in hand, of its first chunk."""
 
@@ -111,6 +121,8 @@ class PopSimulation:
         self._turn = self._born = 0
         self._tick_at = float("inf")
         self._slow = random.choice([0.0, 0.1, 0.3])
+        self._failing = random.choice([0.0, 0.02, 0.1])
+        """Share of actions that fail unexpectedly."""
         self._performs: dict[type, Callable[[Any], None]] = {
             act.FetchAssignment: self._assignment, act.Pop: self._pop, act.Ack: self._ack, act.Renew: self._renew,
             act.SendBack: self._send_back, act.Dispatch: self._dispatch, act.Seal: self._seal_asked,
@@ -161,12 +173,22 @@ class PopSimulation:
         while todo := self.core.take_actions():
             for action in todo:
                 perform = self._performs.get(type(action))
-                if perform is not None:
+                if perform is not None and not self._fails(action):
                     perform(action)
         due = self.core.next_timer()
         if due is not None and due * 1000 < self._tick_at:
             self._tick_at = due * 1000
             self.world.at(self._tick_at, self._tick, self._tick_at)
+
+    def _fails(self, action: act.Action) -> bool:
+        """Whether this one fails in a way that nobody expected: nothing is sent, and the core gets the event for that."""
+        if type(action) not in MAY_FAIL or self.world.calm or not self.world.chance(self._failing):
+            return False
+        self.world.note(f"{type(action).__name__} failed")
+        if isinstance(action, act.Ack):
+            self.awaited.difference_update(check.offset for check in action.checks)
+        action_failed(self.core, action, self.world.now)
+        return True
 
     def _hear(self, event: Any) -> None:
         self.core.handle(event, self.world.now)
@@ -239,6 +261,8 @@ class PopSimulation:
             raise Violation(f"{message.number} was finished in time, and is shown again: nobody acknowledged it")
         self._turn += 1
         message.retries += message.check is not None
+        message.replaced.clear()
+        message.shown = self._turn
         message.visible_from_ms = self.world.now_ms + INVISIBLE_MS
         mark = "1" if message.retries else "0"
         message.check = CheckPoint(
@@ -246,7 +270,7 @@ class PopSimulation:
         )
         properties = encode_properties({"UNIQ_KEY": f"U{message.number}", "POP_CK": message.check.encode()})
         return encode_message(
-            StoredMessage(TOPIC, b"%d" % message.number, properties.encode(), queue_offset=message.number,
+            StoredMessage(TOPIC, b"%08d" % message.shown, properties.encode(), queue_offset=message.number,
                           reconsume_times=message.retries)
         )  # fmt: skip
 
@@ -261,6 +285,8 @@ class PopSimulation:
     def _holds(self, check: CheckPoint) -> Message | None:
         """The message of a check point that counts; whoever names one that was replaced meanwhile has not waited for it."""
         message = self.messages[check.offset]
+        if check in message.replaced:
+            raise Violation(f"{check.offset}: a request names a check point that another request had replaced")
         in_time = not message.acked and message.visible_from_ms > self.world.now_ms
         return message if in_time and message.check == check else None
 
@@ -292,6 +318,7 @@ class PopSimulation:
         if message is None:
             return None
         self._turn += 1
+        message.replaced.append(check)
         message.visible_from_ms = self.world.now_ms + invisible_ms
         message.check = check.renewed(self._turn, int(invisible_ms), 0)
         return message.check
@@ -305,10 +332,14 @@ class PopSimulation:
             self._dead_letter(self.messages[check.offset])
 
         def changed() -> None:
-            self._change(check, 80)
-            self._hear(ev.SentBack(action.handle, action.chunk_id, action.index, True))
+            refused = self._lost()
+            if refused:
+                self.world.note("a popped message was not taken back")
+            else:
+                self._change(check, 80)
+            self._hear(ev.SentBack(action.handle, action.chunk_id, action.index, not refused))
 
-        self._later(5, changed)
+        self._later(150 if self.world.chance(0.3) else 5, changed)
 
     def _dead_letter(self, message: Message) -> None:
         if message.alone < DEATHS_MAX:
@@ -351,7 +382,8 @@ class PopSimulation:
             return
         worker.chunks.popleft()
         fails = [random.random() < 0.1 and not self.world.calm for _ in chunk.offsets]
-        done = [offset for offset, bad in zip(chunk.offsets, fails, strict=True) if not bad]
+        shown = self._shown_in(chunk)
+        done = [at for at, bad in zip(zip(chunk.offsets, shown, strict=True), fails, strict=True) if not bad]
         seq = worker.seq if done and random.random() < 0.7 else 0
         if seq:
             worker.unsealed += done
@@ -363,11 +395,19 @@ class PopSimulation:
         worker.busy = False
         self._go_on(worker)
 
-    def _finished(self, numbers: list[int]) -> None:
-        """They are durable. With time left they are acknowledged, and never shown again."""
-        self.durable.update(numbers)
-        left = {number: self.messages[number].visible_from_ms - self.world.now_ms for number in numbers}
-        self.awaited.update(number for number, ms in left.items() if ms > ACK_MS)
+    def _shown_in(self, chunk: Chunk) -> list[int]:
+        """By which showing its messages came."""
+        starts = [record_info(self.view, start, end).body_start for start, end in pairwise(chunk.positions)]
+        return [number_of(bytes(self.view[at : at + 8])) for at in starts]
+
+    def _finished(self, done: list[tuple[int, int]]) -> None:
+        """These messages are durable, as they came by these showings. Those that were not shown again since, and have time
+        left, are acknowledged, and never shown again."""
+        self.durable.update(number for number, _ in done)
+        for number, shown in done:
+            message = self.messages[number]
+            if message.shown == shown and message.visible_from_ms - self.world.now_ms > ACK_MS:
+                self.awaited.add(number)
 
     def _seal_asked(self, action: act.Seal) -> None:
         worker = self.workers.get(action.worker_id)

@@ -91,6 +91,8 @@ class Script:
     """Messages a handler call gets."""
     topic_limit: int = 0
     """Calls at once that work on the topic, or on its retries; 0 = as many as there are workers."""
+    rate: float = 0.0
+    """Messages of the topic a second, retries included; 0 = no limit."""
     seal_rows: int = 50_000
     """Messages that wait for one segment, above which its worker is asked to seal it."""
     deadly: int = 0
@@ -159,6 +161,7 @@ class Script:
         limit = limit if self.order == "concurrent" else 0
         level = [0, 0, 0, 5][draw // 8192 % 4]
         drawn = replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows, delay_level=level)
+        drawn = replace(drawn, rate=[30.0, 200.0, 0, 0, 0, 0, 0, 0][draw >> 22 & 7])
         if draw >> 15 & 15 == 0:
             drawn = replace(drawn, queues=MANY_QUEUES, workers=MANY_WORKERS, slab_units=64)
         return replace(drawn, rows_always=True, messages_max=600) if draw >> 19 & 7 == 0 else drawn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import pytest
@@ -12,11 +12,12 @@ from rocketcrew.supervisor.core.popping import Popping, PopQueue
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.states import QueueEvent
 
-from .pop_world import PopSimulation
+from .pop_world import MAY_FAIL, PopSimulation
 from .world import Violation
 
 SEEDS, STEPS = 40, 1_500
 PLANTED_SEEDS = 20
+LOOKED_THROUGH = 12
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -26,7 +27,7 @@ def test_nothing_popped_is_lost_or_kept(seed: int) -> None:
 
 def test_what_is_looked_for_happens() -> None:
     seen: set[str] = set()
-    for seed in range(5):
+    for seed in range(LOOKED_THROUGH):
         simulation = PopSimulation(seed)
         simulation.run(STEPS)
         simulation.counted.update(asdict(simulation.core.state.counters))
@@ -36,6 +37,7 @@ def test_what_is_looked_for_happens() -> None:
         "a popped topic was unsubscribed", "a popped topic was subscribed again", "a pop's answer was lost", "pop_renewals",
         "pop_renewals_refused", "pop_acks", "pop_acks_refused", "sent_back_messages", "late_answers",
         "redispatched_messages", "a whole run died", "a popped message that kills runs became a dead letter",
+        "a popped message was not taken back", *(f"{kind.__name__} failed" for kind in MAY_FAIL),
     }  # fmt: skip
 
 
@@ -57,6 +59,22 @@ class ForgetsWhatWaits(Core):
                 del q.checks[offset]
                 q.loop.in_hand -= 1
             super().persist(pq, now)
+
+
+class RenewsBesideASendBack(Core):
+    """Half of the invisible time is over while the send-back of a message is under way, and it is renewed all the same."""
+
+    class popping_class(Popping):
+        def going_back(self, pq: ProcessQueue, offset: int) -> None:
+            pass
+
+
+class SendsBackBesideARenewal(Core):
+    """A failed message goes back with the check point that a renewal under way replaces."""
+
+    class popping_class(Popping):
+        def after_renewal(self, pq: ProcessQueue, offset: int, then: Callable[[], None]) -> bool:
+            return False
 
 
 class AcknowledgesTooEarly(Core):
@@ -87,7 +105,13 @@ class KeepsTheirPlaces(Core):
             q.loop.in_hand = failed + 1
 
 
-@pytest.mark.parametrize("kind", [PopsOn, ForgetsWhatWaits, AcknowledgesTooEarly, KeepsTheirPlaces, NeverCareful])
+BUGS = (
+    PopsOn, ForgetsWhatWaits, RenewsBesideASendBack, SendsBackBesideARenewal, AcknowledgesTooEarly, KeepsTheirPlaces,
+    NeverCareful,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BUGS)
 def test_a_planted_bug_is_found(kind: type[Core]) -> None:
     for seed in range(PLANTED_SEEDS):
         try:

@@ -123,6 +123,34 @@ def test_groups(broker):
     assert broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bad).code == ResponseCode.INVALID_PARAMETER
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_what_an_administrator_was_answered_about_a_group_holds_over_a_kill(broker, deleted):
+    broker.send()
+    body = SubscriptionGroupConfig("g", retry_max_times=3).encode()
+    assert broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code == 0
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
+    if deleted:
+        broker.later(1_000)
+        assert broker.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g", True)).code == 0
+    broker.crash()
+    assert (broker.core.state.groups.known("g") is None) == deleted
+    assert broker.core.state.offsets.query("T", "g", 0) is None
+
+
+def test_offsets_of_a_deleted_topic_do_not_come_back_with_a_kill(broker):
+    """They were saved before, and the topic of that name that was made next had its first messages passed over."""
+    for _ in range(3):
+        broker.send("T", b"old")
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
+    broker.later(1_000)
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
+    broker.crash()
+    for _ in range(5):
+        broker.send("T", b"new")
+    broker.crash()
+    assert broker.core.state.offsets.query("T", "g", 0) is None
+
+
 def test_group_names_of_requests_leave_nothing_behind(make):
     """10,000 of them ended all new groups for good, made even by requests that were refused."""
     broker = make(topics_max=100)

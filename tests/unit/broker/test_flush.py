@@ -14,7 +14,7 @@ from rocketcrew.broker.syncing import DiskCalls, Syncer
 from rocketcrew.broker.transactions import GROUP, HALF_TOPIC
 from rocketcrew.remoting.admin_headers import CreateTopic, TopicName
 from rocketcrew.remoting.codes import RequestCode
-from rocketcrew.remoting.headers import EndTransaction, MaxOffset, SendRequestV2
+from rocketcrew.remoting.headers import EndTransaction, MaxOffset, ResetOffset, SendRequestV2
 from rocketcrew.remoting.pop_headers import PopRequest
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import decode_messages
@@ -160,6 +160,19 @@ def half_position(broker):
 
 def test_a_new_topic_is_acknowledged_when_the_disk_has_it(slow, tools):
     assert slow.request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("N", "TBW102", 1, 1, 6, "SINGLE_TAG")) == []
+    slow.core.begin_flush()
+    assert [answer.code for _, answer in tools.replies(finish(slow))] == [0]
+
+
+def test_a_reset_of_what_was_popped_is_acknowledged_when_the_disk_has_it(slow, tools):
+    """Only the table of offsets was there: a power cut took the line of POP's journal, and the group went on where it was."""
+    send(slow)
+    slow.core.begin_flush()
+    finish(slow)
+    pop = PopRequest("g", "T", 0, 1, 60_000, 0, slow.now_ms, 0, "TAG", "*")
+    assert slow.call(RequestCode.POP_MESSAGE, pop).code == 0
+    reset = ResetOffset("T", "g", -1, is_force=True, queue_id=0, offset=0)
+    assert slow.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset) == []
     slow.core.begin_flush()
     assert [answer.code for _, answer in tools.replies(finish(slow))] == [0]
 

@@ -183,7 +183,7 @@ def test_a_store_that_fails_a_held_pull_does_not_fail_the_sender(make, tools):
     assert (answer.opaque, answer.code) == (held, ResponseCode.SYSTEM_ERROR)
     assert "Input/output error" in broker.core.state.faults[0]
     storage.failing = False
-    assert broker.core.state.arrivals == []
+    assert not broker.core.state.arrivals
     assert broker.send().code == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import ClassVar
 
 import pytest
 
@@ -284,6 +285,21 @@ def test_kv_configuration_is_kept_over_a_restart():
     storage.replace("config/kvConfig.json", b"{")
     with pytest.raises(UsageError, match=r"kvConfig\.json"):
         NameServerCore(storage)
+
+
+def test_kv_configuration_is_on_the_disk_before_the_answer():
+    class Recorded(MemoryStorage):
+        synced: ClassVar[list[bool]] = []
+
+        def replace(self, table, content, *, sync=False):
+            self.synced.append(sync)
+            super().replace(table, content, sync=sync)
+
+    server = Server()
+    server.core = NameServerCore(Recorded())
+    assert server.call(RequestCode.PUT_KV_CONFIG, PutKvConfig("n", "a", "1")).code == 0
+    assert server.call(RequestCode.DELETE_KV_CONFIG, KvKey("n", "a")).code == 0
+    assert Recorded.synced == [True, True]
 
 
 def test_the_name_server_shows_its_configuration():

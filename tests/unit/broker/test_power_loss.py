@@ -2,8 +2,8 @@
 
 A broker core on a recorded disk gets sends, delayed ones and timers too, checkpoints and new topics; between any two changes
 of the disk the power may be cut. Then a start on what is left must have each acknowledged message at its offset, and nothing
-damaged among them. A group pops, and acknowledges some: what it did not acknowledge is shown to it after the cut. Some of
-these starts are gone on with, so that starts are cut short too.
+damaged among them. A group pops, and acknowledges some: what it did not acknowledge is shown to it after the cut, and all
+after a reset of its offsets was answered. Some of these starts are gone on with, so that starts are cut short too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.remoting.check_points import check_point_of, start_offsets
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
-from rocketcrew.remoting.headers import SendRequestV2
+from rocketcrew.remoting.headers import ResetOffset, SendRequestV2
 from rocketcrew.remoting.pop_headers import INIT_MIN, AckRequest, PopRequest, PopResponse
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import decode_messages, walk
@@ -37,6 +37,7 @@ T0 = 1_700_000_000_000
 QUEUES = 2
 GROUP = "g" * 100  # so that the journal of POP has several pages
 INVISIBLE_MS = 700
+RESET = 1 << 30  # its opaque
 SETTINGS = {"mapped_file_size_commit_log": 6_000, "message_delay_level": "200ms 500ms", "checkpoint_interval_ms": 300}
 
 
@@ -75,6 +76,7 @@ class Life:
         self.random = random
         self.kept = kept
         self.numbers: dict[int, int] = {}
+        self.done_since_reset: set[int] | None = None  # while one waits for its answer
         self.now_ms = T0 + len(kept.acknowledged) * 1_000
         self.disk = RecordedDisk(folder, keeps=keeps)
         self.folder = folder
@@ -89,6 +91,10 @@ class Life:
 
     def hear(self, effects: list[Effect]) -> None:
         for effect in effects:
+            if isinstance(effect, Reply) and effect.command.opaque == RESET:
+                assert effect.command.code == 0, effect.command
+                assert self.done_since_reset is not None
+                self.kept.done, self.done_since_reset = self.done_since_reset, None
             if isinstance(effect, Reply) and effect.command.opaque in self.numbers:
                 answer = effect.command
                 number = self.numbers[answer.opaque]
@@ -99,7 +105,9 @@ class Life:
 
     def act(self) -> None:
         chance = self.random.random()
-        if chance < 0.45:
+        if chance < 0.02 and "T" in self.core.state.topics and self.done_since_reset is None:
+            self.reset()
+        elif chance < 0.45:
             self.send()
         elif chance < 0.6:
             self.pop()
@@ -118,7 +126,15 @@ class Life:
             for number, ack in pop(self.core, self.now_ms, 1):
                 if self.random.random() < 0.5:
                     self.kept.done.add(number)
+                    if self.done_since_reset is not None:
+                        self.done_since_reset.add(number)
                     self.core.handle(self.now_ms, 2, "127.0.0.1:5", ack)
+
+    def reset(self) -> None:
+        self.done_since_reset = set()
+        header = ResetOffset("T", GROUP, 0, is_force=True)
+        command = Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_fields(), b"", RESET)
+        self.hear(self.core.handle(self.now_ms, 1, "127.0.0.1:4", command))
 
     def send(self) -> None:
         number = max([*self.kept.acknowledged, *self.numbers.values()], default=0) + 1

@@ -9,6 +9,7 @@ from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.headers import SendBack
+from rocketcrew.remoting.stored import StoredMessage
 
 
 def test_a_retry_arrives_after_its_delay(broker):
@@ -75,6 +76,17 @@ def test_the_limit_of_the_group_counts_when_the_request_has_none(broker):
     header = SendBack(broker.read()[0].physical_offset, "g", 1)
     broker.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)
     assert len(broker.read(topic="%DLQ%g")) == 1
+
+
+def test_properties_that_are_no_utf8_are_sent_back_as_by_a_genuine_broker(broker):
+    """Java's reader has U+FFFD for each such byte (CO/message/MessageDecoder.java)."""
+    store = broker.core.state.store
+    broker.send()
+    odd = store.put(broker.now_ms, StoredMessage("T", b"odd", b"K\x01\xff\x02TAGS\x01a\x02", queue_id=0), 0)
+    assert broker.send_back(odd).code == 0
+    broker.later(1_000)
+    (again,) = broker.read(topic="%RETRY%g")
+    assert (again.body, again.properties["K"], again.properties["TAGS"]) == (b"odd", "\ufffd", "a")
 
 
 def test_refusals(broker, make):

@@ -8,7 +8,7 @@ from rocketcrew.broker.sql92 import compile_sql
 from rocketcrew.remoting.bodies import CheckClientConfig, ConsumerData, HeartbeatData, SubscriptionData
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.remoting.stored import decode_messages
+from rocketcrew.remoting.stored import StoredMessage, decode_messages
 
 PROPERTIES = {"a": "5", "b": "x", "c": "2.5", "t": "true", "$d_1": "it's"}
 
@@ -71,6 +71,15 @@ def test_a_pull_brings_what_is_wanted_and_passes_the_rest(broker):
     answer = broker.pull(expression_type="SQL92", tags="price >")
     assert (answer.code, "parse the consumer's subscription failed" in answer.remark) == (23, True)
     assert broker.pull(expression_type="XPATH", tags="x").code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_properties_that_are_no_utf8_stop_no_pull(broker):
+    broker.send()
+    broker.core.state.store.put(
+        broker.now_ms, StoredMessage("T", b"odd", b"K\x01\xff\x02price\x015\x02", queue_id=0), 0
+    )
+    answer = broker.pull(expression_type="SQL92", tags="price > 3")
+    assert (answer.code, [message.body for message in decode_messages(answer.body)]) == (0, [b"odd"])
 
 
 def test_a_held_pull_waits_for_what_it_wants(broker, tools):

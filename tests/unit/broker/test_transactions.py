@@ -9,6 +9,7 @@ import pytest
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.effects import Push
 from rocketcrew.broker.storage import MemoryStorage, StorageError
+from rocketcrew.broker.transactions import HALF_TOPIC, OP_TOPIC, QUESTIONS_MAX
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from rocketcrew.remoting.headers import CheckTransaction, EndTransaction, SendResponse
@@ -140,6 +141,65 @@ def test_open_messages_are_found_again_after_a_kill(broker):
     broker.later(6_000)
     broker.crash()
     assert len(broker.core.state.transactions) == 0
+
+
+def test_where_a_start_must_read_costs_what_ended_and_not_what_is_open(broker):
+    """It was looked for each second among all that were open, and all that had ended after the first of them."""
+
+    class Counted(dict):
+        looks = 0
+
+        def __iter__(self):
+            for key in dict.__iter__(self):
+                Counted.looks += 1
+                yield key
+
+        def values(self):
+            raise AssertionError("all open transactions were looked at")
+
+        items = values
+
+    sent = [send_half(broker, UNIQ_KEY=f"U{number}") for number in range(200)]
+    transactions = broker.core.state.transactions
+    transactions._open = Counted(transactions._open)
+    for half in sent[100:]:
+        assert end(broker, half, COMMIT).code == 0
+    looks = Counted.looks
+    broker.later(1_000)
+    broker.later(1_000)
+    assert Counted.looks - looks <= 4
+    assert len(transactions._unsure) == 0
+    transactions._open = dict(dict.items(transactions._open))
+    broker.crash()
+    assert len(broker.core.state.transactions) == 100, "all that ended after the first open one are known to have"
+    for half in sent[:100]:
+        assert end(broker, half, ROLLBACK).code == 0
+    broker.later(1_000)
+    broker.later(6_000)
+    offsets = broker.core.state.offsets
+    assert [offsets.query(topic, "CID_RMQ_SYS_TRANS", 0) for topic in (HALF_TOPIC, OP_TOPIC)] == [200, 200]
+    broker.crash()
+    assert len(broker.core.state.transactions) == 0
+
+
+def test_many_that_are_due_are_asked_for_in_rounds(broker):
+    for number in range(QUESTIONS_MAX + 5):
+        send_half(broker, UNIQ_KEY=f"U{number}")
+    broker.heartbeat()
+    assert len(questions(broker.later(6_000))) == QUESTIONS_MAX
+    assert broker.core.next_deadline_ms() <= broker.now_ms
+    assert len(questions(broker.later(1))) == 5
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_birth_in_the_future_delays_no_question(broker, restarted):
+    """A sender's clock that is ahead, or a clock here that was set back."""
+    assert broker.send(sys_flag=4, tag="red", properties=HALF, born_timestamp=broker.now_ms + 86_400_000).code == 0
+    if restarted:
+        broker.crash()
+    broker.heartbeat()
+    assert questions(broker.later(5_999)) == []
+    assert len(questions(broker.later(1))) == 1
 
 
 def test_too_many_open_transactions_are_refused():

@@ -96,6 +96,28 @@ def test_python_can_be_read_and_names_exist(page: Path) -> None:
                 assert {name.name for name in node.names} <= set(rocketcrew.__all__)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_that_are_named_exist(page: Path) -> None:
+    for file, name in re.findall(r"`?(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text()):
+        assert f"\ndef {name or 'test_'}" in (ROOT / file).read_text(), (file, name)
+
+
+def test_every_fault_of_the_table_has_a_test() -> None:
+    page = (ROOT / "docs/delivery.md").read_text()
+    faults = [int(number) for number in re.findall(r"^\| (\d+) \| [^`\n]", page, re.MULTILINE)]
+    proved = {int(n) for row in re.findall(r"^\| ([\d, ]+) \| `tests/", page, re.MULTILINE) for n in row.split(", ")}
+    assert faults == list(range(1, len(faults) + 1))
+    assert proved == set(faults)
+
+
+def test_the_java_member_of_the_page_is_that_of_the_interop_tests() -> None:
+    member = (ROOT / "tests/interop/java/Member.java").read_text()
+    (shown,) = blocks(ROOT / "docs/how-to/java.md", "java")
+    calls = re.findall(r"consumer\.(\w+)\(", shown)
+    assert calls == [name for name in re.findall(r"consumer\.(\w+)\(", member) if name in calls]
+    assert len(calls) == 6
+
+
 def test_every_setting_and_command_has_its_place() -> None:
     spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "tools/docs_pages.py")
     assert spec is not None and spec.loader is not None

@@ -196,10 +196,9 @@ def test_the_crc_check_can_be_left_to_someone_else() -> None:
     assert decode_message(record, check_crc=False) == replace(message(), magic=MAGIC_V1)
 
 
-def test_properties_that_are_no_text_fail_when_looked_at() -> None:
-    found = decode_message(encode_message(message(raw_properties=b"\xff\x01x")))
-    with pytest.raises(ProtocolError, match="not UTF-8"):
-        _ = found.properties
+def test_properties_that_are_no_text_are_read_as_java_reads_them() -> None:
+    found = decode_message(encode_message(message(raw_properties=b"a\xff\x01x\x02KEYS\x01k\x02")))
+    assert found.properties == {"a\ufffd": "x", "KEYS": "k"}
 
 
 def test_long_topics_are_v2_and_v2_stays_v2() -> None:

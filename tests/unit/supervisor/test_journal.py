@@ -91,6 +91,15 @@ def test_a_damaged_byte_ends_the_replay_before_its_block() -> None:
         assert replay(bytes(damaged), "j") == (_applied(BLOCKS_3[:whole]), ends[whole])
 
 
+@pytest.mark.parametrize("zeros", [8, 16, 4096])
+def test_zeros_between_blocks_end_the_replay(zeros: int) -> None:
+    """After a loss of power a page may hold zeros though a later one was written: what follows is not complete. Eight zeros
+    are no empty block, though the checksum of nothing is zero."""
+    first, rest = _file(BLOCKS_3[:1]), _file(BLOCKS_3)[len(_file(BLOCKS_3[:1])) :]
+    for data in (first + bytes(zeros), first + bytes(zeros) + rest):
+        assert replay(data, "j") == (_applied(BLOCKS_3[:1]), len(first))
+
+
 def test_a_file_that_is_no_journal_is_refused_by_name() -> None:
     with pytest.raises(JournalError, match=r"/x/journal is not a rocketcrew journal.*move it away"):
         replay(b"#!/bin/sh\n", "/x/journal")

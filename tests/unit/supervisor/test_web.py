@@ -122,6 +122,22 @@ def test_a_member_without_a_loader_has_metrics_too() -> None:
     assert page.body.count(b"rocketmq_process_time_bucket") == 0
 
 
+@pytest.mark.parametrize(("accept", "parse"), PARSERS)
+def test_rates_and_what_they_hold_back(accept: str, parse: Callable[[str], Any]) -> None:
+    limits = [
+        {"topic": "", "messages_per_second": 100.0, "limited": False},
+        {"topic": "orders", "messages_per_second": 0.5, "limited": True},
+    ]
+    page = answer(site(found=lambda: picture(rate_limits=limits)), "GET", "/metrics", Accept=accept).body.decode()
+    samples = [sample for family in parse(page) for sample in family.samples if "rate_limit" in sample.name]
+    assert {(sample.name, sample.labels["topic"]): sample.value for sample in samples} == {
+        ("rocketcrew_rate_limit", ""): 100.0,
+        ("rocketcrew_rate_limit", "orders"): 0.5,
+        ("rocketcrew_rate_limited", ""): 0.0,
+        ("rocketcrew_rate_limited", "orders"): 1.0,
+    }
+
+
 def test_a_batch_call_counts_once() -> None:
     found = ConsumerStats()
     found.calls_are_batches = True

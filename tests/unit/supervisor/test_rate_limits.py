@@ -1,0 +1,272 @@
+"""Messages a second by topic and for the whole member: never more than the rate and its burst, and nothing is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketcrew.conf.settings import load
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.holding import holding
+from rocketcrew.supervisor.core.rate_limits import LOOK_S_MAX, MEMBER, RateLimits
+from rocketcrew.supervisor.core.states import ServiceState
+from rocketcrew.supervisor.status import picture
+from rocketcrew.supervisor.wiring import rate_limits
+
+from .conftest import ME, TOPIC
+
+if TYPE_CHECKING:
+    from rocketcrew.supervisor.core.chunks import Chunk
+
+    from .conftest import Bench
+
+RETRY = "%RETRY%g"
+
+
+# --- the buckets ------------------------------------------------------------------------------------------------
+
+
+def taken(limits: RateLimits, rates: dict[str, float], topic: str, now: float, call: int = 1) -> int:
+    """Take all that there is."""
+    room = limits.room(rates, topic, call, now)
+    limits.take(topic, room, now)
+    return room
+
+
+@pytest.mark.parametrize("rate", [0.25, 1.0, 7.3, 100.0, 33_333.0])
+def test_never_more_than_the_burst_and_what_came_since(rate: float) -> None:
+    limits, rates, now, sum_taken = RateLimits(), {"t": rate}, 5.0, 0
+    burst = max(1.0, rate / 10)
+    for _ in range(500):
+        sum_taken += taken(limits, rates, "t", now)
+        assert sum_taken <= burst + rate * (now - 5.0) + 1e-3
+        assert not taken(limits, rates, "t", now)
+        due = limits.due("t", now)
+        assert now < due <= now + LOOK_S_MAX
+        now = due
+    assert sum_taken >= rate * (now - 5.0) - burst - 1, "and no less: each timer finds the tokens that it waited for"
+
+
+def test_a_fast_topic_is_looked_at_fifty_times_a_second_at_most() -> None:
+    limits, rates, now, looks = RateLimits(), {"t": 50_000.0}, 0.0, 0
+    taken(limits, rates, "t", now)
+    while now < 1.0:
+        assert not taken(limits, rates, "t", now), "an event in between gets no crumbs"
+        now = limits.due("t", now)
+        assert taken(limits, rates, "t", now) >= 999
+        taken(limits, rates, "t", now)
+        looks += 1
+    assert looks <= 51
+
+
+def test_a_batch_waits_until_it_is_whole() -> None:
+    limits, rates = RateLimits(), {"t": 10.0}
+    assert taken(limits, rates, "t", 0.0, call=32) == 32
+    assert limits.room(rates, "t", 32, 0.05) == 0
+    assert limits.room(rates, "t", 32, 100.0) == 32
+
+
+def test_all_topics_share_the_rate_of_the_member() -> None:
+    limits, rates = RateLimits(), {"t": 100.0, MEMBER: 10.0}
+    assert taken(limits, rates, "t", 0.0) == 1
+    assert taken(limits, rates, "other", 0.0) == 0
+    assert limits.holding("t", 0.0) == [MEMBER]
+    assert limits.holding("t", 0.2) == []
+
+
+def test_a_reload_keeps_the_tokens_of_what_did_not_change() -> None:
+    limits, rates = RateLimits(), {"t": 1.0, "u": 1.0}
+    assert [taken(limits, rates, topic, 0.0) for topic in "tu"] == [1, 1]
+    later = {"t": 1.0, "u": 2.0}
+    assert [taken(limits, later, topic, 0.1) for topic in "tu"] == [0, 1]
+
+
+# --- in the core ------------------------------------------------------------------------------------------------
+
+
+def limited(make: Callable[..., Bench], rates: dict[str, float], **config: Any) -> Bench:
+    bench = make(rate_limits=rates, **{"topics": (TOPIC,), "chunk_messages_max": 4} | config)
+    bench.core.state.sizer.tail_us = 100.0
+    return bench
+
+
+def open_topic(bench: Bench, topic: str) -> int:
+    bench.core.handle(ev.Members(topic, [MessageQueue(topic, "b", 0)], (ME,)), bench.now)
+    fetch = bench.one(act.FetchOffset)
+    bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
+    return fetch.handle
+
+
+def run_until(bench: Bench, ms: int, done: Callable[[Chunk], None] | None = None) -> list[Chunk]:
+    """Let time pass in small steps, in which workers finish at once; all that was dispatched."""
+    found: list[Chunk] = []
+    for _ in range(ms // 10):
+        for chunk in bench.dispatched():
+            found.append(chunk)
+            (done or bench.done)(chunk)
+        bench.pass_ms(10)
+    return found
+
+
+def count(chunks: list[Chunk]) -> int:
+    return sum(chunk.count for chunk in chunks)
+
+
+def test_a_topic_keeps_its_rate_and_others_pass(make: Callable[..., Bench]) -> None:
+    bench = limited(make, {TOPIC: 10.0}, topics=(TOPIC, "free"))
+    (handle,), other = bench.open(0), open_topic(bench, "free")
+    bench.worker("a")
+    bench.found(handle, range(40))
+    bench.found(other, range(40))
+    chunks = run_until(bench, 2_000)
+    assert count([chunk for chunk in chunks if chunk.handle == other]) == 40
+    assert 19 <= count([chunk for chunk in chunks if chunk.handle == handle]) <= 21
+    run_until(bench, 2_500)
+    assert bench.persist() == [40, 40]
+
+
+def test_all_topics_of_the_member_take_turns(make: Callable[..., Bench]) -> None:
+    """What comes in a moment would go to the same topic each time."""
+    bench = limited(make, {MEMBER: 20.0}, topics=(TOPIC, "other"))
+    first, second = bench.open(0, 1)
+    other = open_topic(bench, "other")
+    bench.worker("a")
+    for handle in (first, second, other):
+        bench.found(handle, range(40))
+    chunks = run_until(bench, 2_000)
+    assert 39 <= count(chunks) <= 43
+    assert count([chunk for chunk in chunks if chunk.handle == other]) >= 15
+
+
+def test_retries_count_for_every_limited_topic(make: Callable[..., Bench]) -> None:
+    bench = limited(make, {TOPIC: 10.0, "free": 1_000.0}, topics=(TOPIC, RETRY))
+    (handle,), retries = bench.open(0), open_topic(bench, RETRY)
+    bench.worker("a")
+    bench.found(retries, range(20))
+    bench.found(handle, range(20))
+    assert 10 <= count(run_until(bench, 1_000)) <= 12
+
+
+def test_what_a_dead_worker_left_runs_at_once_and_no_tokens_are_lost(make: Callable[..., Bench]) -> None:
+    bench = limited(make, {TOPIC: 1.0})
+    (handle,) = bench.open(0)
+    bench.worker("a", "b")
+    bench.found(handle, range(3))
+    (chunk,) = bench.dispatched()
+    bench.core.handle(ev.WorkerDied(str(chunk.worker_id)), bench.now)
+    bench.core.handle(ev.SalvageComplete(str(chunk.worker_id)), bench.now)
+    (again,) = bench.dispatched()
+    assert list(again.offsets) == [0]
+    bench.done(again)
+    assert count(run_until(bench, 2_500)) == 2
+    assert bench.persist() == [3]
+
+
+@pytest.mark.parametrize("order", ["queue", "key"])
+def test_a_rate_holds_in_order_too(make: Callable[..., Bench], order: str) -> None:
+    bench = limited(make, {TOPIC: 10.0}, order=order)
+    handles = bench.open(0, 1)
+    bench.worker("a", "b")
+    for handle in handles:
+        bench.found(handle, range(15))
+    seen: list[int] = []
+    for _ in range(200):
+        for action in bench.take(act.DispatchOrdered):
+            for item in action.chunks:
+                seen += item.chunk.offsets
+                bench.done(item.chunk)
+        bench.pass_ms(10)
+    assert 19 <= len(seen) <= 22
+    for _ in range(200):
+        for action in bench.take(act.DispatchOrdered):
+            for item in action.chunks:
+                bench.done(item.chunk)
+        bench.pass_ms(10)
+    assert bench.persist() == [15, 15]
+
+
+def test_a_queue_is_not_pulled_while_some_of_it_waits_for_the_rate(make: Callable[..., Bench]) -> None:
+    bench = limited(make, {TOPIC: 10.0})
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.take(act.Pull)
+    bench.found(handle, range(6))
+    bench.take(act.Pull)
+    bench.found(handle, range(6, 12))
+    bench.none(act.Pull)
+    run_until(bench, 2_000)
+    assert bench.one(act.Pull).offset == 12
+
+
+def test_status_and_why_lag_name_the_limit(make: Callable[..., Bench]) -> None:
+    bench = limited(make, {TOPIC: 10.0, MEMBER: 1_000.0})
+    (handle,) = bench.open(0)
+    bench.worker("a")
+
+    def shown() -> list[dict[str, object]]:
+        staff: dict[str, Any] = {"staff": {}}
+        return picture(bench.core, ServiceState.RUNNING, {}, staff)["rate_limits"]
+
+    member = {"topic": "", "messages_per_second": 1_000.0, "limited": False}
+    assert shown() == [member, {"topic": TOPIC, "messages_per_second": 10.0, "limited": False}]
+    bench.found(handle, range(6))
+    (chunk,) = bench.dispatched()
+    bench.done(chunk)
+    assert shown() == [member, {"topic": TOPIC, "messages_per_second": 10.0, "limited": True}]
+    bench.persist()
+    (queue,) = holding(bench.core.state)
+    assert (queue["holds"], queue["offset"]) == ("rate", 1)
+    assert queue["rules"] == [f"workers.topic_rate_limit: 10 messages a second of {TOPIC}"]
+    run_until(bench, 1_000)
+    assert [limit["limited"] for limit in shown()] == [False, False]
+
+
+def test_a_revoked_queue_leaves_nothing_that_waits(make: Callable[..., Bench]) -> None:
+    bench = limited(make, {TOPIC: 1.0})
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.found(handle, range(6))
+    (chunk,) = bench.dispatched()
+    bench.revoke()
+    bench.done(chunk)
+    bench.none(act.Dispatch)
+    bench.pass_ms(2_000)
+    bench.none(act.Dispatch)
+    assert not bench.core.state.waiting_messages
+
+
+def test_a_reload_that_lifts_the_limit_is_heard_within_a_second(make: Callable[..., Bench]) -> None:
+    bench = limited(make, {TOPIC: 0.001})
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.found(handle, range(6))
+    assert count(run_until(bench, 3_000)) == 1
+    bench.core.state.config = replace(bench.core.state.config, rate_limits={})
+    assert count(run_until(bench, 1_010)) == 5
+
+
+# --- settings ---------------------------------------------------------------------------------------------------
+
+
+def test_settings_name_topics_as_brokers_know_them() -> None:
+    flags = {
+        "workers.topic_rate_limit": "orders = 100/s, mails=30/m",
+        "workers.rate_limit": "3600/h",
+        "cluster.namespace": "NS",
+    }
+    assert rate_limits(load(flags, {}, None)) == {"NS%orders": 100.0, "NS%mails": 0.5, MEMBER: 1.0}
+    assert rate_limits(load({}, {}, None)) == {}
+
+
+@pytest.mark.parametrize("wrong", ["orders", "orders=0/s", "orders=5", "orders=5/d", "=3/s", "orders=1/s,orders=2/s"])
+def test_a_rate_that_is_none_is_refused(wrong: str) -> None:
+    with pytest.raises(UsageError, match="topic_rate_limit"):
+        load({"workers.topic_rate_limit": wrong}, {}, None)
+    with pytest.raises(UsageError, match="rate_limit"):
+        load({"workers.rate_limit": wrong}, {}, None)
