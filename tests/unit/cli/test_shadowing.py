@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rocketcrew.cli.shadowing import HARMLESS, PACKAGES, check_nothing_shadows, in_the_way
+from rocketcrew.cli.surroundings import HARMLESS, PACKAGES, check_nothing_shadows, in_the_way
 from rocketcrew.remoting.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
