@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..client.admin import Admin
 from ..client.cluster import Cluster
@@ -22,6 +24,8 @@ class GroupMember:
     language: str
     version: str
     queues: tuple[MessageQueue, ...] | None
+    in_hand: Mapping[MessageQueue, int] = field(default_factory=dict[MessageQueue, int])
+    """Messages of each queue that it has pulled or popped and not finished, as it says."""
 
 
 async def members_of(
@@ -37,18 +41,26 @@ async def members_of(
     address = await _a_broker(cluster, group, topic)
     operations = Operations(cluster)
 
-    async def queues_of(client_id: str) -> tuple[MessageQueue, ...] | None:
+    async def held_by(client_id: str) -> dict[MessageQueue, int] | None:
         try:
             info = await operations.running_info(address, group, client_id)
         except RocketcrewError:
             return None
-        return tuple(sorted({*info.mq_table, *info.mq_pop_table}))
+        held = {mq: queue.cached_msg_count for mq, queue in info.mq_table.items()}
+        return held | {mq: queue.wait_ack_count for mq, queue in info.mq_pop_table.items()}
 
     clients = sorted(found.connection_set, key=lambda one: one.client_id)
-    queues = await asyncio.gather(*(queues_of(one.client_id) for one in clients))
+    held = await asyncio.gather(*(held_by(one.client_id) for one in clients))
     return [
-        GroupMember(one.client_id, one.client_addr, str(one.language), str(one.version), each)
-        for one, each in zip(clients, queues, strict=True)
+        GroupMember(
+            one.client_id,
+            one.client_addr,
+            str(one.language),
+            str(one.version),
+            None if each is None else tuple(sorted(each)),
+            each or {},
+        )
+        for one, each in zip(clients, held, strict=True)
     ], found
 
 
@@ -60,3 +72,11 @@ async def _a_broker(cluster: Cluster, group: str, topic: str | None) -> str:
 def owners(members: list[GroupMember]) -> dict[MessageQueue, str]:
     """The member that has each queue."""
     return {mq: member.client_id for member in members for mq in member.queues or ()}
+
+
+def in_hand(members: list[GroupMember]) -> dict[MessageQueue, int]:
+    """Messages of each queue that a member has and has not finished."""
+    found = Counter[MessageQueue]()
+    for member in members:
+        found.update(dict(member.in_hand))
+    return dict(found)

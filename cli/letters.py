@@ -24,9 +24,13 @@ from ..supervisor.member.send_back import FACT_PREFIX
 from .messages import facts_of, when
 
 NOTES_FILE: Final = "dead-letters.jsonl"
+PARQUET: Final = "parquet"
+DELTA: Final = "deltalake"
+"""Tables that letters are exported to."""
 UNKNOWN: Final = "(no error recorded: the broker itself made it a dead letter)"
 _LINE = re.compile(r" \(([^()\s]+:\d+)\)$")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_PERIODS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -122,6 +126,19 @@ class Wanted:
         """Names that no letter of `found` has."""
         known = {name for one in found for name in (one.place, one.message.message_id, one.message.offset_message_id)}
         return [name for name in self.names if name not in known]
+
+
+class StoppedError(Exception):
+    """Somebody left the debugger by `q`."""
+
+
+def per_second(text: str) -> float:
+    """A rate such as 50, 50/s, 30/m or 100/h in messages a second. Raises UsageError for anything else, and for 0."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:/\s*([smh]))?\s*", text)
+    rate = float(found[1]) / _PERIODS[found[2] or "s"] if found else 0.0
+    if not rate:
+        raise UsageError(f"{text!r} is no rate: write messages a second as 50 or 50/s, or 30/m, or 100/h")
+    return rate
 
 
 def kind_of(error: str) -> str:

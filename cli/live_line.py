@@ -27,8 +27,10 @@ LINE_CHARACTERS_MAX: Final = 64 * 1024
 class LiveLine:
     """Stands before a terminal's stream, also for the log: every other line goes above the live one."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, columns: Callable[[], int] = lambda: WIDTH_MAX) -> None:
+        """`columns`: the terminal's width now, 0 where it does not say. A line that wraps could not be taken away again."""
         self._stream = stream
+        self._columns = columns
         self._line = ""
 
     def isatty(self) -> bool:
@@ -45,7 +47,7 @@ class LiveLine:
     def show(self, line: str) -> None:
         """Replace the live line; an empty one takes it away."""
         if line != self._line:
-            self._line = line[:WIDTH_MAX]
+            self._line = line[: min(WIDTH_MAX, (self._columns() or WIDTH_MAX + 1) - 1)]
             self._stream.write(CLEAR + self._line)
             self._stream.flush()
 
@@ -139,6 +141,21 @@ class Rate:
             self.per_second += 0.3 * (latest - self.per_second) if self.per_second else latest
         self._before = (now, done)
         return self.per_second
+
+
+class Reloads:
+    """What is said of reloads, once of each: the log of a terminal has warnings and errors only."""
+
+    def __init__(self) -> None:
+        self._seen = {"reloaded": 0, "rolled_back": 0}
+
+    def news(self, staff: Mapping[str, Any]) -> str:
+        """A line where a reload has ended since the last call, else nothing; `staff` is that of a supervisor's status."""
+        before, self._seen = self._seen, {name: staff["counts"].get(name, 0) for name in self._seen}
+        if self._seen["rolled_back"] > before["rolled_back"]:
+            why = str(staff["last_reload"]).removeprefix("rolled back: ").partition("\n")[0]
+            return f"reload failed, the old code goes on: {why}"
+        return "reloaded: the new code runs" if self._seen["reloaded"] > before["reloaded"] else ""
 
 
 def progress_line(found: Mapping[str, Any], per_second: float) -> str:

@@ -160,7 +160,9 @@ def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> 
     if settings.origin["log.level"] == "default":
         if process in RUNS_HANDLERS and settings.log.format != "json" and sys.stderr.isatty():
             # A descriptor of its own: standard error is another one while the line is shown (`live_line.beside`).
-            line = LiveLine(os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8", errors="replace"))
+            own = os.dup(sys.stderr.fileno())
+            terminal = os.fdopen(own, "w", encoding="utf-8", errors="replace")
+            line = LiveLine(terminal, lambda: os.get_terminal_size(own).columns)
             level, stream = LIVE_LEVEL, cast("TextIO", line)
         elif process not in LONG_RUNNING:
             level = "error"

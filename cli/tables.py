@@ -1,4 +1,4 @@
-"""Rows as lines of text: a head, and columns as wide as they need to be."""
+"""Rows as lines of text: a head, and columns as wide as they need to be. And numbers of things in words."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def lines(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
             str(value).rjust(width) if isinstance(value, (int, float)) else str(value).ljust(width)
             for value, width in cells
         )
+
+
+def counted(number: int, what: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

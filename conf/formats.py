@@ -148,7 +148,9 @@ def topic_limit(text: str) -> str:
     if not re.fullmatch(NAME_CHARACTERS, name) or len(name) > TOPIC_LENGTH_MAX:
         raise ValueError(f"holds {text!r}, which does not begin with a topic's name")
     if not re.fullmatch(r"[0-9]{1,5}", calls) or not 1 <= int(calls) <= CALLS_MAX:
-        raise ValueError(f"holds {text!r}, which has no number of calls from 1 to {CALLS_MAX} behind an equals sign")
+        raise ValueError(
+            f"holds {text!r}, which has no equals sign followed by a number of calls from 1 to {CALLS_MAX}"
+        )
     return f"{name}={int(calls)}"
 
 
@@ -251,7 +253,7 @@ def delay_levels(text: str) -> str:
         match = re.fullmatch(r"([0-9]{1,10})(ms|s|m|h|d)", level)
         if match is None or not 0 < int(match[1]) * UNIT_MS[match[2]] <= _DELAY_MAX_MS:
             raise ValueError(
-                f"holds {level!r}, which is not a number above 0 with ms, s, m, h or d behind it, at most 30d"
+                f"holds {level!r}, which is not a number above 0 followed by ms, s, m, h or d, at most 30d"
             )
     return " ".join(levels)
 
@@ -274,7 +276,7 @@ def host(text: str) -> str:
 def java_memory(text: str) -> str:
     """`1g`, `512m`: what Java's -Xmx and Spark take."""
     if not re.fullmatch(r"[1-9][0-9]{0,5}[kmgKMG]", text.strip()):
-        raise ValueError("is not a number with k, m or g behind it")
+        raise ValueError("is not a number followed by k, m or g")
     return text.strip().lower()
 
 

@@ -44,7 +44,7 @@ _TOPICS = (
     f" at most {formats.TOPIC_LENGTH_MAX} characters"
 )
 _STRATEGIES = f"{', '.join(formats.STRATEGIES)}, or package.module:function"
-_LEVELS = f"numbers above 0 with ms, s, m, h or d behind them, at most {formats.DELAY_LEVELS_MAX}, at most 30d each"
+_LEVELS = f"numbers above 0, each followed by ms, s, m, h or d, at most {formats.DELAY_LEVELS_MAX}, at most 30d each"
 
 SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     "cluster": {
@@ -180,7 +180,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "partition_by": Texts("each a column of the rows, a column once", formats.plain_name),
         "delta_jars": Text("a folder, or files with commas", length_max=65_536),
         "master": Text("a Spark master URL", empty_ok=False, length_max=4096),
-        "driver_memory": Text("a number with k, m or g behind it", formats.java_memory, empty_ok=False),
+        "driver_memory": Text("a number followed by k, m or g", formats.java_memory, empty_ok=False),
         "max_wait_ms": _ms(100, 3_600_000),
         "max_rows": Whole(1, 100_000_000, "rows"),
         "max_bytes_mib": _mib(1, 65_536),

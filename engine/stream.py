@@ -261,7 +261,7 @@ class Stream:
         lines = [line for line in text.splitlines() if line.strip()]
         raise EngineError(
             f"Spark's query failed: {' | '.join(lines[:4])[:2000]}. More in {self._home.spark}/spark.log and jvm.log; the"
-            " checkpoint stands before the batch that failed, so a restart takes it up again"
+            " checkpoint does not have the batch that failed, so a restart runs it again"
         ) from self._error
 
     def close(self) -> None:

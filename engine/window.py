@@ -25,7 +25,7 @@ def parse_time(option: str, text: str, now_ms: int) -> int:
         return int(datetime.fromisoformat(wanted).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{option} {text!r} is no time: write 2026-01-31T08:00 (local time unless a zone stands behind it), milliseconds"
+            f"{option} {text!r} is no time: write 2026-01-31T08:00 (local time unless it names a zone), milliseconds"
             " since 1970, or how long ago, as 2h or 30m"
         ) from None
 

@@ -65,9 +65,8 @@ class Settled:
         return files
 
 
-async def watch(folder: Path, act: Callable[[], object]) -> None:
-    """Call `act` after changes below `folder`, until cancelled."""
-    settled = Settled(await asyncio.to_thread(picture, folder))
+async def watch(folder: Path, settled: Settled, act: Callable[[], object]) -> None:
+    """Call `act` after changes below `folder` since the first picture of `settled`, until cancelled."""
     while True:
         await asyncio.sleep(LOOK_S)
         files = settled.look(await asyncio.to_thread(picture, folder))

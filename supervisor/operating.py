@@ -28,7 +28,7 @@ from .core.decisions import Core
 from .core.order import Order, check_same
 from .core.sizing import ChunkSizer
 from .core.state import OPERATOR
-from .file_watch import watch
+from .file_watch import Picture, Settled, watch
 from .keeping import keep
 from .notify import Notify
 from .pool.hearing import order_said
@@ -73,10 +73,11 @@ class Operator:
         self._logging: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    def watch_files(self, folder: Path) -> None:
-        """Reload whenever a Python file below the folder changes."""
+    def watch_files(self, folder: Path, as_booted: Picture) -> None:
+        """Reload whenever a Python file below the folder is not as it was before, at first before workers imported it."""
+        settled = Settled(as_booted)
         self._watching = self._loop.create_task(
-            keep("file watch", lambda: watch(folder, self._reload_by_signal), self._core.unexpected_error)
+            keep("file watch", lambda: watch(folder, settled, self._reload_by_signal), self._core.unexpected_error)
         )
 
     async def end(self) -> None:

@@ -49,6 +49,7 @@ from .core.journal import Entry
 from .core.pauses import StopSignals, StopWish
 from .core.slab import SLAB_BYTES_MIN, Slab
 from .core.states import ServiceEvent, ServiceState, move_service
+from .file_watch import picture as python_files
 from .health import Health
 from .journal_file import JournalFile
 from .loader_child import LoaderChild
@@ -213,6 +214,7 @@ class Supervisor:
 
     async def _start(self) -> None:
         hold_signals(self._loop)
+        as_booted = {} if self._watched is None else await asyncio.to_thread(python_files, self._watched)
         workers = await self._start_workers()
         settings = self.settings
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
@@ -225,7 +227,7 @@ class Supervisor:
         operator.listen()
         self._to_end.append(operator.end)
         if self._watched is not None:
-            operator.watch_files(self._watched)
+            operator.watch_files(self._watched, as_booted)
         await self._control.serve()
         self._start_loading()
         self.core.handle(ev.Start(), self._loop.time())

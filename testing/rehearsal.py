@@ -18,6 +18,7 @@ import copy
 import inspect
 import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -150,6 +151,8 @@ class Rehearsal:
         self._dead_letters: list[DeadLetter] = []
         self._sent_by_handler = _Sent(self._broker)
         self._log = _Log()
+        self._taken = (0, 0)
+        """Done and filtered messages at the last `take`."""
         self._folder: TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
@@ -203,6 +206,15 @@ class Rehearsal:
     @property
     def _uncommitted(self) -> int:
         return self._broker.unfinished(self._group, self._running().edge.subscriptions)
+
+    def take(self) -> Result:
+        """As `result`, of what happened since the start or the last `take`; it is forgotten with that."""
+        found, member = self.result(), self._running()
+        before, self._taken = self._taken, (found.done, found.filtered)
+        for each in (self._calls, self._retries, self._dead_letters, self._sent_by_handler.messages, self._log.events):
+            each.clear()
+        member.forget_rows()
+        return replace(found, done=found.done - before[0], filtered=found.filtered - before[1])
 
     def result(self) -> Result:
         """What became of the messages so far."""
@@ -504,6 +516,11 @@ class _Member:
         files = sorted((self._folder / READY_DIR).glob("*.arrows"))
         tables = [pyarrow.ipc.open_stream(path.read_bytes()).read_all() for path in files]
         return pa.concat_tables(tables) if tables else None
+
+    def forget_rows(self) -> None:
+        """Delete what is sealed."""
+        for path in (self._folder / READY_DIR).glob("*.arrows"):
+            path.unlink()
 
     def close(self) -> None:
         """Leave: the tear-down hook runs, what was opened is closed."""

@@ -28,9 +28,9 @@ FLOORS = {
     "source": 3,
     "supervisor": 4,
     "engine": 5,
+    "testing": 5,
     "cli": 6,
     "crew": 7,
-    "testing": 7,
 }
 """Imports go down only; rooms of one floor do not know each other."""
 

@@ -224,10 +224,10 @@ async def _kill_loader(ground: Ground, dice: random.Random) -> Callable[[], Awai
 
 FAULTS: Final[dict[str, Fault]] = {
     "kill-worker": Fault("kill -9 of a worker", _kill_worker, A_WORKER),
-    "stop-worker": Fault("a worker stands still for a second", _stop_worker),
+    "stop-worker": Fault("stop a worker for a second", _stop_worker),
     "kill-forkserver": Fault("kill -9 of the process that starts workers", _kill_forkserver, ALL_WORKERS),
     "kill-supervisor": Fault("kill -9 of the supervisor, and its next start", _kill_supervisor, ALL_WORKERS),
-    "stop-supervisor": Fault("the supervisor stands still for a second", _stop_supervisor),
+    "stop-supervisor": Fault("stop the supervisor for a second", _stop_supervisor),
     "term": Fault("TERM to the supervisor, and its next start: nothing may run twice", _term, stops=True),
     "reload": Fault("HUP: all workers replaced one after another", _reload),
     "recycle": Fault("all through the run workers leave after 500 messages", _recycle, settings={

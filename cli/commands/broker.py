@@ -24,7 +24,9 @@ from ..options import with_settings
 @click.group(invoke_without_command=True)
 @click.option("--dir", "folder", metavar="FOLDER", help="Where messages and offsets live. Made when it is not there.")
 @click.option("--host", metavar="IP", help="IP address to listen on.")
-@click.option("--announce", metavar="IP", help="IP address that clients are told, where it is not the one listened on.")
+@click.option(
+    "--announce", metavar="IP", help="IP address to announce to clients, where it is not the one listened on."
+)
 @click.option("--name-server-port", type=int, metavar="PORT", help="Port of the name server; 0 = any free one.")
 @click.option("--port", type=int, metavar="PORT", help="Port of the broker; 0 = any free one.")
 @click.option("--delay-levels", metavar="LEVELS", help="Delays of the retry levels, as in '1s 5s 10s 30s 1m'.")

@@ -24,7 +24,7 @@ from .reset import Move
               help="Only this topic; may be repeated. Otherwise all that FROM consumes, not its retry topic.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked anyway.")
-@click.option("--new-group", is_flag=True, help="TO has never run: it will begin at these offsets.")
+@click.option("--new-group", is_flag=True, help="TO has never run: it will start at these offsets.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue with old and new offset.")
 @with_settings()
 def clone_offsets(

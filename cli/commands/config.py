@@ -17,7 +17,7 @@ from ..options import Sources, with_sources
 
 @click.group()
 def config() -> None:
-    """Check the configuration, or show what holds and where it came from.
+    """Check the configuration, or show each setting and where it comes from.
 
     Both look at exactly what every other command would: flags, environment, file and defaults of this folder and shell.
 

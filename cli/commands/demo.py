@@ -236,7 +236,7 @@ class DemoRun:
             child.stop(STOP_TIMEOUT_S)
 
     def answer(self, figures: dict[str, Any]) -> dict[str, Any]:
-        """Ask the table by Spark SQL, print the answer."""
+        """Query the table with Spark SQL, print the answer."""
         # A process of its own: pyspark puts in a handler for Ctrl-C of its own, and while Spark starts it may lose one.
         out = self._folder / "answer.json"
         child = self._child("query", [

@@ -9,9 +9,11 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 
@@ -19,6 +21,8 @@ from ...client.access import Access
 from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...client.operations import Operations
+from ...conf.exit_codes import EXIT_FAILURE, EXIT_FINE
+from ...conf.formats import not_a_folder
 from ...conf.settings import Settings, require
 from ...durable.files import try_lock
 from ...remoting.errors import BrokerError, RocketcrewError, UsageError
@@ -26,16 +30,19 @@ from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
-from ..letters import NOTES_FILE, Letter, Notes, Wanted, groups
+from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second
 from ..messages import BODY_FORMATS, messages, text_of
 from ..options import with_settings
 from ..stagings import group_in_keys
-from ..tables import lines
+from ..surroundings import import_from_here
+from ..tables import counted, lines
 from ..wording import no_such_group, unknown_topic
 
+JSONL: Final = "jsonl"
 REPLAYED: Final = "replayed"
+HANDLED: Final = "handled"
 PURGED: Final = "purged"
-PER_SECOND: Final = 100.0
+RATE: Final = "100/s"
 """Of a replay: a group that has just failed on them is not flooded."""
 
 
@@ -43,7 +50,7 @@ PER_SECOND: Final = 100.0
 def dlq() -> None:
     """Work with a group's dead letters, the messages that it gave up.
 
-    What was replayed or purged is noted in supervisor.data_dir of this host, and the other commands leave it out.
+    What was replayed, handled here or purged is noted in supervisor.data_dir of this host; the other commands leave it out.
 
     \b
     Examples:
@@ -115,6 +122,10 @@ class Desk:
         online = await Admin(cluster).consumer_connections(self.access.wrap(self.group))
         return 0 if online is None else len(online.connection_set)
 
+    def waits(self, members: int) -> str:
+        """For the end of a line: that nobody is there to consume; empty where somebody is."""
+        return "" if members else f"; group {self.group} has no member now, and consumes them when one starts"
+
     @contextlib.contextmanager
     def alone(self) -> Generator[None]:
         """Nobody else replays or purges letters of this group from this folder. Raises UsageError."""
@@ -167,7 +178,7 @@ BODY = click.option("--body", "how", type=click.Choice(BODY_FORMATS), default="a
 NAMES = click.argument("names", nargs=-1, metavar="[LETTER]...")
 LIMIT = click.option("--limit", type=click.IntRange(0), default=0, metavar="N", help="At most N letters; 0: all.")
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-YES = click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+YES = click.option("-y", "--yes", is_flag=True, help="Do not ask on a terminal.")
 
 
 @dlq.command()
@@ -232,21 +243,39 @@ def group(desk: Desk, wanted: Wanted, by: str, as_json: bool) -> None:
     click.echo(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(lines(found)) or "no dead letters")
 
 
+def _rate(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
+    return per_second(text)
+
+
 @dlq.command()
 @NAMES
 @LIMIT
-@click.option("--rate", type=click.FloatRange(min=0.001), default=PER_SECOND, show_default=True, metavar="N",
-              help="Letters a second at most.")  # fmt: skip
+@click.option("--rate", default=RATE, show_default=True, metavar="RATE", callback=_rate,
+              help="Letters that are sent at most, as 50 or 50/s, 30/m, 100/h.")  # fmt: skip
+@click.option("--handler", metavar="HANDLER", default="",
+              help="First run this handler on each letter, here; only letters that it can take go to the group.")  # fmt: skip
+@click.option("--pdb", "debug", is_flag=True, help="With --handler: open Python's debugger where a letter fails.")
+@click.option("--mark-handled", "handled", is_flag=True,
+              help="With --handler: what it has done here is enough; send nothing to the group.")  # fmt: skip
 @DRY_RUN
 @YES
 @AS_JSON
 @picks
-def replay(desk: Desk, wanted: Wanted, limit: int, rate: float, dry_run: bool, yes: bool, as_json: bool) -> None:
+def replay(
+    desk: Desk, wanted: Wanted, limit: int, rate: float, handler: str, debug: bool, handled: bool, dry_run: bool,
+    yes: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Give dead letters to the group again, with their attempts counted anew.
 
     They go to the group's retry topic, so no other group of the topic gets them. Each is noted once its broker has
     acknowledged it: a replay that was interrupted goes on where it ended when it is called again. After a kill the letter in
     between is sent twice. The letters stay in %DLQ%<group> until their broker's retention deletes them.
+
+    With --handler a letter runs through that handler in this process first, and goes to the group only when the handler
+    succeeds. What fails is shown and stays a dead letter; the same command tries it again. Rows and messages of a run here
+    are shown and dropped: the group's run writes them. --mark-handled is for handlers whose effect is elsewhere: a letter
+    that succeeded is noted as handled and not sent, unless it made rows or messages. In the debugger `c` goes on with the
+    next letter, `q` stops. Exits with 1 when a letter failed.
 
     Stop the members of a group that consumes in order first: brokers from 5.1 on put what comes to the retry topic of a group
     that holds queue locks into the dead letters again.
@@ -254,55 +283,153 @@ def replay(desk: Desk, wanted: Wanted, limit: int, rate: float, dry_run: bool, y
     \b
     Examples:
       rocketcrew dlq replay -g billing --error KeyError --dry-run
-      rocketcrew dlq replay -g billing --since 2h --rate 20 --yes
+      rocketcrew dlq replay -g billing --since 2h --rate 20/s --yes
       rocketcrew dlq replay broker-a/0/17 -g billing
+      rocketcrew dlq replay -g billing --handler shop:count --pdb
     """
+    if (debug or handled) and not handler:
+        raise UsageError(f"{'--pdb' if debug else '--mark-handled'} is about a run here: say --handler HANDLER too")
     with desk.alone():
         found = desk.letters(wanted, limit)
-        if not _goes_on(found, "replay", desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
+        what = f"run {handler} here on" if handler else "replay"
+        if not _goes_on(found, what, desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
             return
+        if handler:
+            local = Local(desk, handler, rate, debug=debug, handled=handled, as_json=as_json)
+            click.get_current_context().exit(local.through(found))
         before = len(desk.notes.done)
         try:
             count = ask_cluster(desk.access, lambda cluster: desk.replay(cluster, found, rate))
         except RocketcrewError as error:
-            sent = len(desk.notes.done) - before
-            raise RocketcrewError(
-                f"{sent} of {len(found)} letters were replayed; the same command goes on: {error}"
-            ) from error
+            raise _part(len(desk.notes.done) - before, len(found), error) from error
         members = ask_cluster(desk.access, desk.members)
     if as_json:
         click.echo(json.dumps({"group": desk.group, "replayed": count, "members": members}))
         return
-    waits = "" if members else f"; group {desk.group} has no member now, and consumes them when one starts"
-    click.echo(f"{count} letters replayed{waits}")
+    click.echo(f"{counted(count, 'letter')} replayed{desk.waits(members)}")
+
+
+def _part(sent: int, of: int, error: RocketcrewError) -> RocketcrewError:
+    return RocketcrewError(f"{sent} of {counted(of, 'letter')} were replayed; the same command goes on: {error}")
+
+
+class Local:
+    """Letters through a handler in this process, and from there to the group."""
+
+    def __init__(
+        self, desk: Desk, handler: str, rate: float, *, debug: bool, handled: bool, as_json: bool
+    ) -> None:  # fmt: skip
+        """`rate`: letters a second to the group at most. Raises UsageError and HandlerLoadError for the handler."""
+        from ...supervisor.wiring import with_topics
+        from ...workers.trial_import import examine
+
+        import_from_here()
+        self._desk = desk
+        self._spec = examine(handler, desk.settings.workers.boot_timeout_ms)
+        self._topics = with_topics(desk.settings, self._spec).consumer.topics
+        self._rate = rate
+        self._debug = debug
+        self._done = HANDLED if handled else REPLAYED
+        self._as_json = as_json
+        self._counts = Counter[str]()
+
+    def through(self, letters: list[Letter]) -> int:
+        """All of them, each with a line; the exit code, 1 when one failed. Raises RocketcrewError for one that the group's
+        broker refuses, and Abort for Ctrl-C: what was done until then is noted and reported."""
+        answers = sys.stdout  # with --json it has our lines only, and nothing that the handler prints
+        try:
+            with contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext():
+                self._each(letters, answers)
+        except RocketcrewError as error:
+            raise _part(self._counts[self._done], len(letters), error) from error
+        except (KeyboardInterrupt, StoppedError):
+            click.echo(f"{self._summary()}; the same command goes on", err=True)
+            raise click.Abort from None
+        members = ask_cluster(self._desk.access, self._desk.members) if self._counts[REPLAYED] else 1
+        if self._as_json:
+            counts = {name: self._counts[name] for name in (self._done, "failed")}
+            click.echo(json.dumps({"group": self._desk.group, **counts}))
+        else:
+            click.echo(f"{self._summary()}{self._desk.waits(members)}")
+        return EXIT_FAILURE if self._counts["failed"] else EXIT_FINE
+
+    def _each(self, letters: list[Letter], answers: TextIO) -> None:
+        from ..trying import tried
+
+        name = self._spec.import_path
+        assert name is not None, "a handler of the command line is found by its name"
+        began = time.monotonic()
+        for one in tried(
+            name, letters, self._desk.settings, self._topics, unwrap=self._desk.access.unwrap, debug=self._debug
+        ):
+            result = one
+            if not one.error and self._done == HANDLED and one.results:
+                result = replace(
+                    one, error=f"made {one.results}, which come of a run in the group only: leave out --mark-handled"
+                )
+            if not result.error:
+                time.sleep(max(0.0, began + self._counts[REPLAYED] / self._rate - time.monotonic()))
+                self._finish(one.letter)
+            self._counts["failed" if result.error else self._done] += 1
+            line = json.dumps(result.facts(), ensure_ascii=False, default=str) if self._as_json else result.text()
+            click.echo(line, file=answers)
+
+    def _finish(self, letter: Letter) -> None:
+        if self._done == HANDLED:
+            self._desk.notes.add(letter, HANDLED)
+        else:
+            ask_cluster(self._desk.access, lambda cluster: self._desk.replay(cluster, [letter], self._rate))
+
+    def _summary(self) -> str:
+        done, failed = self._counts[self._done], self._counts["failed"]
+        what = "noted as handled" if self._done == HANDLED else f"sent to group {self._desk.group} again"
+        stays = f"; {failed} failed and {'stays' if failed == 1 else 'stay'} as before" if failed else ""
+        return f"{counted(done, 'letter')} went through {self._spec.name} and {'was' if done == 1 else 'were'} {what}{stays}"
 
 
 @dlq.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), default=Path("-"),
-              metavar="FILE", help="The file, which must not exist; - is stdout (default).")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path, allow_dash=True), default=Path("-"), metavar="PATH",
+              help="The file or the table's folder, which must not exist; - is stdout (default).")  # fmt: skip
+@click.option("--format", "kind", type=click.Choice([JSONL, PARQUET, DELTA]), default=JSONL, show_default=True,
+              help="A file with a JSON object a line, a folder of Parquet, or a Delta table.")  # fmt: skip
 @BODY
 @picks
 @AS_JSON
-def export(desk: Desk, wanted: Wanted, output: Path, how: str, as_json: bool) -> None:
-    """Write dead letters to a file, one JSON object a line, with error, properties and body.
+def export(desk: Desk, wanted: Wanted, output: Path, kind: str, how: str, as_json: bool) -> None:
+    """Write dead letters to a file or a table, with error, properties and body.
+
+    A table has a row for each letter, under the same names; `body` is binary, as it was sent, and `properties` is a map.
+    Spark reads it as any other: spark.read.parquet(PATH), or format("delta"). Nothing is noted: letters stay as they are.
 
     \b
     Examples:
       rocketcrew dlq export -g billing -o letters.jsonl
+      rocketcrew dlq export -g billing --since 1d --format parquet -o letters
       rocketcrew dlq export -g billing --body base64 | gzip > letters.gz
     """
+    out = str(output)
+    if kind != JSONL:
+        wrong = "is stdout, and a table is a folder: name it by -o PATH" if out == "-" else not_a_folder(out)
+        if wrong:
+            raise UsageError(f"{out} {wrong}")
+        if how not in ("auto", "none"):
+            raise UsageError(f"--body {how}: a table has bodies as they were sent; --body none leaves them out")
+    if out != "-" and output.exists():  # before the brokers are asked for all letters
+        raise UsageError(f"{output} exists already: nothing was written")
     found = desk.letters(wanted)
-    text = "".join(json.dumps(letter.facts(how), ensure_ascii=False) + "\n" for letter in found)
-    if str(output) == "-":
-        click.echo(text, nl=False)
-        return
-    try:
+    if kind != JSONL:
+        from ..letter_tables import table_of, write  # pyarrow takes its time to import
+
+        write(table_of(found, with_body=how != "none"), output, kind)
+    else:
+        text = "".join(json.dumps(letter.facts(how), ensure_ascii=False) + "\n" for letter in found)
+        if out == "-":
+            click.echo(text, nl=False)
+            return
         with output.open("x") as file:
             file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{output} exists already: nothing was written") from None
-    answer = {"group": desk.group, "exported": len(found), "file": str(output)}
-    click.echo(json.dumps(answer) if as_json else f"{len(found)} letters written to {output}")
+    answer = {"group": desk.group, "exported": len(found), "file": out}
+    click.echo(json.dumps(answer) if as_json else f"{counted(len(found), 'letter')} written to {output}")
 
 
 @dlq.command()
@@ -328,7 +455,11 @@ def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -
             return
         for letter in found:
             desk.notes.add(letter, PURGED)
-    click.echo(json.dumps({"group": desk.group, "purged": len(found)}) if as_json else f"{len(found)} letters purged")
+    click.echo(
+        json.dumps({"group": desk.group, "purged": len(found)})
+        if as_json
+        else f"{counted(len(found), 'letter')} purged"
+    )
 
 
 def _goes_on(found: list[Letter], what: str, name: str, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
@@ -336,8 +467,8 @@ def _goes_on(found: list[Letter], what: str, name: str, *, dry_run: bool, yes: b
     if dry_run:
         answer = {"group": name, "would": what, "letters": [letter.place for letter in found]}
         click.echo(json.dumps(answer) if as_json else "\n".join(lines([letter.row() for letter in found])))
-        click.echo(f"{len(found)} letters; nothing was done", err=True)
+        click.echo(f"{counted(len(found), 'letter')}; nothing was done", err=True)
         return False
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    return click.confirm(f"{what} {len(found)} dead letters of group {name}?", default=False, err=True)
+    return click.confirm(f"{what} {counted(len(found), 'dead letter')} of group {name}?", default=False, err=True)

@@ -22,7 +22,7 @@ from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..controlling import running_slots
-from ..group_members import members_of, owners
+from ..group_members import in_hand, members_of, owners
 from ..live_line import duration
 from ..options import with_settings
 from ..stagings import topics_in_keys
@@ -55,8 +55,10 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool, watch: bool,
     """Show how far a group is behind, queue by queue.
 
     MAX is the offset that the queue's next message will get, COMMITTED the first that the group has not finished, LAG the
-    difference. Finished messages whose offset is not committed yet (every 5 s by default) still count as lag. A group whose
-    supervisor has just started on this host is waited for. Exits with 3 when no name server or broker can be reached.
+    difference. Finished messages whose offset is not committed yet (every 5 s by default) still count as lag. With --watch,
+    IN HAND is what the queue's OWNER has pulled and not finished; a message that waits for a retry delay is in no queue
+    of the group until then. A group whose supervisor has just started on this host is waited for. Exits with 3 when no name
+    server or broker can be reached.
 
     \b
     Examples:
@@ -133,8 +135,8 @@ class Looks:
             found = await queue_lags(admin, group, self._topics, self._likely)
             members, _ = await members_of(cluster, group, self._topics[0] if self._topics else None)
             now = time.monotonic()
-            owner = owners(members)
-            rows = watched(found, None if before is None else (now - before[0], before[1]), owner)
+            earlier = None if before is None else (now - before[0], before[1])
+            rows = watched(found, earlier, owners(members), in_hand(members))
             rows = [row | {"topic": self._access.unwrap(row["topic"])} for row in rows]
             if as_json:
                 click.echo(json.dumps({"group": self._group, "queues": rows}, ensure_ascii=False))
@@ -147,9 +149,11 @@ class Looks:
 
 
 def watched(
-    found: list[QueueLag], before: tuple[float, list[QueueLag]] | None, owner: Mapping[MessageQueue, str]
-) -> list[dict[str, Any]]:
-    """Each queue with its owner, its rate and the seconds until its lag is zero, which are None where nothing is known.
+    found: list[QueueLag], before: tuple[float, list[QueueLag]] | None, owner: Mapping[MessageQueue, str],
+    held: Mapping[MessageQueue, int],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Each queue with its owner, the messages that are in hand there (`held`), its rate and the seconds until its lag is 0,
+    which are None where nothing is known.
 
     `before` is the look before, and how many seconds ago it was.
     """
@@ -160,7 +164,8 @@ def watched(
         if before is not None and one.mq in earlier:
             rate = ((one.committed or 0) - earlier[one.mq]) / before[0]
         left = one.lag / rate if rate and rate > 0 else None
-        rows.append({**as_json_row(one), "owner": owner.get(one.mq), "per_second": rate, "seconds_left": left})
+        rows.append({**as_json_row(one), "in_hand": held.get(one.mq), "owner": owner.get(one.mq), "per_second": rate,
+                     "seconds_left": left})  # fmt: skip
     return rows
 
 
@@ -183,8 +188,10 @@ def for_people(row: Mapping[str, Any]) -> dict[str, object]:
         "TOPIC": row["topic"],
         "BROKER": row["broker"],
         "QUEUE": row["queue_id"],
+        "MAX": row["max"],
         "COMMITTED": "-" if row["committed"] is None else row["committed"],
         "LAG": row["lag"],
+        "IN HAND": "-" if row["in_hand"] is None else row["in_hand"],
         "PER S": "-" if rate is None else round(rate, 1),
         "LEFT": "-" if left is None or not row["lag"] else duration(left),
         "OWNER": row["owner"] or "-",

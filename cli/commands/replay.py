@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("handler", metavar="HANDLER")
 @click.option("--from", "from_", metavar="TIME", required=True,
-              help="Messages stored from here on: 2026-01-31T08:00 (local time unless a zone stands behind it), milliseconds"
+              help="Messages stored from here on: 2026-01-31T08:00 (local time unless it names a zone), milliseconds"
                    " since 1970, or how long ago, as 2h.")  # fmt: skip
 @click.option("--to", metavar="TIME", help="Until before this time. Otherwise now.")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:TAGS]", help="A topic. May be repeated.")

@@ -23,7 +23,9 @@ from ...conf.settings import Settings, require
 from ...durable.files import remove_tree, try_lock
 from ...engine.home import CHECKPOINT_DIR, ENGINE_DIR, LOCK_FILE
 from ...engine.window import parse_time
-from ...remoting.errors import RocketcrewError, UsageError
+from ...remoting.admin_bodies import SubscriptionGroupConfig
+from ...remoting.codes import ResponseCode
+from ...remoting.errors import BrokerError, RocketcrewError, UsageError
 from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...source.reading import TOOLS_GROUP
@@ -32,7 +34,7 @@ from ...supervisor.member.access import access_of
 from ..asking import ask_cluster, known_topics
 from ..options import FOLDER_THERE, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
-from ..tables import lines
+from ..tables import counted, lines
 from ..wording import UnknownNameError, no_such_group
 
 if TYPE_CHECKING:
@@ -70,11 +72,11 @@ class Move:
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", required=True, help="May be repeated.")
 @click.option("--to", "where", metavar="earliest|latest|TIME", required=True,
               help="The first message to consume: the oldest, the next that comes, or the first stored at TIME:"
-                   " 2026-01-31T08:00 (local time unless a zone stands behind it), milliseconds since 1970, or how long"
+                   " 2026-01-31T08:00 (local time unless it names a zone), milliseconds since 1970, or how long"
                    " ago, as 2h or 30m.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked anyway.")
-@click.option("--new-group", is_flag=True, help="The group has never run: say where it will begin.")
+@click.option("--new-group", is_flag=True, help="The group has never run: set where it will start.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue with old and new offset.")
 @click.option("--reprocess", is_flag=True, help="Load the rows once more, in a new epoch (column _epoch).")
 @click.option("--target", metavar="PATH", help="The table's folder, for --reprocess.")
@@ -173,7 +175,7 @@ class GroupOffsets:
         known = await known_topics(cluster, self.access)
         group = self.access.unwrap(self._group)
         if RETRY_PREFIX + group not in known:
-            hint = ". To say where a group that never ran will begin, add --new-group" if has_option else ""
+            hint = ". To set where a group that never ran will start, add --new-group" if has_option else ""
             raise UnknownNameError(f"{no_such_group(group, known)}{hint}")
 
     def move(self, moves: list[Move], where: str, time_ms: int, *, online: bool) -> None:
@@ -187,7 +189,7 @@ class GroupOffsets:
             wrong: list[str] = []
             for move in moves:
                 mq = MessageQueue(self.access.wrap(move.topic), move.broker, move.queue_id)
-                await operations.update_consumer_offset(self._group, mq, move.new)
+                await self._set(cluster, operations, mq, move.new)
                 found = await operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
                 if found != move.new:
                     wrong.append(f"{move.topic} {move.broker} {move.queue_id} is at {found}, not {move.new}")
@@ -195,6 +197,16 @@ class GroupOffsets:
                 raise RocketcrewError(f"the brokers have other offsets than were set: {'; '.join(wrong)}")
 
         ask_cluster(self.access, set_each)
+
+    async def _set(self, cluster: Cluster, operations: Operations, mq: MessageQueue, offset: int) -> None:
+        """Brokers from 5.2 on keep no offset of an unknown group: it is made there, as a first heartbeat would."""
+        try:
+            await operations.update_consumer_offset(self._group, mq, offset)
+        except BrokerError as error:
+            if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            await Admin(cluster).create_group(await cluster.address_of(mq), SubscriptionGroupConfig(self._group))
+            await operations.update_consumer_offset(self._group, mq, offset)
 
     async def _tell_members(self, cluster: Cluster, where: str, time_ms: int) -> None:
         timestamp = {EARLIEST: 0, LATEST: -1}.get(where, time_ms)
@@ -218,8 +230,9 @@ def show_moves(moves: list[Move], group: str, members: list[str]) -> None:
     ]
     click.echo("\n".join(lines(rows)))
     skipped, repeated = sum(move.skipped for move in moves), sum(move.repeated for move in moves)
-    online = f" {len(members)} members run: the brokers tell them." if members else ""
-    click.echo(f"group {group}: {skipped} messages skipped, {repeated} repeated.{online}")
+    run = "1 member runs" if len(members) == 1 else f"{len(members)} members run"
+    online = f" {run}: the brokers tell them." if members else ""
+    click.echo(f"group {group}: {counted(skipped, 'message')} skipped, {repeated} repeated.{online}")
 
 
 def agrees(yes: bool) -> bool:

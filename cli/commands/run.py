@@ -21,7 +21,7 @@ from ...remoting.errors import UsageError
 from ..embedded import EmbeddedBroker, start_broker
 from ..exit_codes import ForcedStopError
 from ..interrupts import Interrupts
-from ..live_line import LiveLine, Rate, beside, progress_line, start_block
+from ..live_line import LiveLine, Rate, Reloads, beside, progress_line, start_block
 from ..options import LIVE_LEVEL, live_line, reread_settings, with_settings
 from ..surroundings import Surroundings, import_from_here, surroundings
 
@@ -237,10 +237,13 @@ async def _supervise(
 
 async def _show(line: LiveLine, supervisor: Supervisor) -> None:
     """Keep the line at the bottom of the terminal true, until cancelled."""
-    loop, rate = asyncio.get_running_loop(), Rate()
+    loop, rate, reloads = asyncio.get_running_loop(), Rate(), Reloads()
     try:
         while True:
             found = supervisor.picture()
+            news = reloads.news(found["staff"])
+            if news:
+                line.write(f"{news}\n")
             line.show(progress_line(found, rate.at(loop.time(), found["counters"]["done_messages"])))
             await asyncio.sleep(SHOW_S)
     finally:

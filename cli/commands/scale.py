@@ -11,7 +11,7 @@ from ..controlling import Target, to_supervisor
 @click.argument("workers", type=int, metavar="N")
 @to_supervisor
 def scale(target: Target, workers: int) -> None:
-    """Have N worker processes (1 to 256) in a running supervisor.
+    """Change the number of worker processes of a running supervisor to N, 1 to 256.
 
     Surplus workers first finish what they have. The signals TTIN and TTOU add and remove one worker. The number holds until
     the supervisor ends, or until a reload brings another workers.count.

@@ -56,7 +56,7 @@ def skip(
     settings: Settings, topic: str, broker: str | None, queue_id: int | None, to: int | None, dry_run: bool, yes: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Let a group skip one message of a queue, or all up to an offset; the offset is read back afterwards.
+    """Skip one message of a queue for a group, or all up to an offset; the offset is read back afterwards.
 
     For a group at rest: members that run commit their own offsets over it. What is skipped is never consumed by the group;
     `rocketcrew peek` shows it first, and `reset` goes back. A message that only fails needs no skipping: it goes to the retry

@@ -11,7 +11,7 @@ from ..controlling import Target, to_supervisor
 @click.argument("subscription", metavar="TOPIC[:FILTER]")
 @to_supervisor
 def subscribe(target: Target, subscription: str) -> None:
-    """Consume a topic too, or filter it otherwise, in a running supervisor.
+    """Add a topic to a running supervisor, or change the filter of one that it consumes.
 
     TOPIC[:FILTER] as for `run --topic`: 'orders', 'orders:paid || shipped', 'orders:SQL92:price > 3'. Brokers are told at
     once. A topic that is subscribed already gets the new filter: what was pulled is finished, then its queues are opened

@@ -11,7 +11,7 @@ from ..controlling import Target, to_supervisor
 @click.argument("topic")
 @to_supervisor
 def unsubscribe(target: Target, topic: str) -> None:
-    """Consume a topic no more in a running supervisor: what runs is finished, and its queues are given up.
+    """Stop consuming a topic in a running supervisor: what runs is finished, and its queues are given up.
 
     Brokers are told at once. The last topic stays (use `rocketcrew stop`). It holds until the supervisor ends, also over
     reloads; consumer.topics in the configuration is for the next start.

@@ -133,7 +133,7 @@ def rules(state: State, q: PulledQueue) -> list[str]:
     if pq.is_wider(config.consume_concurrently_max_span):
         span = config.consume_concurrently_max_span
         found.append(
-            f"consumer.consume_concurrently_max_span: {pq.span} offsets behind the first unfinished, more than {span}"
+            f"consumer.consume_concurrently_max_span: {pq.span} offsets after the first unfinished, more than {span}"
         )
     if pq.waiting:
         found += [rate_named(state, name) for name in held_by_rates(state, pq)]

@@ -48,7 +48,7 @@ class BrokersOffsets:
         if offset == 0:
             real = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
             if real is None:
-                return 0, "a young queue: it still has its first message, so the broker begins a new group there"
+                return 0, "a young queue: it still has its first message, so the broker starts a new group there"
         return offset, "the broker's stored offset"
 
 

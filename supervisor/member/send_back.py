@@ -110,9 +110,7 @@ class SendBacks:
 
     async def replay(self, message: StoredMessage) -> None:
         """A dead letter to the group's retry topic, its attempts counted anew: this group alone gets it again."""
-        properties = {name: value for name, value in _of_a_retry(message).items()
-                      if name not in _OF_THE_END and not name.startswith(FACT_PREFIX)}  # fmt: skip
-        await self._send(message, properties, 0, max(self._max, 1))
+        await self._send(message, first_attempt(message), 0, max(self._max, 1))
 
     async def _to_its_broker(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> None:
         address = await self._cluster.address_of(action.mq)
@@ -210,6 +208,15 @@ def crash_properties(facts: Mapping[str, str], others_bytes: int) -> dict[str, s
             found[FACT_PREFIX + name.upper()] = text
             room -= len(text.encode())
     return found
+
+
+def first_attempt(message: StoredMessage) -> dict[str, str]:
+    """The properties of a dead letter as its next first attempt has them."""
+    return {
+        name: value
+        for name, value in _of_a_retry(message).items()
+        if name not in _OF_THE_END and not name.startswith(FACT_PREFIX)
+    }
 
 
 def _of_a_retry(message: StoredMessage) -> dict[str, str]:

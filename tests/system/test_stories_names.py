@@ -105,7 +105,7 @@ def test_a_reset_while_members_run_reaches_them(cluster: Cluster) -> None:
     with member(cluster) as running:
         code, out, err = cluster("reset", "-g", "billing", "-t", "orders", "--to", "earliest", "--yes")
         assert code == 0, err
-        assert "1 members run: the brokers tell them" in out
+        assert "1 member runs: the brokers tell them" in out
         code, out, err = cluster("stop", "--wait", "--json", "-g", "billing")
         assert code == 0, err
         assert json.loads(out)["stopped"] is True
@@ -127,6 +127,7 @@ def test_what_a_cluster_has_and_who_is_in_a_group(cluster: Cluster) -> None:
         words = ("lag", "-g", "billing", "--watch", "--interval", "0.1", "--count", "2")
         first, second = (json.loads(line) for line in cluster(*words, "--json")[1].splitlines())
         assert {queue["owner"] for queue in second["queues"]} <= {client["client_id"], None}
+        assert all(queue["in_hand"] is not None for queue in first["queues"] if queue["owner"])
         assert [queue["per_second"] for queue in first["queues"]] == [None] * len(first["queues"])
         for command in (words, ("topics", "--all"), ("groups",), ("members", "-g", "billing")):
             code, out, err = cluster(*command)

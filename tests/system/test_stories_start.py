@@ -118,10 +118,10 @@ def test_a_second_embedded_broker_in_one_folder_says_who_has_it(shop: Path) -> N
 class Screen:
     """`run HANDLER --embedded` on a terminal of its own, and what that shows; a context manager, at whose end it is dead."""
 
-    def __init__(self, folder: Path, handler: str) -> None:
+    def __init__(self, folder: Path, handler: str, *more: str) -> None:
         self.said = ""
         self._ours, theirs = pty.openpty()
-        words = command("run", handler, *RUN[:-2], "--embedded", *FREE_PORTS)
+        words = command("run", handler, *RUN[:-2], "--embedded", *FREE_PORTS, *more)
         self._process = subprocess.Popen(
             words, cwd=folder, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs
         )
@@ -159,6 +159,18 @@ def test_a_terminal_shows_one_block_and_one_line(shop: Path) -> None:
     assert block == ["group", "topics", "from", "workers", "state", "stop"]
     assert "event" not in said
     assert "Traceback" not in said
+
+
+def test_a_reload_says_in_one_line_what_came_of_it(shop: Path) -> None:
+    code = (shop / "shop.py").read_text()
+    with Screen(shop, "shop", "--reload") as screen:
+        screen.until("done 0  failed 0")
+        (shop / "shop.py").write_text(code + "def (\n")  # in the moment of the start: it is not overlooked
+        screen.until("reload failed, the old code goes on: ")
+        screen.until('module "shop": SyntaxError: invalid syntax (shop.py, line 7)')
+        (shop / "shop.py").write_text(code + "LIMIT = 3\n")
+        screen.until("reloaded: the new code runs")
+        screen.stop()
 
 
 NOISY = """

@@ -5,9 +5,21 @@ import asyncio
 import pytest
 
 from rocketcrew.cli.commands.lag import KNOWN_AFTER_TRIES, as_json_row, for_people, once_known, table, watched
+from rocketcrew.cli.group_members import GroupMember, in_hand
 from rocketcrew.cli.watch import QueueLag
 from rocketcrew.remoting.errors import BrokerError
 from rocketcrew.remoting.queues import MessageQueue
+
+MQ = MessageQueue("orders", "a", 0)
+
+
+def test_what_members_have_in_hand_is_of_pulls_and_pops() -> None:
+    both = [
+        GroupMember("c1", "", "", "", (MQ,), {MQ: 3}),
+        GroupMember("c2", "", "", "", None),
+        GroupMember("c3", "", "", "", (MQ,), {MQ: 4}),
+    ]
+    assert in_hand(both) == {MQ: 7}
 
 
 def test_a_table_for_people() -> None:
@@ -26,17 +38,18 @@ def test_a_table_for_people() -> None:
 def test_a_watched_queue_has_an_owner_a_rate_and_an_end() -> None:
     before = [QueueLag(MessageQueue("orders", "a", 0), 100, 10), QueueLag(MessageQueue("orders", "a", 1), 5, None)]
     now = [QueueLag(MessageQueue("orders", "a", 0), 120, 30), QueueLag(MessageQueue("orders", "a", 1), 5, None)]
-    first, second = watched(now, (2.0, before), {MessageQueue("orders", "a", 0): "c1"})
-    assert (first["owner"], first["per_second"], first["seconds_left"]) == ("c1", 10.0, 9.0)
+    first, second = watched(now, (2.0, before), {MQ: "c1"}, {MQ: 32})
+    assert (first["owner"], first["in_hand"], first["per_second"], first["seconds_left"]) == ("c1", 32, 10.0, 9.0)
     assert (second["owner"], second["per_second"], second["seconds_left"]) == (None, 0.0, None)
     assert for_people(first)["LEFT"] == "9 s"
     assert for_people(second) | {"TOPIC": ""} == {
-        "TOPIC": "", "BROKER": "a", "QUEUE": 1, "COMMITTED": "-", "LAG": 5, "PER S": 0.0, "LEFT": "-", "OWNER": "-",
+        "TOPIC": "", "BROKER": "a", "QUEUE": 1, "MAX": 5, "COMMITTED": "-", "LAG": 5, "IN HAND": "-",
+        "PER S": 0.0, "LEFT": "-", "OWNER": "-",
     }  # fmt: skip
 
 
 def test_the_first_look_has_no_rates() -> None:
-    (row,) = watched([QueueLag(MessageQueue("orders", "a", 0), 100, 10)], None, {})
+    (row,) = watched([QueueLag(MessageQueue("orders", "a", 0), 100, 10)], None, {}, {})
     assert row["per_second"] is None
     assert for_people(row)["PER S"] == "-"
 

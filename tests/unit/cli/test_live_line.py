@@ -13,6 +13,7 @@ from rocketcrew.cli.live_line import (
     Lines,
     LiveLine,
     Rate,
+    Reloads,
     duration,
     progress_line,
     start_block,
@@ -87,3 +88,28 @@ def test_the_start_says_what_and_where() -> None:
     text = start_block(FOUND, table="", name_servers="h:1")
     assert [line.split()[0] for line in text.splitlines()] == ["group", "topics", "from", "workers", "state", "stop"]
     assert "%RETRY%" not in text
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(60, 59), (0, 120), (300, 120)])
+def test_the_line_never_wraps(columns: int, shown: int) -> None:
+    out = Terminal()
+    LiveLine(out, lambda: columns).show("x" * 200)
+    assert out.getvalue() == CLEAR + "x" * shown
+
+
+def test_each_reload_is_reported_once_with_its_error_in_one_line() -> None:
+    def staff(reloaded: int, rolled_back: int, last: str) -> dict[str, Any]:
+        return {"counts": {"reloaded": reloaded, "rolled_back": rolled_back, "started": 9}, "last_reload": last}
+
+    reloads = Reloads()
+    none: dict[str, Any] = {"counts": {}, "last_reload": ""}
+    failed = 'rolled back: module "shop": SyntaxError: invalid syntax (shop.py, line 6)\n  def (\n'
+    said = [
+        reloads.news(one)
+        for one in (
+            none, staff(1, 0, "generation 2 serves"), staff(1, 0, "generation 2 serves"),
+            staff(1, 1, failed), staff(1, 1, failed), staff(1, 2, failed), staff(2, 2, "generation 5 serves"),
+        )
+    ]  # fmt: skip
+    error = 'reload failed, the old code goes on: module "shop": SyntaxError: invalid syntax (shop.py, line 6)'
+    assert said == ["", "reloaded: the new code runs", "", error, "", error, "reloaded: the new code runs"]

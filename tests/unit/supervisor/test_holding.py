@@ -98,7 +98,7 @@ def test_the_rules_of_flow_control_are_named(make: Callable[..., Bench]) -> None
     bench.found(handle, [0, 1, 2])
     assert held(bench)["rules"] == [
         "consumer.pull_threshold_for_queue: 3 unfinished messages, more than 1",
-        "consumer.consume_concurrently_max_span: 3 offsets behind the first unfinished, more than 1",
+        "consumer.consume_concurrently_max_span: 3 offsets after the first unfinished, more than 1",
     ]
     bench.core.handle(ev.Pause(OPERATOR), bench.now)
     assert held(bench)["rules"][0] == "paused by operator"

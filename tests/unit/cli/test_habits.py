@@ -1,0 +1,101 @@
+"""What every command has, whoever wrote it: --json, and --dry-run and --yes where it takes something from somebody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+
+from rocketcrew.cli.interrupts import EXIT_INTERRUPTED
+from rocketcrew.cli.main import rocketcrew as cli
+from rocketcrew.conf import exit_codes
+
+ROOT = Path(__file__).parents[3]
+WITHOUT_JSON: Final = {
+    "run": "its log is JSON lines (--log-format json), and `status --json` answers while it runs",
+    "dev": "for people at a terminal; as `run`",
+}
+ASKED: Final = {
+    "reset": "messages are skipped or repeated",
+    "skip": "a message is never consumed",
+    "clone-offsets": "messages are skipped or repeated",
+    "dlq replay": "messages are handled once more",
+    "dlq purge": "letters are left out from now on",
+}
+"""Commands that take something from a group, with what; all others below change nothing, or what is easily undone."""
+NOT_ASKED: Final = {
+    "run": "consuming is what it is for",
+    "init": "makes files, and none where one is; it has --dry-run",
+    "dev": "consumes from a broker of its own",
+    "send": "stores what it is given; a wrong topic is refused by --no-create",
+    "load": "loads what a supervisor would load",
+    "compact": "the table has the same rows afterwards",
+    "replay": "reads; its rows go to a new folder",
+    "reconcile": "without --rerun it is the dry run",
+    "pause": "`resume` undoes it",
+    "resume": "`pause` undoes it",
+    "scale": "`scale` undoes it",
+    "reload": "goes back by itself when the new code does not start",
+    "subscribe": "`unsubscribe` undoes it",
+    "unsubscribe": "`subscribe` undoes it, and offsets stay",
+    "stop": "what is unfinished comes again",
+    "demo": "works in a folder of its own",
+    "chaos": "breaks a crew of its own, with a topic and a group of its own",
+    "broker": "serves",
+    "broker convert": "refuses a store that is in use, and no message changes",
+    "dlq export": "writes a new file or folder, and nothing over another",
+}
+READS: Final = frozenset(
+    {
+        "doctor", "broker check", "status", "top", "why-lag", "stacks", "query", "lag", "find", "peek", "tail", "dlq ls",
+        "dlq show", "dlq group", "topics", "groups", "members", "config check", "config show",
+    }
+)  # fmt: skip
+
+
+def tree(command: click.Command, context: click.Context, words: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+    """Every command that does something, by its words, with its options."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from tree(below, click.Context(below, parent=context, info_name=name), (*words, name))
+        if not (words and command.invoke_without_command):
+            return
+    yield " ".join(words), {option for parameter in command.params for option in parameter.opts}
+
+
+COMMANDS: Final = dict(tree(cli, click.Context(cli)))
+
+
+def test_every_command_is_judged_here_once() -> None:
+    judged = [*ASKED, *NOT_ASKED, *READS]
+    assert sorted(judged) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_answers_are_there_for_programs(name: str) -> None:
+    assert ("--json" in COMMANDS[name]) != (name in WITHOUT_JSON)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_takes_something_from_a_group_can_be_tried_and_is_asked_for(name: str) -> None:
+    options = COMMANDS[name]
+    asked = {"--dry-run", "--yes", "-y"}
+    assert options & asked == (asked if name in ASKED else {"--dry-run"} if name == "init" else set())
+
+
+def test_exit_codes_are_documented_where_they_are_looked_for() -> None:
+    codes = {value for name, value in vars(exit_codes).items() if name.startswith("EXIT_")} | {EXIT_INTERRUPTED}
+    table = (ROOT / "docs/how-to/operate.md").read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == codes
+    line = re.search(r"[Ee]xit codes: ([^.]*)\.", (ROOT / "README.md").read_text())
+    assert line is not None
+    assert {int(code) for code in re.findall(r"\b(\d+) \w", line[1])} == codes
+    with click.Context(cli, info_name="rocketcrew") as context:
+        told = " ".join(cli.get_help(context).split()).partition("Exit codes: ")[2].partition(".")[0]
+    assert {int(code) for code in re.findall(r"\b(\d+) \w", told)} == codes
