@@ -1,0 +1,84 @@
+"""Files beside a handler that would be imported in place of modules that the program needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from rocketcrew.cli.surroundings import HARMLESS, PACKAGES, check_nothing_shadows, in_the_way
+from rocketcrew.remoting.errors import UsageError
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_modules_of_python_and_of_what_is_installed_are_in_the_way_and_no_others() -> None:
+    names = ["queue", "handler", "spark", "json", "test", "numpy", "rocketcrew", "orders", "conf", "workers"]
+    assert in_the_way(names) == ["json", "numpy", "queue", "rocketcrew"]
+
+
+def test_what_nothing_uses_is_pythons() -> None:
+    gone_since = {"cgi", "cgitb", "chunk", "crypt", "imghdr", "lib2to3", "mailbox", "nis", "pipes", "sndhdr", "xdrlib"}
+    assert HARMLESS - sys.stdlib_module_names <= gone_since
+    assert not HARMLESS & PACKAGES
+
+
+def test_all_that_the_package_depends_on_is_known() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"]]
+    lines += [line for extra, more in project["optional-dependencies"].items() if extra != "dev" for line in more]
+    wanted = {canonicalize_name(Requirement(line).name) for line in lines}
+    tops = {
+        top for top, found in packages_distributions().items() if wanted & {canonicalize_name(one) for one in found}
+    }
+    assert len(tops) > 15
+    assert {top for top in tops if top.isidentifier() and not top.startswith("_")} <= PACKAGES
+
+
+@pytest.mark.parametrize("kind", ["queue.py", "queue/__init__.py", "numpy.py", "rocketcrew.py", "sys.py"])
+def test_the_file_and_the_remedy_are_named(tmp_path: Path, kind: str) -> None:
+    (tmp_path / kind).parent.mkdir(exist_ok=True)
+    (tmp_path / kind).write_text("value = 1\n")
+    (tmp_path / "handler.py").write_text("")
+    name = kind.partition("/")[0].removesuffix(".py")
+    with pytest.raises(UsageError, match=f"hides the module {name} ") as refused:
+        check_nothing_shadows(tmp_path, [str(tmp_path), "", *sys.path])
+    assert str(tmp_path / kind).removesuffix("/__init__.py") in str(refused.value)
+    assert "Rename it" in str(refused.value)
+
+
+def test_what_hides_nothing_is_let_be(tmp_path: Path) -> None:
+    for name in ("handler.py", "test.py", "spark.py", "__init__.py"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "json").mkdir()  # no package: the module of Python is found behind it
+    check_nothing_shadows(tmp_path, sys.path)
+
+
+def test_the_folder_that_has_the_modules_hides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "duckdb.py").write_text("")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    check_nothing_shadows(tmp_path, [str(tmp_path), str(elsewhere)])
+    (elsewhere / "duckdb.py").write_text("")
+    with pytest.raises(UsageError, match="duckdb"):
+        check_nothing_shadows(tmp_path, [str(tmp_path), str(elsewhere)])
+
+
+@pytest.mark.parametrize("name", ["queue", "json", "numpy", "rocketcrew"])
+def test_run_refuses_in_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("value = 1\n")
+    (tmp_path / "handler.py").write_text("def handle(message): ...\n")
+    start = "from rocketcrew.__main__ import main; main()"
+    words = ["run", "handler:handle", "-t", "t", "-g", "g", "-n", "127.0.0.1:1"]
+    found = subprocess.run(
+        [sys.executable, "-Ic", start, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 2, found.stderr
+    assert f"{name}.py hides the module {name} " in found.stderr
+    assert "Traceback" not in found.stderr
