@@ -24,7 +24,7 @@ from ...remoting.codes import (
 from ...remoting.errors import RocketcrewError, UnreachableError
 from ...remoting.headers import SendBack, SendRequestV2
 from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
-from ...remoting.properties import encode_properties
+from ...remoting.properties import decode_properties, encode_properties
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage, decode_message
 from ...workers.failures import DEAD_LETTER_LEVEL, Mode, reconsume_limit, resend_level
@@ -186,7 +186,7 @@ def decoded(record: bytes, mq: MessageQueue) -> StoredMessage | None:
     UTF-8: the broker finds its own copy by the offset that can still be read."""
     try:
         message = decode_message(record)
-        _ = message.properties
+        decode_properties(message.raw_properties)
     except RocketcrewError as error:
         log.error("failed_message_not_decodable", queue=tuple(mq), error=str(error))
         return None

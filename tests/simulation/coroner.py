@@ -77,6 +77,15 @@ class Deaths:
         """It was charged before, by a member that was killed then."""
         return ((call.mq, offset), call.in_hand.mark) in self._marks
 
+    def lost(self, call: Call, offset: int, noted: int) -> None:
+        """The run was killed in the step in which it learned of this death, before it noted more than `noted`; what it left
+        does not say which of several messages had cost a life."""
+        mark = ((call.mq, offset), call.in_hand.mark)
+        record = (call.mq.topic, call.mq.queue_id, offset)
+        if mark in self._marks and self.of_record.get(record, 0) > noted:
+            self._marks.discard(mark)
+            self.of_record[record] -= 1
+
     def finished(self, topic: str, queue_id: int, offset: int) -> None:
         self.of_record.pop((topic, queue_id, offset), None)
 
@@ -210,6 +219,9 @@ class Coroner:
             self._deaths.charge(call, offset)
         if len(cells) > 1:
             self._world.note("a run died with several messages in hand")
+            for call in cells.values():
+                for offset in call.numbers:
+                    self._deaths.lost(call, offset, before.get((call.mq, offset), 0))
 
     def careful(self) -> None:
         """Something was handed out: while a record was in hand at too many deaths of runs, that is the only thing in hand."""
