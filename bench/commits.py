@@ -34,8 +34,7 @@ from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.plan import Limits, Trigger
 from rocketcrew.spark.staging import Staging
-from rocketcrew.spark.targets.delta import FILE_BYTES, DeltaTarget, append_by_delta_rs
-from rocketcrew.spark.targets.delta_upkeep import DeltaUpkeep
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget
 
@@ -64,7 +63,7 @@ class Bench:
 
     def _loader(self, staging: Staging, format_: str, threads: ThreadPoolExecutor) -> Loader:
         target: Any = (
-            DeltaTarget(self.table, append_by_delta_rs, lambda: None, upkeep=DeltaUpkeep(self.table, FILE_BYTES))
+            DeltaTarget(self.table, append_by_delta_rs, lambda: None)
             if format_ == "deltalake"
             else ParquetTarget(LocalFolder(self.table, threads), ArrowWriter(()))
         )

@@ -169,7 +169,6 @@ class SparkSettings:
     on_recreated: str
     on_gap: str
     keep_outcomes_days: int
-    upkeep: bool
     conf: Mapping[str, str]
     options: Mapping[str, str]
     java_home: str

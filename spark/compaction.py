@@ -18,7 +18,7 @@ A reader sees each row once: the old files or the new ones. One that listed the 
 exchange finds some of them gone, and has to begin again. Linux only, and file systems that can exchange folders (ext4, xfs,
 btrfs, tmpfs, overlayfs; not NFS): others are refused before anything is changed.
 
-Delta tables are compacted by their own means, in one commit of their log.
+Delta tables are compacted by their own means, in one commit of their log; one compaction at a time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import shutil
 import time
@@ -44,12 +45,11 @@ import pyarrow.parquet
 from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
 from ..remoting.errors import UsageError
 from .errors import LoaderError, unreadable
-from .object_store import Place
+from .object_store import STATE_DIR, Place
 from .outcome_levels import joined, read_part
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
-from .targets.delta_upkeep import check_mergeable
 from .targets.local_folder import TMP_DIR, data_files
 from .targets.parquet import OUTCOMES_FILE, STATE_FILE, batch_folder, batch_folders, folder_outcomes
 
@@ -57,6 +57,8 @@ pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
 POINTS: Final = ("merged", "linked", "exchanged", "removed")
+DELTA_LOCK: Final = "compact.lock"
+"""In the folder of a Delta table's states."""
 LOCK_WAIT_S: Final = 600.0
 """How long a moment is waited for in which no loader writes."""
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
@@ -126,7 +128,7 @@ class _Group:
 def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lambda _: None) -> Compacted:
     """Compact the table at `table`. Raises UsageError, LoaderError; the table is whole in any case."""
     if (table / "_delta_log").is_dir():
-        return _compact_delta(table, file_bytes)
+        return _compact_delta(table, file_bytes, on_point)
     if not isinstance(table, Path):
         raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to compact")
     folders = batch_folders(table)
@@ -136,18 +138,66 @@ def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lam
     return _Exchange(table.absolute(), file_bytes, on_point).run()
 
 
-def _compact_delta(table: Place, file_bytes: int) -> Compacted:
+def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None]) -> Compacted:
     if not DeltaTarget(table, append_by_delta_rs, lambda: None).state().batch:
         raise UsageError(f"{table} holds no batch yet: nothing to compact")
     library = delta_rs()
-    opened = open_log(table)
-    before = len(opened.file_uris())
-    check_mergeable(table, opened)
+    with _only_compaction(table):
+        opened = open_log(table)
+        _check_names(table, opened)
+        before, read = len(opened.file_uris()), int(opened.version())
+        on_point("opened")
+        try:
+            opened.optimize.compact(target_size=file_bytes)
+        except library.exceptions.DeltaError as error:
+            raise LoaderError(f"{table} was not compacted: {error}. Nothing is lost; try again") from None
+        _check_merged_once(table, read, int(opened.version()))
+        return Compacted(before, len(opened.file_uris()))
+
+
+@contextmanager
+def _only_compaction(table: Place) -> Generator[None]:
+    """Of two merges at the same moment delta-rs (1.6) refuses none, and the rows of both are in the table twice."""
+    if not isinstance(table, Path):
+        yield
+        return
+    lock = try_lock(table / STATE_DIR / DELTA_LOCK)
+    if lock is None:
+        raise LoaderError(f"another compact works on {table}: wait for its end")
     try:
-        opened.optimize.compact(target_size=file_bytes)
-    except library.exceptions.DeltaError as error:
-        raise LoaderError(f"{table} was not compacted: {error}. Nothing is lost; try again") from None
-    return Compacted(before, len(opened.file_uris()))
+        yield
+    finally:
+        os.close(lock)
+
+
+def _check_names(table: Place, opened: Any) -> None:
+    """Raise LoaderError where delta-rs does not find the files again that it has merged: Spark writes a partition's name into
+    the log as it is, delta-rs writes its bytes beyond ASCII as %XX. The files would stay, and their rows be there twice."""
+    paths: list[str] = opened.get_add_actions().column("path").to_pylist()
+    for path in paths:
+        if not path.isascii():
+            raise LoaderError(
+                f"{table} can't be compacted here: Spark has written partitions whose names are not ASCII"
+                f" ({path.rpartition('/')[0]}). Let Spark do it: OPTIMIZE delta.`{table}`"
+            )
+
+
+def _check_merged_once(table: Place, read: int, newest: int) -> None:
+    """Raise LoaderError when two commits after version `read` have removed the same file: both have added its rows."""
+    removed_by: dict[str, int] = {}
+    for version in range(read + 1, newest + 1):
+        try:
+            entry = (table / "_delta_log" / f"{version:020d}.json").read_bytes()
+        except FileNotFoundError:
+            continue
+        for line in entry.splitlines():
+            path = json.loads(line).get("remove", {}).get("path")
+            if path is not None and removed_by.setdefault(path, version) != version:
+                raise LoaderError(
+                    f"{table} was compacted by somebody else in the same moment (versions {removed_by[path]} and {version} of"
+                    f" its log), so rows are in it twice now. Stop what loads into it, and take it back at once:"
+                    f" deltalake.DeltaTable({str(table)!r}).restore({version - 1})"
+                )
 
 
 class _Exchange:

@@ -406,7 +406,6 @@ class Loader:
             file.unlink(missing_ok=True)
         self._finish(plan)
         self._on_point("finished")
-        self._target.upkeep(plan)
         return report
 
     def _stage(self, plan: Plan) -> Staged:

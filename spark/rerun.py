@@ -73,9 +73,6 @@ class Reopened:
         self._target.commit(plan, whole, replace(told, rows=(told.rows or 0) - self._rows_lost))
         self._records, self._rows_lost = self._records - accounts.loaded, 0
 
-    def upkeep(self, plan: Plan) -> None:
-        """Nothing: the loader of every day does it."""
-
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """As the target does."""
         return self._target.outcomes(above)

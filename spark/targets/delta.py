@@ -53,7 +53,6 @@ from ..table_state import (
     write_outcomes,
     write_state,
 )
-from .delta_upkeep import DeltaUpkeep
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class DeltaTarget:
 
     def __init__(
         self, path: Place, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None,
-        keep_outcomes_s: float = math.inf, upkeep: DeltaUpkeep | None = None,
+        keep_outcomes_s: float = math.inf,
     ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has, for those that only read."""
         self.path = path
@@ -94,7 +93,6 @@ class DeltaTarget:
         self._append = append
         self._start = start
         self._keep_outcomes_s = keep_outcomes_s
-        self._upkeep = upkeep
         self._snapshot: Any = None
         self._opened_at = 0
         """The version with which the snapshot was opened."""
@@ -245,11 +243,6 @@ class DeltaTarget:
                 other.unlink(missing_ok=True)
         if batch % FAN == 0:
             self._outcomes(batch).tidy(time.time(), self._keep_outcomes_s)
-
-    def upkeep(self, plan: Plan) -> None:
-        """Merge small files, and delete what was replaced, now and then."""
-        if self._upkeep is not None:
-            self._upkeep.run(self._snapshot, plan.batch)
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""

@@ -156,9 +156,6 @@ class LedgerTarget:
         write_atomically(path, f"{made}\n", durable=True)
         return made
 
-    def upkeep(self, plan: Plan) -> None:
-        """Nothing: what the format's tables need is their owner's."""
-
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
         return iter(ledger_outcomes(self._folder, self.state().batch).read(above))

@@ -20,7 +20,6 @@ from ..session import SessionSettings, delta_conf
 from ..spark_writer import SparkWriter
 from ..staging import Staging
 from .delta import DeltaTarget, append_by_delta_rs, append_by_spark
-from .delta_upkeep import DeltaUpkeep
 from .hdfs_folder import HdfsFolder
 from .ledger import LedgerTarget, deliver_by_format, deliver_by_function, ledger_of
 from .local_folder import LocalFolder
@@ -58,8 +57,7 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         append = partial(append_by_delta_rs, file_bytes=config.target_file_bytes, partition_by=by)
         place = config.place
         check_conditional_puts(place)
-        upkeep = DeltaUpkeep(place, config.target_file_bytes) if config.upkeep else None
-        return DeltaTarget(place, append, lambda: None, by, keep_s, upkeep)
+        return DeltaTarget(place, append, lambda: None, by, keep_s)
     if not isinstance(writer, SparkWriter):
         raise UsageError(f"format {config.format} can only be written by Spark")
     if config.format == DELTA:

@@ -202,9 +202,6 @@ class ParquetTarget:
                 (batch_folder(self.path, old) / STATE_FILE).unlink(missing_ok=True)
         self._folder.release(plan)
 
-    def upkeep(self, plan: Plan) -> None:
-        """Nothing: merging files under readers would hurt them; `rocketcrew compact` does it when it is asked to."""
-
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
         return iter(self._outcomes(self._last_batch()).read(above))

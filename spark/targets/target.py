@@ -83,10 +83,6 @@ class Target(Protocol):
         """
         ...
 
-    def upkeep(self, plan: Plan) -> None:
-        """After the plan's commit and all that follows from it: what keeps the table cheap. Never raises for want of it."""
-        ...
-
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What the commits after batch `above` have noted and is still kept, in order: read from files when it is needed.
 
