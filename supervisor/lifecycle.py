@@ -30,6 +30,8 @@ OF_LOG: Final[Mapping[str, str]] = {"message_dead_lettered": "on_dead_letter", "
 EVENTS_MAX: Final = 1_000
 LOOK_S: Final = 1.0
 LOG_EVERY_S: Final = 60.0
+END_S: Final = 1.0
+"""For what the hooks' process does at its end (atexit)."""
 
 log = structlog.get_logger("rocketcrew.hooks")
 
@@ -178,18 +180,24 @@ class Lifecycle:
                 log.warning("hook_failed", hook=hook, function=self._named[hook], error=error, times=times)
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait until the hooks have heard of everything, for so long at most."""
-        if not self._tasks or self._idle.is_set():
+        """Wait until the hooks have heard of everything, for so long at most; then their process may end by itself."""
+        if not self._tasks:
             return
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:
             log.warning("hooks_not_finished", waiting=len(self._line))
+            return
+        await self._end_tasks()
+        await self._process.stop(END_S)
 
     async def kill(self) -> None:
         """End the process, whatever it does."""
+        await self._end_tasks()
+        await self._process.kill()
+
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        await self._process.kill()

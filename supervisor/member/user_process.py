@@ -89,6 +89,15 @@ class UserProcess:
         reply: dict[str, Any] = json.loads(line)
         return reply
 
+    async def stop(self, timeout_s: float) -> None:
+        """End its input, so that it ends by itself as Python does (atexit); kill it when it has not ended in time."""
+        child = self.child
+        if child is not None and child.stdin is not None:
+            child.stdin.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(child.wait(), timeout_s)
+        await self.kill()
+
     async def kill(self) -> None:
         """End the process, and see that it has ended."""
         child, self.child = self.child, None
