@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -99,9 +100,9 @@ class UserProcess:
         await self.kill()
 
     async def kill(self) -> None:
-        """End the process, and see that it has ended."""
+        """End the process and what it has started (it leads a session of its own), and see that it has ended."""
         child, self.child = self.child, None
         if child is not None and child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                child.kill()
+                os.killpg(child.pid, signal.SIGKILL)
             await child.wait()

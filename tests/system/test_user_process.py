@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,17 @@ from rocketcrew.supervisor.member.user_process import UserProcess
 
 LONG_S = 60.0
 HOOKS = """
-import atexit, subprocess, sys
+import atexit, os, subprocess, sys
 
 def prints(event):
     print("printed by a hook")
 
 def says_farewell(event):
     atexit.register(print, "the end")
+
+def starts_another(event):
+    held = os.open(event["pipe"], os.O_WRONLY)
+    subprocess.run(["sh", "-c", f"echo >&{held}; exec sleep 45"], pass_fds=[held])
 """
 
 
@@ -65,3 +71,29 @@ def test_a_process_that_is_stopped_ends_as_python_does(capfd: pytest.CaptureFixt
 
     run(ask())
     assert "the end" in capfd.readouterr().err
+
+
+def test_what_a_hook_has_started_ends_with_it(tmp_path: Path) -> None:
+    async def ask() -> None:
+        process = hooks("starts_another")
+        path = str(tmp_path / "pipe")
+        os.mkfifo(path)
+        pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+        async def read() -> bytes:
+            found, _, _ = await asyncio.to_thread(select.select, [pipe], [], [], LONG_S / 2)
+            assert found, "the process that the hook has started holds the pipe"
+            return os.read(pipe, 1)
+
+        try:
+            asking = asyncio.ensure_future(process.ask({"hook": "on_start", "event": {"pipe": path}}, LONG_S))
+            assert await read() == b"\n"
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert await read() == b"", "nobody writes any more"
+        finally:
+            await process.kill()
+            os.close(pipe)
+
+    run(ask())
