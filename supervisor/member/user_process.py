@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -39,13 +40,16 @@ class UserProcess:
         return self.child is not None and self.child.returncode is None
 
     async def start(self) -> None:
-        """Raises UserProcessError when the code cannot be had; nothing runs then."""
+        """Raises UserProcessError when the process cannot be started or the code cannot be had; nothing runs then."""
         parent = os.getpid()
-        self.child = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=ANSWER_BYTES_MAX,
-            start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
-        )  # fmt: skip
+        try:
+            self.child = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=ANSWER_BYTES_MAX,
+                start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            raise UserProcessError(f"{self._name}: its process cannot be started ({error})") from error
         try:
             reply = await self._reply(START_TIMEOUT_S)
             if "error" in reply:

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.supervisor.member.user_process import UserProcess
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.core.machine_rooms import AllocationError
+from rocketcrew.supervisor.member.user_process import UserProcess, UserProcessError
+from rocketcrew.supervisor.member.user_strategy import UserStrategy
 
 LONG_S = 60.0
 HOOKS = """
@@ -95,5 +99,29 @@ def test_what_a_hook_has_started_ends_with_it(tmp_path: Path) -> None:
         finally:
             await process.kill()
             os.close(pipe)
+
+    run(ask())
+
+
+def test_a_process_that_cannot_be_started_is_an_error_of_the_call() -> None:
+    too_long = "a" * (1 << 20)  # E2BIG: Linux takes 128 KiB for one argument
+    process = UserProcess("hooks", "rocketcrew.workers.lifecycle", [too_long])
+
+    async def ask() -> None:
+        for attempt in (process.start(), process.ask(QUESTION, LONG_S)):
+            with pytest.raises(UserProcessError, match="cannot be started"):
+                await attempt
+        assert not process.runs
+
+    run(ask())
+
+
+def test_a_strategy_whose_process_cannot_be_started_changes_nothing_in_that_round() -> None:
+    async def ask() -> None:
+        strategy = UserStrategy("hooked:" + "a" * (1 << 20), "g", "a")
+        with pytest.raises(UsageError, match="cannot be started"):
+            await strategy.start()
+        with pytest.raises(AllocationError, match="cannot be started"):
+            await strategy.allocate([MessageQueue("t", "b", 0)], ["a"])
 
     run(ask())
