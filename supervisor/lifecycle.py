@@ -107,6 +107,7 @@ class Lifecycle:
         self._faults = Faults()
         arguments = [f"{name}={path}" for name, path in self._named.items()]
         self._process = UserProcess("hooks", "rocketcrew.workers.lifecycle", arguments)
+        self._renew = False
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -139,6 +140,10 @@ class Lifecycle:
         if hook is not None:
             self._put(hook, action.keys)
 
+    def renew(self) -> None:
+        """The code was reloaded: the next event goes to a new process."""
+        self._renew = True
+
     def _put(self, hook: str, event: Mapping[str, Any]) -> None:
         counters = self._core.state.counters
         if self._line.put(hook, event):
@@ -169,6 +174,9 @@ class Lifecycle:
         counters = self._core.state.counters
         counters.hook_calls += 1
         try:
+            if self._renew:
+                self._renew = False
+                await self._process.stop(END_S)
             reply = await self._process.ask({"hook": hook, "event": event}, self._timeout_s)
             error = str(reply.get("error", ""))
         except UserProcessError as failed:
