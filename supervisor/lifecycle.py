@@ -1,9 +1,10 @@
 """The user's life-cycle hooks (section [hooks]): what happened goes to them by a bounded line, one call at a time.
 
-They run in one process of their own (workers/lifecycle.py), which is started only where hooks are named. Nothing waits for
-them: an event is put into the line and the loop goes on. A call that fails is logged once a minute for each hook and counted;
-one that takes too long ends the process, and the next event starts a new one. Events are what the core logs anyhow, and the
-assigned queues, which are compared once a second.
+They run in one process of their own (workers/lifecycle.py), which is started only where hooks are named. While the member
+runs, nothing waits for them: an event is put into the line and the loop goes on. Its start waits until they are imported,
+its stop for what they have not heard of yet, both within bounds. A call that fails is logged once a minute for each hook and
+counted; one that takes too long ends the process, and the next event starts a new one. Events are what the core logs anyhow,
+and the assigned queues, which are compared once a second.
 """
 
 from __future__ import annotations

@@ -29,9 +29,15 @@ class UserProcessError(Exception):
 class UserProcess:
     """`python -m MODULE ARGUMENTS`, one question at a time."""
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str]) -> None:
-        """`name` is how its user knows it, for messages."""
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], *, start_timeout_s: float = START_TIMEOUT_S
+    ) -> None:
+        """`name` is how its user knows it, for messages; `arguments` are what it imports."""
         self._name = name
+        self._late = (
+            f"{name}: not imported within {start_timeout_s:g} s ({', '.join(arguments)}): do the long work later"
+        )
+        self._start_timeout_s = start_timeout_s
         self._command = (sys.executable, "-m", module, *arguments)
         self.child: asyncio.subprocess.Process | None = None
 
@@ -51,7 +57,7 @@ class UserProcess:
         except (OSError, subprocess.SubprocessError) as error:
             raise UserProcessError(f"{self._name}: its process cannot be started ({error})") from error
         try:
-            reply = await self._reply(START_TIMEOUT_S)
+            reply = await self._reply(self._start_timeout_s, self._late)
             if "error" in reply:
                 raise UserProcessError(str(reply["error"]))
         except BaseException:
@@ -64,14 +70,15 @@ class UserProcess:
             await self.start()
         assert self.child is not None
         assert self.child.stdin is not None
+        late = f"{self._name}: no answer within {timeout_s:g} s"
         try:
             self.child.stdin.write(json.dumps(question, default=str).encode() + b"\n")
             async with asyncio.timeout(timeout_s):
                 await self.child.stdin.drain()
-            return await self._reply(timeout_s)
+            return await self._reply(timeout_s, late)
         except TimeoutError:
             await self.kill()
-            raise UserProcessError(f"{self._name}: no answer within {timeout_s:g} s") from None
+            raise UserProcessError(late) from None
         except OSError as error:
             await self.kill()
             raise UserProcessError(f"{self._name}: its process has ended ({error})") from error
@@ -79,14 +86,14 @@ class UserProcess:
             await self.kill()
             raise
 
-    async def _reply(self, timeout_s: float) -> dict[str, Any]:
+    async def _reply(self, timeout_s: float, late: str) -> dict[str, Any]:
         assert self.child is not None
         assert self.child.stdout is not None
         try:
             async with asyncio.timeout(timeout_s):
                 line = await self.child.stdout.readline()
         except TimeoutError:
-            raise UserProcessError(f"{self._name}: no answer within {timeout_s:g} s") from None
+            raise UserProcessError(late) from None
         except ValueError as error:
             raise UserProcessError(f"{self._name}: its answer is too long ({error})") from error
         if not line.endswith(b"\n"):

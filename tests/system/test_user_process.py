@@ -103,6 +103,19 @@ def test_what_a_hook_has_started_ends_with_it(tmp_path: Path) -> None:
     run(ask())
 
 
+def test_an_import_that_takes_too_long_is_said_with_what_was_imported(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(3600)\n")
+    named = ["on_start=slow:begun"]
+    process = UserProcess("hooks", "rocketcrew.workers.lifecycle", named, start_timeout_s=0.5)
+
+    async def ask() -> None:
+        with pytest.raises(UserProcessError, match=r"hooks: not imported within 0.5 s \(on_start=slow:begun\)"):
+            await process.start()
+        assert not process.runs
+
+    run(ask())
+
+
 def test_a_process_that_cannot_be_started_is_an_error_of_the_call() -> None:
     too_long = "a" * (1 << 20)  # E2BIG: Linux takes 128 KiB for one argument
     process = UserProcess("hooks", "rocketcrew.workers.lifecycle", [too_long])
