@@ -48,7 +48,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, LONG_S))
 
 
-QUESTION = {"hook": "on_start", "event": {}}
+QUESTION: dict[str, object] = {"hook": "on_start", "event": {}}
 
 
 def test_what_a_hook_prints_is_on_stderr_when_it_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
