@@ -122,15 +122,33 @@ def test_the_folder_that_has_the_modules_hides_nothing(tmp_path: Path, sign: str
         check_nothing_shadows(tmp_path, [str(tmp_path), str(elsewhere)])
 
 
+def called(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
+    start = "from rocketcrew.__main__ import main; main()"
+    return subprocess.run(
+        [sys.executable, "-Ic", start, *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
 @pytest.mark.parametrize("name", ["queue", "json", "numpy", "rocketcrew"])
 def test_run_refuses_in_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text("value = 1\n")
     (tmp_path / "handler.py").write_text("def handle(message): ...\n")
-    start = "from rocketcrew.__main__ import main; main()"
     words = ["run", "handler:handle", "-t", "t", "-g", "g", "-n", "127.0.0.1:1"]
-    found = subprocess.run(
-        [sys.executable, "-Ic", start, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    found = called(tmp_path, words)
     assert found.returncode == 2, found.stderr
     assert f"{name}.py hides the module {name} " in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_the_checkups_say_what_run_would(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("value = 1\n")
+    (tmp_path / "handler.py").write_text("def handle(message): ...\n")
+    where = ["-n", "127.0.0.1:1"]
+    check = called(tmp_path, ["config", "check", "--handler", "handler:handle", "--set", "consumer.topics=t", *where])
+    assert check.returncode == 4, check.stderr
+    assert "queue.py hides the module queue " in check.stderr
+    doctor = called(tmp_path, ["doctor", "handler:handle", "-t", "t", "-g", "g", "--json", *where])
+    assert doctor.returncode == 1, doctor.stderr
+    (fault,) = [one for one in json.loads(doctor.stdout)["checks"] if one["check"] == "handler"]
+    assert fault["level"] == "fault"
+    assert "queue.py hides the module queue " in fault["found"]
