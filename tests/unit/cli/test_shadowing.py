@@ -13,7 +13,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from rocketcrew.cli.commands.run import reread_here
 from rocketcrew.cli.surroundings import OF_PYTHON, PACKAGES, WHERE_THERE, check_nothing_shadows, in_the_way
+from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -120,6 +122,14 @@ def test_the_folder_that_has_the_modules_hides_nothing(tmp_path: Path, sign: str
     (elsewhere / "duckdb.py").write_text("")
     with pytest.raises(UsageError, match="duckdb"):
         check_nothing_shadows(tmp_path, [str(tmp_path), str(elsewhere)])
+
+
+def test_a_reload_is_refused_for_a_module_that_has_appeared(tmp_path: Path) -> None:
+    settings, path = load({}, {}, None), [str(tmp_path), *sys.path]
+    assert reread_here(lambda: settings, tmp_path, path) is settings
+    (tmp_path / "queue.py").write_text("")
+    with pytest.raises(UsageError, match="hides the module queue "):
+        reread_here(lambda: settings, tmp_path, path)
 
 
 def called(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
