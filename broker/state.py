@@ -172,9 +172,7 @@ class BrokerState:
         )
         self.store.believe_times_until(now_ms + CLOCK_AHEAD_MAX_MS)
         self._revive(now_ms)
-        self.offsets.forget_topics(
-            lambda topic: topic in removals or topic not in self.topics
-        )  # saved before they went
+        self.offsets.forget_topics(lambda topic: topic not in self.topics)  # a kill came before they were saved without
         self._clamp()
         while True:
             try:

@@ -88,4 +88,5 @@ def delete(state: BrokerState, call: Call) -> Command:
             state.topics_changed(call.now_ms, topic)
             state.store.remove_topic(topic)
             state.offsets.forget_topic(topic)
+    state.save_offsets(sync=True)  # before one of that name can have other messages at them
     return call.command.response(ResponseCode.SUCCESS)

@@ -151,6 +151,35 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_a_kill(broker):
     assert broker.core.state.offsets.query("T", "g", 0) is None
 
 
+def test_offsets_of_a_topic_that_was_made_again_hold_over_a_kill(broker):
+    """The journal has its deletion still; that took back the answered reset, and what the group had committed since."""
+    broker.send("T", b"old")
+    broker.send("U")
+    broker.later(1_000)
+    for topic in "TU":
+        assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName(topic)).code == 0
+        for _ in range(3):
+            broker.send(topic, b"new")
+    broker.heartbeat()
+    assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2)).code == 0
+    assert reset(broker, topic="U", queue_id=0, offset=3).code == 0
+    broker.crash()
+    assert [broker.core.state.offsets.query(topic, "g", 0) for topic in "TU"] == [2, 3]
+
+
+def test_offsets_of_a_deleted_topic_do_not_come_to_one_of_its_name_in_the_same_run(broker):
+    for _ in range(3):
+        broker.send("T", b"old")
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
+    broker.later(1_000)
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
+    for _ in range(5):
+        broker.send("T", b"new")
+    broker.crash()
+    assert broker.core.state.offsets.query("T", "g", 0) is None
+
+
 def test_group_names_of_requests_leave_nothing_behind(make):
     """10,000 of them ended all new groups for good, made even by requests that were refused."""
     broker = make(topics_max=100)
