@@ -11,6 +11,7 @@ from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.headers import ResetOffset
 from ...remoting.queues import MessageQueue
+from ..group_table import illegal_group
 from ..pop_table import Key
 from ..refusal import Refused
 from ..state import BrokerState, Call
@@ -26,6 +27,10 @@ def handle(state: BrokerState, call: Call) -> Command:
     wanted = -1 if request.queue_id is None else request.queue_id
     if wanted >= topic.read_queue_nums:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId[{wanted}] is illegal")
+    if illegal_group(request.group):
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the group name {request.group!r} is illegal")
+    if not state.offsets.has_room(request.topic, request.group):
+        raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
     table: dict[MessageQueue, int] = {}
     for queue_id in range(topic.read_queue_nums) if wanted < 0 else (wanted,):
         offset = target(state, request, queue_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketcrew.broker.effects import SILENCE, Later
+from rocketcrew.broker.offset_table import PAIRS_MAX
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
     GroupList,
@@ -89,6 +90,7 @@ def test_topic_limits(broker, make):
 
 def test_a_deleted_topic_is_gone_with_its_offsets_and_starts_anew(broker):
     broker.send(body=b"old")
+    broker.heartbeat()
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
     assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
     assert route_code(broker, "T") == ResponseCode.TOPIC_NOT_EXIST
@@ -141,6 +143,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_a_kill(broker):
     """They were saved before, and the topic of that name that was made next had its first messages passed over."""
     for _ in range(3):
         broker.send("T", b"old")
+    broker.heartbeat()
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
     broker.later(1_000)
     assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
@@ -187,10 +190,36 @@ def test_group_names_of_requests_leave_nothing_behind(make):
     for number in range(300):
         broker.pull(group=f"p{number}")
         header = UpdateOffset(f"c{number}", "missing", 0, 7)
-        assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header).code == ResponseCode.TOPIC_NOT_EXIST
+        answer = broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"Group c{number} not exist!",
+        )
+        header = UpdateOffset(f"c{number}", "T", 0, 7)
+        code = broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header).code
+        assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert reset(broker, group=f"no group {number}").code == ResponseCode.INVALID_PARAMETER
+    assert broker.core.state.offsets.groups_of("T") == []
     assert broker.heartbeat("a-new-one").code == 0
     assert broker.core.state.clients.consumer_group("a-new-one").client_ids() == ["c1"]
     assert set(broker.core.state.groups.names()) == {"a-new-one"}
+
+
+def test_a_reset_asks_for_room_too(broker):
+    broker.send()
+    for number in range(PAIRS_MAX):
+        broker.core.state.offsets.commit("T", f"g{number}", 0, 0)
+    assert reset(broker, group="one-more").code == ResponseCode.SYSTEM_BUSY
+    assert reset(broker, group="g7").code == 0
+
+
+def test_a_group_that_a_member_made_commits_after_a_kill_at_once(broker):
+    """Its settings are saved each second, its retry topic at once."""
+    broker.send()
+    broker.heartbeat()
+    broker.crash()
+    assert broker.core.state.groups.known("g") is None
+    assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1)).code == 0
 
 
 def test_groups_that_nobody_needs_make_room_for_new_ones(make):
@@ -236,8 +265,8 @@ def test_queue_offsets(broker):
 def test_statistics(broker):
     for _ in range(3):
         broker.send(queue_id=1)
-    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 1, 2))
     broker.heartbeat(subscriptions={"T": "*", "%RETRY%g": "*"})
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 1, 2))
     stats = TopicStats.decode(broker.call(RequestCode.GET_TOPIC_STATS_INFO, TopicName("T")).body)
     assert len(stats.offset_table) == 4
     busy = stats.offset_table[MessageQueue("T", "broker-a", 1)]
@@ -263,6 +292,7 @@ def test_the_broker_about_itself(broker):
     assert all(len(table[name].split(" ")) == 3 for name in ("putTps", "getTransferedTps", "getTransferredTps"))
     assert all(table[f"msg{way}Total{day}Morning"] == "0" for way in ("Put", "Get") for day in ("Yesterday", "Today"))
     assert b"\nmaxTransferCountOnMessageInMemory=32\n" in broker.call(RequestCode.GET_BROKER_CONFIG).body
+    broker.heartbeat()
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
     assert broker.call(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@g":{0:1}}}'
     broker.send(properties={"DELAY": "2"})
@@ -308,6 +338,7 @@ def reset(broker, **more):
 def test_a_reset_waits_for_the_next_pull(broker):
     for _ in range(3):
         broker.send()
+    broker.heartbeat()
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
     answer = reset(broker)
     assert ResetOffsetBody.decode(answer.body).offset_table[MessageQueue("T", "broker-a", 0)] == 0
