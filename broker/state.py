@@ -351,6 +351,18 @@ class BrokerState:
                 self.topics.put(now_ms, before)
             raise
 
+    def remove_topic(self, now_ms: int, name: str) -> None:
+        """Remove a topic if it is there; its queues are not touched. Raises StorageError, and then it is as before."""
+        before = self.topics.get(name)
+        if before is None:
+            return
+        self.topics.remove(now_ms, name)
+        try:
+            self.topics_changed(now_ms, name)
+        except StorageError:
+            self.topics.put(now_ms, before)
+            raise
+
     def retry_topic(self, now_ms: int, group: str, queues: int) -> TopicConfig | None:
         """%RETRY%group, made when needed (TopicConfigManager.createTopicInSendMessageBackMethod)."""
         return self.make_topic(now_ms, TopicConfig(RETRY_PREFIX + group, queues, queues))

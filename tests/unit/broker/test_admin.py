@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from rocketcrew.broker.checkpoint import REMOVED
 from rocketcrew.broker.effects import SILENCE, Later
 from rocketcrew.broker.offset_table import PAIRS_MAX
+from rocketcrew.broker.state import OFFSETS_TABLE, TOPICS_JOURNAL
+from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
     GroupList,
@@ -181,6 +184,70 @@ def test_offsets_of_a_deleted_topic_do_not_come_to_one_of_its_name_in_the_same_r
         broker.send("T", b"new")
     broker.crash()
     assert broker.core.state.offsets.query("T", "g", 0) is None
+
+
+class RefusingDisk(MemoryStorage):
+    """Refuses lines of the topics' journal, or the table of deleted topics, as often as it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.refuses = {}
+
+    def refuse(self, name):
+        if self.refuses.get(name, 0) > 0:
+            self.refuses[name] -= 1
+            raise StorageError(f"cannot write {name}: No space left on device")
+
+    def open(self, name, segment_bytes, buffered):
+        file, outer = super().open(name, segment_bytes, buffered), self
+        if name != TOPICS_JOURNAL:
+            return file
+
+        class Journal(type(file)):
+            __slots__ = ()
+
+            def append(self, data):
+                outer.refuse(name)
+                return super().append(data)
+
+        file.__class__ = Journal
+        return file
+
+    def replace(self, table, content, *, sync=False):
+        self.refuse(table)
+        super().replace(table, content, sync=sync)
+
+
+@pytest.mark.parametrize("refused", [TOPICS_JOURNAL, REMOVED, OFFSETS_TABLE])
+def test_a_deletion_that_the_disk_refused_is_done_when_it_is_asked_for_again(make, refused):
+    broker = make(RefusingDisk())
+    broker.send(body=b"old")
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
+    broker.later(1_000)
+    broker.storage.refuses[refused] = 1
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert ("T" in broker.core.state.topics) == (refused == TOPICS_JOURNAL)
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
+    assert "T" not in broker.core.state.topics
+    broker.send(body=b"new")
+    for _ in range(2):
+        assert [message.body for message in broker.read()] == [b"new"]
+        assert broker.core.state.offsets.query("T", "g", 0) is None
+        broker.crash()
+
+
+def test_a_group_that_the_disk_keeps_from_making_room_stays_with_its_retry_topic(make):
+    broker = make(RefusingDisk())
+    state = broker.core.state
+    state.groups._groups_max = 1
+    broker.heartbeat("g", channel=2)
+    broker.core.channel_closed(broker.now_ms, 2)
+    broker.storage.refuses[TOPICS_JOURNAL] = 1
+    assert broker.heartbeat("h").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (state.groups.names(), "%RETRY%g" in state.topics) == (["g"], True)
+    assert broker.heartbeat("h").code == 0
+    assert (state.groups.names(), "%RETRY%g" in state.topics) == (["h"], False)
 
 
 def test_group_names_of_requests_leave_nothing_behind(make):
