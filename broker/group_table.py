@@ -67,7 +67,7 @@ class GroupTable:
 
     def _make_room(self, needed: Callable[[str], bool], forget: Callable[[str], None]) -> bool:
         for name, group in self._groups.items():
-            if group == SubscriptionGroupConfig(name) and not needed(name):
+            if not needed(name) and group == SubscriptionGroupConfig(name):
                 forget(name)
                 self.remove(name)
                 return True

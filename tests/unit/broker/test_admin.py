@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from rocketcrew.broker.checkpoint import REMOVED
@@ -309,6 +311,54 @@ def test_a_broker_full_of_groups_in_use_says_so(make):
     answer = broker.heartbeat("one-more", channel=5)
     assert (answer.code, "3 consumer groups in use" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
     assert broker.heartbeat("g1", channel=5).code == 0
+
+
+def test_a_new_group_costs_a_broker_full_of_groups_with_offsets_one_look_at_each(make):
+    """Each of 10,000 groups looked through all 180,000 pairs: one heartbeat held everybody up for seconds."""
+    groups, pairs = 200, 4_000
+    broker = make()
+    state = broker.core.state
+    state.groups._groups_max = groups
+    for number in range(groups):
+        broker.heartbeat(f"g{number}", channel=2)
+    for number in range(pairs):
+        state.offsets.commit(f"T{number // groups}", f"g{number % groups}", 0, 1)
+    broker.core.channel_closed(broker.now_ms, 2)
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        refused = broker.heartbeat("one-more", channel=3)
+    finally:
+        sys.setprofile(before)
+    assert "consumer groups in use" in refused.remark
+    assert calls < 20 * groups + 1_000
+
+
+def test_a_group_has_offsets_until_the_last_is_forgotten(broker):
+    offsets = broker.core.state.offsets
+    for topic in "TU":
+        offsets.commit(topic, "g", 0, 1)
+        offsets.commit(topic, "g", 1, 1)
+        offsets.reset(topic, "h", 0, 1)
+    text = offsets.dump()
+    offsets.forget_topic("T")
+    offsets.forget_topic("T")
+    assert (offsets.has_group("g"), offsets.has_group("h"), offsets.has_group("none")) == (True, True, False)
+    offsets.forget_group("g")
+    offsets.forget_topics(lambda topic: topic == "U")
+    assert (offsets.has_group("g"), offsets.has_group("h")) == (False, False)
+    for _ in range(2):  # read twice, counted once
+        offsets.load(text)
+    offsets.forget_topic("T")
+    assert offsets.has_group("h")
+    offsets.forget_topic("U")
+    assert not offsets.has_group("h")
 
 
 def test_queue_offsets(broker):
