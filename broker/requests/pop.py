@@ -220,8 +220,9 @@ def pop(
                 break  # there is no room for more
         state.pops.write(taken.changes, max(taken.count, 1))
     except Exception:  # nothing was taken: what woke it is there for those that wait beside it
-        for key in looked if news is not None else ():
-            news.put_back(*key)
+        if news is not None:
+            for key in looked:
+                news.put_back(*key)
         if held.number:  # it waited itself
             state.pops.held.wake_group(held.topic, held.group)
         raise
