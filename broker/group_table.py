@@ -46,7 +46,8 @@ class GroupTable:
     ) -> SubscriptionGroupConfig | None:
         """The group of a heartbeat, made when it is unknown; None when it may not be made.
 
-        `needed` says of another group whether it has members or offsets; `forget` is called with one that made room.
+        `needed` says of another group whether it has members or offsets; `forget` is called with one that makes room;
+        when it raises, that group stays.
 
         Raises UsageError when there is no room.
         """
@@ -66,9 +67,9 @@ class GroupTable:
 
     def _make_room(self, needed: Callable[[str], bool], forget: Callable[[str], None]) -> bool:
         for name, group in self._groups.items():
-            if group == SubscriptionGroupConfig(name) and not needed(name):
-                self.remove(name)
+            if not needed(name) and group == SubscriptionGroupConfig(name):
                 forget(name)
+                self.remove(name)
                 return True
         return False
 

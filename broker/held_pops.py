@@ -154,6 +154,11 @@ class HeldPops:
         if self.count(topic, group, queue_id):
             self.to_wake[topic, group, queue_id] = None
 
+    def wake_group(self, topic: str, group: str) -> None:
+        """Something may be there for any of the group's: one more of each queue that they wait for."""
+        for held in self._by_topic.get(topic, {}).get(group, {}).values():
+            self.to_wake[topic, group, held.queue_id] = None
+
     def wake_channel(self, channel: int) -> None:
         """The peer reads again: for what its requests wait may have come meanwhile."""
         for held in self._by_channel.get(channel, {}).values():

@@ -31,6 +31,7 @@ class OffsetTable:
     def __init__(self) -> None:
         self.changes = 0
         self._committed: dict[str, dict[int, int]] = {}
+        self._counts: dict[str, int] = {}  # how many of these each group has
         self._resets: dict[tuple[str, str, int], int] = {}
         self._texts: dict[str, str] = {}  # what `dump` writes for each key that did not change since
 
@@ -38,7 +39,7 @@ class OffsetTable:
         """Overwrite the committed offset; False when a pending reset made it void."""
         if (topic, group, queue_id) in self._resets:
             return False
-        queues = self._committed.setdefault(topic + SEPARATOR + group, {})
+        queues = self._queues(topic, group)
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._texts.pop(topic + SEPARATOR + group, None)
@@ -55,10 +56,27 @@ class OffsetTable:
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Make the group's next pull of the queue begin at `offset`."""
-        self._committed.setdefault(topic + SEPARATOR + group, {})[queue_id] = offset
+        self._queues(topic, group)[queue_id] = offset
         self._texts.pop(topic + SEPARATOR + group, None)
         self._resets[topic, group, queue_id] = offset
         self.changes += 1
+
+    def _queues(self, topic: str, group: str) -> dict[int, int]:
+        """The offsets of the pair, which is made when there is none."""
+        key = topic + SEPARATOR + group
+        queues = self._committed.get(key)
+        if queues is None:
+            queues = self._committed[key] = {}
+            self._count(key, 1)
+        return queues
+
+    def _count(self, key: str, more: int) -> None:
+        group = key.partition(SEPARATOR)[2]
+        count = self._counts.get(group, 0) + more
+        if count:
+            self._counts[group] = count
+        else:
+            del self._counts[group]
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """The pending reset of a queue, which is then no longer pending."""
@@ -70,8 +88,7 @@ class OffsetTable:
 
     def has_group(self, group: str) -> bool:
         """Whether the group has a committed offset anywhere."""
-        tail = SEPARATOR + group
-        return any(key.endswith(tail) for key in self._committed)
+        return group in self._counts
 
     def topics_of(self, group: str) -> list[str]:
         """Topics in which the group has a committed offset, sorted."""
@@ -95,6 +112,7 @@ class OffsetTable:
     def _forget(self, keys: list[str]) -> None:
         for key in keys:
             del self._committed[key]
+            self._count(key, -1)
             self._texts.pop(key, None)
             topic, _, group = key.partition(SEPARATOR)
             for reset in [at for at in self._resets if at[:2] == (topic, group)]:
@@ -133,3 +151,6 @@ class OffsetTable:
         """Take over what `dump` wrote. Raises ProtocolError when it is something else."""
         self._committed = _OffsetDocument.decode(text).offset_table
         self._texts.clear()
+        self._counts.clear()
+        for key in self._committed:
+            self._count(key, 1)

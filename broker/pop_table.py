@@ -255,7 +255,9 @@ class PopTable:
 
     def bring_near(self, now_ms: int) -> bool:
         """After a start: what was popped later than now is due when its invisible time has passed from now on. The clock was
-        set back, and the wait would be as long as that besides. True when there was any."""
+        set back, and the wait would be as long as that besides. True when there was any.
+
+        Set back once more before that, it is not brought nearer again: its invisible time is not known any more."""
         far = [
             (key, offset, entry.invisible_ms)
             for key, found in self._in_flight.items()

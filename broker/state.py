@@ -172,9 +172,7 @@ class BrokerState:
         )
         self.store.believe_times_until(now_ms + CLOCK_AHEAD_MAX_MS)
         self._revive(now_ms)
-        self.offsets.forget_topics(
-            lambda topic: topic in removals or topic not in self.topics
-        )  # saved before they went
+        self.offsets.forget_topics(lambda topic: topic not in self.topics)  # a kill came before they were saved without
         self._clamp()
         while True:
             try:
@@ -351,6 +349,18 @@ class BrokerState:
                 self.topics.remove(now_ms, topic.topic_name)
             else:
                 self.topics.put(now_ms, before)
+            raise
+
+    def remove_topic(self, now_ms: int, name: str) -> None:
+        """Remove a topic if it is there; its queues are not touched. Raises StorageError, and then it is as before."""
+        before = self.topics.get(name)
+        if before is None:
+            return
+        self.topics.remove(now_ms, name)
+        try:
+            self.topics_changed(now_ms, name)
+        except StorageError:
+            self.topics.put(now_ms, before)
             raise
 
     def retry_topic(self, now_ms: int, group: str, queues: int) -> TopicConfig | None:

@@ -60,8 +60,8 @@ def is_needed(state: BrokerState, group: str) -> bool:
 def forget(state: BrokerState, now_ms: int, group: str) -> None:
     """A group made room for another one; its retry topic goes too, unless a message is in it."""
     topic = RETRY_PREFIX + group
-    if not state.store.queue_ids(topic) and state.topics.remove(now_ms, topic):
-        state.topics_changed(now_ms, topic)
+    if not state.store.queue_ids(topic):
+        state.remove_topic(now_ms, topic)
 
 
 def member_of(call: Call, client_id: str) -> ClientChannel:

@@ -134,6 +134,7 @@ class Taken:
     length_bytes: int = 0
     rest: int = 0
     passed_over: bool = False
+    is_rebuilding: bool = False
     is_full: bool = False
 
 
@@ -147,7 +148,8 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int, news: News | None = 
     waiting = state.pops.held
     if isinstance(request, PopRequest):
         taken = pop(state, held, request, topic, now_ms, news)
-        found, goes_on = taken.count > 0, taken.rest > 0 and (taken.count > 0 or taken.passed_over)
+        found = taken.count > 0
+        goes_on = taken.is_rebuilding or (taken.rest > 0 and (found or taken.passed_over))
         full = len(state.pops.table) >= state.config.pops_in_flight_max
     else:
         taken, goes_on, full = Taken(), False, False
@@ -157,7 +159,7 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int, news: News | None = 
         full = waiting.is_full
         if not full:
             waiting.hold(held)
-    if goes_on:  # more is there for another one; or, where only what is not wanted was read, for this one
+    if goes_on:  # more is there for another one; or for this one, where nothing that is wanted could be read yet
         waiting.wake(held.topic, held.group, held.queue_id)
     if not found and not full and now_ms < held.deadline_ms:
         return None
@@ -203,16 +205,27 @@ def pop(
     if held.channel in state.full or len(state.pops.table) >= state.config.pops_in_flight_max:
         return taken
     keys = keys_drawn(state, held, topic) if news is None else keys_in(held, news.take(held))
-    for key, mark in keys:
-        before = taken.rest
-        try:
-            take(state, request, key, mark, held.wanted, now_ms, taken)
-        except QueueRebuilding:
-            continue  # the others need not wait for it
-        if news is not None and taken.rest > before:
-            news.put_back(*key)
-            break  # there is no room for more
-    state.pops.write(taken.changes, max(taken.count, 1))
+    looked: list[Key] = []
+    try:
+        for key, mark in keys:
+            looked.append(key)
+            before = taken.rest
+            try:
+                take(state, request, key, mark, held.wanted, now_ms, taken)
+            except QueueRebuilding:
+                taken.is_rebuilding = True
+                continue  # the others need not wait for it
+            if news is not None and taken.rest > before:
+                news.put_back(*key)
+                break  # there is no room for more
+        state.pops.write(taken.changes, max(taken.count, 1))
+    except Exception:  # nothing was taken: what woke it is there for those that wait beside it
+        if news is not None:
+            for key in looked:
+                news.put_back(*key)
+        if held.number:  # it waited itself
+            state.pops.held.wake_group(held.topic, held.group)
+        raise
     state.count_got(held.topic, held.group, taken.count)
     return taken
 

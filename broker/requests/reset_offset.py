@@ -1,7 +1,8 @@
 """INVOKE_BROKER_TO_RESET_OFFSET 222, kept at the server (BR/processor/AdminBrokerProcessor.resetOffset, 5.2 and later).
 
 The new offset waits in the offset table: the group's next pull of the queue is answered 21 with it, and until then commits
-of members that still run are ignored. `isForce` false keeps a queue whose committed offset is lower already.
+of members that still run are ignored. After a kill the offset is there, but waits no more: commits of members count again.
+`isForce` false keeps a queue whose committed offset is lower already.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.headers import ResetOffset
 from ...remoting.queues import MessageQueue
+from ..group_table import illegal_group
 from ..pop_table import Key
 from ..refusal import Refused
 from ..state import BrokerState, Call
@@ -26,6 +28,10 @@ def handle(state: BrokerState, call: Call) -> Command:
     wanted = -1 if request.queue_id is None else request.queue_id
     if wanted >= topic.read_queue_nums:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId[{wanted}] is illegal")
+    if illegal_group(request.group):
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the group name {request.group!r} is illegal")
+    if not state.offsets.has_room(request.topic, request.group):
+        raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
     table: dict[MessageQueue, int] = {}
     for queue_id in range(topic.read_queue_nums) if wanted < 0 else (wanted,):
         offset = target(state, request, queue_id)

@@ -84,8 +84,10 @@ def delete(state: BrokerState, call: Call) -> Command:
     shown_again = {pop_retry_topic(name, group) for group in groups} - {name}
     for topic in (*sorted(shown_again), name):  # the topic last: its groups say what is to go with it
         state.pops.forget(topic=topic)  # first: one of that name that is made again has other messages at its offsets
-        if state.topics.remove(call.now_ms, topic):
-            state.topics_changed(call.now_ms, topic)
+        was_there = topic in state.topics
+        state.remove_topic(call.now_ms, topic)
+        if was_there or state.store.queue_ids(topic):  # the latter are left when the disk refused an attempt halfway
             state.store.remove_topic(topic)
-            state.offsets.forget_topic(topic)
+        state.offsets.forget_topic(topic)
+    state.save_offsets(sync=True)  # before one of that name can have other messages at them
     return call.command.response(ResponseCode.SUCCESS)

@@ -16,8 +16,10 @@ from harness import Broker, wait_until
 
 from pyspark_rocketmq import stream_lag
 from rocketcrew import OutgoingMessage, SyncProducer
+from rocketcrew.client.admin import Admin
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.sync import run_with_cluster
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.session import SessionSettings, open_session
 
@@ -245,6 +247,7 @@ def test_a_stream_goes_on_at_its_group_waits_for_rows_and_writes_from_foreach_ba
 
     async def commit(cluster: Any) -> None:
         for mq in await cluster.queues_to_read(topic.name):
+            await Admin(cluster).create_group(await cluster.address_of(mq), SubscriptionGroupConfig("waits-group"))
             await Operations(cluster).update_consumer_offset("waits-group", mq, 1)
 
     run_with_cluster(broker.name_server, commit)

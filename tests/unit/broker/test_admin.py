@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from rocketcrew.broker.checkpoint import REMOVED
 from rocketcrew.broker.effects import SILENCE, Later
+from rocketcrew.broker.offset_table import PAIRS_MAX
+from rocketcrew.broker.state import OFFSETS_TABLE, TOPICS_JOURNAL
+from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
     GroupList,
@@ -89,6 +95,7 @@ def test_topic_limits(broker, make):
 
 def test_a_deleted_topic_is_gone_with_its_offsets_and_starts_anew(broker):
     broker.send(body=b"old")
+    broker.heartbeat()
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
     assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
     assert route_code(broker, "T") == ResponseCode.TOPIC_NOT_EXIST
@@ -141,6 +148,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_a_kill(broker):
     """They were saved before, and the topic of that name that was made next had its first messages passed over."""
     for _ in range(3):
         broker.send("T", b"old")
+    broker.heartbeat()
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
     broker.later(1_000)
     assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
@@ -151,6 +159,99 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_a_kill(broker):
     assert broker.core.state.offsets.query("T", "g", 0) is None
 
 
+def test_offsets_of_a_topic_that_was_made_again_hold_over_a_kill(broker):
+    """The journal has its deletion still; that took back the answered reset, and what the group had committed since."""
+    broker.send("T", b"old")
+    broker.send("U")
+    broker.later(1_000)
+    for topic in "TU":
+        assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName(topic)).code == 0
+        for _ in range(3):
+            broker.send(topic, b"new")
+    broker.heartbeat()
+    assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2)).code == 0
+    assert reset(broker, topic="U", queue_id=0, offset=3).code == 0
+    broker.crash()
+    assert [broker.core.state.offsets.query(topic, "g", 0) for topic in "TU"] == [2, 3]
+
+
+def test_offsets_of_a_deleted_topic_do_not_come_to_one_of_its_name_in_the_same_run(broker):
+    for _ in range(3):
+        broker.send("T", b"old")
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
+    broker.later(1_000)
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
+    for _ in range(5):
+        broker.send("T", b"new")
+    broker.crash()
+    assert broker.core.state.offsets.query("T", "g", 0) is None
+
+
+class RefusingDisk(MemoryStorage):
+    """Refuses lines of the topics' journal, or the table of deleted topics, as often as it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.refuses = {}
+
+    def refuse(self, name):
+        if self.refuses.get(name, 0) > 0:
+            self.refuses[name] -= 1
+            raise StorageError(f"cannot write {name}: No space left on device")
+
+    def open(self, name, segment_bytes, buffered):
+        file, outer = super().open(name, segment_bytes, buffered), self
+        if name != TOPICS_JOURNAL:
+            return file
+
+        class Journal(type(file)):
+            __slots__ = ()
+
+            def append(self, data):
+                outer.refuse(name)
+                return super().append(data)
+
+        file.__class__ = Journal
+        return file
+
+    def replace(self, table, content, *, sync=False):
+        self.refuse(table)
+        super().replace(table, content, sync=sync)
+
+
+@pytest.mark.parametrize("refused", [TOPICS_JOURNAL, REMOVED, OFFSETS_TABLE])
+def test_a_deletion_that_the_disk_refused_is_done_when_it_is_asked_for_again(make, refused):
+    broker = make(RefusingDisk())
+    broker.send(body=b"old")
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
+    broker.later(1_000)
+    broker.storage.refuses[refused] = 1
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert ("T" in broker.core.state.topics) == (refused == TOPICS_JOURNAL)
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
+    assert "T" not in broker.core.state.topics
+    broker.send(body=b"new")
+    for _ in range(2):
+        assert [message.body for message in broker.read()] == [b"new"]
+        assert broker.core.state.offsets.query("T", "g", 0) is None
+        broker.crash()
+
+
+def test_a_group_that_the_disk_keeps_from_making_room_stays_with_its_retry_topic(make):
+    broker = make(RefusingDisk())
+    state = broker.core.state
+    state.groups._groups_max = 1
+    broker.heartbeat("g", channel=2)
+    broker.core.channel_closed(broker.now_ms, 2)
+    broker.storage.refuses[TOPICS_JOURNAL] = 1
+    assert broker.heartbeat("h").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (state.groups.names(), "%RETRY%g" in state.topics) == (["g"], True)
+    assert broker.heartbeat("h").code == 0
+    assert (state.groups.names(), "%RETRY%g" in state.topics) == (["h"], False)
+
+
 def test_group_names_of_requests_leave_nothing_behind(make):
     """10,000 of them ended all new groups for good, made even by requests that were refused."""
     broker = make(topics_max=100)
@@ -158,10 +259,36 @@ def test_group_names_of_requests_leave_nothing_behind(make):
     for number in range(300):
         broker.pull(group=f"p{number}")
         header = UpdateOffset(f"c{number}", "missing", 0, 7)
-        assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header).code == ResponseCode.TOPIC_NOT_EXIST
+        answer = broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"Group c{number} not exist!",
+        )
+        header = UpdateOffset(f"c{number}", "T", 0, 7)
+        code = broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header).code
+        assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert reset(broker, group=f"no group {number}").code == ResponseCode.INVALID_PARAMETER
+    assert broker.core.state.offsets.groups_of("T") == []
     assert broker.heartbeat("a-new-one").code == 0
     assert broker.core.state.clients.consumer_group("a-new-one").client_ids() == ["c1"]
     assert set(broker.core.state.groups.names()) == {"a-new-one"}
+
+
+def test_a_reset_asks_for_room_too(broker):
+    broker.send()
+    for number in range(PAIRS_MAX):
+        broker.core.state.offsets.commit("T", f"g{number}", 0, 0)
+    assert reset(broker, group="one-more").code == ResponseCode.SYSTEM_BUSY
+    assert reset(broker, group="g7").code == 0
+
+
+def test_a_group_that_a_member_made_commits_after_a_kill_at_once(broker):
+    """Its settings are saved each second, its retry topic at once."""
+    broker.send()
+    broker.heartbeat()
+    broker.crash()
+    assert broker.core.state.groups.known("g") is None
+    assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1)).code == 0
 
 
 def test_groups_that_nobody_needs_make_room_for_new_ones(make):
@@ -186,6 +313,54 @@ def test_a_broker_full_of_groups_in_use_says_so(make):
     assert broker.heartbeat("g1", channel=5).code == 0
 
 
+def test_a_new_group_costs_a_broker_full_of_groups_with_offsets_one_look_at_each(make):
+    """Each of 10,000 groups looked through all 180,000 pairs: one heartbeat held everybody up for seconds."""
+    groups, pairs = 200, 4_000
+    broker = make()
+    state = broker.core.state
+    state.groups._groups_max = groups
+    for number in range(groups):
+        broker.heartbeat(f"g{number}", channel=2)
+    for number in range(pairs):
+        state.offsets.commit(f"T{number // groups}", f"g{number % groups}", 0, 1)
+    broker.core.channel_closed(broker.now_ms, 2)
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        refused = broker.heartbeat("one-more", channel=3)
+    finally:
+        sys.setprofile(before)
+    assert "consumer groups in use" in refused.remark
+    assert calls < 20 * groups + 1_000
+
+
+def test_a_group_has_offsets_until_the_last_is_forgotten(broker):
+    offsets = broker.core.state.offsets
+    for topic in "TU":
+        offsets.commit(topic, "g", 0, 1)
+        offsets.commit(topic, "g", 1, 1)
+        offsets.reset(topic, "h", 0, 1)
+    text = offsets.dump()
+    offsets.forget_topic("T")
+    offsets.forget_topic("T")
+    assert (offsets.has_group("g"), offsets.has_group("h"), offsets.has_group("none")) == (True, True, False)
+    offsets.forget_group("g")
+    offsets.forget_topics(lambda topic: topic == "U")
+    assert (offsets.has_group("g"), offsets.has_group("h")) == (False, False)
+    for _ in range(2):  # read twice, counted once
+        offsets.load(text)
+    offsets.forget_topic("T")
+    assert offsets.has_group("h")
+    offsets.forget_topic("U")
+    assert not offsets.has_group("h")
+
+
 def test_queue_offsets(broker):
     for _ in range(3):
         broker.send()
@@ -207,8 +382,8 @@ def test_queue_offsets(broker):
 def test_statistics(broker):
     for _ in range(3):
         broker.send(queue_id=1)
-    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 1, 2))
     broker.heartbeat(subscriptions={"T": "*", "%RETRY%g": "*"})
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 1, 2))
     stats = TopicStats.decode(broker.call(RequestCode.GET_TOPIC_STATS_INFO, TopicName("T")).body)
     assert len(stats.offset_table) == 4
     busy = stats.offset_table[MessageQueue("T", "broker-a", 1)]
@@ -234,6 +409,7 @@ def test_the_broker_about_itself(broker):
     assert all(len(table[name].split(" ")) == 3 for name in ("putTps", "getTransferedTps", "getTransferredTps"))
     assert all(table[f"msg{way}Total{day}Morning"] == "0" for way in ("Put", "Get") for day in ("Yesterday", "Today"))
     assert b"\nmaxTransferCountOnMessageInMemory=32\n" in broker.call(RequestCode.GET_BROKER_CONFIG).body
+    broker.heartbeat()
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
     assert broker.call(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@g":{0:1}}}'
     broker.send(properties={"DELAY": "2"})
@@ -279,6 +455,7 @@ def reset(broker, **more):
 def test_a_reset_waits_for_the_next_pull(broker):
     for _ in range(3):
         broker.send()
+    broker.heartbeat()
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
     answer = reset(broker)
     assert ResetOffsetBody.decode(answer.body).offset_table[MessageQueue("T", "broker-a", 0)] == 0

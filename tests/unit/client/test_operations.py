@@ -52,7 +52,8 @@ def pull_of(offset, mq=MQ, sysflag=0, suspend_ms=0):
 
 
 async def test_offsets_are_stored_and_found():
-    async with running() as (_, cluster, operations):
+    async with running() as (broker, cluster, operations):
+        await operations.heartbeat(broker.address, heartbeat_of(cluster.client_id))
         assert await operations.query_consumer_offset(GROUP, MQ, set_zero_if_not_found=False) is None
         await send(cluster, b"a", b"b", b"c")
         await operations.update_consumer_offset(GROUP, MQ, 2)
