@@ -44,6 +44,9 @@ HANDLED: Final = "handled"
 PURGED: Final = "purged"
 RATE: Final = "100/s"
 """Of a replay: a group that has just failed on them is not flooded."""
+ANEW: Final = (
+    "with --all the same command begins anew; without --all it goes on with letters that nothing was done about"
+)
 
 
 @click.group()
@@ -70,6 +73,8 @@ class Desk:
         self.group = settings.consumer.group
         home = Path(settings.supervisor.data_dir) / group_in_keys(settings)
         self.notes = Notes.read(home / NOTES_FILE)
+        self.replayed = 0
+        """Letters that this command has sent."""
 
     def letters(self, wanted: Wanted, limit: int = 0) -> list[Letter]:
         """Those that are meant, oldest first; at most `limit` (0 = all). Raises UsageError for a name that none has."""
@@ -113,8 +118,9 @@ class Desk:
         for letter in letters:
             await asyncio.sleep(max(0.0, began + count / per_second - loop.time()))
             await sends.replay(letter.message)
-            self.notes.add(letter, REPLAYED)
             count += 1
+            self.replayed += 1
+            self.notes.add(letter, REPLAYED)
         return count
 
     async def members(self, cluster: Cluster) -> int:
@@ -268,8 +274,9 @@ def replay(
     """Give dead letters to the group again, with their attempts counted anew.
 
     They go to the group's retry topic, so no other group of the topic gets them. Each is noted once its broker has
-    acknowledged it: a replay that was interrupted goes on where it ended when it is called again. After a kill the letter in
-    between is sent twice. The letters stay in %DLQ%<group> until their broker's retention deletes them.
+    acknowledged it: a replay that was interrupted goes on where it ended when it is called again. After a kill or Ctrl-C the
+    letter in between may be sent twice. With --all it does not go on: it begins anew, and sends again what it has sent.
+    The letters stay in %DLQ%<group> until their broker's retention deletes them.
 
     With --handler a letter runs through that handler in this process first, and goes to the group only when the handler
     succeeds. What fails is shown and stays a dead letter; the same command tries it again. Rows and messages of a run here
@@ -295,31 +302,39 @@ def replay(
         if not _goes_on(found, what, desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
             return
         if handler:
-            local = Local(desk, handler, rate, debug=debug, handled=handled, as_json=as_json)
+            local = Local(desk, handler, rate, debug=debug, handled=handled, anew=wanted.done_too, as_json=as_json)
             click.get_current_context().exit(local.through(found))
-        before = len(desk.notes.done)
-        try:
+        with so_far(lambda: f"{desk.replayed} of {counted(len(found), 'letter')} were replayed", anew=wanted.done_too):
             count = ask_cluster(desk.access, lambda cluster: desk.replay(cluster, found, rate))
-        except RocketcrewError as error:
-            raise _part(len(desk.notes.done) - before, len(found), error) from error
-        members = ask_cluster(desk.access, desk.members)
+            members = ask_cluster(desk.access, desk.members)
     if as_json:
         click.echo(json.dumps({"group": desk.group, "replayed": count, "members": members}))
         return
     click.echo(f"{counted(count, 'letter')} replayed{desk.waits(members)}")
 
 
-def _part(sent: int, of: int, error: RocketcrewError) -> RocketcrewError:
-    return RocketcrewError(f"{sent} of {counted(of, 'letter')} were replayed; the same command goes on: {error}")
+@contextlib.contextmanager
+def so_far(said: Callable[[], str], *, anew: bool = False) -> Generator[None]:
+    """Report what was done, as `said`, before an error or Ctrl-C ended it. `anew`: the command takes letters that are done too,
+    so it would not go on. Raises RocketcrewError with both texts, and Abort for Ctrl-C."""
+    rest = f"; {ANEW if anew else 'the same command goes on'}"
+    try:
+        yield
+    except RocketcrewError as error:
+        raise RocketcrewError(f"{said()}{rest}: {error}") from error
+    except (KeyboardInterrupt, StoppedError):
+        click.echo(f"{said()}{rest}", err=True)
+        raise click.Abort from None
 
 
 class Local:
     """Letters through a handler in this process, and from there to the group."""
 
     def __init__(
-        self, desk: Desk, handler: str, rate: float, *, debug: bool, handled: bool, as_json: bool
+        self, desk: Desk, handler: str, rate: float, *, debug: bool, handled: bool, anew: bool, as_json: bool
     ) -> None:  # fmt: skip
-        """`rate`: letters a second to the group at most. Raises UsageError and HandlerLoadError for the handler."""
+        """`rate`: letters a second to the group at most; `anew` is that of `so_far`. Raises UsageError and HandlerLoadError for
+        the handler."""
         from ...supervisor.wiring import with_topics
         from ...workers.trial_import import examine
 
@@ -330,6 +345,7 @@ class Local:
         self._rate = rate
         self._debug = debug
         self._done = HANDLED if handled else REPLAYED
+        self._anew = anew
         self._as_json = as_json
         self._counts = Counter[str]()
 
@@ -337,15 +353,10 @@ class Local:
         """All of them, each with a line; the exit code, 1 when one failed. Raises RocketcrewError for one that the group's
         broker refuses, and Abort for Ctrl-C: what was done until then is noted and reported."""
         answers = sys.stdout  # with --json it has our lines only, and nothing that the handler prints
-        try:
-            with contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext():
-                self._each(letters, answers)
-        except RocketcrewError as error:
-            raise _part(self._counts[self._done], len(letters), error) from error
-        except (KeyboardInterrupt, StoppedError):
-            click.echo(f"{self._summary()}; the same command goes on", err=True)
-            raise click.Abort from None
-        members = ask_cluster(self._desk.access, self._desk.members) if self._counts[REPLAYED] else 1
+        ours = contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext()
+        with so_far(self._summary, anew=self._anew), ours:
+            self._each(letters, answers)
+            members = ask_cluster(self._desk.access, self._desk.members) if self._counts[REPLAYED] else 1
         if self._as_json:
             counts = {name: self._counts[name] for name in (self._done, "failed")}
             click.echo(json.dumps({"group": self._desk.group, **counts}))
@@ -442,7 +453,8 @@ def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -
     """Put dead letters aside: the other commands leave them out.
 
     Brokers delete no single message. The letters stay readable (--all) until the broker's retention deletes them, so a purge
-    by mistake loses nothing: `dlq replay --all` sends them still.
+    by mistake loses nothing: `dlq ls --all` lists them, and `dlq replay LETTER --all` sends them still. Without names --all
+    sends letters again that were replayed before.
 
     \b
     Examples:

@@ -1,0 +1,26 @@
+"""Commands about dead letters that end early: what was done is reported, and nothing is promised that does not hold."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from rocketcrew.cli.commands.dlq import so_far
+from rocketcrew.cli.letters import StoppedError
+from rocketcrew.remoting.errors import RocketcrewError, UnreachableError
+
+
+@pytest.mark.parametrize(
+    ("anew", "rest"),
+    [(False, "the same command goes on"), (True, "with --all the same command begins anew; without --all it goes on")],
+)
+def test_only_a_command_that_leaves_out_what_is_done_goes_on(
+    anew: bool, rest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"^2 of 3 letters were replayed; {rest}.*: 127.0.0.1:1: cannot be reached"
+    with pytest.raises(RocketcrewError, match=said), so_far(lambda: "2 of 3 letters were replayed", anew=anew):
+        raise UnreachableError("127.0.0.1:1")
+    for stop in (KeyboardInterrupt, StoppedError):
+        with pytest.raises(click.Abort), so_far(lambda: "2 of 3 letters were replayed", anew=anew):
+            raise stop
+        assert capsys.readouterr().err.startswith(f"2 of 3 letters were replayed; {rest}")
