@@ -7,16 +7,20 @@ the broker has acknowledged. A crash between the two repeats one letter and lose
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ..remoting.errors import UsageError
+import click
+
+from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage
@@ -164,6 +168,35 @@ def groups(letters: Iterable[Letter], by: str) -> list[dict[str, object]]:
             }
         )
     return found
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Generator[Path]:
+    """A name beside `path`, for a file or a folder that becomes `path` at the end: whole or not at all.
+
+    Raises UsageError when `path` exists, RocketcrewError for OSError.
+    """
+    half = path.with_name(f".{path.name}.part")
+    try:
+        _remove(half)  # of one that was killed; nobody reads a name with a dot
+        yield half
+        if path.exists():
+            raise UsageError(f"{path} exists already: nothing was written")
+        half.rename(path)
+    except OSError as error:
+        why = " ".join(click.unstyle(error.strerror or str(error)).split())  # delta-rs has coloured lines
+        named = f" ({error.filename})" if error.filename else ""
+        raise RocketcrewError(f"{path} cannot be written: {why}{named}; nothing was written") from error
+    finally:
+        with contextlib.suppress(OSError):
+            _remove(half)
+
+
+def _remove(half: Path) -> None:
+    if half.is_dir() and not half.is_symlink():
+        shutil.rmtree(half)
+    else:
+        half.unlink(missing_ok=True)
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
-from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second
+from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second, whole
 from ..messages import BODY_FORMATS, messages, text_of
 from ..options import with_settings
 from ..stagings import group_in_keys
@@ -315,7 +315,7 @@ def replay(
 
 @contextlib.contextmanager
 def so_far(said: Callable[[], str], *, anew: bool = False) -> Generator[None]:
-    """Report what was done, as `said`, before an error or Ctrl-C ended it. `anew`: the command takes letters that are done too,
+    """Report what was done, as `said`, before an error or Ctrl-C ended it. `anew`: the command takes letters that are done,
     so it would not go on. Raises RocketcrewError with both texts, and Abort for Ctrl-C."""
     rest = f"; {ANEW if anew else 'the same command goes on'}"
     try:
@@ -333,8 +333,8 @@ class Local:
     def __init__(
         self, desk: Desk, handler: str, rate: float, *, debug: bool, handled: bool, anew: bool, as_json: bool
     ) -> None:  # fmt: skip
-        """`rate`: letters a second to the group at most; `anew` is that of `so_far`. Raises UsageError and HandlerLoadError for
-        the handler."""
+        """`rate`: letters a second to the group at most; `anew` is that of `so_far`. Raises UsageError and
+        HandlerLoadError for the handler."""
         from ...supervisor.wiring import with_topics
         from ...workers.trial_import import examine
 
@@ -437,8 +437,8 @@ def export(desk: Desk, wanted: Wanted, output: Path, kind: str, how: str, as_jso
         if out == "-":
             click.echo(text, nl=False)
             return
-        with output.open("x") as file:
-            file.write(text)
+        with whole(output) as half:
+            half.write_text(text)
     answer = {"group": desk.group, "exported": len(found), "file": out}
     click.echo(json.dumps(answer) if as_json else f"{counted(len(found), 'letter')} written to {output}")
 

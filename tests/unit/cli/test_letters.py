@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.letters import UNKNOWN, Letter, Notes, Wanted, groups, kind_of
+from rocketcrew.cli.letters import UNKNOWN, Letter, Notes, Wanted, groups, kind_of, whole
 from rocketcrew.cli.messages import body_of, shown
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage
@@ -147,3 +148,23 @@ def test_a_body_in_a_row_is_one_short_line() -> None:
     assert shown("x" * 300) == "x" * 199 + "…"
     assert shown({"a": 1}, None) == '{\n  "a": 1\n}'
     assert shown(None) == ""
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    file, cut = tmp_path / "letters.jsonl", tmp_path / ".letters.jsonl.part"
+    cut.write_text("of one that was killed")
+    with pytest.raises(RocketcrewError, match=r"letters\.jsonl cannot be written: No space left"), whole(file) as half:
+        half.write_text("{")
+        raise OSError(ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+    with whole(file) as half:
+        half.write_text("{}\n")
+    assert [(path, path.read_text()) for path in tmp_path.iterdir()] == [(file, "{}\n")]
+
+
+def test_a_file_that_somebody_makes_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "letters.jsonl"
+    with pytest.raises(UsageError, match="exists already"), whole(file) as half:
+        half.write_text("ours")
+        file.write_text("theirs")
+    assert [(path, path.read_text()) for path in tmp_path.iterdir()] == [(file, "theirs")]
