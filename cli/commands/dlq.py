@@ -30,13 +30,14 @@ from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
+from ..exit_codes import exit_code
 from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second, whole
 from ..messages import BODY_FORMATS, messages, text_of
 from ..options import with_settings
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines
-from ..wording import no_such_group, unknown_topic
+from ..wording import in_words, no_such_group, unknown_topic
 
 JSONL: Final = "jsonl"
 REPLAYED: Final = "replayed"
@@ -313,15 +314,27 @@ def replay(
     click.echo(f"{counted(count, 'letter')} replayed{desk.waits(members)}")
 
 
+class UnfinishedError(RocketcrewError):
+    """Some letters were done, and then came an error: `exit_code` is that one's."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text, exit_code)
+        self.text = text
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @contextlib.contextmanager
 def so_far(said: Callable[[], str], *, anew: bool = False) -> Generator[None]:
     """Report what was done, as `said`, before an error or Ctrl-C ended it. `anew`: the command takes letters that are done,
-    so it would not go on. Raises RocketcrewError with both texts, and Abort for Ctrl-C."""
+    so it would not go on. Raises UnfinishedError with both texts, and Abort for Ctrl-C."""
     rest = f"; {ANEW if anew else 'the same command goes on'}"
     try:
         yield
     except RocketcrewError as error:
-        raise RocketcrewError(f"{said()}{rest}: {error}") from error
+        raise UnfinishedError(f"{said()}{rest}: {in_words(error)}", exit_code(error)) from error
     except (KeyboardInterrupt, StoppedError):
         click.echo(f"{said()}{rest}", err=True)
         raise click.Abort from None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+
 import click
 import pytest
 
 from rocketcrew.cli.commands.dlq import so_far
+from rocketcrew.cli.exit_codes import exit_code
 from rocketcrew.cli.letters import StoppedError
-from rocketcrew.remoting.errors import RocketcrewError, UnreachableError
+from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -24,3 +27,15 @@ def test_only_a_command_that_leaves_out_what_is_done_goes_on(
         with pytest.raises(click.Abort), so_far(lambda: "2 of 3 letters were replayed", anew=anew):
             raise stop
         assert capsys.readouterr().err.startswith(f"2 of 3 letters were replayed; {rest}")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(UnreachableError("127.0.0.1:1"), 3), (BrokerError(1, "no", "SEND_MESSAGE"), 1), (UsageError("x"), 2)],
+)
+def test_the_exit_code_is_that_of_what_ended_it(error: RocketcrewError, code: int) -> None:
+    with pytest.raises(RocketcrewError) as caught, so_far(lambda: "2 of 3 letters were replayed"):
+        raise error
+    assert exit_code(caught.value) == code
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), exit_code(again)) == (str(caught.value), code)
