@@ -211,10 +211,10 @@ class Notes:
         """The notes of a file, none where there is none. Raises UsageError for a file that is not such a one; half a last
         line, of a kill, counts as not written."""
         notes = cls(path)
-        text = path.read_text() if path.is_file() else ""
-        for number, line in enumerate(text.split("\n")[:-1], 1):
+        content = path.read_bytes() if path.is_file() else b""
+        for number, line in enumerate(content.split(b"\n")[:-1], 1):
             try:
-                one: Mapping[str, Any] = json.loads(line)
+                one: Mapping[str, Any] = json.loads(line.decode())
                 key = str(one["broker"]), int(one["queue_id"]), int(one["queue_offset"]), str(one["message_id"])
                 notes.done[key] = str(one["done"])
             except (ValueError, KeyError, TypeError):
@@ -226,9 +226,8 @@ class Notes:
         return self.done.get(_key(mq, message), "")
 
     def add(self, letter: Letter, done: str) -> None:
-        """Note it in the file, at once."""
+        """Note it in the file, at once. Raises RocketcrewError for a file that cannot grow: the letter is not noted then."""
         broker, queue_id, queue_offset, message_id = key = _key(letter.mq, letter.message)
-        self.done[key] = done
         line = json.dumps(
             {
                 "broker": broker,
@@ -238,10 +237,17 @@ class Notes:
                 "done": done,
             }
         )
-        with self.path.open("ab+") as file:
-            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                file.truncate(_last_line_at(self.path))
-            file.write(line.encode() + b"\n")
+        try:
+            with self.path.open("ab+") as file:
+                if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                    file.truncate(_last_line_at(self.path))
+                file.write(line.encode() + b"\n")
+        except OSError as error:
+            raise RocketcrewError(
+                f"{self.path} cannot be written: {error.strerror or error}; letter {letter.place} is not noted as"
+                f" {done}, and will be taken again"
+            ) from error
+        self.done[key] = done
 
 
 def _last_line_at(path: Path) -> int:

@@ -405,7 +405,10 @@ class Local:
             ask_cluster(self._desk.access, lambda cluster: self._desk.replay(cluster, [letter], self._rate))
 
     def _summary(self) -> str:
-        done, failed = self._counts[self._done], self._counts["failed"]
+        done = (
+            self._counts[HANDLED] if self._done == HANDLED else self._desk.replayed
+        )  # also one that could not be noted
+        failed = self._counts["failed"]
         what = "noted as handled" if self._done == HANDLED else f"sent to group {self._desk.group} again"
         stays = f"; {failed} failed and {'stays' if failed == 1 else 'stay'} as before" if failed else ""
         return f"{counted(done, 'letter')} went through {self._spec.name} and {'was' if done == 1 else 'were'} {what}{stays}"
@@ -478,8 +481,11 @@ def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -
         found = desk.letters(wanted)
         if not _goes_on(found, "purge", desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
             return
-        for letter in found:
-            desk.notes.add(letter, PURGED)
+        purged = 0
+        with so_far(lambda: f"{purged} of {counted(len(found), 'letter')} were purged"):
+            for letter in found:
+                desk.notes.add(letter, PURGED)
+                purged += 1
     click.echo(
         json.dumps({"group": desk.group, "purged": len(found)})
         if as_json

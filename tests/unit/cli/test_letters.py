@@ -116,9 +116,27 @@ def test_half_a_last_line_counts_as_not_written_and_is_overwritten(tmp_path: Pat
 
 def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     file = tmp_path / "dead-letters.jsonl"
-    file.write_text("hello\n")
-    with pytest.raises(UsageError, match="line 1"):
-        Notes.read(file)
+    for content in (b"hello\n", b'{"done": "\xff"}\n', b"\xff\xfe\n"):
+        file.write_bytes(content)
+        with pytest.raises(UsageError, match=r"dead-letters\.jsonl, line 1: not a note about a dead letter"):
+            Notes.read(file)
+
+
+def test_half_a_character_at_the_end_counts_as_not_written(tmp_path: Path) -> None:
+    file = tmp_path / "dead-letters.jsonl"
+    Notes.read(file).add(letter(1), "replayed")
+    with file.open("ab") as stream:
+        stream.write(b"\xc3")
+    assert len(Notes.read(file).done) == 1
+
+
+def test_a_file_that_cannot_grow_is_named_with_the_letter_and_nothing_counts_as_noted() -> None:
+    notes = Notes(Path("/dev/full"))
+    with pytest.raises(
+        RocketcrewError, match=r"/dev/full cannot be written: No space left on device; letter broker-a/0/1 is not noted"
+    ):
+        notes.add(letter(1), "replayed")
+    assert notes.done == {}
 
 
 @pytest.mark.parametrize(
