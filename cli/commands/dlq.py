@@ -29,6 +29,7 @@ from ...remoting.errors import BrokerError, RocketcrewError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
+from ...supervisor.slot import unusable
 from ..asking import ask_cluster, known_topics
 from ..exit_codes import exit_code
 from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second, whole
@@ -136,8 +137,11 @@ class Desk:
     @contextlib.contextmanager
     def alone(self) -> Generator[None]:
         """Nobody else replays or purges letters of this group from this folder. Raises UsageError."""
-        self.notes.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = try_lock(self.notes.path.with_suffix(".lock"))
+        try:
+            self.notes.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = try_lock(self.notes.path.with_suffix(".lock"))
+        except OSError as error:
+            raise unusable(self.settings.supervisor.data_dir, error) from error
         if lock is None:
             raise UsageError(f"another `rocketcrew dlq` works on the dead letters of group {self.group} here")
         try:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import click
 import pytest
 
-from rocketcrew.cli.commands.dlq import so_far
+from rocketcrew.cli.commands.dlq import Desk, so_far
+from rocketcrew.cli.commands.run import make_broker_log
 from rocketcrew.cli.exit_codes import exit_code
 from rocketcrew.cli.letters import StoppedError
+from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 
 
@@ -39,3 +42,19 @@ def test_the_exit_code_is_that_of_what_ended_it(error: RocketcrewError, code: in
     assert exit_code(caught.value) == code
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), exit_code(again)) == (str(caught.value), code)
+
+
+def test_a_data_folder_that_cannot_be_used_is_named_as_by_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    data_dir = str(tmp_path / "file" / "state")
+    flags = {"consumer.group": "billing", "cluster.name_servers": "127.0.0.1:1", "supervisor.data_dir": data_dir}
+    said = r"supervisor\.data_dir = '.*/file/state' cannot be used: Not a directory \(.*\)\. Name a folder"
+    with pytest.raises(UsageError, match=said), Desk(load(flags, {}, None)).alone():
+        pass
+    with pytest.raises(UsageError, match=said):
+        make_broker_log(data_dir)
+
+
+def test_the_embedded_brokers_log_is_in_the_data_folder(tmp_path: Path) -> None:
+    log = make_broker_log(str(tmp_path / "deep" / "state"))
+    assert (log, log.read_bytes()) == (tmp_path / "deep" / "state" / "broker.log", b"")
