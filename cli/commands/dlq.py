@@ -364,11 +364,13 @@ class Local:
         self._done = HANDLED if handled else REPLAYED
         self._anew = anew
         self._as_json = as_json
+        self._of = 0
         self._counts = Counter[str]()
 
     def through(self, letters: list[Letter]) -> int:
         """All of them, each with a line; the exit code, 1 when one failed. Raises RocketcrewError for one that the group's
         broker refuses, and Abort for Ctrl-C: what was done until then is noted and reported."""
+        self._of = len(letters)
         answers = sys.stdout  # with --json it has our lines only, and nothing that the handler prints
         ours = contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext()
         with so_far(self._summary, anew=self._anew), ours:
@@ -409,13 +411,18 @@ class Local:
             ask_cluster(self._desk.access, lambda cluster: self._desk.replay(cluster, [letter], self._rate))
 
     def _summary(self) -> str:
-        done = (
-            self._counts[HANDLED] if self._done == HANDLED else self._desk.replayed
-        )  # also one that could not be noted
-        failed = self._counts["failed"]
+        # `replayed` has also one that could not be noted
+        done = self._counts[HANDLED] if self._done == HANDLED else self._desk.replayed
         what = "noted as handled" if self._done == HANDLED else f"sent to group {self._desk.group} again"
-        stays = f"; {failed} failed and {'stays' if failed == 1 else 'stay'} as before" if failed else ""
-        return f"{counted(done, 'letter')} went through {self._spec.name} and {'was' if done == 1 else 'were'} {what}{stays}"
+        return in_summary(self._of, done, self._counts["failed"], self._spec.name, what)
+
+
+def in_summary(of: int, done: int, failed: int, handler: str, what: str) -> str:
+    """Of a run here: what became of `of` letters; `what` was done with those that succeeded."""
+    if not of:
+        return "no dead letters"
+    stays = f"; {failed} failed and {'stays' if failed == 1 else 'stay'} as before" if failed else ""
+    return f"{counted(done, 'letter')} went through {handler} and {'was' if done == 1 else 'were'} {what}{stays}"
 
 
 @dlq.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from rocketcrew.cli.commands.dlq import Desk, so_far
+from rocketcrew.cli.commands.dlq import Desk, in_summary, so_far
 from rocketcrew.cli.commands.run import make_broker_log
 from rocketcrew.cli.exit_codes import exit_code
 from rocketcrew.cli.letters import StoppedError
@@ -58,3 +58,16 @@ def test_a_data_folder_that_cannot_be_used_is_named_as_by_run(tmp_path: Path) ->
 def test_the_embedded_brokers_log_is_in_the_data_folder(tmp_path: Path) -> None:
     log = make_broker_log(str(tmp_path / "deep" / "state"))
     assert (log, log.read_bytes()) == (tmp_path / "deep" / "state" / "broker.log", b"")
+
+
+@pytest.mark.parametrize(
+    ("of", "done", "failed", "said"),
+    [
+        (0, 0, 0, "no dead letters"),
+        (1, 0, 1, "0 letters went through shop:count and were noted as handled; 1 failed and stays as before"),
+        (3, 1, 2, "1 letter went through shop:count and was noted as handled; 2 failed and stay as before"),
+        (2, 2, 0, "2 letters went through shop:count and were noted as handled"),
+    ],
+)
+def test_a_run_here_is_summed_up_and_without_letters_it_says_so(of: int, done: int, failed: int, said: str) -> None:
+    assert in_summary(of, done, failed, "shop:count", "noted as handled") == said
