@@ -29,7 +29,6 @@ from ...remoting.errors import BrokerError, RocketcrewError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
-from ...supervisor.slot import unusable
 from ..asking import ask_cluster, known_topics
 from ..exit_codes import exit_code
 from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second, whole
@@ -137,6 +136,8 @@ class Desk:
     @contextlib.contextmanager
     def alone(self) -> Generator[None]:
         """Nobody else replays or purges letters of this group from this folder. Raises UsageError."""
+        from ...supervisor.slot import unusable  # with pyarrow, which takes its time
+
         try:
             self.notes.path.parent.mkdir(parents=True, exist_ok=True)
             lock = try_lock(self.notes.path.with_suffix(".lock"))
