@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS
 from ..remoting.stored import StoredMessage
 from ..spark.targets.delta import delta_rs
-from .letters import DELTA, Letter
+from .letters import DELTA, Letter, whole
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -81,16 +80,19 @@ def _body(message: StoredMessage) -> bytes:
 
 
 def write(table: Any, folder: Path, kind: str) -> None:
-    """Make `folder` a table of the kind PARQUET or DELTA. Whole or not at all. Raises UsageError for a folder that exists."""
+    """Make `folder` a table of the kind PARQUET or DELTA. Whole or not at all. Raises UsageError for a folder that exists,
+    RocketcrewError for one that cannot be written."""
     if folder.exists():
         raise UsageError(f"{folder} exists already: nothing was written")
-    if kind == DELTA:
-        delta_rs().write_deltalake(str(folder), table, mode="error")
-        return
-    half = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(half, ignore_errors=True)  # of one that was killed; nobody reads a name with a dot
-    half.mkdir(parents=True)
-    try:
+    library = delta_rs() if kind == DELTA else None
+    with whole(folder) as half:
+        half.mkdir(parents=True)
+        if library is not None:
+            try:
+                library.write_deltalake(str(half), table, mode="error")
+            except library.exceptions.DeltaError as error:
+                raise OSError(str(error)) from error  # what delta-rs raises for a disk, beside OSError
+            return
         pq.write_table(
             table,
             half / "part-00000.parquet",
@@ -98,7 +100,3 @@ def write(table: Any, folder: Path, kind: str) -> None:
             store_schema=False,
             write_page_checksum=True,
         )
-        half.rename(folder)
-    except BaseException:
-        shutil.rmtree(half, ignore_errors=True)
-        raise

@@ -7,16 +7,20 @@ the broker has acknowledged. A crash between the two repeats one letter and lose
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ..remoting.errors import UsageError
+import click
+
+from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage
@@ -166,6 +170,35 @@ def groups(letters: Iterable[Letter], by: str) -> list[dict[str, object]]:
     return found
 
 
+@contextlib.contextmanager
+def whole(path: Path) -> Generator[Path]:
+    """A name beside `path`, for a file or a folder that becomes `path` at the end: whole or not at all.
+
+    Raises UsageError when `path` exists, RocketcrewError for OSError.
+    """
+    half = path.with_name(f".{path.name}.part")
+    try:
+        _remove(half)  # of one that was killed; nobody reads a name with a dot
+        yield half
+        if path.exists():
+            raise UsageError(f"{path} exists already: nothing was written")
+        half.rename(path)
+    except OSError as error:
+        why = " ".join(click.unstyle(error.strerror or str(error)).split())  # delta-rs has coloured lines
+        named = f" ({error.filename})" if error.filename else ""
+        raise RocketcrewError(f"{path} cannot be written: {why}{named}; nothing was written") from error
+    finally:
+        with contextlib.suppress(OSError):
+            _remove(half)
+
+
+def _remove(half: Path) -> None:
+    if half.is_dir() and not half.is_symlink():
+        shutil.rmtree(half)
+    else:
+        half.unlink(missing_ok=True)
+
+
 @dataclass(slots=True)
 class Notes:
     """What was done about letters, from the file and as it goes on."""
@@ -178,10 +211,10 @@ class Notes:
         """The notes of a file, none where there is none. Raises UsageError for a file that is not such a one; half a last
         line, of a kill, counts as not written."""
         notes = cls(path)
-        text = path.read_text() if path.is_file() else ""
-        for number, line in enumerate(text.split("\n")[:-1], 1):
+        content = path.read_bytes() if path.is_file() else b""
+        for number, line in enumerate(content.split(b"\n")[:-1], 1):
             try:
-                one: Mapping[str, Any] = json.loads(line)
+                one: Mapping[str, Any] = json.loads(line.decode())
                 key = str(one["broker"]), int(one["queue_id"]), int(one["queue_offset"]), str(one["message_id"])
                 notes.done[key] = str(one["done"])
             except (ValueError, KeyError, TypeError):
@@ -193,9 +226,8 @@ class Notes:
         return self.done.get(_key(mq, message), "")
 
     def add(self, letter: Letter, done: str) -> None:
-        """Note it in the file, at once."""
+        """Note it in the file, at once. Raises RocketcrewError for a file that cannot grow: the letter is not noted then."""
         broker, queue_id, queue_offset, message_id = key = _key(letter.mq, letter.message)
-        self.done[key] = done
         line = json.dumps(
             {
                 "broker": broker,
@@ -205,10 +237,17 @@ class Notes:
                 "done": done,
             }
         )
-        with self.path.open("ab+") as file:
-            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                file.truncate(_last_line_at(self.path))
-            file.write(line.encode() + b"\n")
+        try:
+            with self.path.open("ab+") as file:
+                if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                    file.truncate(_last_line_at(self.path))
+                file.write(line.encode() + b"\n")
+        except OSError as error:
+            raise RocketcrewError(
+                f"{self.path} cannot be written: {error.strerror or error}; letter {letter.place} is not noted as"
+                f" {done}, and will be taken again"
+            ) from error
+        self.done[key] = done
 
 
 def _last_line_at(path: Path) -> int:

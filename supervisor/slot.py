@@ -129,13 +129,18 @@ def take_slot(data_dir: Path, group: str, member: str = "", *, mode: int = PRIVA
                 return slot
             slot.release()
     except OSError as error:
-        raise UsageError(
-            f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror} ({error.filename}). Name a folder"
-            " that this user may write, on a local disk"
-        ) from error
+        raise unusable(data_dir, error) from error
     raise UsageError(
         f"all {SLOTS_MAX} slots in {home} are held by running supervisors of group {group}: stop some, or give"
         " this one a supervisor.data_dir of its own"
+    )
+
+
+def unusable(data_dir: str | Path, error: OSError) -> UsageError:
+    """The error for a data folder in which nothing can be made."""
+    return UsageError(
+        f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror} ({error.filename}). Name a folder"
+        " that this user may write, on a local disk"
     )
 
 

@@ -30,13 +30,14 @@ from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
-from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second
+from ..exit_codes import exit_code
+from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second, whole
 from ..messages import BODY_FORMATS, messages, text_of
 from ..options import with_settings
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines
-from ..wording import no_such_group, unknown_topic
+from ..wording import in_words, no_such_group, unknown_topic
 
 JSONL: Final = "jsonl"
 REPLAYED: Final = "replayed"
@@ -44,6 +45,9 @@ HANDLED: Final = "handled"
 PURGED: Final = "purged"
 RATE: Final = "100/s"
 """Of a replay: a group that has just failed on them is not flooded."""
+ANEW: Final = (
+    "with --all the same command begins anew; without --all it goes on with letters that nothing was done about"
+)
 
 
 @click.group()
@@ -70,6 +74,8 @@ class Desk:
         self.group = settings.consumer.group
         home = Path(settings.supervisor.data_dir) / group_in_keys(settings)
         self.notes = Notes.read(home / NOTES_FILE)
+        self.replayed = 0
+        """Letters that this command has sent."""
 
     def letters(self, wanted: Wanted, limit: int = 0) -> list[Letter]:
         """Those that are meant, oldest first; at most `limit` (0 = all). Raises UsageError for a name that none has."""
@@ -113,8 +119,9 @@ class Desk:
         for letter in letters:
             await asyncio.sleep(max(0.0, began + count / per_second - loop.time()))
             await sends.replay(letter.message)
-            self.notes.add(letter, REPLAYED)
             count += 1
+            self.replayed += 1
+            self.notes.add(letter, REPLAYED)
         return count
 
     async def members(self, cluster: Cluster) -> int:
@@ -129,8 +136,13 @@ class Desk:
     @contextlib.contextmanager
     def alone(self) -> Generator[None]:
         """Nobody else replays or purges letters of this group from this folder. Raises UsageError."""
-        self.notes.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = try_lock(self.notes.path.with_suffix(".lock"))
+        from ...supervisor.slot import unusable  # with pyarrow, which takes its time
+
+        try:
+            self.notes.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = try_lock(self.notes.path.with_suffix(".lock"))
+        except OSError as error:
+            raise unusable(self.settings.supervisor.data_dir, error) from error
         if lock is None:
             raise UsageError(f"another `rocketcrew dlq` works on the dead letters of group {self.group} here")
         try:
@@ -268,8 +280,9 @@ def replay(
     """Give dead letters to the group again, with their attempts counted anew.
 
     They go to the group's retry topic, so no other group of the topic gets them. Each is noted once its broker has
-    acknowledged it: a replay that was interrupted goes on where it ended when it is called again. After a kill the letter in
-    between is sent twice. The letters stay in %DLQ%<group> until their broker's retention deletes them.
+    acknowledged it: a replay that was interrupted goes on where it ended when it is called again. After a kill or Ctrl-C the
+    letter in between may be sent twice. With --all it does not go on: it begins anew, and sends again what it has sent.
+    The letters stay in %DLQ%<group> until their broker's retention deletes them.
 
     With --handler a letter runs through that handler in this process first, and goes to the group only when the handler
     succeeds. What fails is shown and stays a dead letter; the same command tries it again. Rows and messages of a run here
@@ -295,31 +308,51 @@ def replay(
         if not _goes_on(found, what, desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
             return
         if handler:
-            local = Local(desk, handler, rate, debug=debug, handled=handled, as_json=as_json)
+            local = Local(desk, handler, rate, debug=debug, handled=handled, anew=wanted.done_too, as_json=as_json)
             click.get_current_context().exit(local.through(found))
-        before = len(desk.notes.done)
-        try:
+        with so_far(lambda: f"{desk.replayed} of {counted(len(found), 'letter')} were replayed", anew=wanted.done_too):
             count = ask_cluster(desk.access, lambda cluster: desk.replay(cluster, found, rate))
-        except RocketcrewError as error:
-            raise _part(len(desk.notes.done) - before, len(found), error) from error
-        members = ask_cluster(desk.access, desk.members)
+            members = ask_cluster(desk.access, desk.members)
     if as_json:
         click.echo(json.dumps({"group": desk.group, "replayed": count, "members": members}))
         return
     click.echo(f"{counted(count, 'letter')} replayed{desk.waits(members)}")
 
 
-def _part(sent: int, of: int, error: RocketcrewError) -> RocketcrewError:
-    return RocketcrewError(f"{sent} of {counted(of, 'letter')} were replayed; the same command goes on: {error}")
+class UnfinishedError(RocketcrewError):
+    """Some letters were done, and then came an error: `exit_code` is that one's."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text, exit_code)
+        self.text = text
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@contextlib.contextmanager
+def so_far(said: Callable[[], str], *, anew: bool = False) -> Generator[None]:
+    """Report what was done, as `said`, before an error or Ctrl-C ended it. `anew`: the command takes letters that are done,
+    so it would not go on. Raises UnfinishedError with both texts, and Abort for Ctrl-C."""
+    rest = f"; {ANEW if anew else 'the same command goes on'}"
+    try:
+        yield
+    except RocketcrewError as error:
+        raise UnfinishedError(f"{said()}{rest}: {in_words(error)}", exit_code(error)) from error
+    except (KeyboardInterrupt, StoppedError):
+        click.echo(f"{said()}{rest}", err=True)
+        raise click.Abort from None
 
 
 class Local:
     """Letters through a handler in this process, and from there to the group."""
 
     def __init__(
-        self, desk: Desk, handler: str, rate: float, *, debug: bool, handled: bool, as_json: bool
+        self, desk: Desk, handler: str, rate: float, *, debug: bool, handled: bool, anew: bool, as_json: bool
     ) -> None:  # fmt: skip
-        """`rate`: letters a second to the group at most. Raises UsageError and HandlerLoadError for the handler."""
+        """`rate`: letters a second to the group at most; `anew` is that of `so_far`. Raises UsageError and
+        HandlerLoadError for the handler."""
         from ...supervisor.wiring import with_topics
         from ...workers.trial_import import examine
 
@@ -330,22 +363,20 @@ class Local:
         self._rate = rate
         self._debug = debug
         self._done = HANDLED if handled else REPLAYED
+        self._anew = anew
         self._as_json = as_json
+        self._of = 0
         self._counts = Counter[str]()
 
     def through(self, letters: list[Letter]) -> int:
         """All of them, each with a line; the exit code, 1 when one failed. Raises RocketcrewError for one that the group's
         broker refuses, and Abort for Ctrl-C: what was done until then is noted and reported."""
+        self._of = len(letters)
         answers = sys.stdout  # with --json it has our lines only, and nothing that the handler prints
-        try:
-            with contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext():
-                self._each(letters, answers)
-        except RocketcrewError as error:
-            raise _part(self._counts[self._done], len(letters), error) from error
-        except (KeyboardInterrupt, StoppedError):
-            click.echo(f"{self._summary()}; the same command goes on", err=True)
-            raise click.Abort from None
-        members = ask_cluster(self._desk.access, self._desk.members) if self._counts[REPLAYED] else 1
+        ours = contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext()
+        with so_far(self._summary, anew=self._anew), ours:
+            self._each(letters, answers)
+            members = ask_cluster(self._desk.access, self._desk.members) if self._counts[REPLAYED] else 1
         if self._as_json:
             counts = {name: self._counts[name] for name in (self._done, "failed")}
             click.echo(json.dumps({"group": self._desk.group, **counts}))
@@ -381,10 +412,18 @@ class Local:
             ask_cluster(self._desk.access, lambda cluster: self._desk.replay(cluster, [letter], self._rate))
 
     def _summary(self) -> str:
-        done, failed = self._counts[self._done], self._counts["failed"]
+        # `replayed` has also one that could not be noted
+        done = self._counts[HANDLED] if self._done == HANDLED else self._desk.replayed
         what = "noted as handled" if self._done == HANDLED else f"sent to group {self._desk.group} again"
-        stays = f"; {failed} failed and {'stays' if failed == 1 else 'stay'} as before" if failed else ""
-        return f"{counted(done, 'letter')} went through {self._spec.name} and {'was' if done == 1 else 'were'} {what}{stays}"
+        return in_summary(self._of, done, self._counts["failed"], self._spec.name, what)
+
+
+def in_summary(of: int, done: int, failed: int, handler: str, what: str) -> str:
+    """Of a run here: what became of `of` letters; `what` was done with those that succeeded."""
+    if not of:
+        return "no dead letters"
+    stays = f"; {failed} failed and {'stays' if failed == 1 else 'stay'} as before" if failed else ""
+    return f"{counted(done, 'letter')} went through {handler} and {'was' if done == 1 else 'were'} {what}{stays}"
 
 
 @dlq.command()
@@ -426,8 +465,8 @@ def export(desk: Desk, wanted: Wanted, output: Path, kind: str, how: str, as_jso
         if out == "-":
             click.echo(text, nl=False)
             return
-        with output.open("x") as file:
-            file.write(text)
+        with whole(output) as half:
+            half.write_text(text)
     answer = {"group": desk.group, "exported": len(found), "file": out}
     click.echo(json.dumps(answer) if as_json else f"{counted(len(found), 'letter')} written to {output}")
 
@@ -442,7 +481,8 @@ def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -
     """Put dead letters aside: the other commands leave them out.
 
     Brokers delete no single message. The letters stay readable (--all) until the broker's retention deletes them, so a purge
-    by mistake loses nothing: `dlq replay --all` sends them still.
+    by mistake loses nothing: `dlq ls --all` lists them, and `dlq replay LETTER --all` sends them still. Without names --all
+    sends letters again that were replayed before.
 
     \b
     Examples:
@@ -453,8 +493,11 @@ def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -
         found = desk.letters(wanted)
         if not _goes_on(found, "purge", desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
             return
-        for letter in found:
-            desk.notes.add(letter, PURGED)
+        purged = 0
+        with so_far(lambda: f"{purged} of {counted(len(found), 'letter')} were purged"):
+            for letter in found:
+                desk.notes.add(letter, PURGED)
+                purged += 1
     click.echo(
         json.dumps({"group": desk.group, "purged": len(found)})
         if as_json

@@ -287,8 +287,7 @@ def _name_servers(
             "no name server is configured: give -n HOST:PORT, set NAMESRV_ADDR or cluster.name_servers in the file, or use"
             " --embedded to start a broker of your own"
         )
-    log = Path(settings.supervisor.data_dir) / "broker.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log = make_broker_log(settings.supervisor.data_dir)
     broker = start_broker(settings.broker, log, interrupts.check)
     try:
         click.echo(f"embedded broker: {broker.name_server} (pid {broker.child.pid}, log {broker.child.log})", err=True)
@@ -296,6 +295,19 @@ def _name_servers(
         yield dataclasses.replace(settings, cluster=cluster), broker
     finally:
         broker.close()
+
+
+def make_broker_log(data_dir: str) -> Path:
+    """The embedded broker's log file. Raises UsageError for a data folder in which it cannot be made."""
+    from ...supervisor.slot import unusable
+
+    log = Path(data_dir) / "broker.log"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+    except OSError as error:
+        raise unusable(data_dir, error) from error
+    return log
 
 
 def _agrees(interrupts: Interrupts) -> bool:

@@ -13,13 +13,15 @@ import pytest
 from rocketcrew.cli.letter_tables import SCHEMA, table_of, write
 from rocketcrew.cli.letters import DELTA, PARQUET, Letter
 from rocketcrew.remoting.compression import Compression, compress
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage
 
 pq: Any = pyarrow.parquet
 MQ = MessageQueue("%DLQ%billing", "broker-a", 2)
+LENGTH = 4075
+"""Of a path to which a folder can be added, and no file in that: 4096 is the most."""
 KINDS = pytest.mark.parametrize("kind", [PARQUET, DELTA])
 
 
@@ -81,9 +83,29 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path, kind: str) -> None:
     assert list((tmp_path / "letters").iterdir()) == []
 
 
-def test_what_a_killed_export_left_is_no_hindrance(tmp_path: Path) -> None:
+@KINDS
+def test_what_a_killed_export_left_is_no_hindrance(tmp_path: Path, kind: str) -> None:
     (tmp_path / ".letters.part").mkdir()
     (tmp_path / ".letters.part" / "part-00000.parquet").write_bytes(b"half")
-    write(table_of([letter(1)], with_body=True), tmp_path / "letters", PARQUET)
+    write(table_of([letter(1)], with_body=True), tmp_path / "letters", kind)
     assert [path.name for path in tmp_path.iterdir()] == ["letters"]
-    assert len(read(tmp_path / "letters", PARQUET)) == 1
+    assert len(read(tmp_path / "letters", kind)) == 1
+
+
+@KINDS
+def test_a_place_where_nothing_can_be_made_is_named(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RocketcrewError, match=r"file/letters cannot be written: Not a directory"):
+        write(table_of([letter(1)], with_body=True), tmp_path / "file" / "letters", kind)
+
+
+@KINDS
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, kind: str) -> None:
+    parent = tmp_path
+    for _ in range((LENGTH - len(str(parent))) // 101 - 1):
+        parent /= "d" * 100
+    parent /= "d" * (LENGTH - len(str(parent)) - 1)
+    parent.mkdir(parents=True)
+    with pytest.raises(RocketcrewError, match=r"letters cannot be written: .*nothing was written"):
+        write(table_of([letter(1)], with_body=True), parent / "letters", kind)  # the folder, but no file in it
+    assert list(parent.iterdir()) == []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.letters import UNKNOWN, Letter, Notes, Wanted, groups, kind_of
+from rocketcrew.cli.letters import UNKNOWN, Letter, Notes, Wanted, groups, kind_of, whole
 from rocketcrew.cli.messages import body_of, shown
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage
@@ -115,9 +116,27 @@ def test_half_a_last_line_counts_as_not_written_and_is_overwritten(tmp_path: Pat
 
 def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     file = tmp_path / "dead-letters.jsonl"
-    file.write_text("hello\n")
-    with pytest.raises(UsageError, match="line 1"):
-        Notes.read(file)
+    for content in (b"hello\n", b'{"done": "\xff"}\n', b"\xff\xfe\n"):
+        file.write_bytes(content)
+        with pytest.raises(UsageError, match=r"dead-letters\.jsonl, line 1: not a note about a dead letter"):
+            Notes.read(file)
+
+
+def test_half_a_character_at_the_end_counts_as_not_written(tmp_path: Path) -> None:
+    file = tmp_path / "dead-letters.jsonl"
+    Notes.read(file).add(letter(1), "replayed")
+    with file.open("ab") as stream:
+        stream.write(b"\xc3")
+    assert len(Notes.read(file).done) == 1
+
+
+def test_a_file_that_cannot_grow_is_named_with_the_letter_and_nothing_counts_as_noted() -> None:
+    notes = Notes(Path("/dev/full"))
+    with pytest.raises(
+        RocketcrewError, match=r"/dev/full cannot be written: No space left on device; letter broker-a/0/1 is not noted"
+    ):
+        notes.add(letter(1), "replayed")
+    assert notes.done == {}
 
 
 @pytest.mark.parametrize(
@@ -147,3 +166,23 @@ def test_a_body_in_a_row_is_one_short_line() -> None:
     assert shown("x" * 300) == "x" * 199 + "…"
     assert shown({"a": 1}, None) == '{\n  "a": 1\n}'
     assert shown(None) == ""
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    file, cut = tmp_path / "letters.jsonl", tmp_path / ".letters.jsonl.part"
+    cut.write_text("of one that was killed")
+    with pytest.raises(RocketcrewError, match=r"letters\.jsonl cannot be written: No space left"), whole(file) as half:
+        half.write_text("{")
+        raise OSError(ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+    with whole(file) as half:
+        half.write_text("{}\n")
+    assert [(path, path.read_text()) for path in tmp_path.iterdir()] == [(file, "{}\n")]
+
+
+def test_a_file_that_somebody_makes_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "letters.jsonl"
+    with pytest.raises(UsageError, match="exists already"), whole(file) as half:
+        half.write_text("ours")
+        file.write_text("theirs")
+    assert [(path, path.read_text()) for path in tmp_path.iterdir()] == [(file, "theirs")]

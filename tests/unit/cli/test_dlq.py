@@ -1,0 +1,73 @@
+"""Commands about dead letters that end early: what was done is reported, and nothing is promised that does not hold."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import click
+import pytest
+
+from rocketcrew.cli.commands.dlq import Desk, in_summary, so_far
+from rocketcrew.cli.commands.run import make_broker_log
+from rocketcrew.cli.exit_codes import exit_code
+from rocketcrew.cli.letters import StoppedError
+from rocketcrew.conf.settings import load
+from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("anew", "rest"),
+    [(False, "the same command goes on"), (True, "with --all the same command begins anew; without --all it goes on")],
+)
+def test_only_a_command_that_leaves_out_what_is_done_goes_on(
+    anew: bool, rest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"^2 of 3 letters were replayed; {rest}.*: 127.0.0.1:1: cannot be reached"
+    with pytest.raises(RocketcrewError, match=said), so_far(lambda: "2 of 3 letters were replayed", anew=anew):
+        raise UnreachableError("127.0.0.1:1")
+    for stop in (KeyboardInterrupt, StoppedError):
+        with pytest.raises(click.Abort), so_far(lambda: "2 of 3 letters were replayed", anew=anew):
+            raise stop
+        assert capsys.readouterr().err.startswith(f"2 of 3 letters were replayed; {rest}")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(UnreachableError("127.0.0.1:1"), 3), (BrokerError(1, "no", "SEND_MESSAGE"), 1), (UsageError("x"), 2)],
+)
+def test_the_exit_code_is_that_of_what_ended_it(error: RocketcrewError, code: int) -> None:
+    with pytest.raises(RocketcrewError) as caught, so_far(lambda: "2 of 3 letters were replayed"):
+        raise error
+    assert exit_code(caught.value) == code
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), exit_code(again)) == (str(caught.value), code)
+
+
+def test_a_data_folder_that_cannot_be_used_is_named_as_by_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    data_dir = str(tmp_path / "file" / "state")
+    flags = {"consumer.group": "billing", "cluster.name_servers": "127.0.0.1:1", "supervisor.data_dir": data_dir}
+    said = r"supervisor\.data_dir = '.*/file/state' cannot be used: Not a directory \(.*\)\. Name a folder"
+    with pytest.raises(UsageError, match=said), Desk(load(flags, {}, None)).alone():
+        pass
+    with pytest.raises(UsageError, match=said):
+        make_broker_log(data_dir)
+
+
+def test_the_embedded_brokers_log_is_in_the_data_folder(tmp_path: Path) -> None:
+    log = make_broker_log(str(tmp_path / "deep" / "state"))
+    assert (log, log.read_bytes()) == (tmp_path / "deep" / "state" / "broker.log", b"")
+
+
+@pytest.mark.parametrize(
+    ("of", "done", "failed", "said"),
+    [
+        (0, 0, 0, "no dead letters"),
+        (1, 0, 1, "0 letters went through shop:count and were noted as handled; 1 failed and stays as before"),
+        (3, 1, 2, "1 letter went through shop:count and was noted as handled; 2 failed and stay as before"),
+        (2, 2, 0, "2 letters went through shop:count and were noted as handled"),
+    ],
+)
+def test_a_run_here_is_summed_up_and_without_letters_it_says_so(of: int, done: int, failed: int, said: str) -> None:
+    assert in_summary(of, done, failed, "shop:count", "noted as handled") == said
