@@ -1,0 +1,143 @@
+"""What a running supervisor writes to its terminal or log, without ever waiting for it.
+
+A terminal takes no output after a Ctrl-S, behind a stalled ssh, or when nobody reads it, and a pipe none when its reader
+hangs: a write then blocks, and with it the loop that sends the heartbeats. So while the loop runs a thread writes, from a
+bounded queue whose oldest part is dropped. Not by O_NONBLOCK: that would hold for everybody who has the terminal open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Self
+
+CLEAR: Final = "\r\x1b[2K"
+"""Takes away the line that the cursor is in."""
+KEPT_CHARACTERS_MAX: Final = 256 * 1024
+FLUSH_S: Final = 1.0
+"""At the end the output has so long to take what is left."""
+
+
+def not_shown(lines: int) -> str:
+    """For people."""
+    return f"{lines} lines were not shown\n"
+
+
+class Unwritten:
+    """What is to be written, in order; when it gets too much the oldest goes, and its lines are counted. Pure."""
+
+    def __init__(self, note: Callable[[int], str] = not_shown, characters_max: int = KEPT_CHARACTERS_MAX) -> None:
+        """`note` says in a line of its own how many lines are missing."""
+        self._note = note
+        self._max = characters_max
+        self._texts: deque[str] = deque()
+        self._characters = 0
+        self._lines_dropped = 0
+        self._cleared = False  # what was dropped would have taken a live line away
+
+    def put(self, text: str) -> None:
+        """More to be written: whole lines, or a live line, which begins with CLEAR and has no end of line."""
+        if text.startswith(CLEAR) and self._texts and _is_live(self._texts[-1]):
+            self._characters -= len(self._texts.pop())
+        self._texts.append(text)
+        self._characters += len(text)
+        while self._characters > self._max and len(self._texts) > 1:
+            oldest = self._texts.popleft()
+            self._characters -= len(oldest)
+            self._lines_dropped += oldest.count("\n")
+            self._cleared |= oldest.startswith(CLEAR)
+
+    def take(self) -> str:
+        """All of it, which is then no longer here; first how many lines are missing, where some are."""
+        first = (CLEAR if self._cleared else "") + (self._note(self._lines_dropped) if self._lines_dropped else "")
+        text = first + "".join(self._texts)
+        self._texts.clear()
+        self._characters = self._lines_dropped = 0
+        self._cleared = False
+        return text
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+
+def _is_live(text: str) -> bool:
+    return text.startswith(CLEAR) and "\n" not in text
+
+
+class PatientOutput:
+    """A descriptor to write text to. Within `with` no write waits; before and after it, writes are direct.
+
+    What cannot be written any more is dropped, as by the log: nobody's work ends because his terminal has gone.
+    """
+
+    def __init__(self, number: int, note: Callable[[int], str] = not_shown) -> None:
+        self._number = number
+        self._unwritten = Unwritten(note)
+        self._changed = threading.Condition()
+        self._queues = self._ends = False
+        self._thread: threading.Thread | None = None
+        self.stalled = False
+        """At the end of the block the output took nothing: from then on all is dropped."""
+
+    def isatty(self) -> bool:
+        return os.isatty(self._number)
+
+    def write(self, text: str) -> int:
+        with self._changed:
+            if self._queues:
+                self._unwritten.put(text)
+                self._changed.notify_all()
+                return len(text)
+        if not self.stalled:
+            self._write_now(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing waits here: the end of the block does, for FLUSH_S at most."""
+
+    def __enter__(self) -> Self:
+        self._queues = True
+        # A daemon: one that hangs in a write must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="output", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._thread is not None
+        with self._changed:
+            self._queues, self._ends = False, True
+            self._changed.notify_all()
+        self._thread.join(FLUSH_S)
+        self.stalled = self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._unwritten or self._ends)
+                text = self._unwritten.take()
+            if not text:
+                return
+            self._write_now(text)
+
+    def _write_now(self, text: str) -> None:
+        data = memoryview(text.encode("utf-8", "backslashreplace"))
+        with contextlib.suppress(OSError):
+            while data:
+                try:
+                    data = data[os.write(self._number, data) :]
+                except BlockingIOError:  # somebody else's O_NONBLOCK
+                    ready = select.poll()
+                    ready.register(self._number, select.POLLOUT)
+                    ready.poll()
+
+
+def drop_rest(numbers: tuple[int, ...]) -> None:
+    """What is written to these descriptors from now on goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in numbers:
+        os.dup2(nowhere, number)
+    os.close(nowhere)
