@@ -241,6 +241,20 @@ def test_a_terminal_that_takes_no_output_holds_up_nothing(shop: Path) -> None:
         assert screen.ended() == 0
 
 
+def test_one_that_runs_and_does_not_answer_is_named(shop: Path) -> None:
+    with Terminal(shop, "run", "shop", *RUN, "--embedded", *FREE_PORTS) as ours:
+        ours.until('"event": "running"')
+        ours.process.send_signal(signal.SIGSTOP)
+        try:
+            os.waitid(os.P_PID, ours.process.pid, os.WSTOPPED | os.WNOWAIT)
+            done = run(shop, "stop", "-g", "billing", "--wait")
+        finally:
+            ours.process.send_signal(signal.SIGCONT)
+        assert done.returncode == 1
+        assert f"pid {ours.process.pid} runs and does not answer (group billing, slot 0)" in done.stderr
+        assert ours.stop() == 0
+
+
 @pytest.mark.parametrize("begun", ["embedded broker: ", "topic_not_found"])
 def test_ctrl_c_while_it_starts_is_no_fault(shop: Path, begun: str) -> None:
     with Terminal(shop, "run", "shop", *RUN, "--embedded", *FREE_PORTS) as ours:
