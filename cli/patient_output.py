@@ -69,7 +69,7 @@ def _is_live(text: str) -> bool:
 
 
 class PatientOutput:
-    """A descriptor to write text to. Within `with` no write waits; before and after it, writes are direct.
+    """Text to a descriptor. Before `with` writes are direct, within it none waits, after it each waits FLUSH_S at most.
 
     What cannot be written any more is dropped, as by the log: nobody's work ends because his terminal has gone.
     """
@@ -78,22 +78,23 @@ class PatientOutput:
         self._number = number
         self._unwritten = Unwritten(note)
         self._changed = threading.Condition()
-        self._queues = self._ends = False
-        self._thread: threading.Thread | None = None
+        self._queues = self._waits = False
+        self._writes = False  # the thread is in a write
         self.stalled = False
-        """At the end of the block the output took nothing: from then on all is dropped."""
+        """Since the end of the block the output took nothing for FLUSH_S: from then on all is dropped."""
 
     def isatty(self) -> bool:
         return os.isatty(self._number)
 
     def write(self, text: str) -> int:
-        with self._changed:
-            if self._queues:
+        if not self._queues:
+            self._write_now(text)
+        elif not self.stalled:
+            with self._changed:
                 self._unwritten.put(text)
                 self._changed.notify_all()
-                return len(text)
-        if not self.stalled:
-            self._write_now(text)
+            if self._waits:
+                self._wait()
         return len(text)
 
     def flush(self) -> None:
@@ -102,25 +103,25 @@ class PatientOutput:
     def __enter__(self) -> Self:
         self._queues = True
         # A daemon: one that hangs in a write must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name="output", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="output", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._thread is not None
+        self._waits = True
+        self._wait()
+
+    def _wait(self) -> None:
         with self._changed:
-            self._queues, self._ends = False, True
-            self._changed.notify_all()
-        self._thread.join(FLUSH_S)
-        self.stalled = self._thread.is_alive()
+            self.stalled = not self._changed.wait_for(lambda: not (self._unwritten or self._writes), FLUSH_S)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._unwritten or self._ends)
+                self._writes = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._unwritten)
                 text = self._unwritten.take()
-            if not text:
-                return
+                self._writes = True
             self._write_now(text)
 
     def _write_now(self, text: str) -> None:

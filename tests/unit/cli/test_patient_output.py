@@ -86,3 +86,17 @@ def test_what_is_left_at_the_end_is_written_when_the_output_takes_it() -> None:
     os.close(ours)
     output.write("nobody reads\n")  # no error
     os.close(theirs)
+
+
+def test_a_line_after_the_end_of_the_loop_does_not_wait_for_ever_either() -> None:
+    ours, theirs = os.pipe()
+    output = PatientOutput(theirs)
+    with output:
+        output.write("one\n")
+    assert not output.stalled
+    for _ in range(100):  # more than the pipe holds
+        output.write("x" * 4096 + "\n")
+    assert output.stalled
+    assert os.read(ours, 4) == b"one\n"
+    output.write("dropped\n")
+    os.close(ours)  # ends the write that hangs
