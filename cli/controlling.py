@@ -63,19 +63,37 @@ def to_supervisor(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def find(settings: Settings, slot: str | None) -> Path:
-    """The slot of the one running supervisor that is meant. Raises UsageError when there is none, or more than one."""
+    """The slot of the one running supervisor that is meant. Raises UsageError when there is none, or more than one;
+    RocketcrewError when it runs and does not answer."""
     home = Path(settings.supervisor.data_dir)
     group = wrap(namespace_of(settings), settings.consumer.group)
     found = [
         path.parent for path in sorted(home.glob(f"{_literal(group) or '*'}/{_literal(slot) or '*'}/{SOCKET_NAME}"))
     ]
     live = [path for path in found if _answers(path)]
-    if len(live) == 1:
-        return live[0]
     where = f"under {home.absolute()}" + (f" for group {group}" if group else "") + (f" in slot {slot}" if slot else "")
-    if not live:
-        raise UsageError(f"no supervisor runs {where}. {_elsewhere(running_slots())}")
-    names = ", ".join(f"{path.parent.name}/{path.name}" for path in live)
+    return meant(found, live, running_slots() if len(live) < max(1, len(found)) else {}, where)
+
+
+def meant(found: list[Path], live: list[Path], held: dict[Path, int], where: str) -> Path:
+    """The one of the slots `found` that answers (`live`) when no other is held by a process (`held`, with its id). Raises as
+    `find`. Pure but for links on the way to a slot."""
+    silent = {path: held[path.resolve()] for path in found if path not in live and path.resolve() in held}
+    if len(live) == 1 and not silent:
+        return live[0]
+    if len(silent) == 1 and not live:
+        ((path, pid),) = silent.items()
+        raise RocketcrewError(
+            f"pid {pid} runs and does not answer (group {path.parent.name}, slot {path.name}): it starts, is busy, or hangs."
+            f" Try again, or see its log. `kill {pid}` asks it to stop; `kill -9 {pid}` ends it at once: what it has not"
+            " finished will come again"
+        )
+    if not live and not silent:
+        raise UsageError(f"no supervisor runs {where}. {_elsewhere(held)}")
+    names = ", ".join(
+        f"{path.parent.name}/{path.name}" + (f" (pid {silent[path]}, does not answer)" if path in silent else "")
+        for path in sorted([*live, *silent])
+    )
     raise UsageError(f"several supervisors run {where}: {names}. Say which, by --group and --slot")
 
 

@@ -15,19 +15,28 @@ import os
 import sys
 import termios
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, TextIO
+from typing import Any, Final, Protocol
 
-CLEAR = "\r\x1b[2K"
+from .patient_output import CLEAR
+
 WIDTH_MAX = 120
 READ_BYTES_MAX: Final = 64 * 1024
 LINE_CHARACTERS_MAX: Final = 64 * 1024
 """A line without an end is cut there."""
 
 
+class Output(Protocol):
+    """Where the lines go: one that does not wait, while a loop runs."""
+
+    def write(self, text: str, /) -> int: ...
+    def flush(self) -> None: ...
+    def isatty(self) -> bool: ...
+
+
 class LiveLine:
     """Stands before a terminal's stream, also for the log: every other line goes above the live one."""
 
-    def __init__(self, stream: TextIO, columns: Callable[[], int] = lambda: WIDTH_MAX) -> None:
+    def __init__(self, stream: Output, columns: Callable[[], int] = lambda: WIDTH_MAX) -> None:
         """`columns`: the terminal's width now, 0 where it does not say. A line that wraps could not be taken away again."""
         self._stream = stream
         self._columns = columns

@@ -25,6 +25,7 @@ from ..conf.settings import Settings, load
 from ..conf.sources import CONFIG_FILE_VARIABLE, DEFAULT_FILE, find_file
 from ..remoting.errors import UsageError
 from .live_line import LiveLine
+from .patient_output import PatientOutput, not_shown
 from .surroundings import surroundings
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ they say, unless a log level is asked for."""
 
 _REREAD: Final = "rocketcrew.reread"
 _LIVE: Final = "rocketcrew.live"
+_OUTPUT: Final = "rocketcrew.output"
 COMMON_NAME_SERVERS: Final = "cluster.name_servers"
 COMMON: Final[Mapping[str, str]] = {
     "name_servers": COMMON_NAME_SERVERS,
@@ -163,18 +165,36 @@ def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> 
     """Log to stderr as the settings say; NO_COLOR is obeyed."""
     colors = False if env.get("NO_COLOR") else None
     level, stream = settings.log.level, sys.stderr
-    line = None
-    if settings.origin["log.level"] == "default":
-        if process in RUNS_HANDLERS and settings.log.format != "json" and sys.stderr.isatty():
-            # A descriptor of its own: standard error is another one while the line is shown (`live_line.beside`).
-            own = os.dup(sys.stderr.fileno())
-            terminal = os.fdopen(own, "w", encoding="utf-8", errors="replace")
-            line = LiveLine(terminal, lambda: os.get_terminal_size(own).columns)
-            level, stream = LIVE_LEVEL, cast("TextIO", line)
-        elif process not in LONG_RUNNING:
-            level = "error"
-    click.get_current_context().meta[_LIVE] = line
+    line = output = None
+    if process in RUNS_HANDLERS and (own := _descriptor_of_its_own(sys.stderr)) is not None:
+        # Standard error is another one while the line is shown (`live_line.beside`).
+        live = settings.origin["log.level"] == "default" and settings.log.format != "json" and os.isatty(own)
+        human = settings.log.format == "human" or (settings.log.format == "auto" and os.isatty(own))
+        output = PatientOutput(own, not_shown if human else _not_logged)
+        line = LiveLine(output, lambda: os.get_terminal_size(own).columns) if live else None
+        level, stream = LIVE_LEVEL if live else level, cast("TextIO", line or output)
+    elif settings.origin["log.level"] == "default" and process not in LONG_RUNNING:
+        level = "error"
+    click.get_current_context().meta.update({_LIVE: line, _OUTPUT: output})
     set_up(settings.log.format, level, stream, process, colors=colors)
+
+
+def _descriptor_of_its_own(stream: TextIO) -> int | None:
+    """None where it is closed, or none of the operating system's."""
+    try:
+        return os.dup(stream.fileno())
+    except (OSError, ValueError):
+        return None
+
+
+def _not_logged(lines: int) -> str:
+    return f'{{"event": "lines_not_shown", "level": "warning", "lines": {lines}}}\n'
+
+
+def log_output() -> PatientOutput | None:
+    """For `run`: what its live line and its log are written to, beside which nobody in its loop writes."""
+    output: PatientOutput | None = click.get_current_context().meta[_OUTPUT]
+    return output
 
 
 def live_line() -> LiveLine | None:

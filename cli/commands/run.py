@@ -22,7 +22,8 @@ from ..embedded import EmbeddedBroker, start_broker
 from ..exit_codes import ForcedStopError
 from ..interrupts import Interrupts
 from ..live_line import LiveLine, Rate, Reloads, beside, progress_line, start_block
-from ..options import LIVE_LEVEL, live_line, reread_settings, with_settings
+from ..options import LIVE_LEVEL, live_line, log_output, reread_settings, with_settings
+from ..patient_output import drop_rest
 from ..surroundings import Surroundings, check_nothing_shadows, import_from_here, surroundings
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ async def _supervise(
     from ...supervisor.notify import Notify
     from ...supervisor.service import Supervisor
 
-    loop, line = asyncio.get_running_loop(), live_line()
+    loop, line, output = asyncio.get_running_loop(), live_line(), log_output()
     if line is not None:  # workers log as we do
         settings = dataclasses.replace(settings, log=dataclasses.replace(settings.log, level=LIVE_LEVEL))
 
@@ -206,7 +207,7 @@ async def _supervise(
         found = supervisor.picture()
         page = f"http://{settings.metrics.host}:{found['http_port']}/" if settings.metrics.page else ""
         if line is None and page:
-            click.echo(f"status page: {page}", err=True)
+            (output or sys.stderr).write(f"status page: {page}\n")
         if line is not None:
             block = start_block(found, table=_rows_go_to(settings), name_servers=_cluster(settings), page=page)
             line.write(block + "\n")
@@ -225,15 +226,19 @@ async def _supervise(
     if broker is not None:
         loop.add_reader(broker, died)
     loop.call_soon(lambda: supervisor.stop() if unwanted() else None)
-    with beside(line, loop) if line is not None else contextlib.nullcontext():
-        try:
-            return await supervisor.run()
-        finally:
-            if broker is not None:
-                loop.remove_reader(broker)
-            for task in showing:
-                task.cancel()
-            await asyncio.gather(*showing, return_exceptions=True)
+    try:
+        with output or contextlib.nullcontext(), beside(line, loop) if line is not None else contextlib.nullcontext():
+            try:
+                return await supervisor.run()
+            finally:
+                if broker is not None:
+                    loop.remove_reader(broker)
+                for task in showing:
+                    task.cancel()
+                await asyncio.gather(*showing, return_exceptions=True)
+    finally:
+        if output is not None and output.stalled:  # what is still said would keep the process from ending
+            drop_rest((1, 2) if os.isatty(1) else (2,))
 
 
 def reread_here(reread: Callable[[], Settings], folder: Path, path: Sequence[str]) -> Settings:

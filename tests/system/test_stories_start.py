@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from terminal import Terminal, command, environment, run
+from terminal import LIMIT_S, Terminal, command, environment, run
 
 SHOP = """
 from rocketcrew import handler
@@ -141,6 +141,10 @@ class Screen:
             self.said += os.read(self._ours, 4096).decode()
         return self.said
 
+    def ended(self) -> int:
+        """Its exit code; nobody looks at the terminal meanwhile."""
+        return self._process.wait(LIMIT_S)
+
     def stop(self) -> str:
         """All that was shown, after a Ctrl-C, which ends it well."""
         self._process.send_signal(signal.SIGINT)
@@ -203,6 +207,52 @@ def test_what_workers_write_stands_above_the_live_line(shop: Path) -> None:
     assert "columns_inferred" not in said
     assert '"level": "info"' not in said
     assert "[info" not in said
+
+
+LOUD = """
+from rocketcrew import Message
+
+def count(message: Message):
+    print("x" * 4000)
+"""
+
+
+def test_a_terminal_that_takes_no_output_holds_up_nothing(shop: Path) -> None:
+    (shop / "loud.py").write_text(LOUD)
+
+    def consume(done: int) -> None:
+        words = ["send", "-n", name_server, "-t", "orders", "--count", "400", "x"]
+        assert run(shop, *words).returncode == 0
+        found = {"counters": {"done_messages": 0}}
+        while found["counters"]["done_messages"] < done:  # every one is answered
+            asked = run(shop, "status", "--json")
+            assert asked.returncode == 0, asked.stderr
+            found = json.loads(asked.stdout)
+
+    with Screen(shop, "loud") as screen:
+        address = re.search(r"127\.0\.0\.1:\d+", screen.until("done 0  failed 0"))
+        assert address is not None
+        name_server = address[0]
+        consume(400)  # much more than terminal and queue hold
+        screen.until(" lines were not shown")
+        consume(800)
+        stopped = run(shop, "stop", "--wait", "--timeout", "60")
+        assert stopped.returncode == 0, stopped.stderr
+        assert screen.ended() == 0
+
+
+def test_one_that_runs_and_does_not_answer_is_named(shop: Path) -> None:
+    with Terminal(shop, "run", "shop", *RUN, "--embedded", *FREE_PORTS) as ours:
+        ours.until('"event": "running"')
+        ours.process.send_signal(signal.SIGSTOP)
+        try:
+            os.waitid(os.P_PID, ours.process.pid, os.WSTOPPED | os.WNOWAIT)
+            done = run(shop, "stop", "-g", "billing", "--wait")
+        finally:
+            ours.process.send_signal(signal.SIGCONT)
+        assert done.returncode == 1
+        assert f"pid {ours.process.pid} runs and does not answer (group billing, slot 0)" in done.stderr
+        assert ours.stop() == 0
 
 
 @pytest.mark.parametrize("begun", ["embedded broker: ", "topic_not_found"])

@@ -18,9 +18,9 @@ from rocketcrew.cli.commands.subscribe import subscribe
 from rocketcrew.cli.commands.top import rates_of, worker_rates
 from rocketcrew.cli.commands.top import text_of as top_text
 from rocketcrew.cli.commands.unsubscribe import unsubscribe
-from rocketcrew.cli.controlling import Target, find
+from rocketcrew.cli.controlling import Target, find, meant
 from rocketcrew.conf.settings import load
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
 
 
 def status(**more: Any) -> dict[str, Any]:
@@ -125,3 +125,20 @@ def test_nobody_runs_here(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no supervisor runs under /.* for group g in slot 0"):
         find(settings, "0")
     assert reload.name == "reload"
+
+
+def test_one_that_runs_and_does_not_answer_is_named(tmp_path: Path) -> None:
+    held = {tmp_path / "g" / "0": 41, tmp_path / "h" / "0": 42, Path("/elsewhere/g/0"): 43}
+    found = [tmp_path / "g" / "0", tmp_path / "h" / "0", tmp_path / "g" / "1"]
+    with pytest.raises(RocketcrewError, match=r"^pid 41 runs and does not answer \(group g, slot 0\)"):
+        meant(found[:1], [], held, "under x")
+    assert meant(found[:1], found[:1], {}, "under x") == found[0]
+    assert meant([found[0], found[2]], found[2:], {}, "under x") == found[2]
+    with pytest.raises(
+        UsageError, match=r"several supervisors run under x: g/0, h/0 \(pid 42, does not answer\)\. Say"
+    ):
+        meant(found, found[:1], held, "under x")
+    with pytest.raises(
+        UsageError, match=r"no supervisor runs under x\. Running on this machine:\n  group g, slot 0, pid 43"
+    ):
+        meant(found[2:], [], {Path("/elsewhere/g/0"): 43}, "under x")

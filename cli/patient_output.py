@@ -1,0 +1,144 @@
+"""What a running supervisor writes to its terminal or log, without ever waiting for it.
+
+A terminal takes no output after a Ctrl-S, behind a stalled ssh, or when nobody reads it, and a pipe none when its reader
+hangs: a write then blocks, and with it the loop that sends the heartbeats. So while the loop runs a thread writes, from a
+bounded queue whose oldest part is dropped. Not by O_NONBLOCK: that would hold for everybody who has the terminal open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Self
+
+CLEAR: Final = "\r\x1b[2K"
+"""Takes away the line that the cursor is in."""
+KEPT_CHARACTERS_MAX: Final = 256 * 1024
+FLUSH_S: Final = 1.0
+"""At the end the output has so long to take what is left."""
+
+
+def not_shown(lines: int) -> str:
+    """For people."""
+    return f"{lines} lines were not shown\n"
+
+
+class Unwritten:
+    """What is to be written, in order; when it gets too much the oldest goes, and its lines are counted. Pure."""
+
+    def __init__(self, note: Callable[[int], str] = not_shown, characters_max: int = KEPT_CHARACTERS_MAX) -> None:
+        """`note` says in a line of its own how many lines are missing."""
+        self._note = note
+        self._max = characters_max
+        self._texts: deque[str] = deque()
+        self._characters = 0
+        self._lines_dropped = 0
+        self._cleared = False  # what was dropped would have taken a live line away
+
+    def put(self, text: str) -> None:
+        """More to be written: whole lines, or a live line, which begins with CLEAR and has no end of line."""
+        if text.startswith(CLEAR) and self._texts and _is_live(self._texts[-1]):
+            self._characters -= len(self._texts.pop())
+        self._texts.append(text)
+        self._characters += len(text)
+        while self._characters > self._max and len(self._texts) > 1:
+            oldest = self._texts.popleft()
+            self._characters -= len(oldest)
+            self._lines_dropped += oldest.count("\n")
+            self._cleared |= oldest.startswith(CLEAR)
+
+    def take(self) -> str:
+        """All of it, which is then no longer here; first how many lines are missing, where some are."""
+        first = (CLEAR if self._cleared else "") + (self._note(self._lines_dropped) if self._lines_dropped else "")
+        text = first + "".join(self._texts)
+        self._texts.clear()
+        self._characters = self._lines_dropped = 0
+        self._cleared = False
+        return text
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+
+def _is_live(text: str) -> bool:
+    return text.startswith(CLEAR) and "\n" not in text
+
+
+class PatientOutput:
+    """Text to a descriptor. Before `with` writes are direct, within it none waits, after it each waits FLUSH_S at most.
+
+    What cannot be written any more is dropped, as by the log: nobody's work ends because his terminal has gone.
+    """
+
+    def __init__(self, number: int, note: Callable[[int], str] = not_shown) -> None:
+        self._number = number
+        self._unwritten = Unwritten(note)
+        self._changed = threading.Condition()
+        self._queues = self._waits = False
+        self._writes = False  # the thread is in a write
+        self.stalled = False
+        """Since the end of the block the output took nothing for FLUSH_S: from then on all is dropped."""
+
+    def isatty(self) -> bool:
+        return os.isatty(self._number)
+
+    def write(self, text: str) -> int:
+        if not self._queues:
+            self._write_now(text)
+        elif not self.stalled:
+            with self._changed:
+                self._unwritten.put(text)
+                self._changed.notify_all()
+            if self._waits:
+                self._wait()
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing waits here: the end of the block does, for FLUSH_S at most."""
+
+    def __enter__(self) -> Self:
+        self._queues = True
+        # A daemon: one that hangs in a write must not keep the process from ending.
+        threading.Thread(target=self._run, name="output", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waits = True
+        self._wait()
+
+    def _wait(self) -> None:
+        with self._changed:
+            self.stalled = not self._changed.wait_for(lambda: not (self._unwritten or self._writes), FLUSH_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._writes = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._unwritten)
+                text = self._unwritten.take()
+                self._writes = True
+            self._write_now(text)
+
+    def _write_now(self, text: str) -> None:
+        data = memoryview(text.encode("utf-8", "backslashreplace"))
+        with contextlib.suppress(OSError):
+            while data:
+                try:
+                    data = data[os.write(self._number, data) :]
+                except BlockingIOError:  # somebody else's O_NONBLOCK
+                    ready = select.poll()
+                    ready.register(self._number, select.POLLOUT)
+                    ready.poll()
+
+
+def drop_rest(numbers: tuple[int, ...]) -> None:
+    """What is written to these descriptors from now on goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in numbers:
+        os.dup2(nowhere, number)
+    os.close(nowhere)

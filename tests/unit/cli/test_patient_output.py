@@ -1,0 +1,102 @@
+"""Output that nobody takes: what is kept, what is dropped, and that no write waits."""
+
+from __future__ import annotations
+
+import os
+
+from rocketcrew.cli.live_line import LiveLine
+from rocketcrew.cli.patient_output import CLEAR, PatientOutput, Unwritten
+
+
+def test_lines_keep_their_order_and_are_taken_once() -> None:
+    unwritten = Unwritten()
+    unwritten.put("one\n")
+    unwritten.put("two\nthree\n")
+    assert unwritten
+    assert unwritten.take() == "one\ntwo\nthree\n"
+    assert not unwritten
+    assert unwritten.take() == ""
+
+
+def test_of_too_many_lines_the_oldest_go_and_are_counted() -> None:
+    unwritten = Unwritten(characters_max=20)
+    for number in range(8):
+        unwritten.put(f"{number}a\n{number}b\n")
+    assert unwritten.take() == "10 lines were not shown\n5a\n5b\n6a\n6b\n7a\n7b\n"
+    unwritten.put("next\n")
+    assert unwritten.take() == "next\n"
+
+
+def test_a_text_that_is_too_long_alone_is_kept() -> None:
+    unwritten = Unwritten(characters_max=4)
+    unwritten.put("first\n")
+    unwritten.put("x" * 100 + "\n")
+    assert unwritten.take() == "1 lines were not shown\n" + "x" * 100 + "\n"
+
+
+def test_of_live_lines_the_newest_is_enough() -> None:
+    unwritten = Unwritten()
+    unwritten.put(f"{CLEAR}done 1")
+    unwritten.put(f"{CLEAR}done 2")
+    unwritten.put(f"{CLEAR}a warning\ndone 2")
+    unwritten.put(f"{CLEAR}done 3")
+    unwritten.put(f"{CLEAR}done 4")
+    assert unwritten.take() == f"{CLEAR}a warning\ndone 2{CLEAR}done 4"
+
+
+def test_the_count_does_not_stand_in_the_live_line_that_was_shown() -> None:
+    unwritten = Unwritten(characters_max=10)
+    unwritten.put(f"{CLEAR}a warning\ndone 2")
+    unwritten.put("b\n")
+    assert unwritten.take() == f"{CLEAR}1 lines were not shown\nb\n"
+
+
+def test_no_write_waits_for_a_pipe_that_nobody_reads() -> None:
+    ours, theirs = os.pipe()
+    output = PatientOutput(theirs)
+    line = LiveLine(output)
+    line.write("before\n")  # direct
+    with output:
+        for number in range(30_000):  # several times what the pipe and the queue hold
+            line.write(f"{number:030}\n")
+    assert output.stalled
+    line.write("after\n")  # dropped: would wait
+    said = b""
+    while b"not shown" not in said or not said.endswith(b"29999\n"):
+        said += os.read(ours, 1 << 16)
+    shown, _, rest = said.decode().partition(" lines were not shown\n")
+    *before, dropped = shown.splitlines()
+    lines = [*before[1:], *rest.splitlines()]
+    assert before[0] == "before"
+    assert len(lines) + int(dropped) == 30_000
+    assert lines == sorted(lines)
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_what_is_left_at_the_end_is_written_when_the_output_takes_it() -> None:
+    ours, theirs = os.pipe()
+    output = PatientOutput(theirs)
+    with output:
+        output.write("one\n")
+        output.write("two\n")
+    output.write("three\n")
+    assert not output.stalled
+    assert os.read(ours, 100) == b"one\ntwo\nthree\n"
+    os.close(ours)
+    output.write("nobody reads\n")  # no error
+    os.close(theirs)
+
+
+def test_a_line_after_the_end_of_the_loop_does_not_wait_for_ever_either() -> None:
+    ours, theirs = os.pipe()
+    output = PatientOutput(theirs)
+    with output:
+        output.write("one\n")
+    assert not output.stalled
+    for _ in range(100):  # more than the pipe holds
+        output.write("x" * 4096 + "\n")
+    assert output.stalled
+    assert os.read(ours, 4) == b"one\n"
+    output.write("dropped\n")
+    os.close(ours)  # ends the write that hangs
