@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import pytest
+
+from rocketcrew.workers.parent_death import die_with_parent
 
 LIMIT_S = 90
 """A command that says nothing more for so long is killed, and the story fails."""
@@ -27,11 +30,17 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-Im", "rocketcrew", *arguments]
 
 
+def ends_with_us() -> Callable[[], None]:
+    """What a child calls before it becomes the command: a test that is killed leaves no command behind."""
+    parent = os.getpid()
+    return lambda: die_with_parent(parent)
+
+
 def run(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A command to its end, nobody at the keyboard."""
     return subprocess.run(
         command(*arguments), cwd=folder, env=environment(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        check=False, timeout=LIMIT_S,
+        check=False, timeout=LIMIT_S, preexec_fn=ends_with_us(),
     )  # fmt: skip
 
 
@@ -56,6 +65,7 @@ class Terminal:
         self.process = subprocess.Popen(
             command(*arguments), cwd=folder, env=environment(**env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace",
+            preexec_fn=ends_with_us(),  # noqa: PLW1509  two system calls
         )  # fmt: skip
 
     def until(self, text: str) -> str:
