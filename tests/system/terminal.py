@@ -7,17 +7,21 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import pytest
 
 from rocketcrew.workers.parent_death import die_with_parent
 
+Answer = TypeVar("Answer")
 LIMIT_S = 90
 """A command that says nothing more for so long is killed, and the story fails."""
+PAUSE_S = 0.5
+"""Between two commands that ask the same: each starts an interpreter."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -42,6 +46,15 @@ def run(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProces
         command(*arguments), cwd=folder, env=environment(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True,
         check=False, timeout=LIMIT_S, preexec_fn=ends_with_us(),
     )  # fmt: skip
+
+
+def asked(ask: Callable[[], Answer], holds: Callable[[Answer], bool], what: str) -> Answer:
+    """The first answer that holds. Fails with `what` was waited for, and the last answer."""
+    deadline = time.monotonic() + LIMIT_S
+    while not holds(answer := ask()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {LIMIT_S} s; the last answer: {answer}"
+        time.sleep(PAUSE_S)
+    return answer
 
 
 @dataclass
