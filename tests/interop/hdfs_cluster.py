@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
+import time
 from pathlib import Path
 
 import pyspark
@@ -12,6 +14,8 @@ from servers import Java, ServerError, free_ports, resolved
 
 MAIN = "org.apache.hadoop.test.MiniDFSClusterManager"
 OPTIONS = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+PORT_WAIT_S = 60.0
+"""For a process that has the NameNode's port since it was stopped."""
 _CLIENT = re.compile(r"hadoop-client-api-(.+)\.jar")
 
 
@@ -41,7 +45,8 @@ class HdfsCluster:
         return f"hdfs://127.0.0.1:{self._port}/{table}"
 
     def start(self, *words: str) -> None:
-        """Returns when it has left its safe mode."""
+        """Returns when it has left its safe mode. Raises ServerError; it can be called again then."""
+        self._wait_for_the_port()
         details = self._folder / "details"
         details.unlink(missing_ok=True)
         self._java = Java(
@@ -55,6 +60,25 @@ class HdfsCluster:
         except ServerError:
             self.stop()
             raise
+
+    @property
+    def runs(self) -> bool:
+        return self._java is not None
+
+    def _wait_for_the_port(self) -> None:
+        """Until it can be bound, as Java's servers bind it: connections of the last one that linger are no hindrance."""
+        deadline = time.monotonic() + PORT_WAIT_S
+        while True:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", self._port))
+                except OSError as error:
+                    if time.monotonic() > deadline:
+                        raise ServerError(f"port {self._port} of the NameNode is not free: {error}") from error
+                else:
+                    return
+            time.sleep(0.2)
 
     def stop(self) -> None:
         """At once, as a power failure of its process."""

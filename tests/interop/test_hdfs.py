@@ -119,6 +119,8 @@ class HdfsWorld(World):
 def world(
     request: pytest.FixtureRequest, tmp_path: Path, threads: Executor, session: Session, cluster: HdfsCluster
 ) -> HdfsWorld:
+    if not cluster.runs:  # the test before could not start it again
+        cluster.start()
     return HdfsWorld(tmp_path, threads, session, cluster.url(tmp_path.name), getattr(request, "param", HdfsFolder))
 
 

@@ -220,14 +220,18 @@ class Crew:
             return -1
 
     def sent_back_lag(self) -> int:
-        """As `lag`, with what was sent back and waits for its delay: that is in no topic of the group yet; -1 too."""
-        sent_back = self.counter("sent_back_messages")
-        lag = self.lag()  # later: what came back in between is in it
-        if lag < 0:
-            return lag
-        with Watch(target_of(self.broker)) as watch:
-            came_back = watch.stored(self.group, f"%RETRY%{self.group}") + self.dead_letters()
-        return lag + max(0, sent_back - came_back)
+        """As `lag`, with what was sent back and waits for its delay: that is in no topic of the group yet; -1 too, also while
+        the supervisor does not answer."""
+        try:  # in this order: what moves in between is counted twice, never left out
+            with Watch(target_of(self.broker)) as watch:
+                came_back = watch.stored(self.group, f"%RETRY%{self.group}") + self.dead_letters()
+        except RocketcrewError:
+            return -1
+        lag = self.lag()
+        status = self.status()
+        if lag < 0 or status is None:
+            return -1
+        return lag + max(0, int(status["counters"]["sent_back_messages"]) - came_back)
 
     def dead_letters(self) -> int:
         with Watch(target_of(self.broker)) as watch:

@@ -7,14 +7,21 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import pytest
 
+from rocketcrew.workers.parent_death import die_with_parent
+
+Answer = TypeVar("Answer")
 LIMIT_S = 90
 """A command that says nothing more for so long is killed, and the story fails."""
+PAUSE_S = 0.5
+"""Between two commands that ask the same: each starts an interpreter."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -27,12 +34,27 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-Im", "rocketcrew", *arguments]
 
 
+def ends_with_us() -> Callable[[], None]:
+    """What a child calls before it becomes the command: a test that is killed leaves no command behind."""
+    parent = os.getpid()
+    return lambda: die_with_parent(parent)
+
+
 def run(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A command to its end, nobody at the keyboard."""
     return subprocess.run(
         command(*arguments), cwd=folder, env=environment(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        check=False, timeout=LIMIT_S,
+        check=False, timeout=LIMIT_S, preexec_fn=ends_with_us(),
     )  # fmt: skip
+
+
+def asked(ask: Callable[[], Answer], holds: Callable[[Answer], bool], what: str) -> Answer:
+    """The first answer that holds. Fails with `what` was waited for, and the last answer."""
+    deadline = time.monotonic() + LIMIT_S
+    while not holds(answer := ask()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {LIMIT_S} s; the last answer: {answer}"
+        time.sleep(PAUSE_S)
+    return answer
 
 
 @dataclass
@@ -56,6 +78,7 @@ class Terminal:
         self.process = subprocess.Popen(
             command(*arguments), cwd=folder, env=environment(**env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace",
+            preexec_fn=ends_with_us(),  # noqa: PLW1509  two system calls
         )  # fmt: skip
 
     def until(self, text: str) -> str:

@@ -67,7 +67,7 @@ def test_a_lambda_in_two_workers_and_rows_that_stay_after_the_end(broker: LocalB
         counters = crew.wait(timeout=WAIT_S)
         assert counters["done_messages"] == 40
         assert sorted(row["n"] for row in crew.results()) == list(range(40))
-        assert crew.status["ready_workers"] == 2
+        wait_until(lambda: crew.status["ready_workers"] == 2, what="the second worker")
         send(broker, topic, 10, start=40)
         crew.wait(max_messages=50, until_empty=False, timeout=WAIT_S)
         assert sorted(row["n"] for row in crew.results()) == list(range(50))

@@ -102,7 +102,7 @@ def test_each_hook_hears_of_its_events(tmp_path: Path) -> None:
 
 def test_what_hooks_do_wrong_is_counted_and_stops_nothing(tmp_path: Path) -> None:
     shop(tmp_path)
-    named = hooks(on_dead_letter="shop:moody", timeout_ms="5000")
+    named = hooks(on_dead_letter="shop:moody", timeout_ms="20000")
     with Terminal(tmp_path, "broker", "--name-server-port", "0", "--port", "0", "--json") as broker:
         name_server = json.loads(broker.until("name_server"))["name_server"]
         send(tmp_path, name_server, *["poor"] * 5)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
-from terminal import LIMIT_S, Terminal, command, environment, run
+from terminal import LIMIT_S, Terminal, asked, command, environment, run
 
 pq: Any = pyarrow.parquet
 
@@ -42,11 +42,7 @@ def test_dead_letters_are_sorted_replayed_and_purged(tmp_path: Path) -> None:
             assert run(tmp_path, "send", *where, "-t", "orders", "--key", key, '{"state": "paid"}').returncode == 0
         with Terminal(tmp_path, *RUN, *where) as supervisor:
             supervisor.until('"event": "running"')
-            letters: list[dict[str, object]] = []
-            while len(letters) < 2:
-                done = run(tmp_path, "dlq", "ls", *ours, "--json")
-                assert done.returncode == 0, done.stderr
-                letters = [json.loads(line) for line in done.stdout.splitlines()]
+            letters = asked(lambda: _letters(tmp_path, *ours), lambda found: len(found) == 2, "both dead letters")
             assert {(one["origin_topic"], one["line"]) for one in letters} == {("orders", LINE)}
 
             grouped = run(tmp_path, "dlq", "group", *ours, "--by", "error", "--json")
@@ -110,8 +106,7 @@ def test_dead_letters_go_through_the_handler_here_before_the_group_gets_them(tmp
             assert run(tmp_path, "send", *where, "-t", "orders", "--key", key, body).returncode == 0
         with Terminal(tmp_path, *RUN, *where) as supervisor:
             supervisor.until('"event": "running"')
-            while len(_keys(tmp_path, *ours)) < 3:
-                pass
+            asked(lambda: _keys(tmp_path, *ours), lambda keys: len(keys) == 3, "three dead letters")
             assert supervisor.stop() == 0
 
         dry = run(tmp_path, *here, "--dry-run")
@@ -156,6 +151,11 @@ def test_dead_letters_go_through_the_handler_here_before_the_group_gets_them(tmp
 
 def _keys(folder: Path, *ours: str) -> list[str]:
     """Keys of the dead letters that nothing was done about."""
+    return [str(letter["keys"]) for letter in _letters(folder, *ours)]
+
+
+def _letters(folder: Path, *ours: str) -> list[dict[str, object]]:
+    """The dead letters that nothing was done about; none while the group is unknown."""
     done = run(folder, "dlq", "ls", *ours, "--json")
     assert done.returncode == 0 or "does not know the group" in done.stderr, done.stderr
-    return [json.loads(line)["keys"] for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from terminal import LIMIT_S, Terminal, command, environment, run
+from terminal import LIMIT_S, Terminal, command, ends_with_us, environment, run
 
 SHOP = """
 from rocketcrew import handler
@@ -123,8 +123,9 @@ class Screen:
         self._ours, theirs = pty.openpty()
         words = command("run", handler, *RUN[:-2], "--embedded", *FREE_PORTS, *more)
         self._process = subprocess.Popen(
-            words, cwd=folder, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs
-        )
+            words, cwd=folder, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs,
+            preexec_fn=ends_with_us(),  # noqa: PLW1509  two system calls
+        )  # fmt: skip
         os.close(theirs)
 
     def __enter__(self) -> Self:

@@ -6,11 +6,12 @@ in the second one is run to its end.
 
 from __future__ import annotations
 
-import contextlib
+import codecs
 import fnmatch
 import os
 import pty
 import re
+import select
 import shlex
 import subprocess
 import sys
@@ -24,7 +25,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from s3_server import S3Server
-from terminal import LIMIT_S, command, environment, run
+from terminal import LIMIT_S, PAUSE_S, asked, command, ends_with_us, environment, run
 
 ROOT = Path(__file__).parents[2]
 ADDRESS, BUCKET, ENDPOINT = "127.0.0.1:9876", "s3://warehouse", "http://minio:9000"
@@ -62,50 +63,64 @@ def follow(there: list[str], lines: list[str]) -> bool:
 
 
 class Screen:
-    """A terminal in which one command runs; what it has said so far is in `said`."""
+    """A terminal in which one command runs; a thread reads it until nobody has it any more, or until `close`."""
 
     def __init__(self, folder: Path, words: list[str], env: dict[str, str]) -> None:
         self._ours, theirs = pty.openpty()
         self.process = subprocess.Popen(
-            command(*words), cwd=folder, env=environment(**env), stdin=theirs, stdout=theirs, stderr=theirs
-        )
+            command(*words), cwd=folder, env=environment(**env), stdin=theirs, stdout=theirs, stderr=theirs,
+            preexec_fn=ends_with_us(),  # noqa: PLW1509  two system calls
+        )  # fmt: skip
         os.close(theirs)
-        self.said = ""
+        self._text = ""
+        self._closed = threading.Event()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    @property
+    def said(self) -> str:
+        """So far."""
+        return self._text.replace("\r\n", "\n").replace("\r", "\n").replace("\x1b[2K", "")
 
     def until(self, lines: list[str], own: dict[str, str]) -> None:
-        """Read until the lines are shown, with what is this test's `own` as the page has it; the embedded broker's address
+        """Wait until the lines are shown, with what is this test's `own` as the page has it; the embedded broker's address
         becomes one of these."""
-        killer = threading.Timer(LIMIT_S, self.process.kill)
-        killer.start()
-        try:
-            while not shows(swapped(self.said, own, back=True), lines):
-                self._read()
-                found = re.search(r"embedded broker: (127\.0\.0\.1:\d+)", self.said)
-                own |= {ADDRESS: found[1]} if found else {}
-        except OSError:
-            raise AssertionError(f"it ended and showed\n{self.said}") from None
-        finally:
-            killer.cancel()
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            over, said = not self._reader.is_alive(), self.said  # in this order: once it is over, this is all
+            found = re.search(r"embedded broker: (127\.0\.0\.1:\d+) ", said)
+            own |= {ADDRESS: found[1]} if found else {}
+            if shows(swapped(said, own, back=True), lines):
+                return
+            assert not over, f"it ended and showed\n{said}"
+            assert time.monotonic() < deadline, f"within {LIMIT_S} s it showed\n{said}"
+            time.sleep(PAUSE_S)
 
     def to_its_end(self) -> int:
-        with contextlib.suppress(OSError):  # the terminal is gone with its last process
-            while True:
-                self._read()
-        return self.process.wait(LIMIT_S)
+        """The exit code; what was said on the way is in `said`. Fails when it does not end."""
+        try:
+            code = self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end within {LIMIT_S} s and showed\n{self.said}") from None
+        self._reader.join(LIMIT_S)  # the terminal is gone with its last process
+        assert not self._reader.is_alive(), f"a process of it did not end within {LIMIT_S} s:\n{self.said}"
+        return code
 
     def _read(self) -> None:
-        self.said += (
-            os.read(self._ours, 4096)
-            .decode(errors="replace")
-            .replace("\r\n", "\n")
-            .replace("\r", "\n")
-            .replace("\x1b[2K", "")
-        )
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while not self._closed.is_set():
+            if select.select([self._ours], [], [], PAUSE_S)[0]:
+                try:
+                    self._text += decoder.decode(os.read(self._ours, 4096))
+                except OSError:  # nobody has it
+                    return
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self._closed.set()
+        self._reader.join()
         os.close(self._ours)
 
 
@@ -144,24 +159,26 @@ class Reader:
             return
         assert program == "rocketcrew"
         self.commands += 1
-        deadline = time.monotonic() + LIMIT_S
         asks = rest[0] in LATER and not ONCE & set(rest)
-        while True:
+
+        def answer() -> tuple[int, str]:
             done = run(self.folder, *rest, **self.env)
-            said = swapped(done.stdout + done.stderr, self.own, back=True)
-            if shows(said, lines) or not asks or time.monotonic() > deadline:
-                break
+            return done.returncode, swapped(done.stdout + done.stderr, self.own, back=True)
+
+        code, said = asked(answer, lambda each: shows(each[1], lines) or not asks, f"{words} with {lines}")
         assert shows(said, lines), (words, lines, said)
-        assert done.returncode == 0, said
+        assert code == 0, said
 
     def leave(self) -> None:
         """The member has ended, or is stopped."""
         assert self.screen is not None
         if self.screen.process.poll() is None:
-            run(self.folder, "stop", "--wait", **self.env)
+            done = run(self.folder, "stop", "--wait", **self.env)
+            assert done.returncode == 0, done.stderr
         assert self.screen.to_its_end() == 0
 
 
+@pytest.mark.timeout(900)  # up to twelve commands, each with a limit of its own
 @pytest.mark.parametrize(("page", "commands", "tracebacks"), [
     ("docs/tutorial.md", 7, 0), ("README.md", 3, 0), ("docs/how-to/dead-letters.md", 12, 1), ("docs/how-to/s3.md", 4, 0),
 ])  # fmt: skip
