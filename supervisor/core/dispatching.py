@@ -67,6 +67,8 @@ class Dispatching:
         )
         self._beside: dict[str, deque[ProcessQueue]] = {}
         """Queues whose topic is at its limit, by topic: not in line, so that an idle worker is seen as one."""
+        self._recalled: set[int] = set()
+        """Handles of queues that were put back into line from there: one that gets nothing keeps its place."""
         self._looks: set[str] = set()
         """Topics whose rate is looked at again by a timer."""
 
@@ -82,10 +84,13 @@ class Dispatching:
             self._recall(topic)
         if s.redo or s.ready or s.quarantine or s.isolated:
             held_back: list[Chunk] = []
-            self._give_out(held_back)
+            refused: list[ProcessQueue] = []
+            self._give_out(held_back, refused)
             s.redo.extendleft(reversed(held_back))
+            for pq in reversed(refused):
+                self._beside.setdefault(pq.mq.topic, deque()).appendleft(pq)
 
-    def _give_out(self, held_back: list[Chunk]) -> None:
+    def _give_out(self, held_back: list[Chunk], refused: list[ProcessQueue]) -> None:
         s = self.s
         while s.redo or s.ready or s.quarantine or s.isolated:
             if s.quarantine or s.isolated:
@@ -101,13 +106,18 @@ class Dispatching:
                 self._dispatch_next_again(worker, held_back)
                 continue
             pq = s.ready.popleft()
+            recalled = pq.handle in self._recalled
+            self._recalled.discard(pq.handle)
             if pq.state is not QueueState.ASSIGNED or not pq.waiting:
                 continue
             topic = pq.mq.topic
             worker, room = self._choose_within(topic, worker)
             by_rate = self._by_rate(topic) if worker is not None else 0
             if worker is None or not by_rate or (held_back and any(chunk.handle == pq.handle for chunk in held_back)):
-                self._beside.setdefault(topic, deque()).append(pq)
+                if recalled:
+                    refused.append(pq)
+                else:
+                    self._beside.setdefault(topic, deque()).append(pq)
                 continue
             chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free), room, by_rate))
             self._take_tokens(topic, chunk.count)
@@ -130,6 +140,7 @@ class Dispatching:
         if not line:
             self._beside.pop(topic, None)
         elif self._choose_within(topic)[0] is not None and self._by_rate(topic):
+            self._recalled.add(line[0].handle)
             self.s.ready.append(line.popleft())
 
     def _by_rate(self, topic: str) -> int:

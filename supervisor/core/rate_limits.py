@@ -70,7 +70,7 @@ class Bucket:
 
     def _fill(self, now: float) -> None:
         self.tokens = min(self.burst, self.tokens + max(0.0, now - self.at) * self.rate)
-        self.at = now
+        self.at = max(self.at, now)
 
 
 class RateLimits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,11 @@ def test_a_reload_keeps_the_tokens_of_what_did_not_change() -> None:
     assert [taken(limits, later, topic, 0.1) for topic in "tu"] == [0, 1]
 
 
+def test_a_clock_that_goes_back_brings_no_tokens() -> None:
+    limits, rates = RateLimits(), {"t": 10.0}
+    assert [taken(limits, rates, "t", now) for now in (5.0, 4.0, 5.0, 5.1)] == [1, 0, 0, 1]
+
+
 # --- in the core ------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +147,38 @@ def test_all_topics_of_the_member_take_turns(make: Callable[..., Bench]) -> None
     chunks = run_until(bench, 2_000)
     assert 39 <= count(chunks) <= 43
     assert count([chunk for chunk in chunks if chunk.handle == other]) >= 15
+
+
+def by_queue(bench: Bench, queues: Sequence[tuple[str, int]], seconds: int) -> list[int]:
+    """Messages dispatched by queue when all have an endless backlog, and workers finish at once."""
+    names: dict[int, tuple[str, int]] = {}
+    for topic in dict.fromkeys(topic for topic, _ in queues):
+        mine = [MessageQueue(topic, "b", queue_id) for name, queue_id in queues if name == topic]
+        bench.core.handle(ev.Members(topic, mine, (ME,)), bench.now)
+        for fetch in bench.take(act.FetchOffset):
+            names[fetch.handle] = (topic, fetch.mq.queue_id)
+            bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
+    bench.persist()
+    counts = dict.fromkeys(queues, 0)
+    for _ in range(seconds * 100):
+        for pull in bench.take(act.Pull):
+            bench.found(pull.handle, range(pull.offset, pull.offset + 8))
+        chunks = bench.dispatched()
+        chunks += [item.chunk for action in bench.take(act.DispatchOrdered) for item in action.chunks]
+        for chunk in chunks:
+            counts[names[chunk.handle]] += chunk.count
+            bench.done(chunk)
+        bench.pass_ms(10)
+    return list(counts.values())
+
+
+@pytest.mark.parametrize("queues", [[("a", 0), ("a", 1), ("b", 0), ("b", 1)], [("a", 0), ("b", 0)]])
+def test_no_queue_starves_at_the_rate_of_the_member(make: Callable[..., Bench], queues: list[tuple[str, int]]) -> None:
+    bench = limited(make, {MEMBER: 10.0}, topics=("a", "b"), units=4096)
+    bench.worker("a")
+    counts = by_queue(bench, queues, 60)
+    assert 540 <= sum(counts) <= 602
+    assert max(counts) - min(counts) <= 4, counts
 
 
 def test_retries_count_for_every_limited_topic(make: Callable[..., Bench]) -> None:
