@@ -69,6 +69,7 @@ pythons: $(DEV_READY)
 	@$(BIN)/python tools/pythons.py $(ARGS)
 
 lock:
+	@test -x $(BIN)/uv || UNLOCKED=1 sh tools/bootstrap.sh $(VENV) spark,dev
 	@$(BIN)/python tools/lock.py
 
 sbom: $(DEV_READY)

@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -61,6 +62,7 @@ from .checkups import (
     TableFacts,
     TopicFacts,
 )
+from .surroundings import check_nothing_shadows
 from .wording import close_names, in_words
 
 TIMEOUT_MS: Final = 3_000
@@ -282,6 +284,7 @@ def handler_facts(
     home = Path(settings.supervisor.data_dir) / settings.consumer.group
     keeps = settings.results.enabled
     try:
+        check_nothing_shadows(Path.cwd(), sys.path)
         found = examine_rows(
             handler, settings.workers.boot_timeout_ms, schema=settings.results.schema, table=table,
             columns_file=home / COLUMNS_FILE, check=check,

@@ -169,6 +169,11 @@ class Texts:
         return tuple(found.values())
 
     def parse(self, text: str) -> tuple[str, ...]:
+        if re.match(r'\s*\[\s*["\'\]]', text):  # an IPv6 address has brackets too
+            by = " or ".join("a comma" if one == "," else "a semicolon" for one in self.separators)
+            raise ValueError(
+                f"is written as in a file: in flags and the environment several are separated by {by}, as in x,y"
+            )
         parts = self.split(text) if self.split else re.split(f"[{re.escape(self.separators)}]", text)
         return self.check([part for part in parts if part.strip()])
 

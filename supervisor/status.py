@@ -6,6 +6,7 @@ from typing import Any
 
 from ..remoting.queues import MessageQueue
 from .core.decisions import Core
+from .core.holding import rate_written
 from .core.process_queue import ProcessQueue, PulledQueue
 from .core.pulling import held_by_rates
 from .core.slab import UNIT_BYTES
@@ -71,10 +72,15 @@ def picture(
 
 
 def _rate_limits(state: State) -> list[dict[str, object]]:
-    """By topic ("" = all of the member): messages a second, and whether messages wait for that limit now."""
+    """By topic ("" = all of the member): messages a second, the rate as written, and whether messages wait for it now."""
     limited = {name for pq in state.queues.values() for name in held_by_rates(state, pq)}
     return [
-        {"topic": topic, "messages_per_second": rate, "limited": topic in limited}
+        {
+            "topic": topic,
+            "messages_per_second": rate,
+            "written": rate_written(state, topic),
+            "limited": topic in limited,
+        }
         for topic, rate in sorted(state.config.rate_limits.items())
     ]
 

@@ -74,7 +74,8 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         report_after_ms=s.workers.flush_interval_us / 1000,
         chunks_in_flight=s.workers.chunks_in_flight,
         topic_concurrency=topic_concurrency(settings),
-        rate_limits=rate_limits(settings),
+        rate_limits={name: per_second(rate) for name, rate in rates_written(settings).items()},
+        rates_written=rates_written(settings),
         order_holds=c.order_on_failure == "hold",
         max_reconsume_times=c.max_reconsume_times,
         suspend_current_queue_time_ms=c.suspend_current_queue_time_ms,
@@ -95,12 +96,12 @@ def topic_concurrency(settings: Settings) -> dict[str, int]:
     return {wrap(namespace, topic): int(calls) for topic, _, calls in parts}
 
 
-def rate_limits(settings: Settings) -> dict[str, float]:
-    """Messages a second by topic, named as brokers know it, and of the whole member."""
+def rates_written(settings: Settings) -> dict[str, str]:
+    """Rates such as `10/m` by topic, named as brokers know it, and of the whole member."""
     namespace = settings.cluster.namespace
     parts = (entry.partition("=") for entry in settings.workers.topic_rate_limit)
-    rates = {wrap(namespace, topic): per_second(rate) for topic, _, rate in parts}
-    return rates | ({MEMBER: per_second(settings.workers.rate_limit)} if settings.workers.rate_limit else {})
+    rates = {wrap(namespace, topic): rate for topic, _, rate in parts}
+    return rates | ({MEMBER: settings.workers.rate_limit} if settings.workers.rate_limit else {})
 
 
 def renewed_config(running: CoreConfig, settings: Settings) -> CoreConfig:

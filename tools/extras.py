@@ -2,9 +2,10 @@
 
     extras.py [--light] [EXTRA ...]     all of them without a name; "plain" is the package without an extra
 
-What is chosen is what `pip install "rocketcrew[EXTRA]"` would choose on this day: that is the point. `--light` leaves out
-what brings pyspark (450 MB), and is what CI runs. uv installs, since it keeps what it has unpacked: a second run downloads
-nothing. UV_FIND_LINKS may name a folder with wheels that are not to be downloaded.
+What is chosen is what `pip install "rocketcrew[EXTRA]"` would choose on this day: that is the point, and why it is no part of
+`make test`: somebody else's release must not fail an unchanged commit. The release workflow runs it. `--light` leaves out
+what brings pyspark (450 MB). uv installs, since it keeps what it has unpacked: a second run downloads nothing. UV_FIND_LINKS
+may name a folder with wheels that are not to be downloaded.
 """
 
 from __future__ import annotations

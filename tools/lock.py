@@ -1,7 +1,8 @@
 """Write requirements.lock: each version of constraints.txt with the hashes of all its files at the index.
 
 constraints.txt is what people change, requirements.lock is what `make` installs the environment of tests from: a file with
-another hash than that recorded here is refused by pip. A unit test holds the two together.
+another hash than that recorded here is refused by pip (tools/bootstrap.sh has the exception). A unit test holds
+the two together.
 """
 
 from __future__ import annotations

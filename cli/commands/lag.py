@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ...client.access import Access
 from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError
+from ...remoting.errors import BrokerError, UsageError
 from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
@@ -51,14 +52,18 @@ T = TypeVar("T")
     "--count", type=click.IntRange(0), default=0, metavar="N", help="With --watch: end after N looks; 0: never."
 )
 @with_settings(group="consumer.group")
-def lag(settings: Settings, topics: tuple[str, ...], as_json: bool, watch: bool, interval: float, count: int) -> None:
+@click.pass_context
+def lag(
+    context: click.Context, settings: Settings, topics: tuple[str, ...], as_json: bool, watch: bool, interval: float,
+    count: int,
+) -> None:  # fmt: skip
     """Show how far a group is behind, queue by queue.
 
     MAX is the offset that the queue's next message will get, COMMITTED the first that the group has not finished, LAG the
     difference. Finished messages whose offset is not committed yet (every 5 s by default) still count as lag. With --watch,
     IN HAND is what the queue's OWNER has pulled and not finished; a message that waits for a retry delay is in no queue
-    of the group until then. A group whose supervisor has just started on this host is waited for. Exits with 3 when no name
-    server or broker can be reached.
+    of the group until then. Without --watch, a group that brokers do not know yet is waited for, up to half a minute, while
+    a supervisor of it runs on this host. Exits with 3 when no name server or broker can be reached.
 
     \b
     Examples:
@@ -66,6 +71,9 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool, watch: bool,
       rocketcrew lag -g billing -t orders -n 10.0.0.5:9876 --json
       rocketcrew lag -g billing --watch
     """
+    for name in ("interval", "count"):
+        if not watch and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"--{name} goes with --watch only: without it, lag looks once")
     flags = {"cluster.name_servers": "-n HOST:PORT", "consumer.group": "-g GROUP"}
     require(settings, flags, flag_names=flags)
 

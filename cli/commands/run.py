@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from ..exit_codes import ForcedStopError
 from ..interrupts import Interrupts
 from ..live_line import LiveLine, Rate, Reloads, beside, progress_line, start_block
 from ..options import LIVE_LEVEL, live_line, reread_settings, with_settings
-from ..surroundings import Surroundings, import_from_here, surroundings
+from ..surroundings import Surroundings, check_nothing_shadows, import_from_here, surroundings
 
 if TYPE_CHECKING:
     from ...supervisor.service import Summary, Supervisor
@@ -196,7 +196,8 @@ async def _supervise(
         settings = dataclasses.replace(settings, log=dataclasses.replace(settings.log, level=LIVE_LEVEL))
 
     def again() -> Settings:
-        found = dataclasses.replace(reread(), cluster=settings.cluster)  # an embedded broker's address is not on disk
+        read = reread_here(reread, Path.cwd(), sys.path)
+        found = dataclasses.replace(read, cluster=settings.cluster)  # an embedded broker's address is not on disk
         return found if line is None else dataclasses.replace(found, log=settings.log)
 
     showing: list[asyncio.Task[None]] = []
@@ -233,6 +234,13 @@ async def _supervise(
             for task in showing:
                 task.cancel()
             await asyncio.gather(*showing, return_exceptions=True)
+
+
+def reread_here(reread: Callable[[], Settings], folder: Path, path: Sequence[str]) -> Settings:
+    """The settings anew, for a reload. Raises UsageError, which refuses it, also for a module that has appeared in `folder`
+    and hides a needed one: new workers would import it."""
+    check_nothing_shadows(folder, path)
+    return reread()
 
 
 async def _show(line: LiveLine, supervisor: Supervisor) -> None:

@@ -72,7 +72,8 @@ def head_of(found: dict[str, Any]) -> list[str]:
 
 def _rate(limit: dict[str, Any]) -> str:
     held = " (holds messages back now)" if limit["limited"] else ""
-    return f"{limit['topic'] or 'all topics'} {limit['messages_per_second']:g}/s{held}"
+    written = limit.get("written") or f"{limit['messages_per_second']:g}/s"  # of a supervisor of an earlier version
+    return f"{limit['topic'] or 'all topics'} {written}{held}"
 
 
 def _mib(size_bytes: int) -> str:

@@ -147,7 +147,12 @@ def rules(state: State, q: PulledQueue) -> list[str]:
 
 def rate_named(state: State, name: str) -> str:
     """A limit by the name of its setting; `name` as in CoreConfig.rate_limits."""
-    rate = state.config.rate_limits[name]
+    written = rate_written(state, name)
     if name == MEMBER:
-        return f"workers.rate_limit: {rate:g} messages a second of this member"
-    return f"workers.topic_rate_limit: {rate:g} messages a second of {name}"
+        return f"workers.rate_limit: {written}, all messages of this member"
+    return f"workers.topic_rate_limit: {written}, messages of {name}"
+
+
+def rate_written(state: State, name: str) -> str:
+    """A limit as the settings have it."""
+    return state.config.rates_written.get(name) or f"{state.config.rate_limits[name]:g}/s"

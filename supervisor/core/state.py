@@ -78,6 +78,8 @@ class CoreConfig:
     """By topic: calls of the handler at once over all workers, see topic_limits.py."""
     rate_limits: Mapping[str, float] = field(default_factory=dict[str, float])
     """By topic, or for all: messages a second, see rate_limits.py."""
+    rates_written: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By the same: the rate as the settings have it, such as `10/m`."""
     order: str = "concurrent"
     """concurrent, queue or key."""
     locks: bool = False

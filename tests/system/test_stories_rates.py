@@ -52,10 +52,10 @@ def test_a_topic_at_its_rate_waits_and_a_reload_lifts_it(tmp_path: Path) -> None
             member.until("orders")
             wait_until(lambda: done() == 7, what="all mails, and the one order that may run")
             wait_until(held, what="the orders that wait")
-            assert "rate limits orders 0.000833333/s (holds messages back now)" in told(tmp_path, "status")
+            assert "rate limits orders 3/h (holds messages back now)" in told(tmp_path, "status")
             why = told(tmp_path, "why-lag")
             assert " waits for the rate limit of its topic or of the member" in why
-            assert "  not pulled: workers.topic_rate_limit: 0.000833333 messages a second of orders" in why
+            assert "  not pulled: workers.topic_rate_limit: 3/h, messages of orders" in why
             (tmp_path / "crew.toml").write_text(FAST)
             assert run(tmp_path, "reload", "-g", "billing").returncode == 0
             wait_until(lambda: done() == 12, what="all orders")

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.lag import KNOWN_AFTER_TRIES, as_json_row, for_people, once_known, table, watched
+from rocketcrew.cli.commands.lag import KNOWN_AFTER_TRIES, as_json_row, for_people, lag, once_known, table, watched
 from rocketcrew.cli.group_members import GroupMember, in_hand
+from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.cli.watch import QueueLag
-from rocketcrew.remoting.errors import BrokerError
+from rocketcrew.remoting.errors import BrokerError, UsageError
 from rocketcrew.remoting.queues import MessageQueue
 
 MQ = MessageQueue("orders", "a", 0)
@@ -79,6 +81,13 @@ class Group:
 
     def result(self, *, starts: bool) -> str:
         return asyncio.run(once_known("billing", self.ask, lambda: starts, self.sleep))
+
+
+@pytest.mark.parametrize("words", [["--count", "3"], ["--interval", "2"], ["--json", "--count", "0"]])
+def test_what_goes_with_watch_only_is_refused_without_it(tmp_path: Path, words: list[str]) -> None:
+    around = Surroundings({}, tmp_path)
+    with pytest.raises(UsageError, match=r"goes with --watch only"):
+        lag.main(["-g", "billing", "-n", "127.0.0.1:1", *words], obj=around, standalone_mode=False)
 
 
 def test_a_group_that_starts_here_is_waited_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -12,7 +13,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rocketcrew.cli.surroundings import HARMLESS, PACKAGES, check_nothing_shadows, in_the_way
+from rocketcrew.cli.commands.run import reread_here
+from rocketcrew.cli.surroundings import OF_PYTHON, PACKAGES, WHERE_THERE, check_nothing_shadows, in_the_way
+from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -23,10 +26,48 @@ def test_modules_of_python_and_of_what_is_installed_are_in_the_way_and_no_others
     assert in_the_way(names) == ["json", "numpy", "queue", "rocketcrew"]
 
 
-def test_what_nothing_uses_is_pythons() -> None:
-    gone_since = {"cgi", "cgitb", "chunk", "crypt", "imghdr", "lib2to3", "mailbox", "nis", "pipes", "sndhdr", "xdrlib"}
-    assert HARMLESS - sys.stdlib_module_names <= gone_since
-    assert not HARMLESS & PACKAGES
+def test_modules_of_python_that_nothing_imports_are_let_be() -> None:
+    names = [
+        "wave",
+        "sched",
+        "trace",
+        "colorsys",
+        "imaplib",
+        "shelve",
+        "turtle",
+        "calendar",
+        "xmlrpc",
+        "this",
+        "graphlib",
+    ]
+    assert in_the_way(names) == ["calendar"]
+
+
+IMPORTS = """
+import importlib, json, pkgutil, sys
+before = set(sys.modules)
+import rocketcrew
+left = ("rocketcrew.__main__", "rocketcrew.testing", "rocketcrew.cli.chaos")
+found = [one.name for one in pkgutil.walk_packages(rocketcrew.__path__, "rocketcrew.") if not one.name.startswith(left)]
+found += ["pyarrow.parquet", "pyarrow.compute", "deltalake", "obstore", "duckdb", "msgspec", "opentelemetry.trace", "pandas"]
+found += ["pyspark.sql", "pyspark.sql.connect.session", "pyspark.worker", "encodings.idna", "click._termui_impl"]
+for name in found:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass  # of an extra that is not installed
+got = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(json.dumps([name for name in got if sys.modules[name].__spec__ is not None]))
+"""
+
+
+def test_all_that_is_imported_is_known() -> None:
+    done = subprocess.run([sys.executable, "-Ic", IMPORTS], capture_output=True, text=True, check=True)
+    found = {name for name in json.loads(done.stdout.splitlines()[-1]) if not name.startswith("_")}
+    assert {"queue", "asyncio", "pyarrow", "structlog", "rocketcrew"} <= found
+    assert found & sys.stdlib_module_names <= OF_PYTHON
+    assert found - sys.stdlib_module_names <= PACKAGES | WHERE_THERE
+    assert not OF_PYTHON & (PACKAGES | WHERE_THERE)
 
 
 def test_all_that_the_package_depends_on_is_known() -> None:
@@ -41,7 +82,10 @@ def test_all_that_the_package_depends_on_is_known() -> None:
     assert {top for top in tops if top.isidentifier() and not top.startswith("_")} <= PACKAGES
 
 
-@pytest.mark.parametrize("kind", ["queue.py", "queue/__init__.py", "numpy.py", "rocketcrew.py", "sys.py"])
+@pytest.mark.parametrize(
+    "kind",
+    ["queue.py", "queue/__init__.py", "numpy.py", "rocketcrew.py", "sys.py", "typing_extensions.py", "colorama.py"],
+)
 def test_the_file_and_the_remedy_are_named(tmp_path: Path, kind: str) -> None:
     (tmp_path / kind).parent.mkdir(exist_ok=True)
     (tmp_path / kind).write_text("value = 1\n")
@@ -60,7 +104,17 @@ def test_what_hides_nothing_is_let_be(tmp_path: Path) -> None:
     check_nothing_shadows(tmp_path, sys.path)
 
 
-def test_the_folder_that_has_the_modules_hides_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["typing_extensions", "colorama", "duckdb", "winreg"])
+def test_a_needed_name_is_refused_even_where_nothing_else_has_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("")
+    with pytest.raises(UsageError, match=f"hides the module {name} "):
+        check_nothing_shadows(tmp_path, [str(tmp_path), str(tmp_path / "elsewhere")])
+
+
+@pytest.mark.parametrize("sign", ["rocketcrew", "shop-1.0.dist-info"])
+def test_the_folder_that_has_the_modules_hides_nothing(tmp_path: Path, sign: str) -> None:
+    (tmp_path / sign).mkdir()
+    (tmp_path / sign / "__init__.py").write_text("")
     (tmp_path / "duckdb.py").write_text("")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -70,15 +124,41 @@ def test_the_folder_that_has_the_modules_hides_nothing(tmp_path: Path) -> None:
         check_nothing_shadows(tmp_path, [str(tmp_path), str(elsewhere)])
 
 
+def test_a_reload_is_refused_for_a_module_that_has_appeared(tmp_path: Path) -> None:
+    settings, path = load({}, {}, None), [str(tmp_path), *sys.path]
+    assert reread_here(lambda: settings, tmp_path, path) is settings
+    (tmp_path / "queue.py").write_text("")
+    with pytest.raises(UsageError, match="hides the module queue "):
+        reread_here(lambda: settings, tmp_path, path)
+
+
+def called(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
+    start = "from rocketcrew.__main__ import main; main()"
+    return subprocess.run(
+        [sys.executable, "-Ic", start, *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
 @pytest.mark.parametrize("name", ["queue", "json", "numpy", "rocketcrew"])
 def test_run_refuses_in_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text("value = 1\n")
     (tmp_path / "handler.py").write_text("def handle(message): ...\n")
-    start = "from rocketcrew.__main__ import main; main()"
     words = ["run", "handler:handle", "-t", "t", "-g", "g", "-n", "127.0.0.1:1"]
-    found = subprocess.run(
-        [sys.executable, "-Ic", start, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    found = called(tmp_path, words)
     assert found.returncode == 2, found.stderr
     assert f"{name}.py hides the module {name} " in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_the_checkups_say_what_run_would(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("value = 1\n")
+    (tmp_path / "handler.py").write_text("def handle(message): ...\n")
+    where = ["-n", "127.0.0.1:1"]
+    check = called(tmp_path, ["config", "check", "--handler", "handler:handle", "--set", "consumer.topics=t", *where])
+    assert check.returncode == 4, check.stderr
+    assert "queue.py hides the module queue " in check.stderr
+    doctor = called(tmp_path, ["doctor", "handler:handle", "-t", "t", "-g", "g", "--json", *where])
+    assert doctor.returncode == 1, doctor.stderr
+    (fault,) = [one for one in json.loads(doctor.stdout)["checks"] if one["check"] == "handler"]
+    assert fault["level"] == "fault"
+    assert "queue.py hides the module queue " in fault["found"]

@@ -61,6 +61,15 @@ def test_lists_say_what_stands_in_them_twice() -> None:
         rule.check([f"t{i}" for i in range(1025)])
 
 
+@pytest.mark.parametrize("text", ['["orders=5/s"]', '[ "a=5/s", "b=3/s" ]', "['a=5/s']", "[]"])
+def test_a_list_as_in_a_file_is_answered_with_how_to_write_several(text: str) -> None:
+    with pytest.raises(ValueError, match=r"several are separated by a comma"):
+        Texts("rates", formats.topic_rate_limit).parse(text)
+    with pytest.raises(ValueError, match=r"by a semicolon or a comma"):
+        Texts("servers", formats.address, separators=";,").parse(text)
+    assert Texts("servers", formats.address, separators=";,").parse("[::1]:9876;a:1") == ("[::1]:9876", "a:1")
+
+
 def test_pairs_come_as_table_nested_table_text_or_json() -> None:
     rule = Pairs()
     wanted = {"spark.sql.x": "1", "spark.ui": "false"}

@@ -17,7 +17,7 @@ from rocketcrew.supervisor.core.holding import holding
 from rocketcrew.supervisor.core.rate_limits import LOOK_S_MAX, MEMBER, RateLimits
 from rocketcrew.supervisor.core.states import ServiceState
 from rocketcrew.supervisor.status import picture
-from rocketcrew.supervisor.wiring import rate_limits
+from rocketcrew.supervisor.wiring import core_config
 
 from .conftest import ME, TOPIC
 
@@ -376,7 +376,7 @@ def test_why_lag_names_no_limit_that_a_reload_has_removed(make: Callable[..., Be
 
 
 def test_status_and_why_lag_name_the_limit(make: Callable[..., Bench]) -> None:
-    bench = limited(make, {TOPIC: 10.0, MEMBER: 1_000.0})
+    bench = limited(make, {TOPIC: 10.0, MEMBER: 1_000.0}, rates_written={TOPIC: "600/m", MEMBER: "1000/s"})
     (handle,) = bench.open(0)
     bench.worker("a")
 
@@ -384,16 +384,16 @@ def test_status_and_why_lag_name_the_limit(make: Callable[..., Bench]) -> None:
         staff: dict[str, Any] = {"staff": {}}
         return picture(bench.core, ServiceState.RUNNING, {}, staff)["rate_limits"]
 
-    member = {"topic": "", "messages_per_second": 1_000.0, "limited": False}
-    assert shown() == [member, {"topic": TOPIC, "messages_per_second": 10.0, "limited": False}]
+    member = {"topic": "", "messages_per_second": 1_000.0, "written": "1000/s", "limited": False}
+    assert shown() == [member, {"topic": TOPIC, "messages_per_second": 10.0, "written": "600/m", "limited": False}]
     bench.found(handle, range(6))
     (chunk,) = bench.dispatched()
     bench.done(chunk)
-    assert shown() == [member, {"topic": TOPIC, "messages_per_second": 10.0, "limited": True}]
+    assert shown() == [member, {"topic": TOPIC, "messages_per_second": 10.0, "written": "600/m", "limited": True}]
     bench.persist()
     (queue,) = holding(bench.core.state)
     assert (queue["holds"], queue["offset"]) == ("rate", 1)
-    assert queue["rules"] == [f"workers.topic_rate_limit: 10 messages a second of {TOPIC}"]
+    assert queue["rules"] == [f"workers.topic_rate_limit: 600/m, messages of {TOPIC}"]
     run_until(bench, 1_000)
     assert [limit["limited"] for limit in shown()] == [False, False]
 
@@ -431,8 +431,10 @@ def test_settings_name_topics_as_brokers_know_them() -> None:
         "workers.rate_limit": "3600/h",
         "cluster.namespace": "NS",
     }
-    assert rate_limits(load(flags, {}, None)) == {"NS%orders": 100.0, "NS%mails": 0.5, MEMBER: 1.0}
-    assert rate_limits(load({}, {}, None)) == {}
+    found = core_config(load(flags, {}, None), "me", ())
+    assert found.rate_limits == {"NS%orders": 100.0, "NS%mails": 0.5, MEMBER: 1.0}
+    assert found.rates_written == {"NS%orders": "100/s", "NS%mails": "30/m", MEMBER: "3600/h"}
+    assert core_config(load({}, {}, None), "me", ()).rate_limits == {}
 
 
 @pytest.mark.parametrize("wrong", ["orders", "orders=0/s", "orders=5", "orders=5/d", "=3/s", "orders=1/s,orders=2/s"])
