@@ -272,7 +272,7 @@ def test_retries_do_not_starve_beside_topics_that_have_limits(
 @pytest.mark.parametrize("rates", [{"a": 3.0, "b": 2.0}, {"a": 5_000.0, "b": 3_000.0}])
 def test_with_retries_a_limit_is_passed_by_what_is_gathered_at_most(rates: dict[str, float]) -> None:
     limits, now = RateLimits(), 0.0
-    sums = dict.fromkeys(("a", "b", RETRY), 0)
+    sums: dict[str, int] = dict.fromkeys(("a", "b", RETRY), 0)
     for step in range(3_000):
         for topic in ((RETRY, "a", "b"), ("a", "b", RETRY), ("a", RETRY, "b"))[step % 3]:
             sums[topic] += taken(limits, rates, topic, now)
