@@ -1,9 +1,10 @@
 """The user's life-cycle hooks (section [hooks]): what happened goes to them by a bounded line, one call at a time.
 
-They run in one process of their own (workers/lifecycle.py), which is started only where hooks are named. Nothing waits for
-them: an event is put into the line and the loop goes on. A call that fails is logged once a minute for each hook and counted;
-one that takes too long ends the process, and the next event starts a new one. Events are what the core logs anyhow, and the
-assigned queues, which are compared once a second.
+They run in one process of their own (workers/lifecycle.py), which is started only where hooks are named. While the member
+runs, nothing waits for them: an event is put into the line and the loop goes on. Its start waits until they are imported,
+its stop for what they have not heard of yet, both within bounds. A call that fails is logged once a minute for each hook and
+counted; one that takes too long ends the process, and the next event starts a new one. Events are what the core logs anyhow,
+and the assigned queues, which are compared once a second.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ OF_LOG: Final[Mapping[str, str]] = {"message_dead_lettered": "on_dead_letter", "
 EVENTS_MAX: Final = 1_000
 LOOK_S: Final = 1.0
 LOG_EVERY_S: Final = 60.0
+END_S: Final = 1.0
+"""For what the hooks' process does at its end (atexit)."""
 
 log = structlog.get_logger("rocketcrew.hooks")
 
@@ -105,6 +108,7 @@ class Lifecycle:
         self._faults = Faults()
         arguments = [f"{name}={path}" for name, path in self._named.items()]
         self._process = UserProcess("hooks", "rocketcrew.workers.lifecycle", arguments)
+        self._renew = False
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -137,6 +141,10 @@ class Lifecycle:
         if hook is not None:
             self._put(hook, action.keys)
 
+    def renew(self) -> None:
+        """The code was reloaded: the next event goes to a new process."""
+        self._renew = True
+
     def _put(self, hook: str, event: Mapping[str, Any]) -> None:
         counters = self._core.state.counters
         if self._line.put(hook, event):
@@ -167,6 +175,9 @@ class Lifecycle:
         counters = self._core.state.counters
         counters.hook_calls += 1
         try:
+            if self._renew:
+                self._renew = False
+                await self._process.stop(END_S)
             reply = await self._process.ask({"hook": hook, "event": event}, self._timeout_s)
             error = str(reply.get("error", ""))
         except UserProcessError as failed:
@@ -178,18 +189,24 @@ class Lifecycle:
                 log.warning("hook_failed", hook=hook, function=self._named[hook], error=error, times=times)
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait until the hooks have heard of everything, for so long at most."""
-        if not self._tasks or self._idle.is_set():
+        """Wait until the hooks have heard of everything, for so long at most; then their process may end by itself."""
+        if not self._tasks:
             return
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:
             log.warning("hooks_not_finished", waiting=len(self._line))
+            return
+        await self._end_tasks()
+        await self._process.stop(END_S)
 
     async def kill(self) -> None:
         """End the process, whatever it does."""
+        await self._end_tasks()
+        await self._process.kill()
+
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        await self._process.kill()

@@ -198,10 +198,10 @@ class Operator:
                 self._notify.reloading()  # systemd waits for the answer to its HUP
                 self._notify.ready(f"reload refused: {error}")
 
-    def reload_ended(self, generation: int) -> None:
-        """`generation` serves now: the new one, or the old one again."""
+    def reload_ended(self, generation: int) -> bool:
+        """`generation` serves now: the new one (True), or the old one again."""
         if self._coming is None:
-            return
+            return False
         (number, boots), self._coming = self._coming, None
         self._notify.ready("reloaded" if number == generation else "reload failed: the old code goes on")
         if number == generation:
@@ -212,6 +212,7 @@ class Operator:
         if self._again:
             self._again = False
             self._loop.call_soon(self._reload_by_signal)
+        return number == generation
 
     def _take_over(self, boots: Boots) -> None:
         before, self._boots = self._boots, boots

@@ -346,7 +346,8 @@ class Supervisor:
         self._member.traced(records)
 
     def _reload_ended(self, generation: int) -> None:
-        self._operator.reload_ended(generation)
+        if self._operator.reload_ended(generation):
+            self._lifecycle.renew()
 
     def _queue_info(self, mq: Any) -> QueueInfo:
         return QueueInfo(

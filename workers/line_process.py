@@ -48,7 +48,8 @@ def _answered(answer: Answer, question: Any) -> dict[str, object]:
 
 
 def run(load: Callable[[], Answer]) -> None:
-    """`serve` on this process's stdin and stdout; from here on, prints go to stderr."""
+    """`serve` on this process's stdin and stdout; from here on, prints go to stderr, line by line (it may be killed)."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    sys.stdout = sys.stderr
     serve(load, sys.stdin, out)

@@ -72,10 +72,7 @@ class Retries:
 
     def dead_letter(self, pq: ProcessQueue, chunk: Chunk, charge: Charge) -> None:
         """The one record of the chunk has crashed too many workers: it isn't run again."""
-        mq = pq.mq
         facts = {"deaths": str(charge.deaths), **charge.facts}
-        self.s.log("error", "message_dead_lettered", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id,
-                   offset=charge.offset, max_worker_deaths=self.s.config.max_worker_deaths, **facts)  # fmt: skip
         self._dispatching.sending(pq, charge.offset)
         self._fail(pq, chunk, [Failure(Cause.DEATHS, f"crashed {charge.deaths} workers", facts=facts)])
 
@@ -141,10 +138,13 @@ class Retries:
         kind = NO_ROWS if failure.mode is Mode.DROP else DEAD_LETTER if failure.last else SENT_BACK
         s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
         self._count(failure)
-        if failure.last and failure.cause is not Cause.DEATHS:  # of these it is logged when they are given up
+        if failure.last:
             mq = pq.mq
+            why: dict[str, object] = {"cause": failure.cause.name.lower(), "error": failure.error}
+            if failure.facts is not None:
+                why = {"max_worker_deaths": s.config.max_worker_deaths, **failure.facts}
             s.log("error", "message_dead_lettered", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id,
-                  offset=chunk.offsets[index], cause=failure.cause.name.lower(), error=failure.error)  # fmt: skip
+                  offset=chunk.offsets[index], **why)  # fmt: skip
         self._dispatching.quarantine.finished(pq, chunk, index, sent_back=failure.cause is not Cause.DEATHS)
         pq.unfinished -= 1
         pq.owner.given_back(pq, chunk.offsets[index])

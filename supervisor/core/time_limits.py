@@ -49,7 +49,7 @@ class Look:
     ended: tuple[int, int] | None = None
     """State and start of the call whose worker was sent ABRT; (0, 0) = it stood still outside of any."""
     ended_ns: int = 0
-    killed: bool = False
+    """When it was last sent ABRT or KILL."""
     beats: int = -1
     beat_ns: int = 0
     """When `beats` was first seen."""
@@ -79,9 +79,9 @@ class Look:
 
     def _ending(self, now_ns: int) -> tuple[Step, int]:
         due = self.ended_ns + ABORT_GRACE_NS
-        if self.killed or now_ns < due:
-            return Step.NOTHING, due if not self.killed else now_ns + ABORT_GRACE_NS
-        self.killed = True
+        if now_ns < due:
+            return Step.NOTHING, due
+        self.ended_ns = now_ns  # while it has not ended it is killed again: a kill can fail
         return Step.KILL, now_ns + ABORT_GRACE_NS
 
     def _outside(self, seen: Progress, now_ns: int, stall_ns: int) -> tuple[Step, int]:

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -27,9 +29,15 @@ class UserProcessError(Exception):
 class UserProcess:
     """`python -m MODULE ARGUMENTS`, one question at a time."""
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str]) -> None:
-        """`name` is how its user knows it, for messages."""
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], *, start_timeout_s: float = START_TIMEOUT_S
+    ) -> None:
+        """`name` is how its user knows it, for messages; `arguments` are what it imports."""
         self._name = name
+        self._late = (
+            f"{name}: not imported within {start_timeout_s:g} s ({', '.join(arguments)}): do the long work later"
+        )
+        self._start_timeout_s = start_timeout_s
         self._command = (sys.executable, "-m", module, *arguments)
         self.child: asyncio.subprocess.Process | None = None
 
@@ -38,15 +46,18 @@ class UserProcess:
         return self.child is not None and self.child.returncode is None
 
     async def start(self) -> None:
-        """Raises UserProcessError when the code cannot be had; nothing runs then."""
+        """Raises UserProcessError when the process cannot be started or the code cannot be had; nothing runs then."""
         parent = os.getpid()
-        self.child = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=ANSWER_BYTES_MAX,
-            start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
-        )  # fmt: skip
         try:
-            reply = await self._reply(START_TIMEOUT_S)
+            self.child = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=ANSWER_BYTES_MAX,
+                start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            raise UserProcessError(f"{self._name}: its process cannot be started ({error})") from error
+        try:
+            reply = await self._reply(self._start_timeout_s, self._late)
             if "error" in reply:
                 raise UserProcessError(str(reply["error"]))
         except BaseException:
@@ -59,14 +70,15 @@ class UserProcess:
             await self.start()
         assert self.child is not None
         assert self.child.stdin is not None
+        late = f"{self._name}: no answer within {timeout_s:g} s"
         try:
             self.child.stdin.write(json.dumps(question, default=str).encode() + b"\n")
             async with asyncio.timeout(timeout_s):
                 await self.child.stdin.drain()
-            return await self._reply(timeout_s)
+            return await self._reply(timeout_s, late)
         except TimeoutError:
             await self.kill()
-            raise UserProcessError(f"{self._name}: no answer within {timeout_s:g} s") from None
+            raise UserProcessError(late) from None
         except OSError as error:
             await self.kill()
             raise UserProcessError(f"{self._name}: its process has ended ({error})") from error
@@ -74,14 +86,14 @@ class UserProcess:
             await self.kill()
             raise
 
-    async def _reply(self, timeout_s: float) -> dict[str, Any]:
+    async def _reply(self, timeout_s: float, late: str) -> dict[str, Any]:
         assert self.child is not None
         assert self.child.stdout is not None
         try:
             async with asyncio.timeout(timeout_s):
                 line = await self.child.stdout.readline()
         except TimeoutError:
-            raise UserProcessError(f"{self._name}: no answer within {timeout_s:g} s") from None
+            raise UserProcessError(late) from None
         except ValueError as error:
             raise UserProcessError(f"{self._name}: its answer is too long ({error})") from error
         if not line.endswith(b"\n"):
@@ -89,10 +101,19 @@ class UserProcess:
         reply: dict[str, Any] = json.loads(line)
         return reply
 
+    async def stop(self, timeout_s: float) -> None:
+        """End its input, so that it ends by itself as Python does (atexit); kill it when it has not ended in time."""
+        child = self.child
+        if child is not None and child.stdin is not None:
+            child.stdin.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(child.wait(), timeout_s)
+        await self.kill()
+
     async def kill(self) -> None:
-        """End the process, and see that it has ended."""
+        """End the process and what it has started (it leads a session of its own), and see that it has ended."""
         child, self.child = self.child, None
         if child is not None and child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                child.kill()
+                os.killpg(child.pid, signal.SIGKILL)
             await child.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,25 @@ def test_what_hooks_do_wrong_is_counted_and_stops_nothing(tmp_path: Path) -> Non
         assert broker.stop() == 0
     pids = (tmp_path / "moody").read_text().split()
     assert len(set(pids)) == 3, "a new process after the one that hung, and after the one that ended itself"
+
+
+def test_a_reload_renews_the_code_of_the_hooks(tmp_path: Path) -> None:
+    shop(tmp_path)
+    heard = tmp_path / "heard"
+    with Terminal(tmp_path, "broker", "--name-server-port", "0", "--port", "0", "--json") as broker:
+        name_server = json.loads(broker.until("name_server"))["name_server"]
+        named = hooks(on_dead_letter="shop:heard")
+        with Terminal(tmp_path, "run", "shop:count", *COMMON, *named, "-n", name_server) as member:
+            member.until('"event": "running"')
+            send(tmp_path, name_server, "poor")
+            wait_until(lambda: len(lines(heard)) == 1, what="the dead letter")
+            (tmp_path / "shop.py").write_text(SHOP.replace("dumps(event)", 'dumps({"by": "the new code"})'))
+            member.process.send_signal(signal.SIGHUP)
+            member.until('"event": "reloaded"')
+            send(tmp_path, name_server, "poor")
+            wait_until(lambda: lines(heard)[1:] == [{"by": "the new code"}], what="the dead letter after the reload")
+            assert member.stop() == 0
+        assert broker.stop() == 0
 
 
 def test_a_hook_that_cannot_be_had_is_said_before_the_group_is_joined(tmp_path: Path) -> None:

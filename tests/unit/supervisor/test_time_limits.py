@@ -26,7 +26,8 @@ def test_soft_then_hard_then_kill() -> None:
     assert look_at(look, call(), 300) == (Step.ABORT, 1300)
     assert look_at(look, call(), 310) == (Step.NOTHING, 1300)
     assert look_at(look, call(), 300 + ABORT_GRACE_NS // NS_PER_MS)[0] is Step.KILL
-    assert look_at(look, call(), 2_000)[0] is Step.NOTHING
+    assert look_at(look, call(), 2_000) == (Step.NOTHING, 2300)
+    assert look_at(look, call(), 2_300) == (Step.KILL, 3300), "a kill that failed is repeated"
     assert look.timed_out(8, START)
 
 
