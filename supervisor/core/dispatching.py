@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from ...remoting.queues import MessageQueue
@@ -20,6 +21,7 @@ from .charges import Charge
 from .chunks import Chunk
 from .process_queue import ProcessQueue
 from .quarantine import Quarantine
+from .rate_limits import MEMBER
 from .state import State, Worker
 from .states import QueueState, WorkerState
 from .topic_limits import UNLIMITED
@@ -67,8 +69,10 @@ class Dispatching:
         )
         self._beside: dict[str, deque[ProcessQueue]] = {}
         """Queues whose topic is at its limit, by topic: not in line, so that an idle worker is seen as one."""
+        self._recalled: set[int] = set()
+        """Handles of queues that were put back into line from there: one that gets nothing keeps its place."""
         self._looks: set[str] = set()
-        """Topics whose rate is looked at again by a timer."""
+        """Topics whose rate is looked at again by a timer; MEMBER for that of all."""
 
     @property
     def holds_back(self) -> bool:
@@ -82,10 +86,13 @@ class Dispatching:
             self._recall(topic)
         if s.redo or s.ready or s.quarantine or s.isolated:
             held_back: list[Chunk] = []
-            self._give_out(held_back)
+            refused: list[ProcessQueue] = []
+            self._give_out(held_back, refused)
             s.redo.extendleft(reversed(held_back))
+            for pq in reversed(refused):
+                self._beside.setdefault(pq.mq.topic, deque()).appendleft(pq)
 
-    def _give_out(self, held_back: list[Chunk]) -> None:
+    def _give_out(self, held_back: list[Chunk], refused: list[ProcessQueue]) -> None:
         s = self.s
         while s.redo or s.ready or s.quarantine or s.isolated:
             if s.quarantine or s.isolated:
@@ -101,13 +108,15 @@ class Dispatching:
                 self._dispatch_next_again(worker, held_back)
                 continue
             pq = s.ready.popleft()
+            recalled = pq.handle in self._recalled
+            self._recalled.discard(pq.handle)
             if pq.state is not QueueState.ASSIGNED or not pq.waiting:
                 continue
             topic = pq.mq.topic
             worker, room = self._choose_within(topic, worker)
             by_rate = self._by_rate(topic) if worker is not None else 0
             if worker is None or not by_rate or (held_back and any(chunk.handle == pq.handle for chunk in held_back)):
-                self._beside.setdefault(topic, deque()).append(pq)
+                (refused if recalled else self._beside.setdefault(topic, deque())).append(pq)
                 continue
             chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free), room, by_rate))
             self._take_tokens(topic, chunk.count)
@@ -130,6 +139,7 @@ class Dispatching:
         if not line:
             self._beside.pop(topic, None)
         elif self._choose_within(topic)[0] is not None and self._by_rate(topic):
+            self._recalled.add(line[0].handle)
             self.s.ready.append(line.popleft())
 
     def _by_rate(self, topic: str) -> int:
@@ -139,17 +149,24 @@ class Dispatching:
         if not rates:
             return UNLIMITED
         room = s.rates.room(rates, topic, s.config.batch_messages_max, s.now)
-        if not room and topic not in self._looks:
-            self._looks.add(topic)
-            s.at(s.rates.due(topic, s.now), lambda _now: self._look_again(topic))
+        if not room:
+            # A look is for all topics: what they share needs no other.
+            name = MEMBER if MEMBER in s.rates.holding(topic, s.now) else topic
+            if name not in self._looks:
+                self._looks.add(name)
+                s.at(s.rates.due(name, s.now), partial(self._look, name))
         return room
+
+    def _look(self, name: str, _now: float) -> None:
+        self._looks.discard(name)
+        self._look_again()
 
     def _take_tokens(self, topic: str, messages: int) -> None:
         if self.s.config.rate_limits:
             self.s.rates.take(topic, messages, self.s.now)
 
-    def _look_again(self, topic: str) -> None:
-        self._looks.discard(topic)
+    def _look_again(self) -> None:
+        """A rate may give something again: offer all topics in turn."""
         self.run()
 
     def _room(self, topic: str, worker: Worker) -> int:

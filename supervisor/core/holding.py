@@ -135,8 +135,7 @@ def rules(state: State, q: PulledQueue) -> list[str]:
         found.append(
             f"consumer.consume_concurrently_max_span: {pq.span} offsets after the first unfinished, more than {span}"
         )
-    if pq.waiting:
-        found += [rate_named(state, name) for name in held_by_rates(state, pq)]
+    found += [rate_named(state, name) for name in held_by_rates(state, pq)]
     if q.starved:
         found.append(f"memory.pulled_bytes_mib: waits for room, {len(state.starved)} queues are in line")
     if q.refused_code != -1:

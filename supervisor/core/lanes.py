@@ -171,7 +171,9 @@ class Lanes(Ordered):
     # --- dispatch -----------------------------------------------------------------------------------------------
 
     def offer(self, lane: Lane) -> None:
-        if not lane.queued and lane.waiting and lane.free and self.may_start(self.s.queues.get(lane.handle)):
+        if lane.queued or lane.beside:
+            return
+        if lane.waiting and lane.free and self.may_start(self.s.queues.get(lane.handle)):
             lane.queued = True
             self._line.append(lane)
 
@@ -206,12 +208,12 @@ class Lanes(Ordered):
                 continue
             room = self._by_rate(pq.mq.topic)
             if not room:
-                self._wait_for_rate(pq.mq.topic, lane)
+                self._wait_for_rate(pq, lane)
                 continue
             before = len(taken)
             while lane.waiting and len(taken) < min(size, before + room):
                 taken.append((lane.waiting.popleft(), pq, lane))
-            self._take_tokens(pq.mq.topic, len(taken) - before)
+            self._take_tokens_of(pq.mq.topic, lane, len(taken) - before)
             if len(taken) >= size:
                 break
         if not taken:

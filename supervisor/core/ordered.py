@@ -14,6 +14,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 
 from ...remoting.errors import ProtocolError
 from ...remoting.stored import record_info
@@ -22,6 +25,7 @@ from .actions import DispatchOrdered, KillWorker, OrderedChunk
 from .chunks import Chunk
 from .dispatching import Dispatching, Links
 from .process_queue import Lane, ProcessQueue, QueueOrder
+from .rate_limits import GATHER_S, MEMBER
 from .state import State, Worker
 from .states import QueueState
 
@@ -37,8 +41,9 @@ class Ordered(Dispatching):
         self._suspensions = 0
         self._uncommitted: Counter[str] = Counter()
         """By worker: chunks that it has consumed, and that are neither committed nor rolled back."""
-        self._beside_lanes: dict[str, dict[int, Lane]] = {}
-        """Lanes whose topic is at its rate: by topic, by identity."""
+        self._beside_lanes: dict[str, list[tuple[int, Lane]]] = {}
+        """Lanes whose topic is at its rate: by topic, which take turns, a heap by ticket."""
+        self._tickets = count(1)
 
     # --- what the modes decide ----------------------------------------------------------------------------------
 
@@ -95,13 +100,50 @@ class Ordered(Dispatching):
         if items:
             s.out.append(DispatchOrdered(worker.worker_id, items, until))
 
-    def _wait_for_rate(self, topic: str, lane: Lane) -> None:
-        self._beside_lanes.setdefault(topic, {})[id(lane)] = lane
+    def _wait_for_rate(self, pq: ProcessQueue, lane: Lane) -> None:
+        """Beside the line, in the place that it had when it was held back first."""
+        lane.ticket = lane.ticket or next(self._tickets)
+        lane.beside = True
+        self.order_of(pq).beside += 1
+        heappush(self._beside_lanes.setdefault(pq.mq.topic, []), (lane.ticket, lane))
 
-    def _look_again(self, topic: str) -> None:
-        for lane in self._beside_lanes.pop(topic, {}).values():
-            self.offer(lane)
-        super()._look_again(topic)
+    def _take_tokens_of(self, topic: str, lane: Lane, messages: int) -> None:
+        """The lane gets so many messages: whoever waits for the same rate goes before it, and before its topic."""
+        self._take_tokens(topic, messages)
+        lane.ticket = 0
+        line = self._beside_lanes.pop(topic, None)
+        if line is not None:
+            self._beside_lanes[topic] = line
+
+    def _look_again(self) -> None:
+        self._offer_beside()
+        self.run()
+        s = self.s
+        more = [topic for topic, line in self._beside_lanes.items() if line and self._by_rate(topic)]
+        if more and MEMBER not in self._looks:  # those that were offered may take less than there is
+            self._looks.add(MEMBER)
+            s.at(s.now + GATHER_S, partial(self._look, MEMBER))
+
+    def _offer_beside(self) -> None:
+        """Offer as many lanes as there is room for, of each topic one in turn."""
+        s = self.s
+        left = s.rates.room(s.config.rate_limits, MEMBER, s.config.batch_messages_max, s.now)
+        rooms = {topic: self._by_rate(topic) for topic, line in self._beside_lanes.items() if line}
+        while rooms:
+            for topic in list(rooms):
+                line = self._beside_lanes[topic]
+                if not line or rooms[topic] <= 0 or left <= 0:
+                    del rooms[topic]
+                    continue
+                _, lane = heappop(line)
+                lane.beside = False
+                pq = s.queues.get(lane.handle)
+                if pq is not None:
+                    self.order_of(pq).beside -= 1
+                self.offer(lane)
+                if lane.queued:
+                    rooms[topic] -= 1
+                    left -= 1
 
     def _tried(self, pq: ProcessQueue, chunk: Chunk) -> tuple[int, ...]:
         attempts = self.order_of(pq).attempts

@@ -59,7 +59,7 @@ class Orderly(Ordered):
 
     def offer(self, lane: Lane) -> None:
         pq = self.s.queues.get(lane.handle)
-        if lane.queued or pq is None or not self._goes_on(lane, pq) or not (lane.waiting or pq.waiting):
+        if lane.queued or lane.beside or pq is None or not self._goes_on(lane, pq) or not (lane.waiting or pq.waiting):
             return
         lane.queued = True
         worker_id = self._worker_of(lane)
@@ -169,7 +169,7 @@ class Orderly(Ordered):
             return  # looked at again when it is locked, or free
         room = self._by_rate(pq.mq.topic)
         if not room:
-            self._wait_for_rate(pq.mq.topic, lane)
+            self._wait_for_rate(pq, lane)
             return
         size = 1 if self.quarantine.careful() else min(room, self.s.chunk_size(self.s.waiting_messages, 1))
         if lane.waiting:
@@ -181,5 +181,5 @@ class Orderly(Ordered):
             pq.open[chunk.chunk_id] = chunk
         else:
             return
-        self._take_tokens(pq.mq.topic, chunk.count)
+        self._take_tokens_of(pq.mq.topic, lane, chunk.count)
         self.dispatch(worker, [(chunk, pq, lane)])

@@ -31,6 +31,7 @@ from .chunks import PullRun, Token
 from .dispatching import Dispatching
 from .ledger import Ledger
 from .process_queue import ProcessQueue, bytes_for_next
+from .pulling import held_by_rates
 from .quarantine import unique_id_of
 from .slab import Slot
 from .state import State
@@ -146,7 +147,7 @@ class Popping:
         s = self.s
         if loop.pending or s.stopping or self.loops.get(loop.mq) is not loop:
             return
-        loop.waiting = bool(s.paused) or loop.in_hand > s.config.pop_threshold_for_queue
+        loop.waiting = bool(s.paused) or loop.in_hand > s.config.pop_threshold_for_queue or self._held_by_rates(loop)
         if loop.waiting:
             return
         # Queues that wait in line for bytes come first; those that have ended are still in it until it is served.
@@ -160,6 +161,12 @@ class Popping:
         loop.last_pop = now
         s.counters.pulls += 1
         s.out.append(Pop(loop.handle, loop.mq))
+
+    def _held_by_rates(self, loop: PopLoop) -> bool:
+        """Some of what it brought waits for a rate: more would only be renewed here again and again."""
+        if not self.s.config.rate_limits:
+            return False
+        return any(q.loop is loop and held_by_rates(self.s, q.pq) for q in self.queues.values())
 
     def resume(self, now: float) -> None:
         for loop in list(self.loops.values()):

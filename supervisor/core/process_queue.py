@@ -32,7 +32,9 @@ class Lane:
     It has chunks in order of offset: those in flight, then those that wait.
     """
 
-    __slots__ = ("handle", "in_hand", "key", "open", "queued", "sending", "suspended", "waiting", "worker_id")
+    __slots__ = (
+        "beside", "handle", "in_hand", "key", "open", "queued", "sending", "suspended", "ticket", "waiting", "worker_id",
+    )  # fmt: skip
 
     def __init__(self, handle: int, key: bytes | int) -> None:
         self.handle = handle
@@ -49,6 +51,10 @@ class Lane:
         """The offset whose send-back is open: nothing after it may start before that is accepted. -1 = none."""
         self.queued = False
         """It is in a line of lanes that may be dispatched."""
+        self.beside = False
+        """It waits for a rate, and is in no line."""
+        self.ticket = 0
+        """Its place among those that wait for a rate, which it keeps until it gets something; 0 = none."""
         self.worker_id: str | None = None
         """The worker that it sticks to, with order = "queue"."""
 
@@ -65,11 +71,13 @@ class QueueOrder:
     down).
     """
 
-    __slots__ = ("attempts", "lanes", "of_offset", "uncommitted")
+    __slots__ = ("attempts", "beside", "lanes", "of_offset", "uncommitted")
 
     def __init__(self) -> None:
         self.lanes: dict[bytes | int, Lane] = {}
         """By key; a message without a key has a lane of its own, under its offset."""
+        self.beside = 0
+        """Lanes that wait for a rate."""
         self.of_offset: dict[int, Lane] = {}
         """The lane of each unfinished message, with order = "key"."""
         self.attempts: dict[int, int] = {}

@@ -68,7 +68,7 @@ class Pulling:
             pq.unfinished > messages_max
             or pq.unfinished_bytes > bytes_max
             or pq.is_wider(self.s.config.consume_concurrently_max_span)
-            or bool(pq.waiting and held_by_rates(self.s, pq))
+            or bool(held_by_rates(self.s, pq))
         )
         if q.blocked:
             return
@@ -366,9 +366,9 @@ def thresholds(state: State, pq: ProcessQueue) -> tuple[int, int]:
 
 def held_by_rates(state: State, pq: ProcessQueue) -> list[str]:
     """The rates (topics, or MEMBER for that of all) that hold back what waits in the queue: pulling more would only take
-    bytes that other topics can use. With order = "key" it waits in lanes, and the thresholds alone bound what is pulled."""
-    waits = pq.waiting or (state.config.order == "key" and pq.unfinished)
-    return state.rates.holding(pq.mq.topic, state.now) if state.config.rate_limits and waits else []
+    bytes that other topics can use. A limit that a reload has removed holds nothing, if it was not asked since."""
+    rates, waits = state.config.rate_limits, pq.waiting or (pq.order is not None and pq.order.beside)
+    return [name for name in state.rates.holding(pq.mq.topic, state.now) if name in rates] if rates and waits else []
 
 
 def _unfinished_runs(offsets: list[int], pq: ProcessQueue) -> list[tuple[int, int]]:

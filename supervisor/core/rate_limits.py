@@ -5,7 +5,10 @@ kept. So in any stretch of t seconds at most `burst + rate * t` messages are dis
 and at least one call of the handler. A bucket that was found empty gives nothing before it has some tokens (GATHER_S): a
 fast topic is not dispatched message by message.
 
-Messages of the retry topic may be of any topic: they take a token of every limited topic. What a dead worker left, or was
+Messages of the retry topic may be of any topic: they take a token of every limited topic. They wait for the lowest of these
+rates, and for the others only while those owe something: these may come to owe one message, or what comes in GATHER_S, which
+is added to the bound. (If they waited for tokens of all at the same moment, retries would starve beside topics that take each
+token as it comes.) What a dead worker left, or was
 reclaimed, runs again without another token where there is no order; with one, each dispatch takes its tokens.
 
 What is held waits in its process queue, other topics pass it, and the queue is not pulled while some of it waits. Virtual
@@ -53,6 +56,18 @@ class Bucket:
         self.empty = whole < 1
         return max(whole, 0)
 
+    def credit(self, now: float) -> int:
+        """How many may be dispatched now of what owes nothing yet: more than there is, but no more than is gathered."""
+        self._fill(now)
+        return 0 if self.tokens < -SLACK else max(int(self.tokens + SLACK), int(self._enough()))
+
+    def paid(self, now: float) -> float:
+        """When it owes nothing; at most LOOK_S_MAX from now."""
+        return now + min(max(-self.tokens, 0.0) / self.rate, LOOK_S_MAX)
+
+    def owes(self, now: float) -> bool:
+        return self.tokens + max(0.0, now - self.at) * self.rate < -SLACK
+
     def take(self, messages: int, now: float) -> None:
         self._fill(now)
         self.tokens -= messages
@@ -70,7 +85,7 @@ class Bucket:
 
     def _fill(self, now: float) -> None:
         self.tokens = min(self.burst, self.tokens + max(0.0, now - self.at) * self.rate)
-        self.at = now
+        self.at = max(self.at, now)
 
 
 class RateLimits:
@@ -79,6 +94,8 @@ class RateLimits:
     def __init__(self) -> None:
         self._rates: Mapping[str, float] = {}
         self._buckets: dict[str, Bucket] = {}
+        self._lowest = MEMBER
+        """The topic with the lowest rate; MEMBER when no topic has one."""
 
     def room(self, rates: Mapping[str, float], topic: str, call_messages: int, now: float) -> int:
         """How many messages of the topic may be dispatched now; `call_messages` are what one call of the handler gets."""
@@ -86,29 +103,39 @@ class RateLimits:
             return UNLIMITED
         if rates is not self._rates:
             self._renew(rates, call_messages, now)
-        return min((bucket.room(now) for _, bucket in self._of(topic)), default=UNLIMITED)
+        room = min((bucket.room(now) for _, bucket in self._of(topic)), default=UNLIMITED)
+        return min([room, *(bucket.credit(now) for _, bucket in self._on_credit(topic))])
 
     def take(self, topic: str, messages: int, now: float) -> None:
         """So many of the topic are dispatched."""
-        for _, bucket in self._of(topic):
+        for _, bucket in (*self._of(topic), *self._on_credit(topic)):
             bucket.take(messages, now)
 
     def due(self, topic: str, now: float) -> float:
         """When to ask again after an answer of 0."""
-        return max((bucket.due(now) for _, bucket in self._of(topic) if bucket.empty), default=now)
+        dues = [bucket.due(now) for _, bucket in self._of(topic) if bucket.empty]
+        return max([now, *dues, *(bucket.paid(now) for _, bucket in self._on_credit(topic))])
 
     def holding(self, topic: str, now: float) -> list[str]:
         """The limits (topics, or MEMBER) that hold messages of the topic back now, if there are any."""
-        return [name for name, bucket in self._of(topic) if bucket.holds(now)]
+        found = [name for name, bucket in self._of(topic) if bucket.holds(now)]
+        return found + [name for name, bucket in self._on_credit(topic) if bucket.owes(now)]
 
     def _of(self, topic: str) -> Iterable[tuple[str, Bucket]]:
-        if topic.startswith(RETRY_PREFIX):
-            return self._buckets.items()
-        return [(name, self._buckets[name]) for name in (topic, MEMBER) if name in self._buckets]
+        """The limits that must have tokens."""
+        own = self._lowest if topic.startswith(RETRY_PREFIX) else topic
+        return [(name, self._buckets[name]) for name in dict.fromkeys((own, MEMBER)) if name in self._buckets]
+
+    def _on_credit(self, topic: str) -> Iterable[tuple[str, Bucket]]:
+        """The limits that count the messages, and may come to owe some."""
+        if not topic.startswith(RETRY_PREFIX):
+            return ()
+        return [(name, bucket) for name, bucket in self._buckets.items() if name not in (self._lowest, MEMBER)]
 
     def _renew(self, rates: Mapping[str, float], call_messages: int, now: float) -> None:
         """Limits that have not changed keep their tokens."""
         before, self._rates, self._buckets = self._buckets, rates, {}
+        self._lowest = min((name for name in rates if name != MEMBER), key=lambda name: rates[name], default=MEMBER)
         for name, rate in rates.items():
             burst = max(1.0, float(call_messages), rate * BURST_S)
             old = before.get(name)

@@ -310,6 +310,21 @@ def test_what_several_pops_brought_of_one_queue_is_one_entry_of_the_status():
     assert "lag 6 " in f"{progress_line(found, 0.0)} "
 
 
+def test_nothing_is_popped_while_some_of_it_waits_for_a_rate():
+    """It would be renewed here again and again, while other members could run it."""
+    broker = PopBroker(200)
+    member = Member(broker, rate_limits={"T": 10.0})
+    member.pop()
+    member.pop()
+    assert member.counter("pulls") == 2
+    while not broker.messages[63].acked:
+        finish(member)
+        assert member.counter("pulls") == 2 or not member.core.state.waiting_messages
+        member.later(0.1)
+        assert member.now < 60
+    assert member.counter("pulls") == 3, "what waited is over"
+
+
 def test_failures_come_again_from_the_retry_topic():
     broker = PopBroker(3)
     member = Member(broker)

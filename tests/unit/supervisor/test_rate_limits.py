@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,11 @@ def test_a_reload_keeps_the_tokens_of_what_did_not_change() -> None:
     assert [taken(limits, later, topic, 0.1) for topic in "tu"] == [0, 1]
 
 
+def test_a_clock_that_goes_back_brings_no_tokens() -> None:
+    limits, rates = RateLimits(), {"t": 10.0}
+    assert [taken(limits, rates, "t", now) for now in (5.0, 4.0, 5.0, 5.1)] == [1, 0, 0, 1]
+
+
 # --- in the core ------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +147,140 @@ def test_all_topics_of_the_member_take_turns(make: Callable[..., Bench]) -> None
     chunks = run_until(bench, 2_000)
     assert 39 <= count(chunks) <= 43
     assert count([chunk for chunk in chunks if chunk.handle == other]) >= 15
+
+
+def by_queue(bench: Bench, queues: Sequence[tuple[str, int]], seconds: int) -> list[int]:
+    """Messages dispatched by queue when all have an endless backlog, and workers finish at once."""
+    names: dict[int, tuple[str, int]] = {}
+    for topic in dict.fromkeys(topic for topic, _ in queues):
+        mine = [MessageQueue(topic, "b", queue_id) for name, queue_id in queues if name == topic]
+        bench.core.handle(ev.Members(topic, mine, (ME,)), bench.now)
+        for fetch in bench.take(act.FetchOffset):
+            names[fetch.handle] = (topic, fetch.mq.queue_id)
+            bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
+    bench.persist()
+    counts = dict.fromkeys(queues, 0)
+    for _ in range(seconds * 100):
+        for pull in bench.take(act.Pull):
+            bench.found(pull.handle, range(pull.offset, pull.offset + 8))
+        chunks = bench.dispatched()
+        chunks += [item.chunk for action in bench.take(act.DispatchOrdered) for item in action.chunks]
+        for chunk in chunks:
+            counts[names[chunk.handle]] += chunk.count
+            bench.done(chunk)
+        bench.pass_ms(10)
+    return list(counts.values())
+
+
+@pytest.mark.parametrize("order", ["", "queue", "key"])
+@pytest.mark.parametrize("queues", [[("a", 0), ("a", 1), ("b", 0), ("b", 1)], [("a", 0), ("b", 0)]])
+def test_no_queue_starves_at_the_rate_of_the_member(
+    make: Callable[..., Bench], queues: list[tuple[str, int]], order: str
+) -> None:
+    config = {"order": order, "locks": False} if order else {}
+    bench = limited(make, {MEMBER: 10.0}, topics=("a", "b"), units=4096, **config)
+    bench.worker("a", "b")
+    counts = by_queue(bench, queues, 20)
+    assert 175 <= sum(counts) <= 202
+    if order == "key":  # keys take turns, so queues of a topic share by what they have here
+        assert min(counts) >= 15, counts
+        half = len(queues) // 2
+        assert abs(sum(counts[:half]) - sum(counts[half:])) <= 4
+    else:
+        assert max(counts) - min(counts) <= 4, counts
+
+
+def test_no_queue_starves_that_has_a_limit_of_its_own_beside_that_of_the_member(make: Callable[..., Bench]) -> None:
+    for order in ("queue", "key"):
+        bench = limited(make, {MEMBER: 10.0, "a": 2.0}, topics=("a", "b", "c"), units=4096, order=order, locks=False)
+        bench.worker("a", "b")
+        a, b, c = by_queue(bench, [("a", 0), ("b", 0), ("c", 0)], 20)
+        assert 35 <= a <= 41
+        assert abs(b - c) <= 4
+        assert 175 <= a + b + c <= 202
+
+
+class Counting(RateLimits):
+    """Counts how often lanes are looked at."""
+
+    asked = 0
+
+    def room(self, rates: Mapping[str, float], topic: str, call_messages: int, now: float) -> int:
+        self.asked += 1
+        return super().room(rates, topic, call_messages, now)
+
+
+def test_a_look_costs_the_same_with_any_number_of_lanes(make: Callable[..., Bench]) -> None:
+    asked: list[int] = []
+    for queues in (1, 4):
+        bench = limited(make, {TOPIC: 50.0}, units=4096, order="key", locks=False)
+        counting = bench.core.state.rates = Counting()
+        handles = bench.open(*range(queues))
+        bench.worker("a", "b")
+        for handle in handles:
+            for first in range(0, 960, 32):
+                bench.found(handle, range(first, first + 32))
+        counting.asked, messages = 0, 0
+        for _ in range(100):
+            for action in bench.take(act.DispatchOrdered):
+                for item in action.chunks:
+                    messages += item.chunk.count
+                    bench.done(item.chunk)
+            bench.pass_ms(10)
+        assert 45 <= messages <= 60
+        asked.append(counting.asked)
+    assert asked[1] <= asked[0] + 20, asked
+    assert asked[1] < 1_000
+
+
+def test_lanes_that_waited_for_a_rate_end_with_their_queue(make: Callable[..., Bench]) -> None:
+    bench = limited(make, {TOPIC: 1.0}, order="key", locks=False)
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.found(handle, range(6))
+    (action,) = bench.take(act.DispatchOrdered)
+    bench.revoke()
+    for item in action.chunks:
+        bench.done(item.chunk)
+    bench.pass_ms(2_000)
+    bench.none(act.DispatchOrdered)
+    bench.persist()
+    (handle,) = bench.open(0, offset=1)
+    bench.found(handle, range(1, 3))
+    seen: list[int] = []
+    for _ in range(300):
+        for action in bench.take(act.DispatchOrdered):
+            for item in action.chunks:
+                seen += item.chunk.offsets
+                bench.done(item.chunk)
+        bench.pass_ms(10)
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("rates", [{"a": 10.0, "b": 7.0}, {"a": 10.0, "b": 10.0}, {"a": 2.0, "b": 1.4}])
+def test_retries_do_not_starve_beside_topics_that_have_limits(
+    make: Callable[..., Bench], rates: dict[str, float]
+) -> None:
+    bench = limited(make, rates, topics=("a", "b", RETRY), units=4096)
+    bench.worker("w")
+    a, b, retries = by_queue(bench, [("a", 0), ("b", 0), (RETRY, 0)], 40)
+    assert a + retries <= rates["a"] * 40 + 2
+    assert b + retries <= rates["b"] * 40 + 2
+    assert min(a, b, retries) >= 0.3 * min(rates.values()) * 40, (a, b, retries)
+
+
+@pytest.mark.parametrize("rates", [{"a": 3.0, "b": 2.0}, {"a": 5_000.0, "b": 3_000.0}])
+def test_with_retries_a_limit_is_passed_by_what_is_gathered_at_most(rates: dict[str, float]) -> None:
+    limits, now = RateLimits(), 0.0
+    sums: dict[str, int] = dict.fromkeys(("a", "b", RETRY), 0)
+    for step in range(3_000):
+        for topic in ((RETRY, "a", "b"), ("a", "b", RETRY), ("a", RETRY, "b"))[step % 3]:
+            sums[topic] += taken(limits, rates, topic, now)
+        for topic, rate in rates.items():
+            most = max(1.0, rate / 10) + max(1.0, rate / 50)
+            assert sums[topic] + sums[RETRY] <= most + rate * now + 1e-3
+        now += 0.007
+    assert sums[RETRY] > 0
 
 
 def test_retries_count_for_every_limited_topic(make: Callable[..., Bench]) -> None:
@@ -202,6 +341,38 @@ def test_a_queue_is_not_pulled_while_some_of_it_waits_for_the_rate(make: Callabl
     bench.none(act.Pull)
     run_until(bench, 2_000)
     assert bench.one(act.Pull).offset == 12
+
+
+def test_by_key_too_a_queue_is_not_pulled_while_some_of_it_waits_for_the_rate(make: Callable[..., Bench]) -> None:
+    bench = limited(make, {TOPIC: 10.0}, order="key", locks=False)
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.take(act.Pull)
+    bench.found(handle, range(6))
+    bench.take(act.Pull)
+    bench.found(handle, range(6, 12))
+    for _ in range(50):
+        for action in bench.take(act.DispatchOrdered):
+            for item in action.chunks:
+                bench.done(item.chunk)
+        bench.none(act.Pull)
+        bench.pass_ms(10)
+    for _ in range(100):
+        for action in bench.take(act.DispatchOrdered):
+            for item in action.chunks:
+                bench.done(item.chunk)
+        bench.pass_ms(10)
+    assert bench.one(act.Pull).offset == 12
+
+
+def test_why_lag_names_no_limit_that_a_reload_has_removed(make: Callable[..., Bench]) -> None:
+    bench = limited(make, {TOPIC: 1.0, "other": 5.0})
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.found(handle, range(6))
+    assert holding(bench.core.state)[0]["rules"]
+    bench.core.state.config = replace(bench.core.state.config, rate_limits={"other": 5.0})
+    assert holding(bench.core.state)[0]["rules"] == []
 
 
 def test_status_and_why_lag_name_the_limit(make: Callable[..., Bench]) -> None:
