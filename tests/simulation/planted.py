@@ -310,8 +310,8 @@ class ForgetsToLook(CoreParts):
     """What waits for a rate waits until something else happens."""
 
     class dispatching_class(Dispatching):
-        def _look_again(self, topic: str) -> None:
-            self._looks.discard(topic)
+        def _look_again(self) -> None:
+            pass
 
 
 class WipesOpen(Parts):

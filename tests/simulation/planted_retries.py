@@ -87,9 +87,9 @@ class TwoAtATime(CoreParts):
     """What may have killed whole runs is handed out beside others."""
 
     class dispatching_class(Dispatching):
-        def _give_out(self, held_back: list[Chunk]) -> None:
+        def _give_out(self, held_back: list[Chunk], refused: list[ProcessQueue]) -> None:
             noted, self.s.charges.noted = self.s.charges.noted, {}
-            super()._give_out(held_back)
+            super()._give_out(held_back, refused)
             self.s.charges.noted = noted
 
 

@@ -45,6 +45,7 @@ def test_modules_of_python_that_nothing_imports_are_let_be() -> None:
 
 IMPORTS = """
 import importlib, json, pkgutil, sys
+sys.modules["IPython"] = None  # is there for the tests of notebooks, and pyspark looks for it
 before = set(sys.modules)
 import rocketcrew
 left = ("rocketcrew.__main__", "rocketcrew.testing", "rocketcrew.cli.chaos")
