@@ -101,7 +101,7 @@ class ClientTable:
         consume_from_where: str,
         subscriptions: Iterable[SubscriptionData],
     ) -> bool:
-        """Add or refresh a member; True when the group must be told."""
+        """Add or refresh a member; True when the group must be notified."""
         group = self._consumers.setdefault(name, ConsumerGroup(name))
         group.consume_type = consume_type
         group.message_model = message_model

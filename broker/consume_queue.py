@@ -27,7 +27,7 @@ Entry = tuple[int, int, int]  # position, size, tags code
 
 
 def entries_end(file: StoredFile) -> int:
-    """Position behind the last entry of `file`: what is not whole, or only zeros, at its end does not count."""
+    """Position after the last entry of `file`: what is not whole, or only zeros, at its end does not count."""
     end = min(file.end, file.content_end + ENTRY_BYTES)
     end -= end % ENTRY_BYTES
     while end > file.start:
@@ -99,7 +99,7 @@ class ConsumeQueue:
         return list(ENTRY.iter_unpack(self._file.read(offset * ENTRY_BYTES, count * ENTRY_BYTES)))
 
     def first_at_or_above(self, position: int) -> int:
-        """Smallest offset whose record stands at or above `position` in the commit log; next_offset when none does."""
+        """Smallest offset whose record is at or above `position` in the commit log; next_offset when none does."""
         low, high = self._file.start // ENTRY_BYTES, self.next_offset
         while low < high:
             middle = (low + high) // 2

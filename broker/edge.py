@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
             return [Reply(channel, command.response(ResponseCode.SYSTEM_ERROR, remark=f"{error!r:.500}"))]
 
     def queue(self, command: Command) -> None:
-        """Put a frame behind those that wait for `flush`. Raises UsageError when it cannot be written."""
+        """Put a frame after those that wait for `flush`. Raises UsageError when it cannot be written."""
         self._out.append(encode_head(command, len(command.body)))
         if command.body:
             self._out.append(command.body)

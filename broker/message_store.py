@@ -675,7 +675,7 @@ class MessageStore:
 
 
 def encode_at(messages: list[StoredMessage], position: int) -> list[bytes]:
-    """The records of messages that are stored one after the other from `position` of the log on, which they are told."""
+    """The records of messages that are stored one after the other from `position` of the log on, which is noted in them."""
     records: list[bytes] = []
     for message in messages:
         message.physical_offset = position

@@ -89,7 +89,7 @@ def half_of(message: StoredMessage, properties: dict[str, str]) -> StoredMessage
 
 
 def real_message(half: StoredMessage) -> StoredMessage:
-    """The message that a half message stands for, where it belongs; without what only the half needed, as by 5.5.0."""
+    """The message of a half message, where it belongs; without what only the half needed, as by 5.5.0."""
     properties = dict(half.properties)
     topic = properties.pop(PROPERTY_REAL_TOPIC, half.topic)
     queue_id = int(properties.pop(PROPERTY_REAL_QUEUE_ID, "0"))

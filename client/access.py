@@ -57,7 +57,7 @@ class Access:
 
     name_servers: str | tuple[str, ...] = ()
     namesrv_domain: str = ""
-    """Host, or host:port, of an HTTP server that tells the name servers; asked only when none are given."""
+    """Host, or host:port, of an HTTP server that names the name servers; asked only when none are given."""
     namesrv_domain_subgroup: str = "nsaddr"
     client_ip: str = ""
     instance_name: str = ""

@@ -1,4 +1,4 @@
-"""The HTTP server that tells the name servers' addresses (common/namesrv/DefaultTopAddressing.java).
+"""The HTTP server that names the name servers (common/namesrv/DefaultTopAddressing.java).
 
 `http://<domain>/rocketmq/<subgroup>`, port 8080 where the domain has none; with a unit's name `-<unit>?nofix=1` behind it.
 The answer is one line, addresses separated by `;`. What the URL is and what an answer says is decided here without

@@ -265,7 +265,7 @@ class Admin:
     # Messages.
 
     async def view_message(self, message_id: str, topic: str | None = None) -> StoredMessage:
-        """The record behind an offset message id, asked of the broker that the id names.
+        """The record of an offset message id, asked of the broker that the id names.
 
         Raises ProtocolError when it is no offset id (a unique id is none, though it may look like one), BrokerError 1
         when the broker has no such record.

@@ -64,7 +64,7 @@ class NameServers:
 
     @property
     def addresses(self) -> list[str]:
-        """All of them, the one in use first; empty while an address server has not told any."""
+        """All of them, the one in use first; empty while an address server has named none."""
         return self._addresses[self._at :] + self._addresses[: self._at]
 
     @property
@@ -85,7 +85,7 @@ class NameServers:
             self._addresses, self._at = new, 0
 
     def offer(self, addresses: Iterable[str]) -> None:
-        """Addresses that an address server told an earlier run: used until it tells others."""
+        """Addresses that an address server gave an earlier run: used until it names others."""
         if self._url and not self._addresses:
             self.update(addresses)
 

@@ -21,7 +21,7 @@ _log = structlog.get_logger("rocketcrew.client")
 
 @dataclass(slots=True)
 class SendContext:
-    """One attempt. `result` is None before it, after a one-way send, and after a failure, which `error` then tells.
+    """One attempt. `result` is None before it, after a one-way send, and after a failure, which is `error`.
 
     `body_bytes` counts the body as it travels (compressed); `began_ms` is the wall clock.
     """

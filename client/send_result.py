@@ -53,7 +53,7 @@ class SendResult:
 
 
 def result_of(answer: Command, message_id: str, topic: str, broker_name: str, attempts: int) -> SendResult | None:
-    """The result that an answer tells; None when it is a refusal. Raises ProtocolError when it makes no sense."""
+    """The result in an answer; None when it is a refusal. Raises ProtocolError when it makes no sense."""
     status = _STATUS.get(answer.code)
     if status is None:
         return None

@@ -228,7 +228,7 @@ class ProducerTrace:
             )
 
     def ended(self, address: str, end: EndTransaction, tags: str, keys: str) -> None:
-        """The broker at `address` is told how a transaction ended."""
+        """The broker at `address` gets how a transaction ended."""
         self.dispatcher.append(
             end_transaction_record(
                 timestamp_ms=self._now_ms(),
@@ -246,7 +246,7 @@ class ProducerTrace:
         )
 
     def recalled(self, topic: str, message_id: str) -> None:
-        """A delayed message was taken back."""
+        """A delayed message was recalled."""
         self.dispatcher.append(
             recall_record(
                 timestamp_ms=self._now_ms(),

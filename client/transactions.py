@@ -178,7 +178,7 @@ class CheckBack:
     """
 
     def __init__(self, cluster: Cluster, group: str, check: Check, ended: Ended | None = None) -> None:
-        """`ended` is told of every answer: the broker's address, the answer, the message's tags and keys."""
+        """`ended` is called with every answer: the broker's address, the answer, the message's tags and keys."""
         self._ended = ended
         self._remoting = cluster.remoting
         self._access = cluster.access

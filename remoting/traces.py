@@ -139,7 +139,7 @@ def end_transaction_record(
 def recall_record(
     *, timestamp_ms: int, region: str, group: str, topic: str, message_id: str, success: bool
 ) -> TraceRecord:
-    """A delayed message was taken back."""
+    """A delayed message was recalled."""
     return TraceRecord(_record("Recall", timestamp_ms, region, group, topic, message_id, success), (message_id,))
 
 

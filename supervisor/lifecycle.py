@@ -70,7 +70,7 @@ class Faults:
         self._seen: dict[str, tuple[float, int]] = {}
 
     def times(self, hook: str, now: float) -> int:
-        """How many failures the line to be logged now stands for; 0 = it is not logged."""
+        """How many failures the line to be logged now counts; 0 = it is not logged."""
         logged_at, since = self._seen.get(hook, (float("-inf"), 0))
         if now - logged_at < LOG_EVERY_S:
             self._seen[hook] = logged_at, since + 1

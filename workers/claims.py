@@ -53,7 +53,7 @@ FIRST_REQUEST: Final = 1
 WAIT_S: Final = 20e-6
 """Between two looks for an answer, which takes the supervisor a few microseconds; or as long as it is stopped."""
 RECORD_BITS: Final = 16
-"""Of CLAIM: how many records of the chunk are claimed; the rest is which chunk: the first that was handed over is 1."""
+"""Of CLAIM: how many records of the chunk are claimed; the rest is which chunk: the first that was dispatched is 1."""
 RECORD_MASK: Final = (1 << RECORD_BITS) - 1
 
 _SYSCALLS: Final = {"x86_64": 324, "aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 356}

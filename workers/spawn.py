@@ -288,7 +288,7 @@ class _Popen(popen_forkserver.Popen):
         super().__init__(process)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
-        """The exit code, None while it lives. As multiprocess has it, but an exit code of 255 and none are told apart."""
+        """The exit code, None while it lives. As multiprocess has it, but an exit code of 255 and none are different."""
         ready = select.poll()
         ready.register(self.sentinel, select.POLLIN)
         if self.returncode is None and ready.poll(0 if flag == os.WNOHANG else None):

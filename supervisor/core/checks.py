@@ -53,7 +53,7 @@ class Check:
     """One line of the table. `wrong` gives the value that is wrong, None when all is well."""
 
     words: str
-    """Java's; {value} stands for what was found."""
+    """Java's; {value} is replaced by what was found."""
     setting: str
     wrong: Callable[[Subject], object]
     remedy: str

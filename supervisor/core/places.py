@@ -83,7 +83,7 @@ class Places(Generic[W]):
         self._lines: dict[int, _Line[W]] = {}
         """By the workers' own window; 0 = as configured."""
         self._where: dict[W, tuple[_Line[W], int]] = {}
-        """By worker: its line and its load, where it stands."""
+        """By worker: its line and its load, where it is."""
 
     def put(self, worker: W, load: int, own_window: int = 0) -> None:
         """The worker has so much in flight now, and may be given more. Called for each chunk twice."""

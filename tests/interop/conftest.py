@@ -28,7 +28,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without the programs, all tests of this folder become one skipped one, whose line tells why. What is marked `soak` runs
+    """Without the programs, all tests of this folder become one skipped one, whose line says why. What is marked `soak` runs
     with `--fault-messages` only."""
     missing = missing_programs("java", "mvn")
     if not config.getoption("--fault-messages", None):

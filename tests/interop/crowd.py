@@ -1,4 +1,4 @@
-"""Genuine consumers of one Java process that join and leave when told; see java/Crowd.java."""
+"""Genuine consumers of one Java process that join and leave on request; see java/Crowd.java."""
 
 from __future__ import annotations
 

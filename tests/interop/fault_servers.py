@@ -143,7 +143,7 @@ class Site:
         self.wait_until_known(*names)
 
     def wait_until_known(self, *names: str) -> None:
-        """The name server knows exactly these brokers, and tells routes."""
+        """The name server knows exactly these brokers, and answers with routes."""
         wanted = sorted(self.broker(name).address for name in names)
         wait_until_answered(lambda: self._masters() == wanted, f"the registration of {names}")
 
@@ -166,11 +166,11 @@ class Site:
         return True
 
     def queue_count(self, topic: str) -> int:
-        """Readable queues that the name server tells of."""
+        """Readable queues in the name server's route."""
         return len(run_with_cluster(self.name_server, lambda cluster: cluster.queues_to_read(topic)))
 
     def exists(self, topic: str) -> bool:
-        """Whether the name server tells a route."""
+        """Whether the name server has a route."""
         return answers(lambda: self.queue_count(topic) > 0)
 
     def admin(self, *words: str) -> list[str]:

@@ -54,7 +54,7 @@ def client_id(crew: Crew) -> str:
 
 
 def rates(crew: Crew) -> dict[str, float]:
-    """The topic's, as the member tells them; Java's first window is over after ten seconds."""
+    """The topic's statistics, as the member reports them; Java's first window is over after ten seconds."""
     status = crew.status()
     assert status is not None
     found: dict[str, float] = status["stats"].get(crew.topic, {})
@@ -139,7 +139,7 @@ def test_a_message_is_consumed_directly_and_leaves_no_row(servers: Servers, crew
 
 
 def told_offsets(servers: Servers, crew: Crew, client: str) -> dict[int, int]:
-    """Offset by queue as the client tells the broker, which an administrator asks (223, 221)."""
+    """Offset by queue as the client reports it to the broker, which an administrator asks (223, 221)."""
 
     async def ask(cluster: Cluster) -> ConsumerStatus:
         header = ConsumerStatusRequest(crew.topic, crew.group, "")

@@ -259,7 +259,7 @@ def test_one_of_two_brokers_dies(site: Site, scene: Scene) -> None:
 
 @on(OLD)
 def test_send_backs_behind_pull_answers(site: Site, scene: Scene) -> None:
-    """The slab is full, pull answers stand in the connection, and behind them the answers that would free slots."""
+    """The slab is full: pull answers wait in the connection, before the answers that would free slots."""
     site.make_whole(A)
     site.create_topic(scene.topic, 4 * QUEUES)
     scene.numbers = scene.numbers[:LARGE_MESSAGES_MAX]

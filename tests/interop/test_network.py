@@ -83,7 +83,7 @@ def address_server(answer: Callable[[], str]) -> Iterator[tuple[str, list[str]]]
 
 @ON_BOTH
 def test_an_address_server_a_dead_name_server_and_then_none_at_all(servers: Servers, tmp_path: Path) -> None:
-    """Name servers are told by HTTP, the first of them is dead; the next start finds nobody and goes by what it saved."""
+    """An HTTP server names the name servers, the first of which is dead. The next start uses what was saved."""
     topic = "found"
     servers.create_topic(topic, QUEUES)
     nobody = f"127.0.0.1:{free_ports(1)[0]}"

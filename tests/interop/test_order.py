@@ -138,7 +138,7 @@ def send_keyed(servers: Servers, topic: str, numbers: range) -> None:
 
 @ON_BOTH
 def test_commit_rollback_and_suspend(servers: Servers, tmp_path: Path) -> None:
-    """autoCommit = false: the broker's offset is behind the last commit, and what is not committed comes again."""
+    """autoCommit = false: the broker's offset is below the last commit, and what is not committed comes again."""
     topic, group, sent = "committed", "committed-group", range(45)
     servers.create_topic(topic, 1)
     send_numbers_in_order(servers, topic, sent)

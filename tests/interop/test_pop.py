@@ -1,4 +1,4 @@
-"""POP on a genuine 5.5.0 broker, which assigns the queues; and what a 4.9.7 broker is told."""
+"""POP on a genuine 5.5.0 broker, which assigns the queues; and what is sent to a 4.9.7 broker."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_takes_longer_than_its_time_is_renewed(servers: Servers, tmp_path: 
 
 
 def check_running_info(servers: Servers, crew: Crew) -> None:
-    """What is popped stands in its own table, with what waits for its acknowledgement; nothing has an offset."""
+    """What is popped is in a table of its own, with what waits for its acknowledgement; nothing has an offset."""
     status = crew.status()
     assert status is not None
     text = "\n".join(servers.admin("consumerStatus", "-g", crew.group, "-i", str(status["client_id"]), "-s"))

@@ -1,4 +1,4 @@
-"""Who of genuine brokers hears from us: masters, slaves and brokers that come back; and who is told that we leave."""
+"""Who of genuine brokers hears from us: masters, slaves and brokers that come back; and to whom we say that we leave."""
 
 from __future__ import annotations
 

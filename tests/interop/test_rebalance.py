@@ -23,7 +23,7 @@ ON_SITES = pytest.mark.parametrize("site", ["5.5.0", "4.9.7"], indirect=True, sc
 JavaClasses = Callable[[str], str]
 ROOM = "broker-room"
 IN_ROOM = {"brokerName": "east@broker-a"}
-"""The broker of the site that stands in a room: MACHINE_ROOM reads it in the name."""
+"""The broker in a machine room: MACHINE_ROOM reads it in the name."""
 VECTORS = Path(__file__).parent.parent / "unit" / "supervisor" / "allocation_vectors.json"
 QUEUES = 8
 ALL_QUEUES = set(range(QUEUES))
@@ -70,7 +70,7 @@ def is_whole(parts: list[set[int]], members: int) -> bool:
 
 @dataclass(frozen=True)
 class Mixed:
-    """A group of its own: what Java's members are told, and what ours is."""
+    """A group of its own: the settings of Java's members, and of ours."""
 
     name: str
     java: str
@@ -130,7 +130,7 @@ def test_a_mixed_group_has_neither_overlap_nor_gap(servers: Servers, tmp_path: P
 def test_mixed_groups_by_rooms_and_by_a_strategy_of_ones_own(
     site: Site, tmp_path: Path, java_classes: JavaClasses
 ) -> None:
-    """The broker stands in a room, as its name says, where no member is; one's own strategy is written in both languages."""
+    """The broker is in a room, as its name says, where no member is; one's own strategy is written in both languages."""
     site.make_whole(ROOM, settings=IN_ROOM)
     groups = [
         Mixed("MACHINE_ROOM", "MACHINE_ROOM=west+east",

@@ -1,4 +1,4 @@
-"""Servers that let nobody in without a certificate and a signature: who has both consumes, who lacks one is told which."""
+"""Servers that let nobody in without a certificate and a signature: who has both consumes, who lacks one reads which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A master that is behind with reading from memory sends its consumers to its slave; and the slave alone keeps them going."""
+"""A master that reads slowly from memory sends its consumers to its slave; and the slave alone keeps them going."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before the first message: what is wrong with the settings is told as genuine Java consumers tell it, and who is twice."""
+"""Before the first message: wrong settings are reported in the words of Java consumers, and so are doubled members."""
 
 from __future__ import annotations
 

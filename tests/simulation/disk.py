@@ -1,4 +1,4 @@
-"""A slot's folder and the shared table, in memory: what a kill leaves is what stands here.
+"""A slot's folder and the shared table, in memory: what a kill leaves is what is here.
 
 Loading is spark/plan.py's: what a plan takes, what it folds into the loaded set. A plan is made at one moment (settled.json
 first, then the list of segments) and committed at a later one, unless another slot's loader committed in between.
@@ -41,7 +41,7 @@ class Segment:
     batches: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """After each write: how many records have rows, and how many are finished."""
     salvaged: list[tuple[MessageQueue, int]] = field(default_factory=list)
-    """What counts as finished when it is loaded, also without rows, because its worker died before it told."""
+    """What counts as finished when it is loaded, also without rows, because its worker died before it reported."""
 
     @property
     def token(self) -> tuple[str, int]:

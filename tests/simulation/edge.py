@@ -277,7 +277,7 @@ class Edge:
             update()
 
     def _drop(self, action: act.SendBack) -> None:
-        """A broadcasting member's failure is over; that the core goes on from here is what an answer tells it."""
+        """A broadcasting member's failure is over; an answer lets the core go on from here."""
         offset = self._core.state.chunks[action.chunk_id].offsets[action.index]
         self._world.note("a message was dropped")
         self._member.truth.done_without_rows((action.mq.topic, action.mq.queue_id), offset)

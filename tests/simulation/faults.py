@@ -136,7 +136,7 @@ class Faults:
         return True
 
     def _stall_worker(self) -> bool:
-        """Its loop stands still (stopped, or at a disk that does not answer), until it goes on or is ended for it."""
+        """Its loop is held (stopped, or at a disk that does not answer), until it goes on or is ended for it."""
         worker = self._worker()
         if worker is None or worker.stalled:
             return False

@@ -271,7 +271,7 @@ class SimMember:
             self.world.at(self._tick_at, self.event, self._tick, self._tick_at)
 
     def _fails(self, action: act.Action) -> bool:
-        """Whether this one fails in a way that nobody expected; then the core is told."""
+        """Whether this one fails in a way that nobody expected; then the core gets an event."""
         if type(action) not in EVENTS or self.fails_in < 0:
             return False
         self.fails_in -= 1

@@ -94,7 +94,7 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_ours(thing: object) -> bool:
-    """Whether it is an object of a class of rocketcrew, also where a planted bug stands in the place of one."""
+    """Whether it is an object of a class of rocketcrew, also where a planted bug is in the place of one."""
     return not isinstance(thing, type) and any(kind.__module__.startswith(OURS) for kind in type(thing).__mro__)
 
 

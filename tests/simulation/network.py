@@ -55,7 +55,7 @@ class Link:
         self._opaque = 0
         self._up_ms = self._down_ms = 0.0
         self.unread: list[Command] = []
-        """Responses behind one that is not read (only a planted bug leaves one)."""
+        """Responses after one that is not read (only a planted bug leaves one)."""
         self._unread_request: Request | None = None
 
     def _delay_ms(self) -> float:

@@ -74,7 +74,7 @@ class OrderTruth:
             self._untold.setdefault(worker.worker_id, []).append((key, offset))
 
     def undone(self, worker: SimWorker, key: QueueKey, offset: int) -> None:
-        """Rolled back, or its worker died before it told."""
+        """Rolled back, or its worker died before it reported."""
         lane = self._lane_of(key, offset)
         self._handled.setdefault(key, {}).setdefault(offset, set()).discard(worker.worker_id)
         if lane is not None:

@@ -29,7 +29,7 @@ class OrderedSimWorker(SimWorker):
     ) -> None:
         super().__init__(world, member, worker_id, salvage_of, salvage)
         self.group: deque[tuple[Work, int, tuple[int, ...]]] = deque()
-        """What is left of the hand-over: chunks, their lanes, and how often their first messages were tried."""
+        """What is left of the dispatch: chunks, their lanes, and how often their first messages were tried."""
         self.start_before = float("inf")
         self.asked: Classify | None = None
         """The question that it works on."""
@@ -158,11 +158,11 @@ class OrderedSimWorker(SimWorker):
             self.member.truth.done_without_rows((work.mq.topic, work.mq.queue_id), work.offsets[index])
 
     def after_failure(self, work: Work, index: int, level: int) -> None:
-        """It comes back, and everything behind it in its lane."""
+        """It comes back, and everything after it in its lane."""
         self._end(work, index, 1, min(level, 0))
 
     def _end(self, work: Work, start: int, failed: int, level: int) -> None:
-        """Give back `[start, count)` of the chunk, and the chunks behind it in its lane (or all, when it is too late)."""
+        """Give back `[start, count)` of the chunk, and the chunks after it in its lane (or all, when it is too late)."""
         self.work = None
         self.cell[STATE] = 0
         self._flush()
@@ -232,7 +232,7 @@ class OrderedSimWorker(SimWorker):
         return min(len(work.results), self.committed.get(work.chunk_id, 0))
 
     def finished_work(self, work: Work) -> None:
-        """All of it ran: what is not committed is told of."""
+        """All of it ran: what is not committed is reported."""
         if not self.member.script.auto_commit and self.may_report(work) < work.count:
             self._flush()
             if self.alive:
@@ -251,7 +251,7 @@ class OrderedSimWorker(SimWorker):
 
 
 class OrderedPacket:
-    """A hand-over on its way: what it says is read when it is sent."""
+    """A dispatch on its way: its content is read when it is sent."""
 
     def __init__(self, action: DispatchOrdered, sent_ms: float) -> None:
         self.sent_ms = sent_ms

@@ -56,7 +56,7 @@ class Parts:
         return kind(world, member, worker_id, salvage_of, salvage)
 
     def taken_back(self, unbegun: int, claimed: int) -> tuple[int, int]:
-        """What the edge tells of how far a worker has come: chunks not begun, and records of the one before them."""
+        """What the edge reports of a worker's progress: chunks not begun, and records of the one before them."""
         return unbegun, claimed
 
     def reports_read(self, worker: SimWorker) -> int:

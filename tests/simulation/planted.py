@@ -99,7 +99,7 @@ class CommitNext(CoreParts):
 
 
 class TellsOnce(CoreParts):
-    """An offset that the broker confirmed is never told again, though a killed broker forgets."""
+    """An offset that the broker confirmed is never sent again, though a killed broker forgets."""
 
     class assigning_class(Assigning):
         def _commit_progress(self, q: PulledQueue, now: float) -> None:
@@ -114,7 +114,7 @@ class CommitUnguarded(Parts):
 
 
 class SkipsOneTooMany(CoreParts):
-    """What was finished before a restart is skipped, and the message behind it."""
+    """What was finished before a restart is skipped, and the message after it."""
 
     class pulling_class(Pulling):
         def _queue_runs(self, pq: ProcessQueue, slot: object, positions: list[int], offsets: list[int]) -> None:
@@ -187,7 +187,7 @@ class AcceptsLate(CoreParts):
 
 
 class ReusesEarly(CoreParts):
-    """A chunk's bytes are given back when it is handed over."""
+    """A chunk's bytes are given back when it is dispatched."""
 
     class dispatching_class(Dispatching):
         def _dispatch(self, worker: Worker, chunk: Chunk, pq: ProcessQueue) -> None:
@@ -256,14 +256,14 @@ class ForgetsChunk(CoreParts):
 
 
 class TakesTooMuch(Parts):
-    """What a worker is held up by is taken back, too."""
+    """What a worker is held up by is reclaimed, too."""
 
     def taken_back(self, unbegun: int, claimed: int) -> tuple[int, int]:
         return unbegun, max(claimed - 1, 0)
 
 
 class ForgetsItsClaim(Parts):
-    """A worker that was put to sleep between its claim and its look takes what it claimed for taken back."""
+    """A worker that was put to sleep between its claim and its look takes what it claimed for reclaimed."""
 
     class claims_class(Claims):
         def claim(self, upto: int) -> bool:
@@ -279,7 +279,7 @@ class TrustsEveryClaim(Parts):
 
 
 class LosesTheRest(CoreParts):
-    """A chunk is split where its worker has come to, and what is behind is given to nobody."""
+    """A chunk is split where its worker has come to, and the rest is given to nobody."""
 
     class reclaiming_class(Reclaiming):
         def _split(self, worker: Worker, chunk: Chunk, at: int, now: float) -> None:
@@ -491,7 +491,7 @@ class ForgetsFinished(CoreParts):
 
 
 class TakesWhatIsHeld(CoreParts):
-    """What stands before the record in hand counts as done, also what failed or has rows."""
+    """What comes before the record in hand counts as done, also what failed or has rows."""
 
     class settling_class(Settling):
         def cell_read(

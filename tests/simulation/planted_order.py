@@ -69,7 +69,7 @@ class StartsUnlocked(CoreParts):
 
 
 class GoesOnBehind(Parts):
-    """A worker goes on with its chunk behind a message that failed."""
+    """A worker goes on with its chunk after a message that failed."""
 
     class ordered_worker_class(OrderedSimWorker):
         def after_failure(self, work: Work, index: int, level: int) -> None:

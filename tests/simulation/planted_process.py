@@ -19,7 +19,7 @@ class UnlinksFirst(Parts):
 
 
 class ReadsOverZeros(Parts):
-    """Eight zeros in a journal are an empty block: what stands after a page that was lost is believed."""
+    """Eight zeros in a journal are an empty block: what follows a page that was lost is believed."""
 
     def read_journal(self, data: bytes) -> JournalState:
         whole, at = bytearray(data[: len(MAGIC)]), len(MAGIC)

@@ -47,7 +47,7 @@ class ForgetsTheCharge(CoreParts):
 
 
 class DropsSilently(CoreParts):
-    """A failed message of a broadcasting member is over before anybody was told."""
+    """A failed message of a broadcasting member is over before anybody was notified."""
 
     class retries_class(Retries):
         def send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
@@ -75,7 +75,7 @@ class ChargesAllOfARun(Parts):
 
 
 class NeverCareful(Parts):
-    """What was in hand when whole runs died is not told from the others afterwards."""
+    """What was in hand when whole runs died is not kept apart from the others afterwards."""
 
     def member_died(self, charges: Charges, left: list[Left]) -> None:
         super().member_died(charges, left)

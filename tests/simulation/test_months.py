@@ -140,7 +140,7 @@ def test_a_loaded_set_of_more_and_more_intervals_is_found() -> None:
 
 
 def test_a_collection_is_found_wherever_it_is() -> None:
-    """In a module, behind a bound method, in an unbounded cache; what has a bound of its own is none."""
+    """In a module, reached by a bound method, in an unbounded cache; what has a bound of its own is none."""
     module: Any = ModuleType("rocketcrew.made_for_this")
     module.TABLE = {"a": [1, 2, 3]}
     module.known = lru_cache(maxsize=None)(lambda number: number)

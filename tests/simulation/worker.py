@@ -98,7 +98,7 @@ class SimWorker:
         """The call that was over its hard limit when the supervisor looked: the worker is being killed for it."""
         self.crashed = False
         self.stalled = False
-        """Its loop stands still; calls under way and seals go on."""
+        """Its loop is stopped; calls under way and seals go on."""
         self.ended = False
         """The supervisor kills it for that."""
         self.unattended = False
@@ -262,7 +262,7 @@ class SimWorker:
                 self._seal("idle")
 
     def _begin(self, work: Work) -> bool:
-        """Copy the records and run the first; False: they were taken back."""
+        """Copy the records and run the first; False: they were reclaimed."""
         work.data = bytes(self.member.view[work.start : work.end])
         if not self.claims.mine():
             return False
@@ -433,7 +433,7 @@ class SimWorker:
         raise Violation(f"{self.worker_id} got {message}")
 
     def may_report(self, work: Work) -> int:
-        """How many messages of the chunk may be told of."""
+        """How many messages of the chunk may be reported."""
         return len(work.results)
 
     def is_told(self, work: Work, start: int, end: int) -> None:

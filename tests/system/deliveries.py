@@ -24,7 +24,7 @@ def keep_and_die_once(frame: Any, batch: int, ranges: list[Any]) -> None:
 
 
 def keep(frame: Any, batch: int) -> None:
-    """Overwrite batch `batch` of the folder in DELIVERIES: whatever was killed in it before, it stands there once."""
+    """Overwrite batch `batch` of the folder in DELIVERIES: whatever was killed in it before, it is there once."""
     frame.write.mode("overwrite").parquet(str(Path(os.environ["DELIVERIES"]) / f"batch_id={batch}"))
 
 

@@ -100,7 +100,7 @@ def processes_below(pid: int) -> list[int]:
 
 
 def replay(engine: Engine, handler: str, *words: str) -> tuple[int, dict[str, Any]]:
-    """`replay --diff` over all that the topic has; exit code and what it tells."""
+    """`replay --diff` over all that the topic has; exit code and what it prints."""
     command = [
         sys.executable, "-m", "rocketcrew", "replay", handler, "--from", "1d", "-t", engine.topic, "-g", engine.group,
         "-n", engine.broker.name_server, "--diff", str(engine.table), "--json",

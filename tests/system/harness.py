@@ -152,7 +152,7 @@ class Crew:
             return None
 
     def staff(self) -> dict[str, Any]:
-        """What the status tells of workers coming and going."""
+        """The status's counts of workers that come and go."""
         status = self.status()
         assert status is not None
         found: dict[str, Any] = status["staff"]
@@ -286,7 +286,7 @@ def stored_messages(name_server: str, topic: str) -> list[StoredMessage]:
 
 
 def duplicate_keys(rows: pa.Table) -> int:
-    """Rows whose key stands more than once."""
+    """Rows whose key is there more than once."""
     keys = Counter(zip(*(rows.column(name).to_pylist() for name in KEY), strict=True))
     return sum(count - 1 for count in keys.values())
 

@@ -31,7 +31,7 @@ HOOK = Hook()
 @handler(schema="number bigint, attempt int, started bigint, shown int, ended string, delay string",
          batch=True, hooks=[HOOK])  # fmt: skip
 def halves(messages: list[Message]) -> BatchResult:
-    """Acknowledged is what stands before the first multiple of four that is tried for the first time; the others come back
+    """Acknowledged is what comes before the first multiple of four that is tried for the first time; the others come back
     by level 2."""
     stops = [n for n, message in enumerate(messages) if not message.reconsume_times and int(message.body) % 4 == 0]
     rows = [

@@ -34,7 +34,7 @@ from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, Outcomes, notes_to_j
 from rocketcrew.spark.loader import POINTS
 
 TARGETS = ("parquet", "pyarrow", "delta", "deltalake", "foreach", "json", "naive")
-"""`json` stands for the formats of `df.write`, where only *at least once* is promised. `naive` appends and remembers
+"""`json` is one of the formats of `df.write`, where only *at least once* is promised. `naive` appends and remembers
 nothing: the control, which must come out wrong."""
 EXACT = ("parquet", "pyarrow", "delta", "deltalake", "foreach")
 QUEUES = 3

@@ -50,7 +50,7 @@ def number_retried_once(message: Message) -> dict[str, int]:
 
 @handler(schema="number bigint, attempt int", filter=lambda message: not message.body.endswith(b"9"))
 def number_without_nines(message: Message) -> dict[str, int]:
-    """`number` behind a filter of the user's own."""
+    """`number` after a filter of the user's own."""
     return number.function(message)  # type: ignore[no-any-return]
 
 

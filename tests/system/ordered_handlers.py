@@ -1,4 +1,4 @@
-"""Handlers of the tests of order: each tells of its begin and end in one file that all workers append to.
+"""Handlers of the tests of order: each logs its start and end to one file that all workers append to.
 
 A line is one write of less than a page, so lines of several processes never mix; their order in the file is the order in
 which they were written.
@@ -115,7 +115,7 @@ def by_commit_of_ten(message: Message) -> Commit | dict[str, int]:
 
 @handler(schema="number bigint, attempt int")
 def fails_when_told(message: Message) -> dict[str, int]:
-    """In no order: number 5 waits until it is told to go on, and then fails until its fourth attempt."""
+    """In no order: number 5 waits for the test's sign, and then fails until its fourth attempt."""
     value = int(message.body)
     tell("BEGIN", message)
     while value == 5 and not Path(os.environ[TRACE] + ".go").exists():
@@ -129,7 +129,7 @@ def fails_when_told(message: Message) -> dict[str, int]:
 
 @handler(schema="number bigint, attempt int")
 def waits_at_one(message: Message) -> dict[str, int]:
-    """In no order: number 0 waits until it is told to go on, number 7 fails once."""
+    """In no order: number 0 waits for the test's sign, number 7 fails once."""
     value = int(message.body)
     tell("BEGIN", message)
     while value == 0 and not Path(os.environ[TRACE] + ".go").exists():

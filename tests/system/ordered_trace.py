@@ -1,4 +1,4 @@
-"""The verdict on order: what the handlers told (ordered_handlers.py), read line by line."""
+"""The verdict on order: what the handlers logged (ordered_handlers.py), read line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers of the tests of journal, disk and memory: one that waits for a file, one that returns whatever it is told."""
+"""Handlers of the tests of journal, disk and memory: one that waits for a file, one that returns what the test names."""
 
 from __future__ import annotations
 

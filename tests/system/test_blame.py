@@ -281,7 +281,7 @@ def open_segments_of(crew: Crew) -> int:
 
 
 def workers_of(crew: Crew) -> list[dict[str, Any]]:
-    """Those that are ready, as the status tells of them."""
+    """Those that are ready, by the status."""
     status = crew.status()
     assert status is not None
     return [worker for worker in status["workers"] if worker["state"] == "ready"]

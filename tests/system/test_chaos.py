@@ -90,7 +90,7 @@ def test_all_that_is_done_when_none_is_named(tmp_path: Path, full_numbers: bool)
 
 
 def test_a_bad_verdict_is_exit_code_1_and_leaves_everything(tmp_path: Path) -> None:
-    """A handler that tells of an end twice: a repeat that no fault explains."""
+    """A handler that logs an end twice: a repeat that no fault explains."""
     process = subprocess.Popen(
         command("concurrent", "--fault", "stop-worker", "--seconds", "1", "--messages", "200"),
         cwd=tmp_path, env=clean_environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -1,4 +1,4 @@
-"""What a handler finds in its worker: set up once, placed as the settings say (also new ones, by HUP), told of the end."""
+"""What a handler finds in its worker: set up once, placed as the settings say (also new ones, by HUP), and the end."""
 
 from __future__ import annotations
 

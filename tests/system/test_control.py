@@ -291,7 +291,7 @@ def test_reload_on_change_while_developing(tmp_path: Path, broker: Broker) -> No
 
 
 def test_a_stopped_worker_and_a_stopped_supervisor_lose_nothing(tmp_path: Path, broker: Broker) -> None:
-    """The supervisor stands still for longer than the broker waits for a heartbeat (here: its connection is closed)."""
+    """The supervisor is stopped for longer than the broker waits for a heartbeat (here: its connection is closed)."""
     crew = Reloadable(tmp_path, broker)
     crew.start()
     send_numbers(broker, TOPIC, range(MESSAGES))

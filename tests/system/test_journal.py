@@ -1,4 +1,4 @@
-"""What the journal is for: what was done behind a stuck message does not run again after kill -9; a reset runs it again."""
+"""What the journal is for: what was done after a stuck message does not run again after kill -9; a reset runs it again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = BEFORE + 1 + BEHIND
 
 
 def one_queue(broker: Broker) -> None:
-    """The topic has one queue, so that everything stands behind the stuck message."""
+    """The topic has one queue, so that everything comes after the stuck message."""
 
     async def make() -> None:
         async with open_cluster(broker.name_server) as cluster:

@@ -116,7 +116,7 @@ def small_disk(size_mib: int) -> Iterator[Path]:
 
 
 def pauses(crew: Crew, reason: str) -> list[str]:
-    """What the log tells of pulling that was held up for that reason."""
+    """What the log says of pulling that was held up for that reason."""
     lines = [json.loads(line) for line in crew.child.log.read_text().splitlines() if f'"reason": "{reason}"' in line]
     return [line["event"] for line in lines]
 

@@ -145,7 +145,7 @@ def test_a_server_that_ignores_conditions_is_refused(tmp_path: Path, careless: S
 
 @pytest.mark.parametrize("conditional", [True, False])
 def test_control_two_commits_in_the_same_moment(conditional: bool) -> None:
-    """With the conditional put one of the two is refused; without it both are told that they have it, and rows are gone."""
+    """With the conditional put one of the two is refused; without it both get the answer that they have it."""
     server = S3Server(conditional=conditional)
     try:
         assert _two_commits(server) == ((1, [1]) if conditional else (2, [1]))
@@ -154,7 +154,7 @@ def test_control_two_commits_in_the_same_moment(conditional: bool) -> None:
 
 
 def _two_commits(server: S3Server) -> tuple[int, list[int]]:
-    """How many of two were told that they have committed, and how many rows each row's batch then has."""
+    """How many of two were answered that they have committed, and how many rows each row's batch then has."""
     options = {"AWS_ENDPOINT_URL": server.options["endpoint"], "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
     options |= server.keys
     DeltaTable.create(server.url(), pa.schema([("a", pa.int64())]), storage_options=options)

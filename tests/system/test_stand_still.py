@@ -1,4 +1,4 @@
-"""SIGSTOP: a worker that never goes on, and a supervisor that stands still until its brokers have forgotten it."""
+"""SIGSTOP: a worker that never goes on, and a supervisor that is stopped until its brokers have forgotten it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def finish(crew: Crew) -> None:
 
 
 def test_a_worker_that_is_stopped_for_good_is_replaced(tmp_path: Path, broker: Broker) -> None:
-    """In a call it is over its hard limit, between two calls it stands still: both end it, and its messages go to others."""
+    """In a call it is over its hard limit, between two calls it is idle: both end it, and its messages go to others."""
     crew = Crew(tmp_path, broker, "poison_handlers:naps", TOPIC, load=False,
                 **{"log.format": "json", "workers.hard_time_limit_ms": 1_500, "workers.stall_timeout_ms": 1_500})  # fmt: skip
     crew.start()

@@ -1,4 +1,4 @@
-"""A rate limit: a topic stands still at its rate while another passes, the commands say why, and a reload lifts it."""
+"""A rate limit: a topic is held at its rate while another passes, the commands say why, and a reload lifts it."""
 
 from __future__ import annotations
 

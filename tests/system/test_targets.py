@@ -94,7 +94,7 @@ def test_delta_by_spark_killed_around_its_commit(loaders: Loaders, jars: str) ->
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_function_gets_the_same_batch_again_when_it_was_killed_in_it(loaders: Loaders, tmp_path: Path) -> None:
-    """The function kills the loader behind its work, once; it overwrites by number, so its output stays exact."""
+    """The function kills the loader after its work, once; it overwrites by number, so its output stays exact."""
     output = tmp_path / "output"
     env = {**os.environ, "DELIVERIES": str(output), "PYTHONPATH": PYTHONPATH}
     loaders.seal(Record(1, ["a", "b"]), Record(2))

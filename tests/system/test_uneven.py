@@ -1,4 +1,4 @@
-"""One message in 200 takes long: no other one waits behind it while a worker idles."""
+"""One message in 200 takes long: no other one waits for it while a worker idles."""
 
 from __future__ import annotations
 

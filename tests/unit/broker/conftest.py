@@ -1,4 +1,4 @@
-"""A driver for the pure core: requests in, answers out, a clock that moves when told, restarts on the same storage."""
+"""A driver for the pure core: requests in, answers out, a clock moved by hand, restarts on the same storage."""
 
 from __future__ import annotations
 

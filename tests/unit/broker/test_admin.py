@@ -189,7 +189,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_to_one_of_its_name_in_the_same_r
 
 
 class RefusingDisk(MemoryStorage):
-    """Refuses lines of the topics' journal, or the table of deleted topics, as often as it is told."""
+    """Refuses lines of the topics' journal, or the table of deleted topics, as often as is asked for."""
 
     def __init__(self):
         super().__init__()

@@ -54,7 +54,7 @@ def read(store, topic="T", queue_id=0):
 
 
 def genuine_store(folder: Path, count: int, *, clean: bool) -> list[bytes]:
-    """What a genuine 5.x broker leaves: segments of one size, each ended by a BLANK, zeros behind the last record."""
+    """What a genuine 5.x broker leaves: segments of one size, each ended by a BLANK, zeros after the last record."""
     bodies = [b"%05d" % number * (1 + number % 40) for number in range(count)]
     segments: list[bytearray] = [bytearray()]
     entries: dict[int, bytes] = {0: b"", 1: b""}

@@ -329,7 +329,7 @@ def test_what_one_that_waited_leaves_in_a_queue_is_for_the_next_of_that_queue(br
 
 
 class RefusingPops(MemoryStorage):
-    """Refuses lines of the journal of POP as often as it is told."""
+    """Refuses lines of the journal of POP as often as is asked for."""
 
     refuses = 0
 

@@ -72,7 +72,7 @@ def test_segments_have_their_full_size_and_take_no_room_for_it(tmp_path):
 
 
 def test_segments_of_another_size_go_on_in_that_size(tmp_path):
-    """As of a genuine broker, which opens them only when they all have the size that it was told."""
+    """As of a genuine broker, which opens them only when they all have the size of its setting."""
     (tmp_path / "log").mkdir()
     for start in (0, 64, 128):
         (tmp_path / "log" / f"{start:020d}").write_bytes(b"x" * 64)

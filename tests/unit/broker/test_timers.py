@@ -1,4 +1,4 @@
-"""Timer messages of 5.x: at their millisecond, once, over a kill, taken back; what a genuine broker's wheel had come to."""
+"""Timer messages of 5.x: at their millisecond, once, over a kill, recalled; what a genuine broker's wheel had come to."""
 
 from __future__ import annotations
 

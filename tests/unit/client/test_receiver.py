@@ -1,4 +1,4 @@
-"""The receiving half without sockets: any split, any place, junk behind."""
+"""The receiving half without sockets: any split, any place, junk after it."""
 
 from __future__ import annotations
 

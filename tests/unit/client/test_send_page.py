@@ -1,4 +1,4 @@
-"""What the page on sending shows works as it stands there, but for the address and what is the reader's own."""
+"""What the page on sending shows works as written, but for the address and what is the reader's own."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_times_levels_memory_and_hosts() -> None:
 
 @given(st.sampled_from([(section, key) for section, keys in SCHEMA.items() for key in keys]), st.text())
 def test_no_text_at_all_makes_a_rule_fail_otherwise(setting: tuple[str, str], text: str) -> None:
-    """Whatever stands in the environment is taken or refused; and what is taken is legal as a typed value too."""
+    """Whatever is in the environment is taken or refused; and what is taken is legal as a typed value too."""
     rule = SCHEMA[setting[0]][setting[1]]
     try:
         value = rule.parse(text)

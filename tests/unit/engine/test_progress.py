@@ -1,4 +1,4 @@
-"""What the engine tells of a batch, from what Spark says of it."""
+"""What the engine reports of a batch, from Spark's own figures."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def fill(world: World, segments: Any) -> None:
 
 
 def test_loading_goes_on_after_a_restore_and_what_is_gone_is_named(world: World, segments: Any) -> None:
-    """Its transactions are not taken back with its files: numbers go on, and the ledger knows what was loaded."""
+    """A restore takes files back and no transactions: numbers go on, and the ledger knows what was loaded."""
     fill(world, segments)
     DeltaTable(str(world.table)).restore(2)
     world.seal([segments.Record(99)])

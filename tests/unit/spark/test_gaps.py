@@ -25,7 +25,7 @@ def settled(world: World, segments: Any, stop: int, at: int = 0, start: int = 0)
 
 
 def lose_the_middle_one(world: World, segments: Any) -> Any:
-    """Three segments behind what is loaded; the second one is gone: 2, 3 and 4, of which 3 had no rows."""
+    """Three segments after what is loaded; the second one is gone: 2, 3 and 4, of which 3 had no rows."""
     record = segments.Record
     world.seal([record(0)])
     settled(world, segments, 1)

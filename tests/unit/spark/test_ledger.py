@@ -1,4 +1,4 @@
-"""Targets that cannot say what they hold: what a user's function is told, and what `df.write` is asked for."""
+"""Targets that cannot say what they hold: what a user's function is given, and what `df.write` is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a batch is, told while it runs: by counted segments, by Spark's tasks, by what commits have cost."""
+"""The progress of a batch, reported while it runs: by counted segments, by Spark's tasks, by what commits have cost."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from rocketcrew.spark.work import Work
 
 
 class Frames:
-    """Stands for Spark: a batch is delivered as the offsets of its rows. Dies behind the delivery of batch `dies_at`."""
+    """In place of Spark: a batch is delivered as the offsets of its rows. Dies after the delivery of batch `dies_at`."""
 
     session = None
 

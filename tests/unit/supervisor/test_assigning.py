@@ -1,4 +1,4 @@
-"""Rebalance: diff, drain, deadline, reset, come-back, offsets told to the broker, stop."""
+"""Rebalance: diff, drain, deadline, reset, come-back, offsets sent to the broker, stop."""
 
 from __future__ import annotations
 

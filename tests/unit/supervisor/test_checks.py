@@ -29,7 +29,7 @@ GOOD_TOPICS = {"orders": EVERYTHING}
 
 
 def settings(**values: Any) -> Settings:
-    """Good settings with some replaced behind the loader's back, as somebody who calls us from Python might do."""
+    """Good settings with some replaced after loading, as somebody who calls us from Python might do."""
     found = load({"consumer.group": "CID_orders-1%x|y", "consumer.topics": ["orders"]}, {}, None)
     for name, value in values.items():
         section, _, key = name.partition("__")

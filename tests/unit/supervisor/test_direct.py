@@ -25,7 +25,7 @@ class Named:
 
 
 class Desk:
-    """A Directing over a bench; what it sent stands in `sent`."""
+    """A Directing over a bench; `sent` has what it sent."""
 
     def __init__(self, bench: Bench, *workers: str) -> None:
         self.bench = bench

@@ -27,7 +27,7 @@ def test_every_kind_of_action_says_what_its_failure_is() -> None:
 
 
 def test_an_action_that_fails_takes_nothing_of_its_batch_along(bench: Bench, tmp_path: Path) -> None:
-    """One bad commit, and the commits, pulls and answers behind it in the same batch are done."""
+    """One bad commit, and the commits, pulls and answers after it in the same batch are done."""
     done: list[act.Action] = []
 
     def do(action: act.Action) -> None:

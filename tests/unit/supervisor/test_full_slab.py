@@ -1,4 +1,4 @@
-"""At the edge, over a real connection: a pull's answer that finds no room does not hold up the send-back's behind it."""
+"""At the edge, over a real connection: a pull's answer that finds no room does not hold up a send-back's answer."""
 
 from __future__ import annotations
 

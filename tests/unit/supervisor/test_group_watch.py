@@ -1,4 +1,4 @@
-"""A difference in subscriptions is told when it lasts, once, and taken back when it is gone."""
+"""A lasting difference in subscriptions is reported once, and withdrawn when it is gone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Brokers:
 
 
 def told(brokers: Brokers, looks: int) -> list[list[str]]:
-    """What stands in the status after each of so many looks in a row, with the second looks that they ask for."""
+    """What is in the status after each of so many looks in a row, with the second looks that they ask for."""
 
     async def look() -> list[list[str]]:
         later: asyncio.Queue[Coroutine[Any, Any, None]] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""What workers say reaches the core: a salvage is complete as soon as it is told, however long its worker boots."""
+"""What workers report reaches the core: a salvage is complete as soon as it is reported, however long its worker boots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = "w1"
 
 
 class Ears:
-    """A hearing of the bench's core, and what it told to the pool."""
+    """A hearing of the bench's core, and what it sent to the pool."""
 
     def __init__(self, bench: Bench, **others: Any) -> None:
         self.bench = bench

@@ -1,4 +1,4 @@
-"""What a worker is told of queues: before their first chunk, and no longer than twice as many as there are."""
+"""What is sent to a worker about queues: before their first chunk, and no longer than twice as many as there are."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_an_outcome_out_of_order_kills_the_worker(bench: Bench) -> None:
 
 
 def test_a_notice_before_the_start_opens_nothing(bench: Bench) -> None:
-    """A broker tells its members of us before it answers our first heartbeat."""
+    """A broker notifies its members of us before it answers our first heartbeat."""
     bench.core.handle(ev.Rebalance(), 0.0)
     bench.none(act.FetchAssignment)
     bench.core.handle(ev.Start(), 0.0)

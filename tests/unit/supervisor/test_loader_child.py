@@ -1,4 +1,4 @@
-"""The loader's care: what it is told, and how it is started again."""
+"""The loader's care: its arguments, and how it is started again."""
 
 from __future__ import annotations
 

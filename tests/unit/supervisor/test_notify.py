@@ -1,4 +1,4 @@
-"""What systemd is told: the datagrams, where they go, and when the watchdog is fed."""
+"""What is sent to systemd: the datagrams, where they go, and when the watchdog is fed."""
 
 from __future__ import annotations
 

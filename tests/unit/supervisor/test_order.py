@@ -104,7 +104,7 @@ def test_a_reload_keeps_topics_and_order() -> None:
 
 
 def handed(bench: Bench) -> list[tuple[str, list[int], tuple[int, ...]]]:
-    """Worker, offsets and tries of every chunk that was handed over since the last look."""
+    """Worker, offsets and tries of every chunk that was dispatched since the last look."""
     return [
         (action.worker_id, list(item.chunk.offsets), item.tried)
         for action in bench.take(act.DispatchOrdered)

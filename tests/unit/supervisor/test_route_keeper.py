@@ -1,4 +1,4 @@
-"""Brokers that come and go are told of once each, by whichever question their route was learnt."""
+"""Each broker that comes or goes is reported once, whichever request brought its route."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_a_chunk_of_failures_only_waits_for_no_seal(bench: Bench) -> None:
 
 
 def test_what_was_durable_of_a_chunk_stays_so_when_later_messages_of_it_wait_for_a_seal(make: type[Bench]) -> None:
-    """The offset was committed, or is in the journal: told again it must not be a lower one, which reads as a reset."""
+    """The offset was committed, or is in the journal: reported again it must not be a lower one, which reads as a reset."""
     bench = make(chunk_messages_max=4, recommit_interval_ms=1_000)
     bench.core.state.sizer.tail_us = 200.0
     handle = bench.open(0)[0]

@@ -39,7 +39,7 @@ QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
 
 
 class Clock:
-    """Monotonic nanoseconds that move only when told to."""
+    """Monotonic nanoseconds that move by hand only."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000_000_000

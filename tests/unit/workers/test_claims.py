@@ -1,4 +1,4 @@
-"""What is claimed is run by its worker, what is taken back is not, in whatever order the two sides come to it."""
+"""A claimed record runs in its worker, a reclaimed one does not, in whatever order the two sides act."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_the_stride_is_some_time_of_work_and_one_after_a_long_call() -> None:
 RECORDS = 7
 CHUNKS = 1_500
 HANDED, RAN = 128, 256
-"""Places in the shared memory: a word behind the cell, and a byte a record."""
+"""Places in the shared memory: a word after the cell, and a byte a record."""
 
 
 def _work(memory: mmap.mmap, words: Any) -> None:

@@ -31,7 +31,7 @@ TIMEOUT_MIN = 15
 
 
 class Hook:
-    """Keeps what it is told; `raises` in both methods."""
+    """Keeps its arguments; `raises` in both methods."""
 
     def __init__(self, raises: bool = False) -> None:
         self.seen: list[tuple[str, bool, str, dict[str, str]]] = []

@@ -1,4 +1,4 @@
-"""A user's code behind a pipe: one JSON line in, one out, and whatever it raises is the error's text."""
+"""A user's code at the end of a pipe: one JSON line in, one out, and whatever it raises is the error's text."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ Said = Done | Returned | int
 
 
 class Chunk:
-    """One chunk of a hand-over: numbered records, from `first` on."""
+    """One chunk of a dispatch: numbered records, from `first` on."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Chunk:
 
 
 def hand_over(b: Any, *chunks: Chunk, start_before_ns: int = 0) -> list[Said]:
-    """Send the chunks as one hand-over, let the worker run them; what it says of them, in order."""
+    """Send the chunks as one dispatch, let the worker run them; its reports, in order."""
     described = [
         OrderedDescriptor(chunk.chunk_id, chunk.handle, 0, len(chunk.data), chunk.count, chunk.lane, chunk.tried)
         for chunk in chunks

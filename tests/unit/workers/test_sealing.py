@@ -32,7 +32,7 @@ def files(folder: Path, count: int) -> list[tuple[Path, Sealed]]:
 
 
 class Disk:
-    """Refuses until it is told otherwise; the sealing thread waits here between its tries."""
+    """Refuses until `refuses` is cleared; the sealing thread waits here between its tries."""
 
     def __init__(self, folder: Path) -> None:
         self.ready = folder / READY_DIR

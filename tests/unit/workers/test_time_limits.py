@@ -1,4 +1,4 @@
-"""Time limits in the worker: what is told to the supervisor, and when the soft signal raises."""
+"""Time limits in the worker: what is reported to the supervisor, and when the soft signal raises."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def test_rows_and_failures_are_reported_beside_the_call_and_not_again(
 def test_what_ended_in_order_is_reported_beside_the_call(
     bench: Make, make_record: Make, tmp_path: Path, *, one_chunk: bool
 ) -> None:
-    """Also without rows: nobody else may say what of an ordered hand-over has ended."""
+    """Also without rows: nobody else may say what of an ordered dispatch has ended."""
     beside: list[Any] = []
 
     @handler(schema="n int")
