@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -120,6 +122,27 @@ def test_a_living_link_is_not_gone(pair: Pair) -> None:
     ours.send(b"x")
     assert theirs.wait(0)
     assert not theirs.gone()
+
+
+def test_another_thread_may_ask_for_the_end_while_the_loop_waits(pair: Pair) -> None:
+    """The one that reports beside a call, while it waits for a disk. With one poll object Python raises RuntimeError."""
+    ours, theirs = pair
+    begun = threading.Event()
+
+    def loop() -> None:
+        begun.set()
+        theirs.wait(None)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    begun.wait()
+    try:
+        for _ in range(10_000):
+            assert not theirs.gone()
+            os.sched_yield()
+    finally:
+        ours.send(b"x")
+        thread.join()
 
 
 def test_what_the_kernel_does_not_take_waits_in_order(pair: Pair) -> None:
