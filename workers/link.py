@@ -270,8 +270,8 @@ class WorkerLink:
         return bool(self._poll.poll(timeout_ms))
 
     def gone(self) -> bool:
-        """True when the supervisor's end is closed, even with packets still unread. By any thread: one poll object serves no two
-        at a time, and the loop may be in `wait`."""
+        """True when the supervisor's end is closed, even with packets still unread. By any thread: one poll object serves no
+        two at a time, and the loop may be in `wait`."""
         ended = select.poll()
         ended.register(self._socket.fileno(), 0)  # its end is reported all the same
         return any(event & (select.POLLHUP | select.POLLERR) for _, event in ended.poll(0))
