@@ -100,6 +100,13 @@ class Bench:
         self.persist()
         return [fetch.handle for fetch in fetches]
 
+    def open_topic(self, topic: str) -> int:
+        """One queue of another topic, opened at 0; its handle."""
+        self.core.handle(ev.Members(topic, [MessageQueue(topic, "b", 0)], (ME,)), self.now)
+        fetch = self.one(act.FetchOffset)
+        self.core.handle(ev.Opened(fetch.handle, 0), self.now)
+        return fetch.handle
+
     def revoke(self) -> None:
         """Another member, first in the list, takes everything."""
         self.members([0], ["0", ME])

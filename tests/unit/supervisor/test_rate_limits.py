@@ -101,13 +101,6 @@ def limited(make: Callable[..., Bench], rates: dict[str, float], **config: Any) 
     return bench
 
 
-def open_topic(bench: Bench, topic: str) -> int:
-    bench.core.handle(ev.Members(topic, [MessageQueue(topic, "b", 0)], (ME,)), bench.now)
-    fetch = bench.one(act.FetchOffset)
-    bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
-    return fetch.handle
-
-
 def run_until(bench: Bench, ms: int, done: Callable[[Chunk], None] | None = None) -> list[Chunk]:
     """Let time pass in small steps, in which workers finish at once; all that was dispatched."""
     found: list[Chunk] = []
@@ -119,13 +112,25 @@ def run_until(bench: Bench, ms: int, done: Callable[[Chunk], None] | None = None
     return found
 
 
+def run_ordered(bench: Bench, ms: int) -> list[int]:
+    """As `run_until` in the ordered modes; the offsets of all that was dispatched."""
+    seen: list[int] = []
+    for _ in range(ms // 10):
+        for action in bench.take(act.DispatchOrdered):
+            for item in action.chunks:
+                seen += item.chunk.offsets
+                bench.done(item.chunk)
+        bench.pass_ms(10)
+    return seen
+
+
 def count(chunks: list[Chunk]) -> int:
     return sum(chunk.count for chunk in chunks)
 
 
 def test_a_topic_keeps_its_rate_and_others_pass(make: Callable[..., Bench]) -> None:
     bench = limited(make, {TOPIC: 10.0}, topics=(TOPIC, "free"))
-    (handle,), other = bench.open(0), open_topic(bench, "free")
+    (handle,), other = bench.open(0), bench.open_topic("free")
     bench.worker("a")
     bench.found(handle, range(40))
     bench.found(other, range(40))
@@ -140,7 +145,7 @@ def test_all_topics_of_the_member_take_turns(make: Callable[..., Bench]) -> None
     """What comes in a moment would go to the same topic each time."""
     bench = limited(make, {MEMBER: 20.0}, topics=(TOPIC, "other"))
     first, second = bench.open(0, 1)
-    other = open_topic(bench, "other")
+    other = bench.open_topic("other")
     bench.worker("a")
     for handle in (first, second, other):
         bench.found(handle, range(40))
@@ -247,13 +252,7 @@ def test_lanes_that_waited_for_a_rate_end_with_their_queue(make: Callable[..., B
     bench.persist()
     (handle,) = bench.open(0, offset=1)
     bench.found(handle, range(1, 3))
-    seen: list[int] = []
-    for _ in range(300):
-        for action in bench.take(act.DispatchOrdered):
-            for item in action.chunks:
-                seen += item.chunk.offsets
-                bench.done(item.chunk)
-        bench.pass_ms(10)
+    seen = run_ordered(bench, 3_000)
     assert seen == [1, 2]
 
 
@@ -285,7 +284,7 @@ def test_with_retries_a_limit_is_passed_by_what_is_gathered_at_most(rates: dict[
 
 def test_retries_count_for_every_limited_topic(make: Callable[..., Bench]) -> None:
     bench = limited(make, {TOPIC: 10.0, "free": 1_000.0}, topics=(TOPIC, RETRY))
-    (handle,), retries = bench.open(0), open_topic(bench, RETRY)
+    (handle,), retries = bench.open(0), bench.open_topic(RETRY)
     bench.worker("a")
     bench.found(retries, range(20))
     bench.found(handle, range(20))
@@ -314,19 +313,9 @@ def test_a_rate_holds_in_order_too(make: Callable[..., Bench], order: str) -> No
     bench.worker("a", "b")
     for handle in handles:
         bench.found(handle, range(15))
-    seen: list[int] = []
-    for _ in range(200):
-        for action in bench.take(act.DispatchOrdered):
-            for item in action.chunks:
-                seen += item.chunk.offsets
-                bench.done(item.chunk)
-        bench.pass_ms(10)
+    seen = run_ordered(bench, 2_000)
     assert 19 <= len(seen) <= 22
-    for _ in range(200):
-        for action in bench.take(act.DispatchOrdered):
-            for item in action.chunks:
-                bench.done(item.chunk)
-        bench.pass_ms(10)
+    run_ordered(bench, 2_000)
     assert bench.persist() == [15, 15]
 
 
@@ -357,11 +346,7 @@ def test_by_key_too_a_queue_is_not_pulled_while_some_of_it_waits_for_the_rate(ma
                 bench.done(item.chunk)
         bench.none(act.Pull)
         bench.pass_ms(10)
-    for _ in range(100):
-        for action in bench.take(act.DispatchOrdered):
-            for item in action.chunks:
-                bench.done(item.chunk)
-        bench.pass_ms(10)
+    run_ordered(bench, 1_000)
     assert bench.one(act.Pull).offset == 12
 
 

@@ -10,13 +10,12 @@ import pytest
 
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.order import Order, check_topic_limits
 from rocketcrew.supervisor.wiring import topic_concurrency
 
-from .conftest import ME, TOPIC
+from .conftest import TOPIC
 
 if TYPE_CHECKING:
     from rocketcrew.supervisor.core.chunks import Chunk
@@ -30,14 +29,6 @@ def limited(make: Callable[..., Bench], limit: int, *, topics: tuple[str, ...] =
     bench = make(topics=topics, topic_concurrency={TOPIC: limit})
     bench.core.state.sizer.tail_us = 100.0
     return bench
-
-
-def open_topic(bench: Bench, topic: str) -> int:
-    """One queue of another topic, opened at 0; its handle."""
-    bench.core.handle(ev.Members(topic, [MessageQueue(topic, "b", 0)], (ME,)), bench.now)
-    fetch = bench.one(act.FetchOffset)
-    bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
-    return fetch.handle
 
 
 def workers(chunks: Iterable[Chunk]) -> list[str]:
@@ -59,7 +50,7 @@ def test_so_many_workers_have_the_topic_and_no_more(make: Callable[..., Bench]) 
 def test_other_topics_pass_and_nothing_is_forgotten(make: Callable[..., Bench]) -> None:
     bench = limited(make, 1, topics=(TOPIC, "free"))
     (handle,) = bench.open(0)
-    other = open_topic(bench, "free")
+    other = bench.open_topic("free")
     bench.worker("a", "b")
     bench.found(handle, range(6))
     bench.found(other, range(6))
@@ -78,7 +69,7 @@ def test_other_topics_pass_and_nothing_is_forgotten(make: Callable[..., Bench]) 
 def test_retries_may_be_of_any_topic(make: Callable[..., Bench]) -> None:
     bench = limited(make, 1, topics=(TOPIC, RETRY))
     (handle,) = bench.open(0)
-    retries = open_topic(bench, RETRY)
+    retries = bench.open_topic(RETRY)
     bench.worker("a", "b")
     bench.found(retries, range(1))
     (first,) = bench.dispatched()
