@@ -14,11 +14,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator
 from fnmatch import fnmatchcase
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ..conf.formats import not_a_table
 from ..remoting.errors import UsageError
 from .errors import LoaderError, SparkDiedError
+from .remote_path import RemotePath, RemoteStat
 
 SAID_MAX: Final = 300
 """Characters of what Hadoop says that are passed on."""
@@ -27,14 +28,6 @@ _NOT_THERE: Final = frozenset({"java.io.FileNotFoundException"})
 _THERE: Final = frozenset({"org.apache.hadoop.fs.FileAlreadyExistsException"})
 _SAFE_MODE: Final = "SafeModeException"
 _REFUSED: Final = "AccessControlException"
-
-
-class FileLook(NamedTuple):
-    """Of a file or folder: `st_size` in bytes, and when it was changed, in seconds since 1970, under both names of that."""
-
-    st_size: int
-    st_mtime: float
-    st_ctime: float
 
 
 class Hdfs:
@@ -119,50 +112,17 @@ class Hdfs:
                 reader.close()
 
 
-class HdfsPath:
+class HdfsPath(RemotePath[Hdfs]):
     """A file or folder on HDFS, used like a `pathlib.Path`: what of it tables need.
 
     Methods raise FileNotFoundError where there is none, SparkDiedError without the JVM, LoaderError for all else.
     """
 
-    __slots__ = ("_key", "hdfs")
-
-    def __init__(self, hdfs: Hdfs, key: str = "") -> None:
-        """`key`: below the table; "" is the table itself."""
-        self.hdfs = hdfs
-        self._key = key
-
-    def __truediv__(self, name: str) -> HdfsPath:
-        return HdfsPath(self.hdfs, f"{self._key}/{name}".strip("/"))
-
-    def __str__(self) -> str:
-        return f"{self.hdfs.url}/{self._key}".rstrip("/")
-
-    def __repr__(self) -> str:
-        return f"HdfsPath({str(self)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, HdfsPath) and str(self) == str(other)
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    def __lt__(self, other: HdfsPath) -> bool:
-        return str(self) < str(other)
-
-    @property
-    def name(self) -> str:
-        """What follows the last slash."""
-        return str(self).rpartition("/")[2]
-
-    @property
-    def parent(self) -> HdfsPath:
-        """What precedes the last slash; of the table itself the table."""
-        return HdfsPath(self.hdfs, self._key.rpartition("/")[0])
+    __slots__ = ()
 
     def _status(self) -> Any:
         with asked(self):
-            return self.hdfs.files.getFileStatus(self.hdfs.path(str(self)))
+            return self.root.files.getFileStatus(self.root.path(str(self)))
 
     def is_dir(self) -> bool:
         """Whether it is a folder."""
@@ -179,16 +139,16 @@ class HdfsPath:
             return False
         return True
 
-    def stat(self) -> FileLook:
+    def stat(self) -> RemoteStat:
         """Size and age."""
         status = self._status()
         changed_s = int(status.getModificationTime()) / 1000
-        return FileLook(int(status.getLen()), changed_s, changed_s)
+        return RemoteStat(int(status.getLen()), changed_s, changed_s)
 
     def read_bytes(self) -> bytes:
         """The whole file."""
         with asked(self):
-            stream = self.hdfs.files.open(self.hdfs.path(str(self)))
+            stream = self.root.files.open(self.root.path(str(self)))
             try:
                 return bytes(stream.readAllBytes())
             finally:
@@ -201,7 +161,7 @@ class HdfsPath:
     def write_bytes(self, data: bytes) -> None:
         """Write and sync the file, replacing what is there."""
         with asked(self):
-            self.hdfs.write(self, data)
+            self.root.write(self, data)
 
     def write_whole(self, data: bytes, as_old_as: float | None = None) -> None:
         """Write the file so that it is whole or not there. `as_old_as`: seconds since 1970."""
@@ -209,14 +169,14 @@ class HdfsPath:
         draft.write_bytes(data)
         if as_old_as is not None:
             with asked(draft):
-                self.hdfs.files.setTimes(self.hdfs.path(str(draft)), int(as_old_as * 1000), -1)
-        self.hdfs.rename(draft, self, replacing=True)
+                self.root.files.setTimes(self.root.path(str(draft)), int(as_old_as * 1000), -1)
+        self.root.rename(draft, self, replacing=True)
 
     def make_folders(self) -> None:
         """Make the folder, and those above it."""
         with asked(self):
-            permission = self.hdfs.jvm.org.apache.hadoop.fs.permission.FsPermission.getDirDefault()
-            self.hdfs.files.mkdir(self.hdfs.path(str(self)), permission, True)
+            permission = self.root.jvm.org.apache.hadoop.fs.permission.FsPermission.getDirDefault()
+            self.root.files.mkdir(self.root.path(str(self)), permission, True)
 
     def unlink(self, missing_ok: bool = True) -> None:
         """Delete the file."""
@@ -229,7 +189,7 @@ class HdfsPath:
     def _delete(self, *, whole: bool, missing_ok: bool) -> None:
         try:
             with asked(self):
-                self.hdfs.files.delete(self.hdfs.path(str(self)), whole)
+                self.root.files.delete(self.root.path(str(self)), whole)
         except FileNotFoundError:
             if not missing_ok:
                 raise
@@ -241,7 +201,7 @@ class HdfsPath:
     def _below(self) -> list[tuple[HdfsPath, bool]]:
         """What is directly below, each with whether it is a folder."""
         with asked(self):
-            found = self.hdfs.files.util().listStatus(self.hdfs.path(str(self)))
+            found = self.root.files.util().listStatus(self.root.path(str(self)))
             return [(self / str(one.getPath().getName()), bool(one.isDirectory())) for one in found]
 
     def glob(self, pattern: str) -> Iterator[HdfsPath]:

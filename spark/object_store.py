@@ -19,13 +19,14 @@ from collections.abc import Generator, Iterator, Mapping
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from ..conf.formats import on_hdfs, on_s3
 from ..durable.files import make_folders, spark_path, sync_path
 from ..remoting.errors import UsageError
 from .errors import LoaderError
 from .hdfs import HdfsPath
+from .remote_path import RemotePath, RemoteStat
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -62,14 +63,6 @@ def library() -> Any:
     except ImportError as error:
         raise UsageError(f"tables on S3 need the obstore package ({error}): pip install 'rocketcrew[s3]'") from None
     return obstore
-
-
-class ObjectStat(NamedTuple):
-    """Of an object: `st_size` in bytes, and when it was put, in seconds since 1970, under both names of that."""
-
-    st_size: int
-    st_mtime: float
-    st_ctime: float
 
 
 class Bucket:
@@ -111,57 +104,24 @@ class Bucket:
             raise UsageError(f"{self.url} can't be opened: {short(error)}") from None
 
 
-class ObjectPath:
+class ObjectPath(RemotePath[Bucket]):
     """An object of a bucket, or all objects with this prefix, used like a `pathlib.Path`: what of it tables need.
 
     Methods raise FileNotFoundError where there is no object, and LoaderError where the server can't be asked or refuses.
     """
 
-    __slots__ = ("_key", "bucket")
-
-    def __init__(self, bucket: Bucket, key: str = "") -> None:
-        """`key`: below the table; "" is the table itself."""
-        self.bucket = bucket
-        self._key = key
-
-    def __truediv__(self, name: str) -> ObjectPath:
-        return ObjectPath(self.bucket, f"{self._key}/{name}".strip("/"))
-
-    def __str__(self) -> str:
-        return f"{self.bucket.url}/{self._key}".rstrip("/")
-
-    def __repr__(self) -> str:
-        return f"ObjectPath({str(self)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ObjectPath) and str(self) == str(other)
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    def __lt__(self, other: ObjectPath) -> bool:
-        return str(self) < str(other)
-
-    @property
-    def name(self) -> str:
-        """What follows the last slash."""
-        return str(self).rpartition("/")[2]
-
-    @property
-    def parent(self) -> ObjectPath:
-        """What precedes the last slash; of the table itself the table."""
-        return ObjectPath(self.bucket, self._key.rpartition("/")[0])
+    __slots__ = ()
 
     @property
     def storage_options(self) -> dict[str, str]:
         """For delta-rs, with the bounds of `Bucket`. It must make conditional puts, whatever the environment says."""
-        named = {OPTIONS[name]: value for name, value in self.bucket.options.items()}
+        named = {OPTIONS[name]: value for name, value in self.root.options.items()}
         return {**named, **BOUNDS, "AWS_CONDITIONAL_PUT": "etag"}
 
     def is_dir(self) -> bool:
         """Whether any object has this prefix."""
         with _translated(self):
-            return any(True for _ in library().list(self.bucket.store, self._key or None, chunk_size=1))
+            return any(True for _ in library().list(self.root.store, self._key or None, chunk_size=1))
 
     def exists(self) -> bool:
         """Whether there is such an object, or any with this prefix."""
@@ -171,14 +131,14 @@ class ObjectPath:
             return self.is_dir()
         return True
 
-    def stat(self) -> ObjectStat:
+    def stat(self) -> RemoteStat:
         """Size and age of the object."""
         if not self._key:
             raise FileNotFoundError(str(self))
         with _translated(self):
-            found = library().head(self.bucket.store, self._key)
+            found = library().head(self.root.store, self._key)
         put_s = found["last_modified"].timestamp()
-        return ObjectStat(found["size"], put_s, put_s)
+        return RemoteStat(found["size"], put_s, put_s)
 
     def read_bytes(self) -> bytes:
         """The whole object."""
@@ -187,29 +147,29 @@ class ObjectPath:
     def read_buffer(self) -> Any:
         """The whole object, as something with Python's buffer protocol, which is not copied."""
         with _translated(self):
-            return library().get(self.bucket.store, self._key).bytes()
+            return library().get(self.root.store, self._key).bytes()
 
     def write_bytes(self, data: bytes) -> None:
         """Put the object, replacing what is there. Whole or not at all."""
         with _translated(self):
-            library().put(self.bucket.store, self._key, data, use_multipart=False)
+            library().put(self.root.store, self._key, data, use_multipart=False)
 
     def create(self, data: bytes) -> None:
         """Put the object if there is none. Raises FileExistsError."""
         with _translated(self):
-            library().put(self.bucket.store, self._key, data, mode="create", use_multipart=False)
+            library().put(self.root.store, self._key, data, mode="create", use_multipart=False)
 
     def unlink(self, missing_ok: bool = True) -> None:
         """Delete the object. A server does not say whether there was one."""
         with _translated(self):
-            library().delete(self.bucket.store, self._key)
+            library().delete(self.root.store, self._key)
 
     def iterdir(self) -> Iterator[ObjectPath]:
         """What is directly below: objects, and prefixes of more than one segment."""
         with _translated(self):
-            found = library().list_with_delimiter(self.bucket.store, self._key or None)
+            found = library().list_with_delimiter(self.root.store, self._key or None)
         keys = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
-        return iter([ObjectPath(self.bucket, key) for key in keys])
+        return iter([ObjectPath(self.root, key) for key in keys])
 
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
         """What is directly below with such a name."""

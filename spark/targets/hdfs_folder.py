@@ -50,12 +50,12 @@ class HdfsFolder:
     def rows(self, output: Place) -> int:
         """As `TableFolder`."""
         place = _hdfs(output)
-        return sum(place.hdfs.rows(file) for file in place.data_files())
+        return sum(place.root.rows(file) for file in place.data_files())
 
     def publish(self, output: Place, batch: Place) -> None:
         """As `TableFolder`."""
         try:
-            self.path.hdfs.rename(_hdfs(output), _hdfs(batch), replacing=False)
+            self.path.root.rename(_hdfs(output), _hdfs(batch), replacing=False)
         except FileNotFoundError:
             raise LoaderError(
                 f"{output} is gone, so batch {batch} was not committed: who deletes in {self._tmp}? The segments stay"

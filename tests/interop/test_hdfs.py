@@ -208,7 +208,7 @@ class MovedInto(HdfsFolder):
 
     def publish(self, output: Place, batch: Place) -> None:
         assert isinstance(output, HdfsPath)
-        jvm, hdfs = output.hdfs.jvm, output.hdfs
+        jvm, hdfs = output.root.jvm, output.root
         files = jvm.org.apache.hadoop.fs.FileSystem.get(
             jvm.java.net.URI.create(hdfs.url), jvm.org.apache.hadoop.conf.Configuration()
         )
@@ -255,7 +255,7 @@ def test_control_the_usual_rename_gives_one_batch_to_both(world: HdfsWorld) -> N
 def test_a_name_node_in_safe_mode_is_said_and_nothing_is_lost(world: HdfsWorld) -> None:
     world.seal([Record(1)])
     world.drain(world.loader())
-    jvm = world.place.hdfs.jvm
+    jvm = world.place.root.jvm
     fs = jvm.org.apache.hadoop.fs
     files = fs.FileSystem.get(jvm.java.net.URI.create(world.url), jvm.org.apache.hadoop.conf.Configuration())
     world.seal([Record(2)])

@@ -176,7 +176,7 @@ class Careless(ObjectPath):
     answers: ClassVar[list[type[Exception] | None]] = []
 
     def __truediv__(self, name: str) -> ObjectPath:
-        return Careless(self.bucket, f"{self._key}/{name}".strip("/"))
+        return Careless(self.root, f"{self._key}/{name}".strip("/"))
 
     def create(self, data: bytes) -> None:
         answer = self.answers.pop(0)
@@ -199,7 +199,7 @@ def test_what_proves_that_a_server_keeps_conditions(
 ) -> None:
     Careless.answers = answers.copy()
     with pytest.raises(UsageError, match=said) if said else contextlib.nullcontext():
-        check_conditional_puts(Careless(table.bucket))
+        check_conditional_puts(Careless(table.root))
     assert not Careless.answers
     assert not table.exists()
 
