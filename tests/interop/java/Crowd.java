@@ -53,6 +53,8 @@ public class Crowd {
     private static void join(String nameServer, String[] words) throws Exception {
         DefaultMQPushConsumer member = new DefaultMQPushConsumer(words[2]);
         member.setNamesrvAddr(nameServer);
+        // Without a wait Java ends before the results of its last calls are counted in its offsets.
+        member.setAwaitTerminationMillisWhenShutdown(30_000);
         member.setClientIP("127.0.0.1");
         String filter = words[4].replace('+', ' ');
         if (filter.startsWith("SQL92:")) {

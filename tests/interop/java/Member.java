@@ -23,6 +23,8 @@ public class Member {
         consumer.setMaxReconsumeTimes(3);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
+        // Without a wait Java ends before the results of its last calls are counted in its offsets.
+        consumer.setAwaitTerminationMillisWhenShutdown(30_000);
         consumer.setPollNameServerInterval(1000);
         consumer.setPersistConsumerOffsetInterval(1000);
         if (args.length > 3) {

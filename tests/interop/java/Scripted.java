@@ -20,6 +20,8 @@ public class Scripted {
         consumer.setNamesrvAddr(args[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(2);
+        // Without a wait Java ends before the results of its last calls are counted in its offsets.
+        consumer.setAwaitTerminationMillisWhenShutdown(30_000);
         consumer.setPollNameServerInterval(1000);
         consumer.setPersistConsumerOffsetInterval(1000);
         consumer.subscribe(args[2], args[3]);
