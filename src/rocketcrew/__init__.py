@@ -92,10 +92,15 @@ _FROM = {
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FROM.items() for name in names}
 
+TESTING = "testing"
+"""The room whose names are its own: rocketcrew.testing."""
+
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
+    if name == TESTING:
+        return import_module(f".{TESTING}", __name__)
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -104,7 +109,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "testing"])
+    return sorted([*__all__, TESTING])
 
 
 def consume(
