@@ -33,7 +33,7 @@ from ..asking import ask_cluster, known_topics
 from ..exit_codes import exit_code
 from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second, whole
 from ..messages import BODY_FORMATS, messages, text_of
-from ..options import with_settings
+from ..options import Dependent, with_settings
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines
@@ -266,8 +266,15 @@ def _rate(_context: click.Context, _parameter: click.Parameter, text: str) -> fl
               help="Letters that are sent at most, as 50 or 50/s, 30/m, 100/h.")  # fmt: skip
 @click.option("--handler", metavar="HANDLER", default="",
               help="First run this handler on each letter, here; only letters that it can take go to the group.")  # fmt: skip
-@click.option("--pdb", "debug", is_flag=True, help="With --handler: open Python's debugger where a letter fails.")
-@click.option("--mark-handled", "handled", is_flag=True,
+@click.option(
+    "--pdb",
+    "debug",
+    is_flag=True,
+    cls=Dependent,
+    needs="--handler",
+    help="With --handler: open Python's debugger where a letter fails.",
+)
+@click.option("--mark-handled", "handled", is_flag=True, cls=Dependent, needs="--handler",
               help="With --handler: what it has done here is enough; send nothing to the group.")  # fmt: skip
 @DRY_RUN
 @YES
@@ -300,8 +307,6 @@ def replay(
       rocketcrew dlq replay broker-a/0/17 -g billing
       rocketcrew dlq replay -g billing --handler shop:count --pdb
     """
-    if (debug or handled) and not handler:
-        raise UsageError(f"{'--pdb' if debug else '--mark-handled'} is about a run here: say --handler HANDLER too")
     with desk.alone():
         found = desk.letters(wanted, limit)
         what = f"run {handler} here on" if handler else "replay"
