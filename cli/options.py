@@ -20,7 +20,6 @@ import click
 from click.core import ParameterSource
 
 from ..conf.formats import not_a_folder, not_a_table, on_hdfs
-from ..conf.logging import set_up
 from ..conf.settings import Settings, load
 from ..conf.sources import CONFIG_FILE_VARIABLE, DEFAULT_FILE, find_file
 from ..remoting.errors import UsageError
@@ -184,6 +183,8 @@ def read_sources(context: click.Context, arguments: dict[str, Any], named: Mappi
 
 def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> None:
     """Log to stderr as the settings say; NO_COLOR is obeyed."""
+    from ..conf.logging import set_up
+
     colors = False if env.get("NO_COLOR") else None
     level, stream = settings.log.level, sys.stderr
     line = output = None

@@ -10,12 +10,6 @@ from pathlib import Path
 
 import click
 
-from ...broker.checking import check
-from ...broker.config import BrokerConfig
-from ...broker.converting import convert
-from ...broker.disk import DiskStorage
-from ...broker.message_store import LOG
-from ...broker.server import run
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ..options import with_settings
@@ -56,6 +50,9 @@ def broker(settings: Settings, as_json: bool) -> None:
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
+    from ...broker.config import BrokerConfig
+    from ...broker.server import run
+
     config = BrokerConfig(**dataclasses.asdict(settings.broker))
 
     def ready(name_server: str, address: str) -> None:
@@ -82,6 +79,10 @@ def check_store(settings: Settings, as_json: bool) -> None:
     Examples:
       rocketcrew broker check --dir /data/broker
     """
+    from ...broker.checking import check
+    from ...broker.disk import DiskStorage
+    from ...broker.message_store import LOG
+
     folder = Path(settings.broker.dir)
     if not (folder / LOG).is_dir():
         raise UsageError(f"broker data folder {folder} has no {LOG}: no broker has ever stored anything there")
@@ -112,6 +113,9 @@ def convert_store(settings: Settings, as_json: bool) -> None:
     Examples:
       rocketcrew broker convert --dir /data/broker
     """
+    from ...broker.config import BrokerConfig
+    from ...broker.converting import convert
+
     folder = Path(settings.broker.dir).absolute()
     done = convert(folder, BrokerConfig(**dataclasses.asdict(settings.broker)), time.time_ns() // 1_000_000)
     if as_json:

@@ -17,7 +17,7 @@ import pytest
 from documented import blocks_of
 from harness import free_ports, patient, patient_producer, wait_until
 
-from rocketcrew import Crew, CrewError, CrewTimeoutError, Retry, SyncProducer, read
+from rocketcrew import Crew, CrewError, CrewTimeoutError, Retry, read
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.testing import LocalBroker
 
@@ -139,7 +139,7 @@ def test_an_embedded_broker_of_its_own(here: Path) -> None:
     name_server_port, port = free_ports(2)
     settings = {**QUICK, "broker.name_server_port": name_server_port, "broker.port": port}
     with Crew(times_factor, topics="numbers", group="g", embedded=True, workers=1, settings=settings) as crew:
-        with SyncProducer(crew.name_server) as producer:
+        with patient_producer(crew) as producer:
             producer.send("numbers", "14")
         crew.wait(max_messages=1, until_empty=False, timeout=WAIT_S)
         assert list(crew.results()) == [{"n": 42}]

@@ -15,11 +15,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import Broker, Crew, duplicate_keys, send_numbers, wait_until
+from harness import Broker, Crew, duplicate_keys, patient_producer, send_numbers, wait_until
 from ordered_trace import Lane, by_key, by_queue, check_order, lines_of, traced
 
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 
 TOPIC = "ordered"
 KEYS = 40
@@ -40,7 +39,7 @@ def crew_of(folder: Path, handler: str, **settings: object) -> Iterator[tuple[Br
 
 def send_keyed(broker: Broker, numbers: range) -> None:
     """Numbered messages; those of a key go to one queue."""
-    with SyncProducer(broker.name_server) as producer:
+    with patient_producer(broker) as producer:
         producer.send_many(OutgoingMessage(TOPIC, str(number).encode(), keys=f"k{number % KEYS}") for number in numbers)
 
 
