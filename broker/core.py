@@ -201,6 +201,8 @@ class BrokerCore:
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due: deliver delayed messages, answer held pulls, save, expire."""
         state, config = self.state, self.config
+        if state.name_server is not None and state.name_server.failed is not None:
+            self.failed = state.name_server.failed
         if self.failed is not None:
             return []
         state.now_ms = now_ms
