@@ -51,6 +51,7 @@ from ..remoting.fastjson import dumps_object_keys
 from ..remoting.headers import GetRoute
 from ..remoting.names import MASTER_ID
 from ..remoting.registration import DEFLATED, decode_compressed_registration
+from .acl import Acl
 from .effects import SILENCE, CloseChannel, Effect, Intercept, Later, Reply, intercepted
 from .refusal import FAQ, Refused
 from .storage import DiskFailed, Storage, StorageError
@@ -108,6 +109,8 @@ class NameServerCore:
         """`storage` keeps the KV configuration; `config` is what getNamesrvConfig shows. Raises UsageError for a table that
         cannot be read."""
         self.intercepts: list[Intercept] = []
+        self.acl: Acl | None = None
+        """Who may change what is kept here; None lets everybody."""
         self.failed: str | None = None
         """Why nothing is promised any more: the disk did not keep what it had taken. The process has to stop."""
         self._storage = storage
@@ -150,6 +153,8 @@ class NameServerCore:
                 remark = f" request type {command.code} not supported"
                 response = command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
             else:
+                if self.acl is not None:
+                    self.acl.check_name_server(command)
                 response = handler(now_ms, channel, command)
         except Refused as refused:
             response = command.response(refused.code, refused.fields, remark=refused.remark)
