@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import WAIT_S
-from servers import CLIENT_OPTIONS, VERSIONS, Java, write_logging
+from needs import need_jars
+from servers import CLIENT_OPTIONS, VERSIONS, Java, class_path, write_logging
 
 from rocketcrew.cli.children import Child, free_ports, listens
 
@@ -34,10 +34,9 @@ TOPIC = "guarded"
 
 
 @pytest.mark.parametrize("version", [kind.version for kind in VERSIONS])
-def test_a_java_client_with_key_and_tls_is_let_in(
-    version: str, tmp_path: Path, java_classes: Callable[[str], str]
-) -> None:
-    classes = java_classes(version)
+def test_a_java_client_with_key_and_tls_is_let_in(version: str, tmp_path: Path) -> None:
+    need_jars(version)
+    classes = class_path(version)
     (tmp_path / "acl.toml").write_text(ACCOUNTS)
     issued = trustme.CA().issue_cert("127.0.0.1", key_type=trustme.KeyType.RSA)
     issued.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
