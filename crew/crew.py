@@ -32,6 +32,7 @@ from ..supervisor.wiring import with_topics
 from ..workers.loading import search_path
 from .process import GO, Failed, Order, Reached, Ready
 from .results import loader_trouble, rows_of, set_aside_of, table_of, waiting_for_table
+from .returning import Returning
 
 LOG_FILE: Final = "crew.log"
 LOOK_S: Final = 0.1
@@ -117,6 +118,7 @@ class Crew:
         self._status: dict[str, Any] = {}
         self._stored_before = 0
         self._queues: set[MessageQueue] = set()
+        self._returning = Returning()
         self.name_server = ";".join(found.cluster.name_servers)
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -253,15 +255,15 @@ class Crew:
 
         `max_messages`: this crew has finished at least so many, dead letters among them, and their rows are in `results`.
         `until_empty`: the group's committed offsets have reached the newest of all queues of its topics and of its retry
-        topic, and the retry and the dead-letter topic have got as many messages since the start as this crew has sent back;
-        with a target, its rows are in the table. Brokers do not show what waits for its delay, so this is a count, and holds
-        while this crew alone adds to these two topics. A message of another member, or of an earlier run, that comes back
-        or becomes a dead letter after the start counts as one of this crew. So does the second copy of a message that was
-        sent back again because the answer was lost. For each of them `wait` may return while a message of this crew
-        waits for its delay; that is consumed later, by this crew while it runs, else by the next member. Retries of topics
-        that brokers let POP are not seen. `timeout`: in seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after
-        it, and what ended the crew if it ends. A broker that is away meanwhile is waited for. With a target it raises
-        CrewError too when everything is consumed and the loader has failed three times in a row, or has set rows aside.
+        topic, and nothing that this crew has sent back waits for its delay; with a target, its rows are in the table. Retries
+        that other members or earlier runs sent back are not waited for, and do not end the wait early. A broker that does not
+        say how far its delay levels are (behind a proxy, or where access control denies it) is judged by a count alone: the
+        retry and the dead-letter topic have got as many messages since the start as this crew has sent back. Retries of
+        topics that brokers let POP are not seen.
+
+        `timeout`: in seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it, and what ended the crew if it
+        ends. A broker that is away meanwhile is waited for. With a target it raises CrewError too when everything is consumed
+        and the loader has failed three times in a row, or has set rows aside.
         """
         if max_messages is None and not until_empty:
             raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")
@@ -313,11 +315,18 @@ class Crew:
         if left:
             return left
         sent_back = self._sent_back()
-        delayed = self._stored_before + sent_back - self._stored()
+        delayed = max(self._stored_before + sent_back - self._stored(), self._waiting(sent_back))
         if delayed > 0:
             return delayed
         # What came back in between is in the lag now, and a message that was sent back in between is counted now.
         return self._lag() + (self._sent_back() - sent_back)
+
+    def _waiting(self, sent_back: int) -> int:
+        """How many of the messages that this crew has sent back may wait for their delay."""
+        watch = self._watch
+        assert watch is not None
+        brokers = sorted({queue.broker_name for queue in self._queues})
+        return self._returning.left(sent_back, lambda: watch.delay_ends(brokers), watch.delays_reached)
 
     def _sent_back(self) -> int:
         counters: dict[str, int] = self.status["counters"]
