@@ -48,12 +48,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Section:
-    """What is shown, by which commands. `needs`: programs on the PATH."""
+    """What is shown, by which commands. `needs`: programs on the PATH. `quiet`: needs cores to spare."""
 
     title: str
     about: str
     runs: Sequence[Run]
     needs: Sequence[str] = ()
+    quiet: bool = False
 
 
 SIZES = {
@@ -131,6 +132,7 @@ SECTIONS = {
             " at {rate} messages a second",
         })],
         ("java", "javac", "mvn"),
+        quiet=True,
     ),
     "cores": Section(
         "How much of the cores handlers get",
@@ -140,6 +142,7 @@ SECTIONS = {
             "efficiency": "{handler}: {efficiency:.2f}, process pool {process_pool:.2f}, thread pool {thread_pool:.2f};"
             " {overhead_cpu_us:.0f} µs of CPU beside the handler's",
         })],
+        quiet=True,
     ),
 }  # fmt: skip
 
@@ -247,8 +250,8 @@ Each command runs from a checkout in which `make test` or `make proof` has made 
 `.venv/bin/python`. Sizes are small so that the page is made in minutes: give larger ones, or let `make soak` run for hours.
 
 The calibration loop is a sum of {CALIBRATION_NUMBERS:,} squares in plain Python, the best of {CALIBRATION_RUNS}: it says how
-fast the machine was. With a load above the number of cores, rates and times are lower than the machine can do. What must
-never be lost, and never be there twice, is the same on any machine."""
+fast the machine was. Times depend on the load; what must never be lost, and never be there twice, does not. Ratios are
+measured only while the load average is not above the number of cores."""
 
 
 def render(figures: Mapping[str, Any]) -> str:
@@ -318,6 +321,9 @@ def run_sections(keys: Sequence[str], sizes: Mapping[str, int], deadline: float,
         missing = [program for program in SECTIONS[key].needs if shutil.which(program) is None]
         if missing:
             said.append(f"{key}: left out, {' and '.join(missing)} missing on the PATH")
+            continue
+        if SECTIONS[key].quiet and os.getloadavg()[0] > len(os.sched_getaffinity(0)):
+            said.append(f"{key}: left out, the load average is above the number of cores: its ratios would say nothing")
             continue
         entry = measured(SECTIONS[key], sizes, deadline)
         left_behind = clear()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rocketcrew.crew.returning import Levels, Returning
+from rocketcrew.crew.crew import Levels, Returning
 from rocketcrew.remoting.errors import UnreachableError
 
 A3, B3 = ("broker-a", 3), ("broker-b", 3)
