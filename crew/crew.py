@@ -479,8 +479,8 @@ class Returning:
     when the broker has come to all these ends, everything that was sent back is in its topic. What others add to the queues
     afterwards is after these ends, and is not waited for.
 
-    A broker shows a message as part of its queue some milliseconds after it has stored it. So the ends are noted by two looks,
-    of which the second counts, and one more look passes between the last delivery and the answer that nothing waits.
+    A broker shows a message as part of its queue some milliseconds after it has stored it. So the ends are noted by two
+    looks, of which the second counts, and one more look passes between the last delivery and the answer that nothing waits.
     """
 
     def __init__(self) -> None:
