@@ -29,6 +29,7 @@ from ..supervisor.control import ask
 from ..supervisor.member.access import access_of
 from ..supervisor.service import Summary
 from ..supervisor.wiring import with_topics
+from ..workers.api import under_one_name
 from ..workers.loading import search_path
 from .process import GO, Failed, Order, Reached, Ready
 from .results import loader_trouble, rows_of, set_aside_of, table_of, waiting_for_table
@@ -57,7 +58,7 @@ class Crew:
     """Consume with `handler` in processes beside this one, from `with` (or `start`) to its end (or `close`).
 
         with Crew(lambda message: {"size": len(message.body)}, topics="orders", group="sizes") as crew:
-            crew.wait(timeout=60)
+            crew.wait(timeout_s=60)
             for row in crew.results():
                 print(row)
 
@@ -247,8 +248,9 @@ class Crew:
         *,
         max_messages: int | None = None,
         until_empty: bool = True,
-        timeout: float | None = None,
+        timeout_s: float | None = None,
         progress: bool = False,
+        timeout: float | None = None,
     ) -> dict[str, int]:
         """Wait until so many messages are done or until nothing is left to consume, whichever comes first; the counters.
 
@@ -260,10 +262,11 @@ class Crew:
         retry and the dead-letter topic have got as many messages since the start as this crew has sent back. Retries of
         topics that brokers let POP are not seen.
 
-        `timeout`: in seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it, and what ended the crew if it
-        ends. A broker that is away meanwhile is waited for. With a target it raises CrewError too when everything is consumed
+        `timeout_s`: in seconds; `timeout` is its older name. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it,
+        and what ended the crew if it ends. A broker that is away meanwhile is waited for. With a target it raises CrewError too when everything is consumed
         and the loader has failed three times in a row, or has set rows aside.
         """
+        timeout_s = under_one_name("wait", "timeout_s", timeout_s, "timeout", timeout)
         if max_messages is None and not until_empty:
             raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")
         if until_empty and is_broadcasting(self.settings):
@@ -271,7 +274,7 @@ class Crew:
                 "a broadcasting group has no offsets at the broker: wait(max_messages=N, until_empty=False) is possible"
             )
         self._running()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with _Bar(progress, max_messages) as bar:
             while True:
                 counters = self.status["counters"]
@@ -283,7 +286,7 @@ class Crew:
                 if left == 0:
                     break
                 if deadline is not None and time.monotonic() > deadline:
-                    raise CrewTimeoutError(self._late(cast("float", timeout), counters, rest))
+                    raise CrewTimeoutError(self._late(cast("float", timeout_s), counters, rest))
                 time.sleep(LOOK_S)
             counters = self.status["counters"]
             bar.show(_finished(counters), 0)
