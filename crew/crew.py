@@ -263,8 +263,8 @@ class Crew:
         topics that brokers let POP are not seen.
 
         `timeout_s`: in seconds; `timeout` is its older name. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it,
-        and what ended the crew if it ends. A broker that is away meanwhile is waited for. With a target it raises CrewError too when everything is consumed
-        and the loader has failed three times in a row, or has set rows aside.
+        and what ended the crew if it ends. A broker that is away meanwhile is waited for. With a target it raises CrewError
+        too when everything is consumed and the loader has failed three times in a row, or has set rows aside.
         """
         timeout_s = under_one_name("wait", "timeout_s", timeout_s, "timeout", timeout)
         if max_messages is None and not until_empty:
