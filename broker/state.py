@@ -19,7 +19,7 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.headers import ConsumerIdsChanged
 from ..remoting.ids import UniqueIds
-from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ..remoting.properties import (
     PROPERTIES_MAX_BYTES,
     PROPERTY_FIRST_POP_TIME,
@@ -57,7 +57,7 @@ from .timers import (
     redirect_to_timer,
     timer_due_ms,
 )
-from .topic_table import SCHEDULE_TOPIC, TIMER_TOPIC, TopicTable, illegal_topic, system_topics
+from .topic_table import TIMER_TOPIC, TopicTable, illegal_topic, system_topics
 from .transactions import Transactions, commit_positions, half_of
 
 TOPICS_TABLE = "config/topics.json"

@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from ..remoting.admin_bodies import DataVersion, TopicConfig, TopicConfigTable
 from ..remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from ..remoting.errors import ProtocolError
-from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from .table_text import TableText
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
