@@ -55,6 +55,27 @@ COMMON: Final[Mapping[str, str]] = {
 """Parameters of the options that every command has, and the settings that they are."""
 
 
+class Dependent(click.Option):
+    """An option that means something beside another one only, as its help says: "With --wait: ...". Alone it is refused
+    instead of being ignored."""
+
+    def __init__(self, *words: Any, needs: str, **more: Any) -> None:
+        """`needs` is the other option as it is written, such as "--wait"."""
+        super().__init__(*words, **more)
+        self.needs = needs
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        if self.name in opts:
+            other = next(each for each in ctx.command.get_params(ctx) if self.needs in each.opts)
+            if not opts.get(other.name or ""):
+                raise UsageError(
+                    f"{self.opts[0]} goes with {self.needs} only: add {self.needs}, or leave {self.opts[0]} out"
+                )
+        return super().handle_parse_result(ctx, opts, args)
+
+
 class Folder(click.Path):
     """An option that names a folder on this host; a URL is refused, which a path would take for a name."""
 

@@ -318,7 +318,7 @@ class Producer:
                 state = await call(execute, message, result)
             except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
                 state, error = LocalTransactionState.UNKNOW, raised
-                _log.exception("local_transaction_failed", topic=message.topic, message_id=result.message_id)
+                _log.exception("local_transaction_failed", topic=message.topic, msg_id=result.message_id)
         await self.end_transaction(result, state, error, message)
         return TransactionSendResult(result, state, error)
 

@@ -217,7 +217,7 @@ class CheckBack:
                 state = await call(self._check, checked_message(message, self._access.unwrap(message.topic)))
         except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks again
             error = raised
-            _log.exception("transaction_check_failed", topic=message.topic, message_id=message.message_id)
+            _log.exception("transaction_check_failed", topic=message.topic, msg_id=message.message_id)
         end = end_of_checked(self._group, header, message, state)
         if self._ended is not None:
             properties = message.properties

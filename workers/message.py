@@ -23,6 +23,7 @@ from ..remoting.codes import SYSFLAG_COMPRESSED
 from ..remoting.compression import decompress
 from ..remoting.errors import ProtocolError
 from ..remoting.ids import host_text
+from ..remoting.log_keys import place_keys
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import (
@@ -297,3 +298,19 @@ def make_message(
         store_timestamp_ms=store_timestamp_ms,
     )
     return Message(encode_message(stored), 0, QueueInfo(group, topic, broker_name, queue_id))
+
+
+def message_keys(message: Message) -> dict[str, object]:
+    """What identifies a message in a log line, as far as it can be decoded: its place (a retry's is in the group's retry
+    topic), the topic that it was first sent to where that is another one, its id, its keys and its finished attempts."""
+    queue = message.queue
+    keys: dict[str, object] = {**place_keys(queue, message.queue_offset)}
+    try:
+        if message.topic != unwrap(queue.namespace, queue.topic):
+            keys["origin_topic"] = message.topic
+        keys["msg_id"] = message.message_id
+        keys["keys"] = message.keys
+        keys["reconsume_times"] = message.reconsume_times
+    except ProtocolError as error:
+        keys["undecodable"] = str(error)
+    return keys

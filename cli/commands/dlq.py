@@ -47,7 +47,7 @@ from ..letters import (
     whole,
 )  # fmt: skip
 from ..messages import BODY_FORMATS, messages, text_of, when
-from ..options import with_settings
+from ..options import Dependent, with_settings
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines
@@ -292,10 +292,23 @@ def _rate(_context: click.Context, _parameter: click.Parameter, text: str) -> fl
               help="Letters that are sent at most, as 50 or 50/s, 30/m, 100/h.")  # fmt: skip
 @click.option("--handler", metavar="HANDLER", default="",
               help="First run this handler on each letter, here; only letters that it can take go to the group.")  # fmt: skip
-@click.option("--pdb", "debug", is_flag=True, help="With --handler: open Python's debugger where a letter fails.")
-@click.option("--mark-handled", "handled", is_flag=True,
+@click.option(
+    "--pdb",
+    "debug",
+    is_flag=True,
+    cls=Dependent,
+    needs="--handler",
+    help="With --handler: open Python's debugger where a letter fails.",
+)
+@click.option("--mark-handled", "handled", is_flag=True, cls=Dependent, needs="--handler",
               help="With --handler: what it has done here is enough; send nothing to the group.")  # fmt: skip
-@click.option("--anew", is_flag=True, help="With --all: begin again, also after a replay that did not end.")
+@click.option(
+    "--anew",
+    is_flag=True,
+    cls=Dependent,
+    needs="--all",
+    help="With --all: begin again, also after a replay that did not end.",
+)
 @DRY_RUN
 @YES
 @AS_JSON
@@ -328,10 +341,6 @@ def replay(
       rocketcrew dlq replay broker-a/0/17 -g billing
       rocketcrew dlq replay -g billing --handler shop:count --pdb
     """
-    if (debug or handled) and not handler:
-        raise UsageError(f"{'--pdb' if debug else '--mark-handled'} is about a run here: say --handler HANDLER too")
-    if anew and not wanted.done_too:
-        raise UsageError("--anew is about letters that are done: say --all too")
     with desk.alone():
         command = _command() if wanted.done_too else ""
         found, goes_on = desk.letters_left("" if anew else command, wanted, limit)

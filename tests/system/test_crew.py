@@ -112,6 +112,26 @@ def test_what_comes_back_later_is_waited_for_and_dead_letters_are_no_rest(broker
     assert [message.body for message in broker.dead_letters(group)] == [b"3"]
 
 
+def test_what_others_bring_back_does_not_end_the_wait(tmp_path: Path, here: Path) -> None:
+    """As many messages come into the retry topic as this crew has sent back, and they are not its own: another member's."""
+
+    def once_more(message: Any) -> dict[str, Any] | None:
+        if message.body == b"ours" and message.reconsume_times == 0:
+            raise Retry(delay_level=2)
+        return {"body": message.body.decode(), "times": message.reconsume_times}
+
+    with LocalBroker(delay_levels="100ms 4s") as slow:
+        topic, group = slow.topic(), slow.group()
+        with patient_producer(slow) as producer:
+            producer.send(topic, "ours")
+        with crew_of(slow, once_more, topic, group=group) as crew:
+            with patient_producer(slow) as producer:
+                producer.send(f"%RETRY%{group}", "theirs")
+            crew.wait(timeout=WAIT_S)
+            assert sorted(row["body"] for row in crew.results()) == ["ours", "theirs"]
+            assert {row["times"] for row in crew.results() if row["body"] == "ours"} == {1}
+
+
 def test_rows_of_a_worker_that_crashed_are_there_once(broker: LocalBroker, here: Path) -> None:
     def crash(message: Any) -> dict[str, int]:
         if message.body == b"crash" and message.reconsume_times == 0:

@@ -91,7 +91,7 @@ KEYS_OF = {"by_key": "KEYS", "by_function": "function"}
 def check_bound_is_told(log: str, handler: str) -> None:
     """Who keeps keys in order says at the start how far the others go on after one that is held."""
     told = [json.loads(line) for line in log.splitlines() if '"event": "order_by_key"' in line]
-    assert [each["key"] for each in told] == ([KEYS_OF[handler]] if handler in KEYS_OF else [])
+    assert [each["order_key"] for each in told] == ([KEYS_OF[handler]] if handler in KEYS_OF else [])
     for each in told:
         assert (each["others_wait_after_offsets"], each["others_wait_after_messages"]) == (SPAN, 1000)
         assert each["on_failure"] == "hold"

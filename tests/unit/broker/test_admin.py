@@ -9,7 +9,7 @@ from refusing_disk import RefusingDisk
 
 from rocketcrew.broker.checkpoint import REMOVED
 from rocketcrew.broker.effects import SILENCE, Later
-from rocketcrew.broker.offset_table import PAIRS_MAX
+from rocketcrew.broker.offset_table import PAIRS_MAX, OffsetTable
 from rocketcrew.broker.state import OFFSETS_TABLE, TOPICS_JOURNAL
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
@@ -425,6 +425,38 @@ def test_a_reset_waits_for_the_next_pull(broker):
     assert broker.pull(0).code == 0
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2))
     assert broker.core.state.offsets.query("T", "g", 0) == 2
+
+
+def test_a_reset_waits_over_a_restart_of_the_broker(broker):
+    """Members that ran went on to commit where they were, and took the reset back."""
+    for _ in range(3):
+        broker.send()
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
+    reset(broker, queue_id=0, offset=1)
+    broker.crash()
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
+    moved = broker.pull(3)
+    assert (moved.code, moved.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "1")
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2))
+    broker.later(broker.config.offset_flush_interval_ms)  # what was taken waits no more, after another one either
+    broker.crash()
+    broker.heartbeat()
+    assert broker.pull(2).code == 0
+    assert broker.core.state.offsets.query("T", "g", 0) == 2
+
+
+def test_pending_resets_go_with_their_topic_and_are_kept_below_the_end(broker):
+    offsets = broker.core.state.offsets
+    for topic in ("T", "U", "V"):
+        offsets.reset(topic, "g", 0, 7)
+    offsets.forget_topic("T")
+    again = OffsetTable()
+    again.load(offsets.dump())
+    again.clamp(lambda topic, _queue_id: 5 if topic == "U" else None)
+    assert [again.take_reset(topic, "g", 0) for topic in ("T", "U", "V")] == [None, 5, 7]
+    assert b"pendingResets" not in again.dump()
 
 
 def test_resets_by_time_by_offset_and_not_by_force(broker):
