@@ -1,8 +1,8 @@
-"""What became of messages that leave no row: noted by the core, kept in `outcomes/` (outcome_files.py).
+"""What became of messages that leave no row: noted by the core, sealed in `outcomes/` (sealing.py).
 
-The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last writing: such
-messages are finished by the journal all the same, and the next start notes them as `recovered`. What was settled then needs
-no such note, for outcomes are always written before settled.json.
+The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last file was sealed: no
+offset was sent that depends on it. Where the journal has such messages as finished all the same, the next start notes them
+as `recovered`. What was settled then needs no such note, for facts are always sealed before settled.json is written.
 """
 
 from __future__ import annotations

@@ -69,18 +69,19 @@ class GroupMember:
         self, settings: Settings, client_id: str, topics: Mapping[str, FilterExpression], core: Core, view: memoryview,
         acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
         consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: StaleLocks,
-        routes_file: Path | None = None,
+        sealed: Callable[[], Awaitable[bool]], routes_file: Path | None = None,
     ) -> None:  # fmt: skip
         """For administrators: `stacks` says what every process does, `consume` gives one record to a worker.
 
-        `routes_file` keeps routes for the next start.
+        `sealed` has on the disk what an offset depends on that is to be sent; False: it may not be sent. `routes_file` keeps
+        routes for the next start.
         """
         self._settings = settings
         self._group = settings.consumer.group
         self._client_id = client_id
         self._core = core
         self._view = view
-        self._acted = acted
+        self._acted, self._sealed = acted, sealed
         self._loop = asyncio.get_running_loop()
         access = access_of(settings)
         self._remoting = Remoting(
@@ -339,7 +340,10 @@ class GroupMember:
         self._acted()
 
     async def _commit(self, action: act.Commit) -> None:
-        await self._commits.commit(action)
+        if await self._sealed():
+            await self._commits.commit(action)
+        else:
+            self._core.handle(ev.Committed(action.handle, action.offset, False), self._loop.time())
         self._acted()
 
     def _send_back(self, action: act.SendBack) -> None:
