@@ -132,7 +132,10 @@ class Crew:
         self.starts = 0
 
     def start(self) -> None:
-        self.begin().wait_for(lambda: self.status() is not None, WAIT_S, "start")
+        """Returns when every worker is ready: a supervisor begins with the first."""
+        self.begin().wait_for(
+            lambda: len(self.workers()) == self.settings["workers.count"], WAIT_S, "start its workers"
+        )
 
     def begin(self) -> Child:
         """Start the process, and do not wait for it."""
@@ -211,6 +214,11 @@ class Crew:
                 pass
             staging.unlock()
         return self.loaded_rows()
+
+    def retries(self) -> int:
+        """How many messages have come back by way of the retry topic, with those that came twice."""
+        with Watch(target_of(self.broker)) as watch:
+            return watch.stored(self.group, f"%RETRY%{self.group}")
 
     def lag(self) -> int:
         """Messages of the topic and of the retry topic that are not committed yet; -1 while the broker is away."""
