@@ -52,10 +52,24 @@ def spark_path(path: Path) -> str:
 
 
 def write_atomically(path: Path, text: str, *, durable: bool, calls: FileCalls = CALLS) -> None:
-    """Replace `path` by one rename; `durable`: it is on disk when this returns. The folder must exist."""
+    """Replace `path` by one rename; `durable`: it is on disk when this returns. The folder must exist.
+
+    Raises OSError where the disk refuses, and leaves no draft then: a full one is not filled with them.
+    """
     draft = path.with_name(f".{path.name}.new")
-    data = memoryview(text.encode())
-    descriptor = calls.open(str(draft), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        _write(draft, memoryview(text.encode()), durable=durable, calls=calls)
+        calls.rename(str(draft), str(path))
+    except OSError:
+        with contextlib.suppress(OSError):
+            calls.unlink(str(draft))
+        raise
+    if durable:
+        sync_path(path.parent, calls)
+
+
+def _write(path: Path, data: memoryview, *, durable: bool, calls: FileCalls) -> None:
+    descriptor = calls.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         done = 0
         while done < len(data):
@@ -64,9 +78,6 @@ def write_atomically(path: Path, text: str, *, durable: bool, calls: FileCalls =
             calls.fsync(descriptor)
     finally:
         calls.close(descriptor)
-    calls.rename(str(draft), str(path))
-    if durable:
-        sync_path(path.parent, calls)
 
 
 def make_folders(path: Path) -> None:

@@ -50,6 +50,8 @@ from .plan import Plan, SegmentFacts, plan_from_json, plan_to_json
 from .segments import read_facts
 
 SETTLED_VERSION = 1
+LOOKS = 100
+"""How often files of facts are read again because one was replaced meanwhile: each time costs who replaces it an fsync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +125,25 @@ class Staging:
             raise BadSegmentError(f"{path} is not understood: {type(error).__name__}: {error}") from None
 
     def facts(self) -> dict[str, Outcomes]:
-        """The files of facts by name; only looks. Damaged files are passed over."""
-        while True:
-            found: dict[str, Outcomes] = {}
-            try:
-                for path in sorted(self.outcomes.glob(f"[!.]*{FACTS_SUFFIX}")):
-                    with contextlib.suppress(ValueError):
-                        found[path.name] = facts_from_bytes(path.read_bytes())
-            except FileNotFoundError:
-                continue  # replaced while we looked: what contains it was sealed before, and is listed now
-            return found
+        """The files of facts by name; only looks. Damaged files, and links that lead nowhere, are passed over.
+
+        A file that is replaced while they are read is contained in one that this look may have missed: so they are read
+        again until the same files are there as before, at most `LOOKS` times.
+        """
+        found: dict[str, Outcomes] = {}
+        listed = self._fact_files()
+        for _ in range(LOOKS):
+            found = {}
+            for path in listed:
+                with contextlib.suppress(ValueError, FileNotFoundError):
+                    found[path.name] = facts_from_bytes(path.read_bytes())
+            before, listed = listed, self._fact_files()
+            if listed == before:
+                break
+        return found
+
+    def _fact_files(self) -> list[Path]:
+        return sorted(self.outcomes.glob(f"[!.]*{FACTS_SUFFIX}"))
 
     def facts_of(self, plan: Plan) -> Outcomes:
         """What the plan's files of facts say. One that is gone is contained in one of a later plan."""
@@ -146,7 +157,7 @@ class Staging:
         An earlier version may write a note once more just after it was renamed: then with all that was in it, and joining
         sets twice changes nothing.
         """
-        for path in sorted(self.outcomes.glob(f"[!.]*{FACTS_SUFFIX}")):
+        for path in self._fact_files():
             try:
                 facts_from_bytes(path.read_bytes())
             except FileNotFoundError:

@@ -2,7 +2,8 @@
 
 Facts are sealed (draft, fsync, rename) before an offset is sent: what the broker counts as consumed has its rows in a segment
 or is named in a file of facts, also when the power is cut right then. An offset waits for that in a task of its own and a
-thread does it, so the loop goes on. Offsets are sent together every few seconds: the first of them seals for all.
+thread does it, so the loop goes on. Offsets are sent together every few seconds: the first of them seals for all. A pull
+waits for nothing: it takes an offset along only while all that was noted is sealed.
 
 A file of facts never changes. While the loader has not taken the last one and it is small, the next one contains it, and it
 is deleted once the next one is on the disk. A power cut or a kill in between leaves both, which does no harm: facts are sets.
@@ -13,6 +14,7 @@ settled.json follows: no record is settled in there that has no rows and no fact
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import time
@@ -40,14 +42,15 @@ log = structlog.get_logger("rocketcrew.slot")
 class Sealing:
     """Has both on the disk for a slot: every few seconds, and when an offset is to be sent. The loop's."""
 
-    def __init__(self, slot: Slot, state: State, interval_ms: int, *, wanted: bool) -> None:
+    def __init__(self, slot: Slot, state: State, interval_ms: int, *, wanted: bool, calls: FileCalls = CALLS) -> None:
         """`wanted` False: there are no rows and no table, and nothing is written."""
         self._slot = slot
         self._state = state
         self._interval_s = interval_ms / 1000
-        self._files = FactFiles(slot.segments, slot.key_group) if wanted else None
+        self._files = FactFiles(slot.segments, slot.key_group, calls) if wanted else None
         self._one_at_a_time = asyncio.Lock()
         self._settled = ""
+        self._refused = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -59,9 +62,13 @@ class Sealing:
             await self._write(settled=True)
             await asyncio.sleep(self._interval_s)
 
+    def nothing_waits(self) -> bool:
+        """Whether all that the core has noted so far is on the disk."""
+        return self._files is None or not (self._state.outcomes or self._files.waiting)
+
     async def sealed(self) -> bool:
         """Have on the disk all that the core has noted so far; False when the disk refuses, which is logged."""
-        return await self._write(settled=False)
+        return self.nothing_waits() or await self._write(settled=False)
 
     async def end(self) -> None:
         """Write for the last time."""
@@ -78,7 +85,13 @@ class Sealing:
             self._task = None
 
     async def _write(self, *, settled: bool) -> bool:
-        """`settled`: settled.json also where nothing else is new."""
+        """`settled`: settled.json also where nothing else is new.
+
+        Who waits for it may be cancelled: its thread goes on, and so the next one has to wait for that.
+        """
+        return await asyncio.shield(self._write_alone(settled=settled))
+
+    async def _write_alone(self, *, settled: bool) -> bool:
         async with self._one_at_a_time:
             if self._files is None:
                 self._state.outcomes.take(self._slot.key_group)
@@ -95,9 +108,14 @@ class Sealing:
                     await asyncio.to_thread(_in_order, work)
                 self._settled = text
             except OSError as error:
-                log.error("facts_not_sealed", folder=str(self._slot.segments), error=str(error),
-                          effect="offsets are not sent until it is written")  # fmt: skip
+                if not self._refused:  # once, and not for each queue's offset
+                    log.error("facts_not_sealed", folder=str(self._slot.segments), error=str(error),
+                              effect="offsets are not sent until it is written")  # fmt: skip
+                self._refused = True
                 return False
+            if self._refused:
+                log.info("facts_sealed_again", folder=str(self._slot.segments))
+            self._refused = False
             return True
 
 
@@ -141,5 +159,6 @@ class FactFiles:
         else:
             self._last, self._sealed = path, facts
         self.waiting = Outcomes()
-        if before is not None and before.exists():
-            self._calls.unlink(str(before))
+        if before is not None:
+            with contextlib.suppress(FileNotFoundError):  # the loader has taken it meanwhile
+                self._calls.unlink(str(before))

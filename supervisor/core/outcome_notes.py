@@ -22,6 +22,10 @@ class OutcomeNotes:
     def __init__(self) -> None:
         self._noted: dict[tuple[str, MessageQueue], Intervals] = {}
 
+    def __bool__(self) -> bool:
+        """Whether something was noted since."""
+        return bool(self._noted)
+
     def add(self, kind: str, mq: MessageQueue, start: int, end: int) -> None:
         """`[start, end)` of the queue ended as `kind` (durable/outcomes.py)."""
         noted = self._noted.get((kind, mq))

@@ -24,6 +24,7 @@ from rocketcrew.durable.outcomes import (
 )
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.plan import Plan, SegmentFacts, make_takes, plan_to_json, settled_to_fold
+from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
@@ -135,6 +136,35 @@ def test_facts_that_are_sealed_after_a_plan_was_frozen_wait_for_the_next(world: 
     assert [path.name for path in first.parent.iterdir()] == ["2.facts"]
     facts, _ = table_facts(world.table, ())
     assert (facts.outcomes.of_queue(NO_ROWS, QUEUE) - facts.present.of_queue(QUEUE)).pieces == ((2, 3),)
+
+
+def test_a_link_that_leads_nowhere_is_passed_over(world: World, segments: Any) -> None:
+    path = note(world, one(NO_ROWS, (2, 3)))
+    path.with_name("0.facts").symlink_to(path.with_name("gone"))
+    assert list(Staging(world.roots[0]).facts()) == ["1.facts"]
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    assert [left.name for left in path.parent.iterdir()] == ["0.facts"]
+
+
+def test_a_file_that_is_replaced_while_it_is_looked_for_is_found_in_the_next(world: World) -> None:
+    """The one that takes its place is not in the first listing, and the one that was there is gone when it is read."""
+    notes = one(NO_ROWS, (2, 3))
+    path = note(world, notes, "8")
+
+    class Replaced(Staging):
+        looks = 0
+
+        def _fact_files(self) -> list[Path]:
+            listed = super()._fact_files()
+            self.looks += 1
+            if self.looks == 1:
+                path.rename(path.with_name("9.facts"))
+            return listed
+
+    staging = Replaced(world.roots[0])
+    assert staging.facts() == {"9.facts": notes}
+    assert staging.looks == 3
 
 
 def test_a_file_that_is_written_while_it_is_taken_is_kept(world: World, segments: Any) -> None:

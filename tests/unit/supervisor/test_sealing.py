@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -191,6 +193,29 @@ def test_without_syncs_it_would_be_lost(tmp_path: Path) -> None:
     assert cut_at_random(tmp_path, 0, 40, keeps=False) > 10
 
 
+class FullDisk(FileCalls):
+    """Makes files and takes no byte, as long as it is full."""
+
+    full = True
+
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().pwrite(fd, data, position)
+
+
+class SlowDisk(FileCalls):
+    """Holds its first fsync until it may go on."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def fsync(self, fd: int) -> None:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        super().fsync(fd)
+
+
 class Member:
     """A slot, what a core has noted, and the offsets that were sent, each with what the disk had of it then."""
 
@@ -266,6 +291,57 @@ def test_a_disk_that_refuses_holds_offsets_back_until_it_takes_them(tmp_path: Pa
         member.folder.mkdir()
         assert await member.sealing.sealed()
         assert member.on_disk() == [(0, 1)]
+
+    live(story, tmp_path)
+
+
+def test_what_the_disk_refused_leaves_no_draft_and_is_no_longer_refused_then(tmp_path: Path) -> None:
+    async def story(member: Member) -> None:
+        disk = FullDisk()
+        member.sealing = Sealing(member.slot, member.state, 3_600_000, wanted=True, calls=disk)
+        member.finish(1)
+        for _ in range(3):
+            assert not await member.sealing.sealed()
+        assert os.listdir(member.folder) == []
+        disk.full = False
+        assert await member.sealing.sealed()
+        assert member.on_disk() == [(0, 1)]
+
+    live(story, tmp_path)
+
+
+def test_a_pull_takes_an_offset_along_only_while_all_is_sealed(tmp_path: Path) -> None:
+    async def story(member: Member) -> None:
+        assert member.sealing.nothing_waits()
+        member.finish(1)
+        assert not member.sealing.nothing_waits()
+        writing = asyncio.create_task(member.sealing.sealed())
+        while member.state.outcomes:  # until it has taken what there was
+            assert not member.sealing.nothing_waits()
+            await asyncio.sleep(0)
+        assert not member.sealing.nothing_waits() or member.on_disk() == [(0, 1)]
+        assert await writing
+        assert member.sealing.nothing_waits()
+
+    live(story, tmp_path)
+
+
+def test_one_that_is_cancelled_is_waited_for_by_the_next(tmp_path: Path) -> None:
+    async def story(member: Member) -> None:
+        disk = SlowDisk()
+        member.sealing = Sealing(member.slot, member.state, 3_600_000, wanted=True, calls=disk)
+        member.finish(1)
+        first = asyncio.create_task(member.sealing.sealed())
+        assert await asyncio.to_thread(disk.begun.wait, 60)
+        first.cancel()
+        member.finish(2)
+        second = asyncio.create_task(member.sealing.sealed())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not second.done()
+        disk.go_on.set()
+        assert await second
+        assert member.on_disk() == [(0, 2)]
 
     live(story, tmp_path)
 
