@@ -62,13 +62,13 @@ class Sealing:
             await self._write(settled=True)
             await asyncio.sleep(self._interval_s)
 
-    def nothing_waits(self) -> bool:
+    def all_sealed(self) -> bool:
         """Whether all that the core has noted so far is on the disk."""
         return self._files is None or not (self._state.outcomes or self._files.waiting)
 
     async def sealed(self) -> bool:
         """Have on the disk all that the core has noted so far; False when the disk refuses, which is logged."""
-        return self.nothing_waits() or await self._write(settled=False)
+        return self.all_sealed() or await self._write(settled=False)
 
     async def end(self) -> None:
         """Write for the last time."""

@@ -254,7 +254,7 @@ class Supervisor:
         settings = self.settings
         self._member = GroupMember(
             settings, self.client_id, self.topics, self.core, self._view, self.acted,
-            self._stacks_text, self._pool.direct.consume, self._stale_locks, self._sealing,
+            self._stacks_text, self._pool.direct.consume, self._stale_locks, self._sealing.sealed, self._sealing.all_sealed,
             self._slot.path / ROUTES_FILE,
         )  # fmt: skip
         self._to_end.append(self._member.kill)

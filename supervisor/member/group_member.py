@@ -45,7 +45,6 @@ from ..core.checks import check_consumer, subscriptions
 from ..core.decisions import Core
 from ..core.failed_actions import action_failed
 from ..core.subscriptions import Subscriptions
-from ..sealing import Sealing
 from .access import access_of
 from .first_offset import offset_store
 from .group_watch import GroupWatch
@@ -71,18 +70,19 @@ class GroupMember:
         self, settings: Settings, client_id: str, topics: Mapping[str, FilterExpression], core: Core, view: memoryview,
         acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
         consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: StaleLocks,
-        sealing: Sealing, routes_file: Path | None = None,
+        sealed: Callable[[], Awaitable[bool]], all_sealed: Callable[[], bool], routes_file: Path | None = None,
     ) -> None:  # fmt: skip
         """For administrators: `stacks` says what every process does, `consume` gives one record to a worker.
 
-        `sealing` has on the disk what an offset depends on that is to be sent. `routes_file` keeps routes for the next start.
+        `sealed` has on the disk what an offset depends on that is to be sent; False: it may not be sent. `all_sealed` says
+        whether it is so already. `routes_file` keeps routes for the next start.
         """
         self._settings = settings
         self._group = settings.consumer.group
         self._client_id = client_id
         self._core = core
         self._view = view
-        self._acted, self._sealing = acted, sealing
+        self._acted, self._sealed, self._all_sealed = acted, sealed, all_sealed
         self._loop = asyncio.get_running_loop()
         access = access_of(settings)
         self._remoting = Remoting(
@@ -342,10 +342,10 @@ class GroupMember:
     def _may_commit(self, mq: MessageQueue) -> bool:
         """Whether a pull may take an offset of the queue along: never the first of its topic, which must be alone
         (commits.py), and none that depends on what is not sealed yet."""
-        return self._commits.known(mq) and self._sealing.nothing_waits()
+        return self._commits.known(mq) and self._all_sealed()
 
     async def _commit(self, action: act.Commit) -> None:
-        if await self._sealing.sealed():
+        if await self._sealed():
             await self._commits.commit(action)
         else:
             self._core.handle(ev.Committed(action.handle, action.offset, False), self._loop.time())

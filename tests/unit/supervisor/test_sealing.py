@@ -312,16 +312,16 @@ def test_what_the_disk_refused_leaves_no_draft_and_is_no_longer_refused_then(tmp
 
 def test_a_pull_takes_an_offset_along_only_while_all_is_sealed(tmp_path: Path) -> None:
     async def story(member: Member) -> None:
-        assert member.sealing.nothing_waits()
+        assert member.sealing.all_sealed()
         member.finish(1)
-        assert not member.sealing.nothing_waits()
+        assert not member.sealing.all_sealed()
         writing = asyncio.create_task(member.sealing.sealed())
         while member.state.outcomes:  # until it has taken what there was
-            assert not member.sealing.nothing_waits()
+            assert not member.sealing.all_sealed()
             await asyncio.sleep(0)
-        assert not member.sealing.nothing_waits() or member.on_disk() == [(0, 1)]
+        assert not member.sealing.all_sealed() or member.on_disk() == [(0, 1)]
         assert await writing
-        assert member.sealing.nothing_waits()
+        assert member.sealing.all_sealed()
 
     live(story, tmp_path)
 
