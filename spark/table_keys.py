@@ -201,7 +201,7 @@ def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:
     for root in stagings:
         staging = Staging(root)
         settled.append(staging.settled())  # before ready/ is listed: its rows are in there then, or in the table
-        noted.append(staging.noted())
+        noted.append(staging.noted()[1])
         sealed = list(_facts(staging.ready))
         waiting += [facts.offsets for facts in sealed]
         noted.append(Outcomes.of((NO_ROWS, facts.finished) for facts in sealed))
