@@ -14,7 +14,7 @@ from servers import Java, ServerError, free_ports, resolved
 
 MAIN = "org.apache.hadoop.test.MiniDFSClusterManager"
 OPTIONS = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
-PORT_WAIT_S = 60.0
+PORT_WAIT_S = 180.0
 """For a process that has the NameNode's port since it was stopped."""
 _CLIENT = re.compile(r"hadoop-client-api-(.+)\.jar")
 

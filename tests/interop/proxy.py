@@ -16,7 +16,7 @@ from typing import Self
 from servers import free_ports
 
 READ_BYTES = 64 * 1024
-START_S = 10.0
+START_S = 120.0
 
 
 class Proxy:

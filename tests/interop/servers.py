@@ -39,7 +39,7 @@ from rocketcrew.workers.parent_death import die_with_parent
 ARTIFACTS = ("rocketmq-namesrv", "rocketmq-broker", "rocketmq-tools", "rocketmq-client")
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 RESOLVE_TIMEOUT_S = 240.0
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 2.0
 """Short: an orderly stop of a broker takes ten seconds, and what it would write is thrown away."""
 POLL_S = 0.05

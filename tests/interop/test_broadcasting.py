@@ -21,7 +21,7 @@ from rocketcrew.supervisor.member.local_offsets import LocalOffsets
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 JavaClasses = Callable[[str], str]
 QUEUES = 4
-FAR_S = 120.0
+FAR_S = 240.0
 
 
 def broadcaster(folder: Path, servers: Servers, topic: str, group: str, slot: int = 0, **settings: object) -> Crew:

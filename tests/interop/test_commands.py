@@ -35,7 +35,7 @@ RUN = ("run", "shop", "-t", "shop-orders", "-g", "shop-billing", "-w", "1", "--n
 GROUP = ("-g", "shop-billing")
 
 
-@pytest.mark.timeout(900)  # some forty commands, each with a limit of its own
+@pytest.mark.timeout(1800)  # some forty commands, each with a limit of its own
 @ON_BOTH
 def test_an_operator_works_with_a_group_of_a_genuine_broker(servers: Servers, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)

@@ -52,7 +52,7 @@ def test_java_asks_and_is_answered_and_5_has_its_timers(
     words = ["Features", broker.name_server, TOPIC, *has_timers]
     java = Java("features", tmp_path, java_classes(version), words, CLIENT_OPTIONS)
     try:
-        lines = java.finish(120.0)
+        lines = java.finish()
     finally:
         java.stop()
     assert "REPLY answer" in lines, lines

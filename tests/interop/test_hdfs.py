@@ -42,8 +42,6 @@ from rocketcrew.spark.spark_writer import SparkWriter
 from rocketcrew.spark.targets.hdfs_folder import HdfsFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget, batch_folder
 
-pytestmark = pytest.mark.timeout(600)  # the first test pays for both JVMs, and for fetching the cluster
-
 CONF: Final = {
     "spark.hadoop.ipc.client.connect.max.retries": "1",  # a NameNode that is stopped is to be missed soon
     "spark.hadoop.dfs.replication": "1",

@@ -22,7 +22,7 @@ from rocketcrew.cli.children import Child, ChildError
 ON_5 = pytest.mark.parametrize("servers", [Kind("5.5.0")], ids=str, indirect=True, scope="session")
 ON_4 = pytest.mark.parametrize("servers", [Kind("4.9.7")], ids=str, indirect=True, scope="session")
 QUEUES = 4
-RETRY_WAIT_S = 60.0
+RETRY_WAIT_S = 180.0
 """The first retry of POP comes after ten seconds, and a killed member's messages after their invisible time."""
 POP = {"consumer.client_rebalance": "false", "consumer.pop_invisible_time_ms": 5_000, "results.seal_idle_ms": 100}
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import patient_producer
 from reading import on_cluster, read_topic, read_until
-from servers import VERSIONS, Kind, Servers
+from servers import START_TIMEOUT_S, VERSIONS, Kind, Servers
 
 from rocketcrew import (
     CheckedMessage,
@@ -197,7 +197,7 @@ def test_transactions(servers: Servers) -> None:
             ids = {name: await run(name, state) for name, state in truth.items()}
             ids |= {name: await run(name, UNKNOW) for name in late}
             found = await read_until(cluster, topic, 4)
-            await asyncio.wait_for(rolled_back.wait(), 60)
+            await asyncio.wait_for(rolled_back.wait(), START_TIMEOUT_S)
             wanted = {name: ids[name] for name, state in {**truth, **late}.items() if state is COMMIT}
             assert {message.body.decode(): message.message_id for message in found} == wanted
             committed = next(message for message in found if message.body == b"unknown-0")
@@ -225,7 +225,7 @@ def test_another_member_of_the_group_is_asked(servers: Servers) -> None:
     known.clear()
     with patient_producer(servers, "orphans-group", check=check) as producer:
         producer.send(OutgoingMessage(topic, b"hello"))
-        assert known.wait(60)
+        assert known.wait(START_TIMEOUT_S)
 
         async def both(cluster: Cluster) -> None:
             found = await read_until(cluster, topic, 2)

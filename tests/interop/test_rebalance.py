@@ -28,7 +28,7 @@ VECTORS = Path(__file__).parent.parent / "unit" / "supervisor" / "allocation_vec
 QUEUES = 8
 ALL_QUEUES = set(range(QUEUES))
 STRATEGIES = ("AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH")
-FAR_S = 120.0
+FAR_S = 240.0
 
 
 @pytest.mark.parametrize("version", [kind.version for kind in VERSIONS])

@@ -26,7 +26,7 @@ ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, s
 JavaClasses = Callable[[str], str]
 CrewMaker = Callable[..., Crew]
 QUEUES = 2
-FAR_S = 120.0
+FAR_S = 240.0
 SQL = "price BETWEEN 20 AND 60 AND (colour IN ('red', 'blue') OR colour IS NULL) AND NOT (price = 30)"
 
 

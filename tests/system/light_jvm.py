@@ -19,7 +19,7 @@ import pyspark
 from rocketcrew.spark.session import SessionSettings, open_session
 
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
-ARCHIVE_TIMEOUT_S = 180.0
+ARCHIVE_TIMEOUT_S = 300.0
 
 
 def light_environment() -> dict[str, str]:
@@ -60,5 +60,5 @@ def write_archive(file: Path) -> None:
 
 def jvm_id() -> str:
     """Of another JVM no archive is read."""
-    told = subprocess.run(["java", "-version"], capture_output=True, check=True, timeout=60)
+    told = subprocess.run(["java", "-version"], capture_output=True, check=True, timeout=ARCHIVE_TIMEOUT_S)
     return hashlib.sha256(told.stderr).hexdigest()[:12]

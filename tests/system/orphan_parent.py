@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
         link.send(packets.encode_queue(1, queue))
         payload = None if transport is Transport.SLAB else data
         link.send(packets.encode_chunk(1, 1, 0, len(data), 1), payload)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 150
     while any(cells.read(number) is None for number in range(WORKERS)):
         assert time.monotonic() < deadline, "the workers do not run"
         select.select([], [], [], 0.01)

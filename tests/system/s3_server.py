@@ -17,7 +17,7 @@ from moto.s3.models import s3_backends
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-HELD_MAX_S = 60.0
+HELD_MAX_S = 180.0
 """A put that waits for another one fails after that; it never comes to it."""
 
 

@@ -11,7 +11,7 @@ if "SLOW_IMPORT_MARK" in os.environ:
     tried = mark.with_suffix(".tried")
     if tried.exists():
         mark.write_text(str(os.getpid()))
-        time.sleep(60)
+        time.sleep(3600)
     tried.touch()
 
 

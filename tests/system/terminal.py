@@ -18,7 +18,7 @@ import pytest
 from rocketcrew.workers.parent_death import die_with_parent
 
 Answer = TypeVar("Answer")
-LIMIT_S = 90
+LIMIT_S = 240
 """A command that says nothing more for so long is killed, and the story fails."""
 PAUSE_S = 0.5
 """Between two commands that ask the same: each starts an interpreter."""

@@ -18,7 +18,7 @@ from rocketcrew.remoting.frame import FrameReader, encode
 from rocketcrew.remoting.headers import PullRequest, SendRequest
 from rocketcrew.remoting.stored import decode_messages
 
-DEADLINE_S = 60
+DEADLINE_S = 240
 KILLS = 3
 ACKNOWLEDGED = 300  # before each kill
 IN_FLIGHT = 50  # requests without an answer at any time

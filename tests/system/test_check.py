@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 START = f"""
 import importlib.util, sys

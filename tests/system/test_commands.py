@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 
 
 @dataclass

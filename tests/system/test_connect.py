@@ -21,7 +21,7 @@ from loaders import Loaders
 from segment_helpers import Record, expected
 from test_disk_full import new_disks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 PATHS = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent / "unit" / "spark")])
 
 

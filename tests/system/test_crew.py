@@ -21,7 +21,7 @@ from rocketcrew import Crew, CrewError, CrewTimeoutError, Retry, SyncProducer, r
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.testing import LocalBroker
 
-WAIT_S = 120
+WAIT_S = 240
 FACTOR = 3
 QUICK = {
     "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",

@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import alive, wait_until
+from harness import WAIT_S, alive, wait_until
 
 
 def start(folder: Path, *arguments: str, temporary: Path | None = None) -> subprocess.Popen[str]:
@@ -28,7 +28,7 @@ def start(folder: Path, *arguments: str, temporary: Path | None = None) -> subpr
 
 def test_the_demo_accounts_for_every_file(tmp_path: Path) -> None:
     demo = start(tmp_path / "data", "--files", "150", "--json")
-    out, err = demo.communicate(timeout=240)
+    out, err = demo.communicate(timeout=WAIT_S)
     assert demo.returncode == 0, err
     figures = json.loads(out.strip().splitlines()[-1])
     assert figures["files_sent"] >= 150
@@ -68,5 +68,5 @@ def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, files: int, tmp_path: 
     started = processes_of(folder)
     assert demo.pid in started
     os.killpg(demo.pid, signal.SIGINT)
-    assert demo.wait(60) == 130
-    wait_until(lambda: not [*alive(started), *processes_of(folder)], 10.0, "the end of every process")
+    assert demo.wait(WAIT_S) == 130
+    wait_until(lambda: not [*alive(started), *processes_of(folder)], what="the end of every process")

@@ -22,7 +22,7 @@ from rocketcrew.spark.table_state import write_state
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 TAGS = pa.map_(pa.string(), pa.string())
 SCHEMA = pa.schema([*key_fields(), pa.field("number", pa.int64()), pa.field("tags", TAGS)])

@@ -114,8 +114,8 @@ def test_no_orphan_outlives_the_supervisor(tmp_path: Path, broker: Broker) -> No
     )
     children = [*crew.workers(), crew.forkserver()]
     os.kill(crew.child.pid, signal.SIGKILL)
-    wait_until(lambda: not list(alive(children)), 2.0, "the end of every process of the crew")
-    crew.child.stop(1.0)
+    wait_until(lambda: not list(alive(children)), what="the end of every process of the crew")
+    crew.child.stop(WAIT_S)
 
 
 def test_a_killed_loader_is_replaced_and_loads_everything_once(tmp_path: Path, broker: Broker) -> None:

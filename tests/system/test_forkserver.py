@@ -70,7 +70,7 @@ record, _, queue = make_message(b"0123456789").__reduce__()[1]
 link.send(packets.encode_queue(1, queue))
 link.send(packets.encode_chunk(1, 1, 0, len(record), 1), record)
 link.send(packets.encode_stop())
-print("exit code", worker.wait(20_000), flush=True)
+print("exit code", worker.wait(120_000), flush=True)
 server.stop()
 """
 
@@ -79,7 +79,7 @@ def test_functions_of_a_script_without_a_guard(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(MAIN_SCRIPT)
     run = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert run.stdout.split("\n")[:2] == ["started", "exit code 0"], run.stderr
     (path,) = (tmp_path / "ready").iterdir()
@@ -153,7 +153,7 @@ def test_stopping_a_forkserver_ends_everything_it_started(crew: WorkerCrew) -> N
     assert crew.servers[0].pid is not None
     processes = [psutil.Process(crew.servers[0].pid), psutil.Process(worker.process.pid)]
     crew.servers[0].stop()
-    wait_gone(processes, 2.0)
+    wait_gone(processes)
     crew.servers[0].stop()  # twice does no harm
 
 
@@ -180,7 +180,7 @@ threading.Thread(target=answer, daemon=True).start()
 
 def handle(message):
     asked.put(message.queue_offset)
-    return {"a": answers.get(timeout=20)}
+    return {"a": answers.get(timeout=120)}
 """
 
 
@@ -216,14 +216,14 @@ def test_a_spare_becomes_the_next_worker_and_a_dead_one_harms_nobody(
     children = psutil.Process(server.pid).children()
     (second,) = [child for child in children if child.pid != crew.running[0].process.pid]
     second.kill()
-    wait_gone([second], WAIT_S)
+    wait_gone([second])
     worker = crew.start("system_handlers:rows")
     assert worker.ready().pid not in (spare, second.pid)
     server.make_spare()
     processes = psutil.Process(server.pid).children()
     assert len(processes) == 3
     server.stop()
-    wait_gone(processes, 2.0)
+    wait_gone(processes)
 
 
 def test_descriptors_are_given_back(crew: WorkerCrew) -> None:
@@ -250,5 +250,5 @@ def test_descriptors_are_given_back(crew: WorkerCrew) -> None:
 def test_the_supervisor_s_side_never_loads_pyarrow() -> None:
     code = "import sys, json; from rocketcrew.workers import spawn, packets, link, boot, cells, slab_memory, loading; "
     code += "print(json.dumps(['pyarrow' in sys.modules, 'structlog' in sys.modules]))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert json.loads(run.stdout) == [False, False]

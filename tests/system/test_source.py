@@ -23,7 +23,7 @@ from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.session import SessionSettings, open_session
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 QUEUES = 4
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"

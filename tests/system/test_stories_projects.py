@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from documented import run_pytest
 from harness import wait_until
-from terminal import Terminal, run
+from terminal import LIMIT_S, Terminal, run
 
 FREE_PORTS = ("--set", "broker.name_server_port=0", "--set", "broker.port=0")
 
@@ -56,7 +56,7 @@ def test_dev_has_a_broker_a_reloading_crew_and_a_page(project: Path) -> None:
         words = ("send", "-n", name_server[0], "-t", "orders", "--key", "o-1", body)
         assert run(project, *words).returncode == 0
         wait_until(lambda: done_messages(page[0]) == 1, what="the message is handled")
-        with urllib.request.urlopen(page[0], timeout=60) as answer:
+        with urllib.request.urlopen(page[0], timeout=LIMIT_S) as answer:
             assert "<html" in answer.read().decode()
         handler = (project / "app.py").read_text()
         (project / "app.py").write_text(handler + "\nprint('the new code', flush=True)\n")
@@ -66,5 +66,5 @@ def test_dev_has_a_broker_a_reloading_crew_and_a_page(project: Path) -> None:
 
 
 def done_messages(page: str) -> int:
-    with urllib.request.urlopen(f"{page}status", timeout=60) as answer:
+    with urllib.request.urlopen(f"{page}status", timeout=LIMIT_S) as answer:
         return int(json.loads(answer.read())["counters"]["done_messages"])

@@ -237,7 +237,7 @@ def test_a_terminal_that_takes_no_output_holds_up_nothing(shop: Path) -> None:
         consume(400)  # much more than terminal and queue hold
         screen.until(" lines were not shown")
         consume(800)
-        stopped = run(shop, "stop", "--wait", "--timeout", "60")
+        stopped = run(shop, "stop", "--wait", "--timeout", str(LIMIT_S))
         assert stopped.returncode == 0, stopped.stderr
         assert screen.ended() == 0
 

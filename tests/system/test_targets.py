@@ -21,7 +21,6 @@ from loaders import WAIT_S, Loaders, wait_until
 from segment_helpers import Record, expected
 from servers import ServerError
 
-ORPHANS_GONE_S = 2.0
 PYTHONPATH = os.pathsep.join(sys.path[:3])
 """Where the loader process finds the function of deliveries.py."""
 
@@ -80,12 +79,11 @@ def test_two_loaders_on_two_folders_fill_one_table(tmp_path: Path, format_: str)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_delta_by_spark_killed_around_its_commit(loaders: Loaders, jars: str) -> None:
     loaders.seal(Record(1, ["a", "b"]), Record(2))
     for point in ("job_done", "renamed"):  # before Spark commits; after it, before anything is marked
         loaders.run(-signal.SIGKILL, format="delta", delta_jars=jars, crash_point=point)
-        wait_until(functools.partial(gone, loaders.status()["jvm_pid"]), ORPHANS_GONE_S, "the end of the JVM")
+        wait_until(functools.partial(gone, loaders.status()["jvm_pid"]), what="the end of the JVM")
         loaders.seal(Record(2, ["again"]), Record(3, ["again", "and again"]))
     loaders.run(format="delta", delta_jars=jars)
     loaders.assert_exact()
@@ -96,7 +94,6 @@ def test_delta_by_spark_killed_around_its_commit(loaders: Loaders, jars: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_function_gets_the_same_batch_again_when_it_was_killed_in_it(loaders: Loaders, tmp_path: Path) -> None:
     """The function kills the loader after its work, once; it overwrites by number, so its output stays exact."""
     output = tmp_path / "output"

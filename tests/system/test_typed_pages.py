@@ -178,7 +178,7 @@ class Reader:
         assert self.screen.to_its_end() == 0
 
 
-@pytest.mark.timeout(900)  # up to twelve commands, each with a limit of its own
+@pytest.mark.timeout(1800)  # up to twelve commands, each with a limit of its own
 @pytest.mark.parametrize(("page", "commands", "tracebacks"), [
     ("docs/tutorial.md", 7, 0), ("README.md", 3, 0), ("docs/how-to/dead-letters.md", 12, 1), ("docs/how-to/s3.md", 4, 0),
 ])  # fmt: skip

@@ -17,7 +17,7 @@ from rocketcrew.supervisor.core.machine_rooms import AllocationError
 from rocketcrew.supervisor.member.user_process import UserProcess, UserProcessError
 from rocketcrew.supervisor.member.user_strategy import UserStrategy
 
-LONG_S = 60.0
+LONG_S = 240.0
 HOOKS = """
 import atexit, os, subprocess, sys
 
@@ -29,7 +29,7 @@ def says_farewell(event):
 
 def starts_another(event):
     held = os.open(event["pipe"], os.O_WRONLY)
-    subprocess.run(["sh", "-c", f"echo >&{held}; exec sleep 45"], pass_fds=[held])
+    subprocess.run(["sh", "-c", f"echo >&{held}; exec sleep 600"], pass_fds=[held])
 """
 
 

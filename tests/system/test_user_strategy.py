@@ -31,7 +31,7 @@ def queues(count: int) -> list[MessageQueue]:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
+    asyncio.run(asyncio.wait_for(work, 240))
 
 
 def test_it_is_asked_with_sorted_lists_and_answers_with_its_queues() -> None:

@@ -11,7 +11,7 @@ from rocketcrew import Message, handler
 SLOW_EVERY = 200
 DONE = "done"
 """A file with a byte for each quick message that ran, in the folder that UNEVEN names."""
-GIVES_UP_S = 40.0
+GIVES_UP_S = 240.0
 CLAIMED_ALONE_S = 60e-6
 """More than a worker claims at once (workers/claims.py), on any machine: what is claimed with a slow message waits for it."""
 

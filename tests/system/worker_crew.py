@@ -28,7 +28,7 @@ from rocketcrew.workers.packets import QueueInfo, Ready, Report, Sealed
 from rocketcrew.workers.slab_memory import SlabMemory
 from rocketcrew.workers.spawn import Forkserver, WorkerProcess
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 0)
 
 HANDLERS = """
@@ -97,7 +97,7 @@ class Running:
                 if packet[0] in kinds:
                     del self.said[: number + 1]
                     return packet
-            assert not self.link.closed, f"the worker is gone, exit code {self.process.wait(1_000)}"
+            assert not self.link.closed, f"the worker is gone, exit code {self.process.wait(int(WAIT_S * 1_000))}"
             self.wait(deadline)
 
     def wait(self, deadline: float) -> None:
@@ -248,8 +248,8 @@ def is_gone(process: psutil.Process) -> bool:
         return True
 
 
-def wait_gone(processes: list[psutil.Process], within_s: float) -> None:
-    deadline = time.monotonic() + within_s
+def wait_gone(processes: list[psutil.Process]) -> None:
+    deadline = time.monotonic() + WAIT_S
     while left := [process for process in processes if not is_gone(process)]:
         assert time.monotonic() < deadline, f"still there: {left}"
         select.select([], [], [], 0.01)
