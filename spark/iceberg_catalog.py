@@ -148,7 +148,7 @@ def failures() -> tuple[type[Exception], ...]:
         pass
     else:
         found.append(SQLAlchemyError)
-    return (*found, OSError, ValueError, NotImplementedError, pyarrow.ArrowException)
+    return (*found, OSError, ValueError, pyarrow.ArrowException)
 
 
 @contextmanager
