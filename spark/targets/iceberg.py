@@ -241,20 +241,29 @@ class IcebergTarget:
         """One try: whether the table is at the plan's batch now. False: others have changed it, look anew."""
         from pyiceberg.exceptions import CommitFailedException
 
+        needed = requirements(table)  # before anything is committed, after which pyiceberg's `table` is a newer one
+        was = table.metadata.last_sequence_number
         try:
             snapshot = self._on_branch(table, plan, staged)
             self._sync(snapshot)
-            self._commit(table, requirements(table), moves(table, plan, snapshot))
+            self._commit(table, needed, moves(table, plan, snapshot))
         except CommitFailedException:
             # Also after an answer was lost, and the client has asked a second time: then it is there.
             return self.has(plan)
         except failures() as error:
+            if isinstance(error, ValueError) and self._has_more_than(was):
+                return False  # a snapshot with a sequence number that another's has got is no conflict to pyiceberg
             if not self.has(plan):
                 raise LoaderError(
                     f"batch {plan.batch} was not put into the Iceberg table {self._spec.table}: {short(error)}. The segments"
                     " stay"
                 ) from None
         return True
+
+    def _has_more_than(self, sequence: int) -> bool:
+        """Whether a snapshot was committed after that sequence number."""
+        now = self.table()
+        return now is not None and bool(now.metadata.last_sequence_number > sequence)
 
     def _created(self, plan: Plan, staged: Staged) -> Any:
         """The table with its first snapshot, which is empty: a branch needs one to begin at."""

@@ -31,7 +31,7 @@ def test_modules_of_python_that_nothing_imports_are_let_be() -> None:
         "wave",
         "sched",
         "trace",
-        "wave",
+        "mailbox",
         "imaplib",
         "shelve",
         "turtle",

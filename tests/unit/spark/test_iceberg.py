@@ -215,6 +215,49 @@ def test_what_others_append_to_main_stays_and_the_batch_is_made_on_top(world: Wo
     assert world.target().state().batch == 3
 
 
+class OvertakenAtItsBranch(IcebergTarget):
+    """Somebody commits after the table was read and before the rows are on the branch."""
+
+    def __init__(self, world: World, overtakes: Callable[[], object]) -> None:
+        super().__init__(world.table, catalog_of(world.table, {}))
+        self._overtakes = [overtakes]
+
+    def _on_branch(self, table: Any, plan: Any, staged: Any) -> int:
+        if self._overtakes:
+            self._overtakes.pop()()
+        return super()._on_branch(table, plan, staged)
+
+
+def test_a_snapshot_that_comes_before_the_branch_is_no_error(world: World) -> None:
+    """pyiceberg calls it a ValueError (the sequence number is taken), not a conflict."""
+    loaded(world, 1)
+    world.seal([world.helpers.Record(2)])
+    table = world.target().table()
+    target = OvertakenAtItsBranch(world, lambda: table.append(pa.table({"value": ["foreign"]})))
+    world.drain(world.loader(target=target))
+    assert [row[0] for row in world.rows("value")] == ["foreign", "row", "row"]
+
+
+def test_what_main_must_be_is_what_the_plan_was_made_for_and_not_what_the_branch_met(world: World) -> None:
+    """Another loader's `main` moves while our rows go to the branch: pyiceberg's table is the new one after that."""
+    loaded(world, 1)
+    world.seal([world.helpers.Record(2)], at=0)
+    world.seal([world.helpers.Record(3)], at=1)
+
+    def moves_main_in_the_others_branch(*commit: Any) -> None:
+        other = OvertakenAtItsBranch(world, lambda: commit_table(*commit))
+        loader = world.loader(1, target=other)
+        world.drain(loader)
+        assert loader.totals.replanned == 1
+        raise OSError("the answer was lost, and the other one is the newest batch now")
+
+    with pytest.raises(LoaderError, match="The segments stay"):
+        world.drain(world.loader(0, target=target_of(world, moves_main_in_the_others_branch)))
+    world.drain(world.loader(0))
+    world.assert_exact()
+    assert world.target().state().batch == 3
+
+
 # ------------------------------------------------------------------------------------- a table that is not what it was
 
 
