@@ -242,9 +242,11 @@ class IcebergTarget:
         from pyiceberg.exceptions import CommitFailedException
 
         needed = requirements(table)  # before anything is committed, after which pyiceberg's `table` is a newer one
-        was = table.metadata.last_sequence_number
+        was, main = table.metadata.last_sequence_number, snapshot_of(table, MAIN)
         try:
             snapshot = self._on_branch(table, plan, staged)
+            if not self._goes_on_from(main, snapshot):
+                return False
             self._sync(snapshot)
             self._commit(table, needed, moves(table, plan, snapshot))
         except CommitFailedException:
@@ -260,6 +262,18 @@ class IcebergTarget:
                 ) from None
         return True
 
+    def _goes_on_from(self, main: int | None, snapshot: int) -> bool:
+        """Whether the rows of `main` are in the snapshot too.
+
+        They are not where pyiceberg has made its append a second time, as the table was changed meanwhile: it then has the
+        branch begin with nothing, and to move `main` there would take all earlier rows out of the table.
+        """
+        table = self.table()
+        at = None if table is None else table.snapshot_by_id(snapshot)
+        while at is not None and at.parent_snapshot_id != main:
+            at = table.snapshot_by_id(at.parent_snapshot_id)
+        return at is not None
+
     def _has_more_than(self, sequence: int) -> bool:
         """Whether a snapshot was committed after that sequence number."""
         now = self.table()
@@ -267,7 +281,7 @@ class IcebergTarget:
 
     def _created(self, plan: Plan, staged: Staged) -> Any:
         """The table with its first snapshot, which is empty: a branch needs one to begin at."""
-        from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, TableAlreadyExistsError
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
         from pyiceberg.table.update.snapshot import ManageSnapshots
 
         self._refuse_foreign()
@@ -275,8 +289,12 @@ class IcebergTarget:
         schema = pa.schema([field.with_nullable(True) for field in rows])
         properties = {**PROPERTIES, "write.target-file-size-bytes": str(self._file_bytes)}
         with asked(self._spec):
-            with suppress(NamespaceAlreadyExistsError):  # in this moment
-                self._catalog.create_namespace_if_not_exists(self._spec.table.rpartition(".")[0])
+            namespace = self._spec.table.rpartition(".")[0]
+            try:
+                self._catalog.create_namespace_if_not_exists(namespace)
+            except failures():  # another loader makes it in this moment, which SQL catalogs report as they like
+                if not self._catalog.namespace_exists(namespace):
+                    raise
             try:
                 making = self._catalog.create_table_transaction(
                     self._spec.table, schema, location=location_of(self.path), properties=properties

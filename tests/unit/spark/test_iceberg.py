@@ -258,6 +258,44 @@ def test_what_main_must_be_is_what_the_plan_was_made_for_and_not_what_the_branch
     assert world.target().state().batch == 3
 
 
+class RefusesOnce:
+    """A catalog that was changed by somebody in the moment of its first commit."""
+
+    def __init__(self, catalog: Any) -> None:
+        self._catalog = catalog
+        self._refused = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *commit: Any) -> Any:
+        if not self._refused:
+            self._refused = True
+            raise CommitFailedException("Table has been updated by another process")
+        return self._catalog.commit_table(*commit)
+
+
+class RetriesItsBranch(IcebergTarget):
+    """pyiceberg makes the first append to a branch a second time."""
+
+    branches_begun = 0
+
+    def _on_branch(self, table: Any, plan: Any, staged: Any) -> int:
+        self.branches_begun += 1
+        if self.branches_begun == 1:
+            table.catalog = RefusesOnce(table.catalog)
+        return super()._on_branch(table, plan, staged)
+
+
+def test_a_branch_that_pyiceberg_made_anew_without_what_came_before_is_not_published(world: World) -> None:
+    loaded(world, 1)
+    world.seal([world.helpers.Record(2)])
+    target = RetriesItsBranch(world.table, catalog_of(world.table, {}))
+    world.drain(world.loader(target=target))
+    world.assert_exact()
+    assert target.branches_begun == 2
+
+
 # ------------------------------------------------------------------------------------- a table that is not what it was
 
 
