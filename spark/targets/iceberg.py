@@ -268,8 +268,8 @@ class IcebergTarget:
         They are not where pyiceberg has made its append a second time, as the table was changed meanwhile: it then has the
         branch begin with nothing, and to move `main` there would take all earlier rows out of the table.
         """
-        table = self.table()
-        at = None if table is None else table.snapshot_by_id(snapshot)
+        table: Any = self.table()
+        at = table.snapshot_by_id(snapshot)
         while at is not None and at.parent_snapshot_id != main:
             at = table.snapshot_by_id(at.parent_snapshot_id)
         return at is not None

@@ -235,6 +235,23 @@ def send_by_java(
         sender.stop()
 
 
+class Tools:
+    """Commands of RocketMQ's `mqadmin`, many in one process; see Tools.java. `classes` are `compiled` ones."""
+
+    def __init__(self, folder: Path, classes: str, name_server: str) -> None:
+        write_logging(folder)
+        self.java = Java("tools", folder, classes, ["Tools", name_server])
+        self._read = 0
+
+    def __call__(self, *words: str) -> str:
+        """What one command prints; a stack trace too. Raises ServerError when it takes too long."""
+        self.java.write("\t".join(words))
+        self.java.wait_for(lambda: "END" in self.java.lines()[self._read :], f"answer {words[0]}")
+        begin = self._read
+        self._read = self.java.lines().index("END", begin) + 1
+        return "\n".join(self.java.lines()[begin : self._read - 1])
+
+
 # Processes.
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,19 +19,24 @@ from servers import (
     JAVA_OPTIONS,
     VERSIONS,
     Java,
+    Tools,
     broker_ports,
     broker_settings,
     class_path,
     mqadmin,
+    resolved,
     write_logging,
 )
 
+from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.cli.children import Child, free_ports, listens
+from rocketcrew.cli.watch import Watch
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.sync import run_with_cluster
 from rocketcrew.remoting.errors import RocketcrewError
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.testing.broker import LocalBroker
 
 TOPIC, GROUP = "features", "features-group"
 JavaClasses = Callable[[str], str]
@@ -60,6 +65,139 @@ def test_java_asks_and_is_answered_and_5_has_its_timers(
         assert "TIMER in time" in lines, lines
         assert "RECALLED true" in lines, lines
         assert "CONSUMED deliver,first,later,question" in lines, lines
+
+
+KINDS = [
+    "ORDERLY {0=[0, 4, 8, 12, 16], 1=[1, 5, 9, 13, 17], 2=[2, 6, 10, 14, 18], 3=[3, 7, 11, 15, 19]}",
+    "BROADCASTING 20 20",
+    "SQL [11, 16, 3, 5, 7, 9]",
+    "LITE 20 20 [12, 16, 4, 8] 0",
+    "BATCH [one, three, two] 3 ids",
+    "DELAYED [late] in time",
+    "TRANSACTION [ask and commit, commit] asked [ask and commit, ask and roll back]",
+    "READY",
+]
+"""What Clients.java says of a genuine 5.5.0 broker."""
+
+
+@pytest.mark.parametrize("version", [kind.version for kind in VERSIONS])
+def test_each_kind_of_java_client_and_the_tools_that_look_at_it(
+    version: str, tmp_path: Path, java_classes: JavaClasses
+) -> None:
+    """The transactions that are in doubt are asked for soon."""
+    classes = java_classes(version)
+    config = BrokerConfig(transaction_timeout_ms=500, transaction_check_interval_ms=500)
+    with LocalBroker(delay_levels="100ms 200ms", config=config) as broker:
+        java = Java("clients", tmp_path, classes, ["Clients", broker.name_server, TOPIC], CLIENT_OPTIONS)
+        tools = Tools(tmp_path, classes, broker.name_server)
+        try:
+            java.wait_for(lambda: "READY" in java.lines(), "see everything", 3 * WAIT_S)
+            said = [
+                line for line in java.lines() if line.partition(" ")[0] in {kind.partition(" ")[0] for kind in KINDS}
+            ]
+            assert said == KINDS
+            _, _, unique, offset_id = next(line for line in java.lines() if line.startswith("SENT 5 ")).split()
+            look_at_messages(tools, unique, offset_id, () if version.startswith("4") else ("-t", TOPIC))
+            look_at_groups(tools, broker.address)
+            change_topics_and_groups(tools, broker.address)
+        finally:
+            tools.java.stop()
+            java.stop()
+
+
+def look_at_messages(tools: Tools, unique: str, offset_id: str, topic: Sequence[str]) -> None:
+    """Number 5 lies in queue 1 at offset 1."""
+    by_offset = ("queryMsgByOffset", "-t", TOPIC, "-b", "broker-a", "-i", "1", "-o", "1")
+    for words in (
+        ("queryMsgById", *topic, "-i", offset_id), ("queryMsgByUniqueKey", "-t", TOPIC, "-i", unique), by_offset,
+    ):  # fmt: skip
+        text = tools(*words)
+        found = dict(re.findall(r"^([A-Z][\w ]+): +(.*?) *$", text, re.MULTILINE))
+        assert (found["Topic"], found["Keys"], found["Queue ID"], found["Queue Offset"]) == (TOPIC, "[key-5]", "1", "1")
+        assert f"UNIQ_KEY={unique}" in found["Properties"], text
+        if words != by_offset or topic:
+            assert "clients_sql" in text, text
+    text = tools("queryMsgByKey", "-t", TOPIC, "-k", "key-5")
+    assert re.findall(rf"^{unique} +(\d+) +(\d+)", text, re.MULTILINE) == [("1", "1")], text
+    text = tools("printMsg", "-t", TOPIC, "-d", "true")
+    assert len(set(re.findall(r"^MSGID: (\w+) ", text, re.MULTILINE))) == 20, text
+    text = tools("printMsgByQueue", "-t", TOPIC, "-a", "broker-a", "-i", "1", "-p", "true", "-d", "true")
+    assert len(set(re.findall(r"^MSGID: (\w+) ", text, re.MULTILINE))) == 5, text
+    text = tools("sendMessage", "-t", TOPIC, "-p", "by hand", "-b", "broker-a", "-i", "1")
+    assert re.search(r"^broker-a +1 +SEND_OK +\w+", text, re.MULTILINE), text
+    text = tools("consumeMessage", "-t", TOPIC, "-c", "3")
+    assert text.count("MSGID: ") == 3, text
+
+
+def look_at_groups(tools: Tools, address: str) -> None:
+    """All its twenty and the one by hand, in the topic's four queues."""
+    text = tools("producerConnection", "-g", "clients_producer", "-t", TOPIC)
+    assert re.search(r"^0001 +\S+ +127\.0\.0\.1:\d+ +JAVA +V\d", text, re.MULTILINE), text
+    assert "not online" in tools("consumerConnection", "-g", "clients_orderly")
+    text = tools("consumerProgress", "-g", "clients_orderly")
+    rows = re.findall(rf"^{TOPIC} +broker-a +(\d) +(\d+) +(\d+) +(\d+)", text, re.MULTILINE)
+    assert rows == [("0", "5", "5", "0"), ("1", "6", "5", "1"), ("2", "5", "5", "0"), ("3", "5", "5", "0")], text
+    text = tools("topicStatus", "-t", TOPIC)
+    rows = re.findall(r"^broker-a +(\d) +0 +(\d+) +\d{4}-", text, re.MULTILINE)
+    assert rows == [("0", "5"), ("1", "6"), ("2", "5"), ("3", "5")], text
+    text = tools("resetOffsetByTime", "-g", "clients_orderly", "-t", TOPIC, "-s", "0")
+    rows = re.findall(r"^broker-a +(\d) +(\d+) *$", text, re.MULTILINE)
+    assert sorted(rows) == [(str(queue), "0") for queue in range(4)], text
+    text = tools("brokerStatus", "-b", address)
+    found = dict(re.findall(r"^(\w+) *: (.*?) *$", text, re.MULTILINE))
+    assert int(found["msgPutTotalTodayNow"]) >= 21 + 3 + 1 + 2, text
+    assert found["brokerVersionDesc"].startswith("V"), text
+    text = tools("statsAll")
+    assert re.search(rf"^{TOPIC} +clients_orderly +21 ", text, re.MULTILINE), text
+    text = tools("clusterList")
+    assert re.search(rf"^DefaultCluster +broker-a +0 +{address} +V", text, re.MULTILINE), text
+
+
+def change_topics_and_groups(tools: Tools, address: str) -> None:
+    """A topic comes, can only be read, and goes; so does a group."""
+    text = tools("updateTopic", "-b", address, "-t", "made", "-r", "3", "-w", "3")
+    assert f"create topic to {address} success" in text, text
+    text = tools("updateTopicPerm", "-b", address, "-t", "made", "-p", "4")
+    assert f"update topic perm from 6 to 4 in {address} success" in text, text
+    text = tools("topicRoute", "-t", "made")
+    assert re.search(r'"perm": *4\b', text), text
+    assert re.search(r'"readQueueNums": *3\b', text), text
+    assert "made" in tools("topicList").splitlines()
+    text = tools("deleteTopic", "-c", "DefaultCluster", "-t", "made")
+    assert "delete topic [made] from cluster [DefaultCluster] success" in text, text
+    assert "made" not in tools("topicList").splitlines()
+    assert "CODE: 17" in tools("topicRoute", "-t", "made")
+    text = tools("updateSubGroup", "-c", "DefaultCluster", "-g", "made-group", "-r", "5")
+    assert re.search(r"retryMaxTimes=5\b", text), text
+    text = tools("deleteSubGroup", "-c", "DefaultCluster", "-g", "made-group")
+    assert "delete subscription group [made-group] from broker" in text, text
+
+
+def test_the_benchmark_of_rocketmq_sends_and_consumes(broker: Broker, tmp_path: Path) -> None:
+    """Of 5.5.0, whose examples are at Maven Central."""
+    classes, count = resolved("example-5.5.0", ["org.apache.rocketmq:rocketmq-example:5.5.0"]), 2000
+    benchmark, where = "org.apache.rocketmq.example.benchmark", ("-n", broker.name_server, "-t", TOPIC)
+    sending = [f"{benchmark}.Producer", *where, "-w", "8", "-s", "1024", "-q", str(count)]
+    producer = Java("benchmark-producer", tmp_path, classes, sending)
+    try:
+        text = "\n".join(producer.finish())
+    finally:
+        producer.stop()
+    complete = re.search(r"\[Complete\] Send Total: (\d+) .*Send Failed: (\d+) .*Response Failed: (\d+)", text)
+    assert complete is not None, text
+    total, *failed = map(int, complete.groups())
+    stored = total - sum(failed)  # at least: a machine may be too slow for an answer in time
+    assert (total, stored > count // 2) == (count, True), text
+    consumer = Java("benchmark-consumer", tmp_path, classes, [f"{benchmark}.Consumer", *where])
+
+    def committed() -> int:
+        return sum(queue.committed or 0 for queue in watch.lag("benchmark_consumer", [TOPIC]))
+
+    try:
+        with Watch(broker.name_server) as watch:
+            consumer.wait_for(lambda: committed() >= stored, "commit what was sent")
+    finally:
+        consumer.stop()
 
 
 @pytest.mark.parametrize("version", [kind.version for kind in VERSIONS])

@@ -255,6 +255,8 @@ def cut_at_random(tmp_path: Path, seed: int, cases: int, keeps: bool = True) -> 
             for _ in range(ACTIONS):
                 life.act()
         life.disk.on_step = lambda: None
+        if base is not None:
+            shutil.rmtree(base)
         base = None
         for place, kept in left:
             if random.random() < 0.2 and base is None and keeps:
