@@ -30,7 +30,7 @@ from ..remoting.stored import StoredMessage, decode_message
 from ..source.connections import Link
 from ..spark.errors import StoppedError
 from ..supervisor.core.actions import SendBack
-from ..supervisor.member.send_back import SendBacks
+from ..supervisor.member.send_back import SendBacks, has_room_for_retry
 from ..workers.failures import Cause, Failure, Mode, is_last, is_used_up, level_of, mode_of
 
 pa: Any = pyarrow
@@ -88,6 +88,8 @@ class FailureSender:
         """By which way it goes back, and whether it is a dead letter then. `message` None = it cannot be decoded."""
         used_up = message is not None and is_used_up(message.reconsume_times, self._max_reconsume_times)
         mode = mode_of(failure, self._delay_level, used_up=used_up)
+        if message is not None and not has_room_for_retry(message, self._group):
+            mode = Mode.DEAD_LETTER  # no broker would ever take the retry, and the stream would wait for that
         return mode, is_last(mode, used_up=used_up)
 
     async def _send(self, rows: Sequence[Mapping[str, Any]]) -> None:
