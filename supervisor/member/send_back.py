@@ -162,8 +162,8 @@ class SendBacks:
                 raise
             remark = (
                 f"{error.remark}; its properties have {properties_bytes(properties)} bytes with those of a retry, and no "
-                f"broker takes more than {PROPERTIES_MAX_BYTES} with its own: the handler gets it again here until its attempts are "
-                "used up, and its dead letter will lack the longest properties"
+                f"broker takes more than {PROPERTIES_MAX_BYTES} with its own: the handler gets it again here until its "
+                "attempts are used up, and its dead letter will lack the longest properties"
             )
             raise BrokerError(error.code, remark, error.request) from None
 
