@@ -133,9 +133,8 @@ class Crew:
 
     def start(self) -> None:
         """Returns when every worker is ready: a supervisor begins with the first."""
-        self.begin().wait_for(
-            lambda: len(self.workers()) == self.settings["workers.count"], WAIT_S, "start its workers"
-        )
+        wanted = int(str(self.settings["workers.count"]))
+        self.begin().wait_for(lambda: len(self.workers()) >= wanted, WAIT_S, "start its workers")
 
     def begin(self) -> Child:
         """Start the process, and do not wait for it."""
@@ -216,9 +215,9 @@ class Crew:
         return self.loaded_rows()
 
     def retries(self) -> int:
-        """How many messages have come back by way of the retry topic, with those that came twice."""
+        """How often a message has come back: by way of the retry topic, and here where no broker took it."""
         with Watch(target_of(self.broker)) as watch:
-            return watch.stored(self.group, f"%RETRY%{self.group}")
+            return watch.stored(self.group, f"%RETRY%{self.group}") + self.counter("local_retries")
 
     def lag(self) -> int:
         """Messages of the topic and of the retry topic that are not committed yet; -1 while the broker is away."""
