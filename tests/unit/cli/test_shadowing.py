@@ -52,6 +52,7 @@ left = ("rocketcrew.__main__", "rocketcrew.testing", "rocketcrew.cli.chaos")
 found = [one.name for one in pkgutil.walk_packages(rocketcrew.__path__, "rocketcrew.") if not one.name.startswith(left)]
 found += ["pyarrow.parquet", "pyarrow.compute", "deltalake", "obstore", "duckdb", "msgspec", "opentelemetry.trace", "pandas"]
 found += ["pyspark.sql", "pyspark.sql.connect.session", "pyspark.worker", "encodings.idna", "click._termui_impl"]
+found += ["sentry_sdk"]
 for name in found:
     try:
         importlib.import_module(name)
