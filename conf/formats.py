@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 from ..remoting.errors import UsageError
 from ..remoting.subscription import parse_filter
@@ -237,6 +238,33 @@ def import_path(text: str) -> str:
     module, _, function = name.partition(":")
     if not all(part.isidentifier() for part in f"{module}.{function}".split(".")):
         raise ValueError("is not package.module:function")
+    return name
+
+
+def sentry_dsn(text: str) -> str:
+    """`https://KEY@HOST/PROJECT`, as sentry_sdk reads it. The text is not repeated in errors: it holds a key."""
+    dsn = text.strip()
+    try:
+        parts = urlsplit(dsn)
+        host, key, _ = parts.hostname, parts.username, parts.port
+    except ValueError:
+        raise ValueError("holds no URL") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("does not begin with http:// or https://")
+    if not key:
+        raise ValueError("has no key before an @")
+    if not host:
+        raise ValueError("has no host after the @")
+    if not re.fullmatch(r"[0-9]{1,20}", parts.path.rpartition("/")[2]):
+        raise ValueError("does not end with the number of a project")
+    return dsn
+
+
+def sentry_environment(text: str) -> str:
+    """What Sentry takes as the name of an environment."""
+    name = text.strip()
+    if len(name) > 64 or re.search(r"[\s/]", name) or name.lower() == "none":
+        raise ValueError(f"holds {text!r}, which Sentry does not take as the name of an environment")
     return name
 
 

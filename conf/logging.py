@@ -124,7 +124,7 @@ class _Counted:
         if what not in OF_OUTAGES and what not in OF_MESSAGES:
             return event
         if what in OF_OUTAGES:
-            fault = (what, event.get("address") or event.get("broker") or event.get("topic"))
+            fault: tuple[object, ...] = (what, event.get("address") or event.get("broker") or event.get("topic"))
         else:
             fault = (
                 what,

@@ -222,6 +222,13 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "batch_max": Whole(1, 20, "records"),
         "spans": Switch(),
     },
+    "sentry": {
+        "dsn": Text("a DSN as Sentry shows it, http(s)://KEY@HOST/PROJECT, or empty", formats.sentry_dsn, secret=True),
+        "environment": Text("at most 64 characters without blanks and slashes, or empty", formats.sentry_environment),
+        "release": Text("at most 200 characters, or empty", length_max=200),
+        "sample_percent": Whole(1, 100, "per cent"),
+        "include_bodies": Switch(),
+    },
     "hooks": {
         "on_start": _HOOK,
         "on_rebalance": _HOOK,

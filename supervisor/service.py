@@ -36,6 +36,7 @@ from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
 from ..workers.routing import check_takes
 from ..workers.salvage import open_segments
+from ..workers.sentry import check_sentry
 from ..workers.slab_memory import SlabMemory
 from .acting import Acting
 from .backlog import Backlog
@@ -223,6 +224,7 @@ class Supervisor:
         await self._abandon()
 
     async def _start(self) -> None:
+        check_sentry(self.settings.sentry)
         hold_signals(self._loop)
         as_booted = {} if self._watched is None else await asyncio.to_thread(python_files, self._watched)
         self._to_end.append(self._lifecycle.kill)

@@ -53,6 +53,7 @@ found = [one.name for one in pkgutil.walk_packages(rocketcrew.__path__, "rocketc
 found += ["pyarrow.parquet", "pyarrow.compute", "deltalake", "obstore", "duckdb", "msgspec", "opentelemetry.trace", "pandas"]
 found += ["pyiceberg.catalog.sql", "pyiceberg.catalog.rest", "pyiceberg.io.pyarrow"]
 found += ["pyspark.sql", "pyspark.sql.connect.session", "pyspark.worker", "encodings.idna", "click._termui_impl"]
+found += ["sentry_sdk"]
 for name in found:
     try:
         importlib.import_module(name)

@@ -119,8 +119,8 @@ class Both:
     def __iter__(self) -> Iterator[dict[str, int]]:
         return iter([{"n": 1}])
 
-    def __aiter__(self) -> AsyncIterator[dict[str, int]]:
-        raise NotImplementedError
+    async def __aiter__(self) -> AsyncIterator[dict[str, int]]:
+        yield {"n": 1}
 
 
 @dataclass
