@@ -50,6 +50,9 @@ class PictureCollector(Collector):
                 yield _counter(
                     "rocketcrew_handler_seconds", "seconds that calls of the handler took", [(group, value / 1e6)]
                 )
+            elif name == "worker_deaths":
+                deaths = [((*group, cause), number) for cause, number in data["worker_deaths_by_cause"].items()]
+                yield _counter("rocketcrew_worker_deaths", "workers that died, by cause", deaths, ("group", "cause"))
             else:
                 yield _counter(f"rocketcrew_{name}", name.replace("_", " "), [(group, value)])
         gauges = {
