@@ -3,6 +3,7 @@
 #   make demo     the whole way once, on real input      make test     every check and test
 #   make bench    the benchmarks                          make soak     a long run under load and kills
 #   make interop  against genuine RocketMQ (java, mvn)    make lint     only the static checks
+#   make proof    measures anew what docs/proof.md says
 #   make format   let ruff format the code                make map      every file in a line
 #   make docs     the documents as a site in build/site   make extras   each extra, installed fresh and used once
 #   make pythons  the unit tests on every Python there is  make lock     requirements.lock anew from constraints.txt
@@ -19,10 +20,10 @@ DEV_READY := $(VENV)/.ready-dev
 INPUTS := pyproject.toml constraints.txt requirements.lock tools/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak interop lint format map docs extras pythons lock sbom clean distclean
+.PHONY: help demo test bench soak proof interop lint format map docs extras pythons lock sbom clean distclean
 
 help:
-	@sed -n 's/^# \{0,1\}//; 3,12p' Makefile
+	@sed -n 's/^# \{0,1\}//; 3,13p' Makefile
 
 # A stamp is as new as what was installed; a second `make` finds it and does nothing.
 $(RUN_READY): $(INPUTS)
@@ -51,6 +52,9 @@ bench: $(DEV_READY)
 
 soak: $(DEV_READY)
 	@$(BIN)/python bench/soak.py $(ARGS)
+
+proof: $(DEV_READY)
+	@$(BIN)/python tools/proof.py $(ARGS)
 
 interop: $(DEV_READY)
 	@$(BIN)/python tools/check.py interop

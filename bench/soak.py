@@ -14,10 +14,14 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEM = (
@@ -48,6 +52,47 @@ GENUINE = (
 )
 
 
+class Ended(NamedTuple):
+    """How one stage ended. `lines`: what it printed of faults and failures; `summary`: its last line without the time."""
+
+    good: bool
+    lines: list[str]
+    summary: str
+    seconds: float
+
+
+def run_stage(name: str, command: Sequence[str], limit_s: float | None = None) -> Ended:
+    """Run a command, show its output and keep its verdicts. After `limit_s` it gets INT, by which
+    pytest and benchmarks end what they started, and a minute later KILL."""
+    print(f"== {name}", flush=True)
+    begin = time.monotonic()
+    kept: list[str] = []
+    last = ""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        timers: list[threading.Timer] = []
+        if limit_s is not None:
+            timers = [
+                threading.Timer(limit_s, run.send_signal, [signal.SIGINT]),
+                threading.Timer(limit_s + 60, run.kill),
+            ]
+        for timer in timers:
+            timer.start()
+        try:
+            for line in run.stdout:
+                print(line, end="", flush=True)
+                line = re.sub(r"^[.sxXRFE]+(?=VERDICT )", "", line)  # after pytest's dots
+                if line.startswith(("VERDICT ", "FAILED ", "ERROR ")):
+                    kept.append(line.strip())
+                if line.strip():
+                    last = line.strip()
+            run.wait()
+        finally:
+            for timer in timers:
+                timer.cancel()
+    return Ended(run.returncode == 0, kept, re.sub(r" in [\d.]+s.*", "", last), time.monotonic() - begin)
+
+
 class Soak:
     """Runs stages and keeps their lines."""
 
@@ -61,22 +106,12 @@ class Soak:
 
     def run(self, name: str, command: list[str]) -> None:
         """The same with any command that prints such lines."""
-        print(f"== {name}", flush=True)
-        begin = time.monotonic()
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
-            assert run.stdout is not None
-            last = ""
-            for line in run.stdout:
-                print(line, end="", flush=True)
-                line = re.sub(r"^[.sxXRFE]+(?=VERDICT )", "", line)  # behind pytest's dots
-                if line.startswith(("VERDICT ", "FAILED ", "ERROR ")):
-                    self.lines.append(line.strip())
-                if line.strip():
-                    last = line.strip()
-        good = run.returncode == 0
-        self.failed |= not good
-        summary = re.sub(r" in [\d.]+s.*", "", last)
-        self.lines.append(f"{'ok' if good else 'FAILED'} {name}: {summary} in {time.monotonic() - begin:.0f} s")
+        ended = run_stage(name, command)
+        self.failed |= not ended.good
+        self.lines += [
+            *ended.lines,
+            f"{'ok' if ended.good else 'FAILED'} {name}: {ended.summary} in {ended.seconds:.0f} s",
+        ]
 
     def close(self) -> int:
         """Print what was kept; the exit code."""

@@ -40,7 +40,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 class BrokerConfig:
     """Settings of one embedded broker; checked when made, raises UsageError."""
 
-    host: str = "127.0.0.1"  # address to bind; loopback, because nothing here authenticates anybody
+    host: str = "127.0.0.1"  # address to bind; loopback, because without an ACL nobody is authenticated
     announce: str = ""  # IP that clients are told; "" = host. Needed when host is a wildcard
     name_server_port: int = 9876
     port: int = 10911
@@ -48,6 +48,9 @@ class BrokerConfig:
     name: str = "broker-a"
     cluster: str = "DefaultCluster"
     message_delay_level: str = DELAY_LEVELS
+    acl_file: str = ""  # accounts (acl.py); "" lets everybody do everything
+    tls_cert_path: str = ""  # PEM, RocketMQ's tls.server.certPath; with it both ports speak TLS and nothing else
+    tls_key_path: str = ""  # PEM, tls.server.keyPath; "" = the key stands in the certificate's file
 
     flush: str = "sync"  # RocketMQ's flushDiskType; its default is async. In memory there is nothing to wait for
     flush_interval_ms: int = 500  # with async; bounds what a crash of the machine loses

@@ -29,6 +29,7 @@ from random import Random
 from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
+from .acl import Acl
 from .config import BrokerConfig
 from .effects import SILENCE, Effect, Intercept, Later, Reply, intercepted
 from .held_pops import News
@@ -63,6 +64,8 @@ class BrokerCore:
         """
         self.state = BrokerState(config, storage, random or Random(0), name_server)
         self.intercepts: list[Intercept] = []
+        self.acl: Acl | None = None
+        """Who may do what; None lets everybody."""
         self.trouble: str | None = None  # why the disk does not take data; sends are refused meanwhile
         self.failed: str | None = None  # why this process has to stop: nobody knows what the disk kept
         self.recovered_records = self.state.recover(now_ms)
@@ -132,6 +135,8 @@ class BrokerCore:
             )
             return command.response(ResponseCode.SYSTEM_ERROR, remark=remark)
         try:
+            if self.acl is not None:
+                self.acl.check_broker(command)
             return handler(self.state, call)
         except Refused as refused:
             return command.response(refused.code, refused.fields, remark=refused.remark)
@@ -201,6 +206,8 @@ class BrokerCore:
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due: deliver delayed messages, answer held pulls, save, expire."""
         state, config = self.state, self.config
+        if state.name_server is not None and state.name_server.failed is not None:
+            self.failed = state.name_server.failed
         if self.failed is not None:
             return []
         state.now_ms = now_ms

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from ..remoting.body import Body
 from ..remoting.errors import UsageError
+from ..remoting.names import SCHEDULE_TOPIC
 from ..remoting.properties import (
     PROPERTY_DELAY,
     PROPERTY_REAL_QUEUE_ID,
@@ -24,7 +25,6 @@ from ..remoting.properties import (
 )
 from ..remoting.stored import StoredMessage
 from .message_store import MessageStore
-from .topic_table import SCHEDULE_TOPIC
 
 FAILURE_PAUSE_MS = 1_000  # genuine: 10 s
 

@@ -5,15 +5,16 @@ many entries as the table, and `WHOLE_AFTER_MIN` at least, the table is written 
 has the table, the segments before go. So each change pays for one entry or two.
 
 Owners make lines that change nothing when they are read twice, or after a table that has them already. Each line ends with
-its CRC32: one that a kill cut short, or that is damaged, does not count.
+its CRC32: one that a kill cut short, or that is damaged, does not count. Where zeros are, lines were: only the rest of a
+segment that ended early has any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from zlib import crc32
 
-from .storage import Storage
+from .storage import Storage, StoredFile
 
 JOURNAL_BYTES = 1 << 20
 WHOLE_AFTER_MIN = 10_000  # entries: some 200 to 500 KB of journal
@@ -30,6 +31,22 @@ def checked_text(line: bytes) -> bytes | None:
     return text if check == b"%08x" % crc32(text) else None
 
 
+def whole_lines(file: StoredFile) -> Iterator[tuple[bytes, bool]]:
+    """The lines of a journal without their ends and the zeros before them, and whether these zeros may be there."""
+    starts, at = set(file.segment_starts()), file.start
+    for line in file.read(at, file.content_end - at).rstrip(b"\0").split(b"\n")[:-1]:
+        text = line.lstrip(b"\0")
+        zeros = len(line) - len(text)
+        yield text, not zeros or at + zeros in starts
+        at += len(line) + 1
+
+
+def keep_damaged(storage: Storage, name: str, file: StoredFile) -> None:
+    """Keep a copy of a journal with damaged lines, before it begins anew. Raises StorageError."""
+    length_bytes = file.content_end - file.start
+    storage.set_aside(f"{name}/{file.start}-{length_bytes}", [file.read(file.start, length_bytes)])
+
+
 class Journal:
     """The two files in a storage."""
 
@@ -44,17 +61,19 @@ class Journal:
         self._table_has = -1  # the file's end as the table that is being written has it, -1 for none
 
     def texts(self) -> tuple[list[bytes], int]:
-        """The texts of the lines, for the start; and how many whole lines are damaged."""
-        file = self._file
-        lines = file.read(file.start, file.content_end - file.start).rstrip(b"\0").split(b"\n")[:-1]
-        texts = [checked_text(line.lstrip(b"\0")) for line in lines]  # zeros: the rest of the segment before
-        return [text for text in texts if text is not None], texts.count(None)
+        """The texts of the lines, for the start; and how many are damaged, zeros in place of some counted as one."""
+        texts: list[bytes] = []
+        damaged = 0
+        for line, is_after_line in whole_lines(self._file):
+            text = checked_text(line)
+            damaged += text is None or not is_after_line
+            if text is not None:
+                texts.append(text)
+        return texts, damaged
 
     def set_aside(self) -> None:
         """Keep a copy of what has damaged lines, before it begins anew. Raises StorageError."""
-        file = self._file
-        length_bytes = file.content_end - file.start
-        self._storage.set_aside(f"{self._name}/{file.start}-{length_bytes}", [file.read(file.start, length_bytes)])
+        keep_damaged(self._storage, self._name, self._file)
 
     def begin_anew(self, table: bytes, *, changed: bool = False) -> None:
         """At the end of a start: else something would be appended to a line that a kill cut short. `table` has all lines;

@@ -51,9 +51,10 @@ from ..remoting.fastjson import dumps_object_keys
 from ..remoting.headers import GetRoute
 from ..remoting.names import MASTER_ID
 from ..remoting.registration import DEFLATED, decode_compressed_registration
+from .acl import Acl
 from .effects import SILENCE, CloseChannel, Effect, Intercept, Later, Reply, intercepted
 from .refusal import FAQ, Refused
-from .storage import Storage, StorageError
+from .storage import DiskFailed, Storage, StorageError
 
 DEFAULT_TIMEOUT_MS = 120_000
 SCAN_INTERVAL_MS = 5_000
@@ -108,6 +109,10 @@ class NameServerCore:
         """`storage` keeps the KV configuration; `config` is what getNamesrvConfig shows. Raises UsageError for a table that
         cannot be read."""
         self.intercepts: list[Intercept] = []
+        self.acl: Acl | None = None
+        """Who may change what is kept here; None lets everybody."""
+        self.failed: str | None = None
+        """Why nothing is promised any more: the disk did not keep what it had taken. The process has to stop."""
         self._storage = storage
         self._config = dict(config or {})
         self._tables = Tables(kv=self._load_kv())
@@ -148,10 +153,14 @@ class NameServerCore:
                 remark = f" request type {command.code} not supported"
                 response = command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
             else:
+                if self.acl is not None:
+                    self.acl.check_name_server(command)
                 response = handler(now_ms, channel, command)
         except Refused as refused:
             response = command.response(refused.code, refused.fields, remark=refused.remark)
         except (ProtocolError, StorageError) as error:
+            if isinstance(error, DiskFailed):
+                self.failed = str(error)
             response = command.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return [] if command.is_oneway or response is SILENCE else [Reply(channel, response)]
 
@@ -381,17 +390,24 @@ class NameServerCore:
             )
         return {}
 
-    def _save_kv(self) -> None:
+    def _keep_kv(self, namespace: str, key: str, value: str | None) -> None:
+        """Set a value, None = remove it, when the disk has it. Raises StorageError, and then all is as before."""
+        kv = {name: dict(part) for name, part in self._tables.kv.items()}
+        part = kv.setdefault(namespace, {})
+        if value is None:
+            part.pop(key, None)
+        else:
+            part[key] = value
         if self._storage is not None:
-            self._storage.replace(KV_TABLE, KvConfig(self._tables.kv).encode(), sync=True)  # before the answer
+            self._storage.replace(KV_TABLE, KvConfig(kv).encode(), sync=True)
+        self._tables.kv = kv
 
     def _put_kv(self, now_ms: int, channel: int, command: Command) -> Command:
         request = PutKvConfig.from_fields(command.fields)
         kv = self._tables.kv
-        if sum(map(len, kv.values())) >= KV_ENTRIES_MAX:
+        if request.key not in kv.get(request.namespace, {}) and sum(map(len, kv.values())) >= KV_ENTRIES_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the name server keeps at most {KV_ENTRIES_MAX} values")
-        kv.setdefault(request.namespace, {})[request.key] = request.value
-        self._save_kv()
+        self._keep_kv(request.namespace, request.key, request.value)
         return command.response(ResponseCode.SUCCESS)
 
     def _get_kv(self, now_ms: int, channel: int, command: Command) -> Command:
@@ -404,8 +420,8 @@ class NameServerCore:
 
     def _delete_kv(self, now_ms: int, channel: int, command: Command) -> Command:
         request = KvKey.from_fields(command.fields)
-        if self._tables.kv.get(request.namespace, {}).pop(request.key, None) is not None:
-            self._save_kv()
+        if request.key in self._tables.kv.get(request.namespace, {}):
+            self._keep_kv(request.namespace, request.key, None)
         return command.response(ResponseCode.SUCCESS)
 
     def _kv_list(self, now_ms: int, channel: int, command: Command) -> Command:

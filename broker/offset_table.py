@@ -2,19 +2,21 @@
 
 Rules: a commit overwrites, also a higher offset (never lowering is the client's promise, not ours); a reset that an
 operator asked for is kept apart until the group's next pull of that queue takes it, and while it is pending commits are
-accepted and ignored, else a member that still runs would undo it.
+accepted and ignored, else a member that still runs would undo it, also after a restart of the broker.
 
 The text form is `config/consumerOffset.json`: `{"offsetTable":{"topic@group":{0:12,1:9}}}` with bare numbers as keys,
-as fastjson writes it; admin tools get the same text (request 43).
+as fastjson writes it; admin tools get the same text (request 43). Pending resets, where there are any, follow in the same
+form as `pendingResets`: a member of ours, which a genuine broker passes over.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..remoting.body import Body
+from ..remoting.fastjson import dumps_object_keys
 
 SEPARATOR = "@"
 PAIRS_MAX = 200_000  # of topic and group; groups need no members to leave offsets here
@@ -23,6 +25,7 @@ PAIRS_MAX = 200_000  # of topic and group; groups need no members to leave offse
 @dataclass(frozen=True, slots=True)
 class _OffsetDocument(Body):
     offset_table: dict[str, dict[int, int]]
+    pending_resets: dict[str, dict[int, int]] = field(default_factory=dict[str, dict[int, int]])
 
 
 class OffsetTable:
@@ -31,7 +34,10 @@ class OffsetTable:
     def __init__(self) -> None:
         self.changes = 0
         self._committed: dict[str, dict[int, int]] = {}
-        self._counts: dict[str, int] = {}  # how many of these each group has
+        self._topics_of: dict[
+            str, set[str]
+        ] = {}  # by group, and the other way round: a look at one costs no look at all
+        self._groups_of: dict[str, set[str]] = {}
         self._resets: dict[tuple[str, str, int], int] = {}
         self._texts: dict[str, str] = {}  # what `dump` writes for each key that did not change since
 
@@ -67,20 +73,19 @@ class OffsetTable:
         queues = self._committed.get(key)
         if queues is None:
             queues = self._committed[key] = {}
-            self._count(key, 1)
+            self._index(key)
         return queues
 
-    def _count(self, key: str, more: int) -> None:
-        group = key.partition(SEPARATOR)[2]
-        count = self._counts.get(group, 0) + more
-        if count:
-            self._counts[group] = count
-        else:
-            del self._counts[group]
+    def _index(self, key: str) -> None:
+        topic, group = _pair(key)
+        self._topics_of.setdefault(group, set()).add(topic)
+        self._groups_of.setdefault(topic, set()).add(group)
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """The pending reset of a queue, which is then no longer pending."""
-        return self._resets.pop((topic, group, queue_id), None) if self._resets else None
+        reset = self._resets.pop((topic, group, queue_id), None) if self._resets else None
+        self.changes += reset is not None
+        return reset
 
     def has_room(self, topic: str, group: str) -> bool:
         """Whether one more can be kept: this pair of topic and group is known, or there are not too many."""
@@ -88,35 +93,34 @@ class OffsetTable:
 
     def has_group(self, group: str) -> bool:
         """Whether the group has a committed offset anywhere."""
-        return group in self._counts
+        return group in self._topics_of
 
     def topics_of(self, group: str) -> list[str]:
         """Topics in which the group has a committed offset, sorted."""
-        tail = SEPARATOR + group
-        return sorted(key[: -len(tail)] for key in self._committed if key.endswith(tail))
+        return sorted(self._topics_of.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        head = topic + SEPARATOR
-        return sorted(key[len(head) :] for key in self._committed if key.startswith(head))
+        return sorted(self._groups_of.get(topic, ()))
 
     def forget_topic(self, topic: str) -> None:
-        self._forget([key for key in self._committed if key.startswith(topic + SEPARATOR)])
+        self._forget([(topic, group) for group in self.groups_of(topic)])
 
     def forget_topics(self, is_gone: Callable[[str], bool]) -> None:
         """Forget the offsets of all topics that are gone."""
-        self._forget([key for key in self._committed if is_gone(key.partition(SEPARATOR)[0])])
+        for topic in [topic for topic in self._groups_of if is_gone(topic)]:
+            self.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
-        self._forget([key for key in self._committed if key.endswith(SEPARATOR + group)])
+        self._forget([(topic, group) for topic in self.topics_of(group)])
 
-    def _forget(self, keys: list[str]) -> None:
-        for key in keys:
-            del self._committed[key]
-            self._count(key, -1)
+    def _forget(self, pairs: list[tuple[str, str]]) -> None:
+        for topic, group in pairs:
+            key = topic + SEPARATOR + group
+            for queue_id in self._committed.pop(key, ()):
+                self._resets.pop((topic, group, queue_id), None)
+            _remove(self._topics_of, group, topic)
+            _remove(self._groups_of, topic, group)
             self._texts.pop(key, None)
-            topic, _, group = key.partition(SEPARATOR)
-            for reset in [at for at in self._resets if at[:2] == (topic, group)]:
-                del self._resets[reset]
             self.changes += 1
 
     def clamp(self, max_of: Callable[[str, int], int | None]) -> list[tuple[str, int, int, int]]:
@@ -133,6 +137,8 @@ class OffsetTable:
                     lowered.append((key, queue_id, offset, end))
         for key, queue_id, _, end in lowered:
             self._committed[key][queue_id] = end
+            if (*_pair(key), queue_id) in self._resets:
+                self._resets[*_pair(key), queue_id] = end
             self._texts.pop(key, None)
             self.changes += 1
         return lowered
@@ -145,12 +151,38 @@ class OffsetTable:
                 texts[key] = (
                     f"{json.dumps(key)}:{{{','.join([f'{queue}:{offset}' for queue, offset in queues.items()])}}}"
                 )
-        return ('{"offsetTable":{' + ",".join([texts[key] for key in self._committed]) + "}}").encode()
+        text = '{"offsetTable":{' + ",".join([texts[key] for key in self._committed]) + "}"
+        if self._resets:
+            pending: dict[str, dict[int, int]] = {}
+            for (topic, group, queue_id), offset in self._resets.items():
+                pending.setdefault(topic + SEPARATOR + group, {})[queue_id] = offset
+            text += ',"pendingResets":' + dumps_object_keys(pending).decode()
+        return (text + "}").encode()
 
     def load(self, text: bytes) -> None:
         """Take over what `dump` wrote. Raises ProtocolError when it is something else."""
-        self._committed = _OffsetDocument.decode(text).offset_table
+        document = _OffsetDocument.decode(text)
+        self._committed = document.offset_table
+        self._resets = {
+            (*_pair(key), queue_id): offset
+            for key, queues in document.pending_resets.items()
+            for queue_id, offset in queues.items()
+            if queue_id in self._committed.get(key, {})
+        }
         self._texts.clear()
-        self._counts.clear()
+        self._topics_of.clear()
+        self._groups_of.clear()
         for key in self._committed:
-            self._count(key, 1)
+            self._index(key)
+
+
+def _pair(key: str) -> tuple[str, str]:
+    """Topic and group of a key."""
+    topic, _, group = key.partition(SEPARATOR)
+    return topic, group
+
+
+def _remove(table: dict[str, set[str]], name: str, other: str) -> None:
+    table[name].discard(other)
+    if not table[name]:
+        del table[name]

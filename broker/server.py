@@ -18,6 +18,7 @@ import errno
 import ipaddress
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,9 @@ from typing import Self, cast
 
 import structlog
 
+from ..client.tls import server_context
 from ..remoting.errors import UsageError
+from .acl import Acl, parse_acl
 from .config import BrokerConfig
 from .core import BrokerCore
 from .disk import DiskStorage
@@ -38,6 +41,7 @@ from .registering import Registering
 from .storage import DiskFailed, MemoryStorage, Storage
 
 BACKLOG = 1_024
+HANDSHAKE_S = 10  # of TLS; who needs longer is disconnected
 ANYWHERE = "192.0.2.1"  # of no machine (RFC 5737)
 WILDCARDS = ("0.0.0.0", "::")
 
@@ -117,6 +121,9 @@ class EmbeddedBroker:
 
         Raises UsageError when the folder is in use, a port is taken, or the data cannot be read.
         """
+        config = self.config
+        tls = server_context(config.tls_cert_path, config.tls_key_path) if config.tls_cert_path else None
+        acl = _read_acl(config.acl_file) if config.acl_file else None
         if self._storage is None:
             self._storage = DiskStorage(Path(self.config.dir)) if self.config.dir else MemoryStorage()
         sockets: list[socket.socket] = []
@@ -124,25 +131,31 @@ class EmbeddedBroker:
             for name in ("name_server_port", "port"):
                 sockets.append(_bind(self.config.host, getattr(self.config, name), name))
                 self.config = replace(self.config, **{name: sockets[-1].getsockname()[1]})
-            await self._serve(self._storage, *sockets)
+            await self._serve(self._storage, sockets, tls, acl)
         except BaseException:
             for bound in sockets:
                 bound.close()
             self._release()
             raise
 
-    async def _serve(self, storage: Storage, name_server_socket: socket.socket, broker_socket: socket.socket) -> None:
+    async def _serve(
+        self, storage: Storage, sockets: list[socket.socket], tls: ssl.SSLContext | None, acl: Acl | None
+    ) -> None:
         name_server = NameServerCore(storage, self._name_server_config())
         core = BrokerCore(self.config, storage, self._random, name_server, self._clock_ms())
         for event, fields in [*core.state.store.found.events(), *core.state.events]:
             _log.warning(event, dir=self.config.dir or None, **fields)
+        core.acl = name_server.acl = acl
         core.intercepts = self.intercepts
         name_server.intercepts = self.name_server_intercepts
         edge = Edge(core, name_server, self._clock_ms)
         loop = asyncio.get_running_loop()
+        limit_s = HANDSHAKE_S if tls is not None else None
         self._servers = [
-            await loop.create_server(edge.name_server_connection, sock=name_server_socket, backlog=BACKLOG),
-            await loop.create_server(edge.broker_connection, sock=broker_socket, backlog=BACKLOG),
+            await loop.create_server(
+                made, sock=bound, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=limit_s, ssl_shutdown_timeout=limit_s
+            )
+            for made, bound in zip((edge.name_server_connection, edge.broker_connection), sockets, strict=True)
         ]
         if isinstance(storage, DiskStorage):
             storage.syncer.on_flush = partial(_wake, loop, edge)
@@ -225,6 +238,16 @@ class EmbeddedBroker:
             self._storage.close()
 
 
+def _read_acl(path: str) -> Acl:
+    """The accounts of a file. Raises UsageError."""
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise UsageError(f"broker.acl_file {path} cannot be read: {reason}") from None
+    return parse_acl(text, path)
+
+
 def _wake(loop: asyncio.AbstractEventLoop, edge: Edge) -> None:
     """From the thread that waits for the disk."""
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -244,11 +267,11 @@ async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if not ipaddress.ip_address(config.host).is_loopback:
+    if not config.acl_file and not ipaddress.ip_address(config.host).is_loopback:
         _log.warning(
             "broker.open_to_all",
             host=config.host,
-            reason="nobody is asked for a password: whoever reaches these ports may read, send and delete",
+            reason="no broker.acl_file: whoever reaches these ports may read, send and delete",
         )
     announce = config.announce or (_own_address() if config.host in WILDCARDS else "")
     broker = EmbeddedBroker(

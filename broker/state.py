@@ -19,7 +19,7 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.headers import ConsumerIdsChanged
 from ..remoting.ids import UniqueIds
-from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ..remoting.properties import (
     PROPERTIES_MAX_BYTES,
     PROPERTY_FIRST_POP_TIME,
@@ -36,6 +36,7 @@ from .effects import CloseChannel, Effect, Push
 from .group_table import GroupTable
 from .held_pops import Arrival
 from .held_pulls import HeldPulls
+from .journal import keep_damaged, whole_lines
 from .lock_table import LockTable
 from .message_store import LOG, MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
 from .name_server import NameServerCore, Registration
@@ -56,7 +57,7 @@ from .timers import (
     redirect_to_timer,
     timer_due_ms,
 )
-from .topic_table import SCHEDULE_TOPIC, TIMER_TOPIC, TopicTable, illegal_topic, system_topics
+from .topic_table import TIMER_TOPIC, TopicTable, illegal_topic, system_topics
 from .transactions import Transactions, commit_positions, half_of
 
 TOPICS_TABLE = "config/topics.json"
@@ -152,8 +153,10 @@ class BrokerState:
         """Read the tables and the log; returns how many records had to be read. Raises UsageError on a bad folder."""
         self.started_ms = now_ms
         known = self._load(TOPICS_TABLE, self.topics.load) and not self.events  # not of the generation before
-        lines = self._journal.read(self._journal.start, self._journal.content_end - self._journal.start)
-        removals = self.topics.replay(lines.rstrip(b"\0"))
+        removals, damaged_topics = self.topics.replay(whole_lines(self._journal))
+        if damaged_topics:  # any topic may have been in them
+            known = False
+            keep_damaged(self.storage, TOPICS_JOURNAL, self._journal)
         self._load(GROUPS_TABLE, self.groups.load)
         self._load(OFFSETS_TABLE, self.offsets.load)
         self._load(DELAYS_TABLE, self.delays.load)
@@ -161,6 +164,7 @@ class BrokerState:
         self._load(POPS_TABLE, self.pops.table.load)
         self._load(MODES_TABLE, self.modes.load)
         for event, damaged in (
+            ("store.topics_journal_damaged", damaged_topics),
             ("store.timers_journal_damaged", self.saved_timers.replay()),
             ("store.pops_journal_damaged", self.pops.replay()),
         ):

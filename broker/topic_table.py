@@ -8,14 +8,14 @@ the lines over each second.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from ..remoting.admin_bodies import DataVersion, TopicConfig, TopicConfigTable
 from ..remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from ..remoting.errors import ProtocolError
-from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from .table_text import TableText
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -133,28 +133,35 @@ class TopicTable:
         table = TopicConfigTable({} if topic is None else {name: topic}, self.version)
         return b"%s\t%s\t%020d\n" % (name.encode(), table.encode(), log_end)
 
-    def replay(self, journal: bytes) -> dict[str, int]:
-        """Take over the lines of a journal; what a kill left of the last one does not count, nor does a damaged one.
+    def replay(self, lines: Iterable[tuple[bytes, bool]]) -> tuple[dict[str, int], int]:
+        """Take over the `whole_lines` of a journal; a damaged one does not count.
 
-        Returns the topics that were deleted, and where the log ended then.
+        Returns the topics that were deleted, and where the log ended then; and how many lines are damaged.
         """
         removals: dict[str, int] = {}
-        for line in journal.split(b"\n")[:-1]:
-            name, tab, text = line.partition(b"\t")
+        damaged = 0
+        for line, is_after_line in lines:
+            written, tab, text = line.partition(b"\t")
+            name = written.decode(errors="replace")
             text, _, log_end = text.partition(b"\t")  # lines of before have no position
             try:
                 table = TopicConfigTable.decode(text)
             except ProtocolError:
+                damaged += 1
                 continue
-            if not tab or name.decode(errors="replace") in self._system:
+            damaged += not is_after_line
+            if not tab or table.topic_config_table.keys() - {name}:
+                damaged += 1
+                continue
+            if name in self._system:
                 continue
             if not table.topic_config_table and log_end.isdigit():
-                removals[name.decode(errors="replace")] = int(log_end)
+                removals[name] = int(log_end)
             self.changes = max(self.changes, table.data_version.counter)
             self.changed_ms = max(self.changed_ms, table.data_version.timestamp)
-            self._topics.pop(name.decode(errors="replace"), None)
+            self._topics.pop(name, None)
             self._topics.update(table.topic_config_table)
-        return removals
+        return removals, damaged
 
     def load(self, text: bytes) -> None:
         """Take over what `dump` wrote, system topics on top. Raises ProtocolError when it is something else."""

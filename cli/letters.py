@@ -31,6 +31,13 @@ NOTES_FILE: Final = "dead-letters.jsonl"
 PARQUET: Final = "parquet"
 DELTA: Final = "deltalake"
 """Tables that letters are exported to."""
+REPLAYED: Final = "replayed"
+HANDLED: Final = "handled"
+PURGED: Final = "purged"
+"""What can be noted about a letter."""
+Key = tuple[str, int, int, str]
+"""Broker, queue id and queue offset in %DLQ%<group>, message id."""
+NO_KEY: Final[Key] = "", 0, 0, ""
 UNKNOWN: Final = "(no error recorded: the broker itself made it a dead letter)"
 _LINE = re.compile(r" \(([^()\s]+:\d+)\)$")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -50,6 +57,11 @@ class Letter:
     def place(self) -> str:
         """broker/queue/offset, which names it in commands."""
         return f"{self.mq.broker_name}/{self.mq.queue_id}/{self.message.queue_offset}"
+
+    @property
+    def key(self) -> Key:
+        """What notes know it by."""
+        return _key(self.mq, self.message)
 
     @property
     def topic(self) -> str:
@@ -204,7 +216,18 @@ class Notes:
     """What was done about letters, from the file and as it goes on."""
 
     path: Path
-    done: dict[tuple[str, int, int, str], str] = field(default_factory=dict[tuple[str, int, int, str], str])
+    done: dict[Key, str] = field(default_factory=dict[Key, str])
+    sent: list[Key] = field(default_factory=list[Key])
+    """A key for each note, in their order; of a letter that was put aside an empty one."""
+
+    @property
+    def count(self) -> int:
+        """How many notes there are."""
+        return len(self.sent)
+
+    def sent_since(self, count: int) -> set[Key]:
+        """What was sent, or handled, after so many notes."""
+        return {*self.sent[count:]}
 
     @classmethod
     def read(cls, path: Path) -> Notes:
@@ -216,7 +239,7 @@ class Notes:
             try:
                 one: Mapping[str, Any] = json.loads(line.decode())
                 key = str(one["broker"]), int(one["queue_id"]), int(one["queue_offset"]), str(one["message_id"])
-                notes.done[key] = str(one["done"])
+                notes._noted(key, str(one["done"]))
             except (ValueError, KeyError, TypeError):
                 raise UsageError(f"{path}, line {number}: not a note about a dead letter; move the file away") from None
         return notes
@@ -227,7 +250,7 @@ class Notes:
 
     def add(self, letter: Letter, done: str) -> None:
         """Note it in the file, at once. Raises RocketcrewError for a file that cannot grow: the letter is not noted then."""
-        broker, queue_id, queue_offset, message_id = key = _key(letter.mq, letter.message)
+        broker, queue_id, queue_offset, message_id = key = letter.key
         line = json.dumps(
             {
                 "broker": broker,
@@ -247,12 +270,16 @@ class Notes:
                 f"{self.path} cannot be written: {error.strerror or error}; letter {letter.place} is not noted as"
                 f" {done}, and will be taken again"
             ) from error
+        self._noted(key, done)
+
+    def _noted(self, key: Key, done: str) -> None:
         self.done[key] = done
+        self.sent.append(NO_KEY if done == PURGED else key)
 
 
 def _last_line_at(path: Path) -> int:
     return path.read_bytes().rfind(b"\n") + 1
 
 
-def _key(mq: MessageQueue, message: StoredMessage) -> tuple[str, int, int, str]:
+def _key(mq: MessageQueue, message: StoredMessage) -> Key:
     return mq.broker_name, mq.queue_id, message.queue_offset, message.message_id

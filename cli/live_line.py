@@ -8,16 +8,18 @@ pipe.
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import contextlib
 import os
 import sys
 import termios
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .patient_output import CLEAR
+
+if TYPE_CHECKING:
+    import asyncio
 
 WIDTH_MAX = 120
 READ_BYTES_MAX: Final = 64 * 1024

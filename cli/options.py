@@ -20,7 +20,6 @@ import click
 from click.core import ParameterSource
 
 from ..conf.formats import not_a_folder, not_a_table, on_hdfs
-from ..conf.logging import set_up
 from ..conf.settings import Settings, load
 from ..conf.sources import CONFIG_FILE_VARIABLE, DEFAULT_FILE, find_file
 from ..remoting.errors import UsageError
@@ -54,6 +53,27 @@ COMMON: Final[Mapping[str, str]] = {
     "log_level": "log.level",
 }
 """Parameters of the options that every command has, and the settings that they are."""
+
+
+class Dependent(click.Option):
+    """An option that means something beside another one only, as its help says: "With --wait: ...". Alone it is refused
+    instead of being ignored."""
+
+    def __init__(self, *words: Any, needs: str, **more: Any) -> None:
+        """`needs` is the other option as it is written, such as "--wait"."""
+        super().__init__(*words, **more)
+        self.needs = needs
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        if self.name in opts:
+            other = next(each for each in ctx.command.get_params(ctx) if self.needs in each.opts)
+            if not opts.get(other.name or ""):
+                raise UsageError(
+                    f"{self.opts[0]} goes with {self.needs} only: add {self.needs}, or leave {self.opts[0]} out"
+                )
+        return super().handle_parse_result(ctx, opts, args)
 
 
 class Folder(click.Path):
@@ -163,6 +183,8 @@ def read_sources(context: click.Context, arguments: dict[str, Any], named: Mappi
 
 def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> None:
     """Log to stderr as the settings say; NO_COLOR is obeyed."""
+    from ..conf.logging import set_up
+
     colors = False if env.get("NO_COLOR") else None
     level, stream = settings.log.level, sys.stderr
     line = output = None

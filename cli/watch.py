@@ -13,10 +13,14 @@ from ..client.loop_thread import Runner
 from ..client.opening import new_cluster
 from ..client.operations import Operations
 from ..remoting.codes import ResponseCode
-from ..remoting.errors import BrokerError
+from ..remoting.errors import BrokerError, UnreachableError
+from ..remoting.names import SCHEDULE_TOPIC
 from ..remoting.queues import MessageQueue
 
 T = TypeVar("T")
+
+DELAY_LEVELS = 18
+"""Queues of the topic of delayed messages (SCHEDULE_TOPIC_QUEUE_NUM); levels beyond are found by their progress."""
 
 
 class QueueLag(NamedTuple):
@@ -85,6 +89,41 @@ class Watch:
     def stored(self, group: str, topic: str) -> int:
         """How many messages the topic has ever got."""
         return sum(row.end for row in self.lag(group, [topic]))
+
+    def delay_ends(self, brokers: Iterable[str]) -> dict[tuple[str, int], int]:
+        """(broker name, delay level) -> the end of the queue of what waits for that delay, at the masters of these brokers.
+
+        A broker that does not say how far it is (a proxy, access control) is left out. Raises UnreachableError.
+        """
+
+        async def ask() -> dict[tuple[str, int], int]:
+            found: dict[tuple[str, int], int] = {}
+            for broker in brokers:
+                try:
+                    levels = {*range(1, DELAY_LEVELS + 1), *await self._reached(broker)}
+                    for level in sorted(levels):
+                        queue = MessageQueue(SCHEDULE_TOPIC, broker, level - 1)
+                        found[broker, level] = await self._operations.max_offset(queue)
+                except BrokerError:
+                    found = {place: end for place, end in found.items() if place[0] != broker}
+            return found
+
+        return self._run(ask())
+
+    def delays_reached(self, brokers: Iterable[str]) -> dict[tuple[str, int], int]:
+        """The same places -> the offset up to which messages are delivered to their topics. Raises UnreachableError, and
+        BrokerError."""
+
+        async def ask() -> dict[tuple[str, int], int]:
+            return {(broker, level): at for broker in brokers for level, at in (await self._reached(broker)).items()}
+
+        return self._run(ask())
+
+    async def _reached(self, broker: str) -> dict[int, int]:
+        address = self._cluster.broker_address(broker)
+        if address is None:
+            raise UnreachableError(broker, "no route in use names its master")
+        return await self._operations.delay_offsets(address)
 
     def close(self) -> None:
         async def end() -> None:

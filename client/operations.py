@@ -20,6 +20,7 @@ from ..remoting.bodies import (
     CheckClientConfig,
     ConsumerIds,
     ConsumerRunningInfo,
+    DelayOffsets,
     HeartbeatData,
     LockBatch,
     LockBatchResponse,
@@ -159,6 +160,14 @@ class Operations:
         """
         header = SearchOffset(mq.topic, mq.queue_id, timestamp_ms, boundary, mq.broker_name)
         return await self._offset(mq, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, timeout_ms)
+
+    async def delay_offsets(self, address: str, *, timeout_ms: int = BOUND_TIMEOUT_MS) -> dict[int, int]:
+        """Delay level -> the offset in its queue of SCHEDULE_TOPIC_XXXX up to which this master has delivered its messages.
+
+        A level of which nothing was ever delivered may be missing.
+        """
+        answer = await ask(self._remoting, address, RequestCode.GET_ALL_DELAY_OFFSET, None, timeout_ms=timeout_ms)
+        return DelayOffsets.decode(answer.body).offset_table
 
     async def _offset(
         self, mq: MessageQueue, code: RequestCode, header: MaxOffset | MinOffset | SearchOffset, timeout_ms: int

@@ -10,7 +10,7 @@ refused (Java writes them and every reader cuts the value there).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, cast
 
 from ..remoting.batch import encode_batch
@@ -39,7 +39,7 @@ from ..remoting.properties import (
     encode_properties,
 )
 from ..remoting.queues import MessageQueue
-from .validation import check_topic_to_send, check_user_properties
+from .validation import Keys, check_topic_to_send, check_user_properties, joined_keys
 
 BODY_MAX_BYTES = 4 * 1024 * 1024
 COMPRESS_FROM_BYTES = 4096
@@ -56,8 +56,8 @@ BYTES = (bytes, bytearray, memoryview)
 class MessageFields(TypedDict, total=False):
     """What `send(topic, body, ...)` takes of a message by name."""
 
-    tags: str
-    keys: str | Sequence[str]
+    tags: str | None
+    keys: Keys
     delay_level: int
     properties: Mapping[str, str]
     flag: int
@@ -67,13 +67,14 @@ class MessageFields(TypedDict, total=False):
     deliver_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class OutgoingMessage:
     """What a user sends.
 
     - `body`: bytes; a str is encoded in UTF-8.
-    - `tags`: one tag, for subscriptions to filter by. `keys`: one or more (given together or separated by blanks) by
-      which tools find it.
+    - `tags`: one tag, for subscriptions to filter by.
+    - `keys`: those by which tools find it. Given as one str, in which blanks divide them, or as several without blanks;
+      here they are always one str, joined by blanks, as in a `Message` that is read. No tag and no keys: "", or None.
     - `delay_level`: 0 at once, 1..18 a level of the broker (1s 5s 10s 30s 1m ... 2h by default).
     - `delay_sec`, `delay_ms`, `deliver_at_ms`: brokers since 5.0 deliver after a time, or at a time (ms since 1970), to the
       second, at most three days ahead by their default. At most one of the four delays; 0: none. A 4.9 broker knows only
@@ -86,23 +87,32 @@ class OutgoingMessage:
 
     topic: str
     body: Body
-    tags: str = ""
-    keys: str | Sequence[str] = ""
-    delay_level: int = 0
-    properties: Mapping[str, str] = field(default_factory=dict[str, str])
-    flag: int = 0
-    wait_stored: bool = True
-    system_properties: Mapping[str, str] = field(default_factory=dict[str, str])
-    delay_sec: int = 0
-    delay_ms: int = 0
-    deliver_at_ms: int = 0
+    tags: str
+    keys: str
+    delay_level: int
+    properties: Mapping[str, str]
+    flag: int
+    wait_stored: bool
+    system_properties: Mapping[str, str]
+    delay_sec: int
+    delay_ms: int
+    deliver_at_ms: int
 
-    def __post_init__(self) -> None:
-        """Raises UsageError naming the field that is of a wrong type. No tags and no keys may be said as None, too."""
-        for name in ("tags", "keys"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, "")  # frozen for others
-        _check_types(self.topic, self.body, self.tags, self.keys, self.properties)
+    def __init__(
+        self, topic: str, body: Body, tags: str | None = None, keys: Keys = None, delay_level: int = 0,
+        properties: Mapping[str, str] | None = None, flag: int = 0, wait_stored: bool = True,
+        system_properties: Mapping[str, str] | None = None, delay_sec: int = 0, delay_ms: int = 0, deliver_at_ms: int = 0,
+    ) -> None:  # fmt: skip
+        """Raises UsageError naming the field that is of a wrong type."""
+        properties = {} if properties is None else properties
+        _check_types(topic, body, tags, properties)
+        keys = joined_keys(keys, f"of a message for topic {topic}")
+        values = (
+            topic, body, tags or "", keys, delay_level, properties, flag, wait_stored, system_properties or {}, delay_sec,
+            delay_ms, deliver_at_ms,
+        )  # fmt: skip
+        for name, value in zip(self.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)  # frozen for others
 
     @property
     def body_bytes(self) -> bytes | bytearray | memoryview:
@@ -138,10 +148,9 @@ class OutgoingMessage:
 
     def all_properties(self, unique_id: str) -> dict[str, str]:
         """The properties as they are sent; a UNIQ_KEY that is there already stays (MessageClientIDSetter.setUniqID)."""
-        keys = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
         found = {**self.system_properties, **self.properties}
-        if keys:
-            found[PROPERTY_KEYS] = keys
+        if self.keys:
+            found[PROPERTY_KEYS] = self.keys
         if self.tags:
             found[PROPERTY_TAGS] = self.tags
         if self.delay_level:
@@ -163,31 +172,29 @@ def as_message(message: OutgoingMessage | str, body: Body | None, fields: Messag
         if body is None:
             raise UsageError(f"there is no body: call send({message!r}, body), or send(OutgoingMessage(...))")
         return OutgoingMessage(message, body, **fields)
+    if not isinstance(message, OutgoingMessage):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
+        raise UsageError(
+            f"what is to be sent is of type {type(message).__name__}: give a topic and a body, as in send('orders', b'...'),"
+            " or an OutgoingMessage"
+        )
     given = [*(["body"] if body is not None else []), *fields]
     if given:
         raise UsageError(f"send was given a whole message and also {', '.join(given)}: give them in the message")
     return message
 
 
-def _check_keys(where: str, keys: Any) -> None:
-    each: list[object] = (
-        [keys] if isinstance(keys, BYTES) or not isinstance(keys, Sequence) else list(cast("Sequence[object]", keys))
-    )
-    wrong: list[object] = [key for key in each if not isinstance(key, str)]
-    if wrong:
-        raise UsageError(f"keys {where}: {wrong[0]!r} is of type {type(wrong[0]).__name__}: give a str, or several")
-
-
-def _check_types(topic: str, body: Any, tags: Any, keys: Any, properties: Mapping[Any, Any]) -> None:
+def _check_types(topic: Any, body: Any, tags: Any, properties: Any) -> None:
     """Raise UsageError naming the field: nothing is guessed from what Python makes of it as text."""
+    if not isinstance(topic, str):
+        raise UsageError(f"the topic of a message is of type {type(topic).__name__}: give its name, a str")
     where = f"of a message for topic {topic}"
     if not isinstance(body, (*BYTES, str)):
         raise UsageError(f"the body {where} is of type {type(body).__name__}: give bytes, or a str")
-    if not isinstance(tags, str):
+    if not isinstance(tags, str | None):
         raise UsageError(f"tags {where} is of type {type(tags).__name__}: a message has one tag, give a str")
-    if not isinstance(keys, str):
-        _check_keys(where, keys)
-    for name, value in properties.items():
+    if not isinstance(properties, Mapping):
+        raise UsageError(f"properties {where} is of type {type(properties).__name__}: give a dict of str to str")
+    for name, value in cast("Mapping[object, object]", properties).items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise UsageError(f"properties {where}: {name!r} with {value!r}: both must be str")
 

@@ -49,7 +49,7 @@ from .send_hooks import SendHook
 from .send_result import SendResult, SendStatus
 from .sending import RETRIES, SEND_TIMEOUT_MS, Sender, SendRules
 from .spans import SendSpans, span_api
-from .trace import ProducerTrace, keys_of
+from .trace import ProducerTrace
 from .transactions import (
     Check,
     CheckBack,
@@ -245,7 +245,7 @@ class Producer:
         selector: QueueSelector | None = None,
     ) -> SendResult:
         """Send messages of one topic in one request, into one queue, all or none. Raises as `send`."""
-        with self._spans.sending(*messages) as sending:
+        with self._spans.sending(*(as_message(each, None, {}) for each in messages)) as sending:
             prepared = prepare_batch(sending.messages, self._options, next_id=self._next_id, now_ms=self._now_ms())
             return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), selector))
 
@@ -318,7 +318,7 @@ class Producer:
                 state = await call(execute, message, result)
             except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
                 state, error = LocalTransactionState.UNKNOW, raised
-                _log.exception("local_transaction_failed", topic=message.topic, message_id=result.message_id)
+                _log.exception("local_transaction_failed", topic=message.topic, msg_id=result.message_id)
         await self.end_transaction(result, state, error, message)
         return TransactionSendResult(result, state, error)
 
@@ -348,7 +348,7 @@ class Producer:
         try:
             address = await self._sender.master_of(result.mq)
             if self._trace is not None:
-                self._trace.ended(address, end, message.tags if message else "", keys_of(message) if message else "")
+                self._trace.ended(address, end, message.tags if message else "", message.keys if message else "")
             await send_end(self.cluster.remoting, address, end, error)
         except RocketcrewError as lost:
             _log.warning("transaction_end_not_sent", topic=result.mq.topic, state=state.name, error=str(lost))

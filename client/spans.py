@@ -113,9 +113,8 @@ def send_attributes(messages: Sequence[OutgoingMessage], group: str, kind: str) 
     if len(messages) > 1:
         return found | {"messaging.batch.message_count": len(messages)}
     found["messaging.message.body.size"] = memoryview(first.body_bytes).nbytes
-    keys = first.keys.split() if isinstance(first.keys, str) else list(first.keys)
-    if keys:
-        found["messaging.rocketmq.message.keys"] = keys
+    if first.keys:
+        found["messaging.rocketmq.message.keys"] = first.keys.split()
     if first.tags:
         found["messaging.rocketmq.message.tag"] = first.tags
     if first.delay_level:

@@ -189,7 +189,7 @@ class SyncProducer:
                 state = as_state(execute(message, result))
             except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
                 state, error = LocalTransactionState.UNKNOW, raised
-                _log.exception("local_transaction_failed", topic=message.topic, message_id=result.message_id)
+                _log.exception("local_transaction_failed", topic=message.topic, msg_id=result.message_id)
         self._run(self._producer.end_transaction(result, state, error, message))
         return TransactionSendResult(result, state, error)
 

@@ -60,6 +60,23 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
+def server_context(cert_path: str, key_path: str) -> ssl.SSLContext:
+    """A context for a server with this certificate and key, PEM files; `key_path` empty: the key stands in the same file.
+
+    Raises UsageError for files that are missing, no PEM, encrypted, or do not fit together.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert_path, key_path or None, lambda: "")
+    except OSError as error:
+        files = cert_path + (f" with broker.tls_key_path {key_path}" if key_path else "")
+        wrong = _file_error(error)
+        if isinstance(error, ssl.SSLError) and _is_locked(key_path or cert_path):
+            wrong = "the key is encrypted: give one without a password"
+        raise UsageError(f"broker.tls_cert_path {files}: {wrong}") from None
+    return context
+
+
 def compares_names(options: TlsOptions) -> bool:
     """Whether the certificate must be made out to the name, or the address, that was connected to."""
     return options.auth_server and (options.check_hostname or not options.trust_cert_path)

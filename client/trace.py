@@ -217,7 +217,7 @@ class ProducerTrace:
                     topic=context.mq.topic,
                     message_id=message_id,
                     tags=message.tags,
-                    keys=keys_of(message),
+                    keys=message.keys,
                     store_host=context.address,
                     body_bytes=context.body_bytes if len(ids) == 1 else memoryview(message.body_bytes).nbytes,
                     cost_ms=max(0, self._now_ms() - context.began_ms),
@@ -257,10 +257,6 @@ class ProducerTrace:
                 success=True,
             )
         )
-
-
-def keys_of(message: OutgoingMessage) -> str:
-    return message.keys if isinstance(message.keys, str) else " ".join(message.keys)
 
 
 def kind_of(message: OutgoingMessage) -> MessageType:

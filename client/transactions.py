@@ -63,12 +63,13 @@ class LocalTransactionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckedMessage:
-    """A half message whose fate the broker asks for. `check_times`: how often it has asked, 0 where it does not say."""
+    """A half message whose fate the broker asks for. `tags` and `keys` are as in its OutgoingMessage, "" = none.
+    `check_times`: how often the broker has asked, 0 where it does not say."""
 
     topic: str
     body: bytes
     tags: str
-    keys: list[str]
+    keys: str
     properties: dict[str, str]
     transaction_id: str
     check_times: int = 0
@@ -154,7 +155,7 @@ def checked_message(message: StoredMessage, topic: str) -> CheckedMessage:
         topic,
         message.decompressed_body(),
         properties.get(PROPERTY_TAGS, ""),
-        properties.get(PROPERTY_KEYS, "").split(),
+        properties.get(PROPERTY_KEYS, ""),
         properties,
         properties.get(PROPERTY_UNIQ_KEY, ""),
         int(times) if times.isascii() and times.isdigit() else 0,
@@ -216,7 +217,7 @@ class CheckBack:
                 state = await call(self._check, checked_message(message, self._access.unwrap(message.topic)))
         except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks again
             error = raised
-            _log.exception("transaction_check_failed", topic=message.topic, message_id=message.message_id)
+            _log.exception("transaction_check_failed", topic=message.topic, msg_id=message.message_id)
         end = end_of_checked(self._group, header, message, state)
         if self._ended is not None:
             properties = message.properties

@@ -5,7 +5,8 @@ MessageConst.java). Pure; every failure is a UsageError that says what is wrong 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Final, cast
 
 from ..remoting.errors import UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
@@ -14,7 +15,12 @@ from ..remoting.properties import RESERVED_PROPERTIES
 TOPIC_MAX_CHARACTERS = 127
 RETRY_TOPIC_MAX_CHARACTERS = 255
 GROUP_MAX_CHARACTERS = 255
+KEY_SEPARATOR: Final = " "
+"""Between the keys of a message (MessageConst.KEY_SEPARATOR): brokers index what is between two of them."""
 LEGAL_CHARACTERS = "^[%|a-zA-Z0-9_-]+$"
+
+Keys = str | Collection[str] | None
+"""The keys of a message as its sender gives them: one str, where blanks divide them, or several; None and "" = none."""
 
 _is_legal = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
 
@@ -79,3 +85,27 @@ def check_user_properties(properties: Mapping[str, str]) -> None:
             raise UsageError(f"property {name!r} with value {value!r}: neither name nor value may be blank")
         if not {"\x01", "\x02"}.isdisjoint(name + value):
             raise UsageError(f"property {name!r} contains one of the separator characters \\x01 and \\x02")
+
+
+def joined_keys(keys: Keys, where: str) -> str:
+    """The keys as a message has them: joined by blanks, as Java's `setKeys` does; "" = none.
+
+    `where` ends the message of the error, as in "of a message for topic orders". Raises UsageError for what is neither a str
+    nor several, and for one of several that is empty or has a blank: nobody would find the message by it.
+    """
+    if keys is None or isinstance(keys, str):
+        return keys or ""
+    given = cast("object", keys)
+    several = isinstance(given, Collection) and not isinstance(given, (bytes, bytearray, memoryview, Mapping))
+    each: list[object] = list(cast("Collection[object]", given)) if several else [given]
+    for key in each:
+        if not isinstance(key, str):
+            raise UsageError(f"keys {where}: {key!r} is of type {type(key).__name__}: give a str, or several")
+        if not key:
+            raise UsageError(f"keys {where}: one of them is empty: leave it out")
+        if KEY_SEPARATOR in key:
+            raise UsageError(
+                f"keys {where}: {key!r} has a blank, and brokers divide keys there: give its parts as keys of their own, or"
+                " another character"
+            )
+    return KEY_SEPARATOR.join(cast("list[str]", each))

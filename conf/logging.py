@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
 from collections import deque
 from typing import TextIO
@@ -34,6 +35,16 @@ OF_OUTAGES = frozenset(
     }
 )  # fmt: skip
 """Events that come many times a second while a broker or name server is away, of every queue and connection."""
+
+OF_MESSAGES = frozenset(
+    {
+        "filter_failed", "key_function_failed", "consume_hook_failed", "send_hook_failed", "taken_as_success",
+        "message_dropped", "send_back_refused", "dead_letter_refused", "invisible_time_not_changed", "traces_not_sent",
+        "pop_refused", "request_failed", "settled_write_failed", "journal_write_failed", "local_offsets_not_written",
+    }
+)  # fmt: skip
+"""Events of a fault that is not a message's own and that each message meets again: a filter, a hook, a full disk. What fails
+for its own reasons (`message_failed`, `message_dead_lettered`) has a line each, with its id."""
 
 
 FAULTS_MAX = 50
@@ -93,18 +104,32 @@ class _Bound:
 
 
 class _Counted:
-    """A processor that lets the first of OF_OUTAGES pass, then some, each with the number `times` that it stands for."""
+    """A processor that lets the first of a repeated event pass, then some, each with the number `times` that it stands for.
+
+    The same fault is the same event of the same address, else broker, else topic, and of the same hook."""
 
     def __init__(self) -> None:
         self._repeats = Repeats()
 
     def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
-        if event.get("event") not in OF_OUTAGES:
+        what = event.get("event")
+        if what not in OF_OUTAGES and what not in OF_MESSAGES:
             return event
-        times = self._repeats.came((event["event"], event.get("address"), event.get("topic")), time.monotonic())
+        whose = event.get("address") or event.get("broker") or event.get("topic")
+        times = self._repeats.came((what, whose, event.get("hook")), time.monotonic())
         if not times:
             raise structlog.DropEvent
         return event if times == 1 else {**event, "times": times}
+
+
+def _with_trace(_logger: object, _name: str, event: EventDict) -> EventDict:
+    """A processor that adds the id of OpenTelemetry's current span, where this process has imported OpenTelemetry."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is not None and "trace_id" not in event:
+        context = api.get_current_span().get_span_context()
+        if context.is_valid:
+            event["trace_id"] = f"{context.trace_id:032x}"
+    return event
 
 
 class _Remembered:
@@ -133,6 +158,7 @@ def set_up(
         _Counted(),
         structlog.processors.add_log_level,
         _Bound(keys),
+        _with_trace,
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if human else "iso", utc=not human),
         structlog.processors.StackInfoRenderer(),
         _Remembered(),

@@ -240,6 +240,9 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "name": Text(_BROKER_NAME, formats.broker_name, empty_ok=False),
         "cluster": Text(_BROKER_NAME, formats.broker_name, empty_ok=False),
         "message_delay_level": Text(_LEVELS, formats.delay_levels, empty_ok=False),
+        "acl_file": _PATH,
+        "tls_cert_path": _PATH,
+        "tls_key_path": _PATH,
         "flush": Choice(("sync", "async")),
         "flush_interval_ms": _ms(1, 60_000),
         "mapped_file_size_commit_log": Whole(1 << 20, 1 << 30),  # RocketMQ's name, so without its unit

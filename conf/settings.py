@@ -247,6 +247,9 @@ class BrokerSettings:
     name: str
     cluster: str
     message_delay_level: str
+    acl_file: str
+    tls_cert_path: str
+    tls_key_path: str
     flush: str
     flush_interval_ms: int
     mapped_file_size_commit_log: int

@@ -29,6 +29,7 @@ from ..supervisor.control import ask
 from ..supervisor.member.access import access_of
 from ..supervisor.service import Summary
 from ..supervisor.wiring import with_topics
+from ..workers.api import under_one_name
 from ..workers.loading import search_path
 from .process import GO, Failed, Order, Reached, Ready
 from .results import loader_trouble, rows_of, set_aside_of, table_of, waiting_for_table
@@ -57,7 +58,7 @@ class Crew:
     """Consume with `handler` in processes beside this one, from `with` (or `start`) to its end (or `close`).
 
         with Crew(lambda message: {"size": len(message.body)}, topics="orders", group="sizes") as crew:
-            crew.wait(timeout=60)
+            crew.wait(timeout_s=60)
             for row in crew.results():
                 print(row)
 
@@ -117,6 +118,7 @@ class Crew:
         self._status: dict[str, Any] = {}
         self._stored_before = 0
         self._queues: set[MessageQueue] = set()
+        self._returning = Returning()
         self.name_server = ";".join(found.cluster.name_servers)
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -246,23 +248,25 @@ class Crew:
         *,
         max_messages: int | None = None,
         until_empty: bool = True,
-        timeout: float | None = None,
+        timeout_s: float | None = None,
         progress: bool = False,
+        timeout: float | None = None,
     ) -> dict[str, int]:
         """Wait until so many messages are done or until nothing is left to consume, whichever comes first; the counters.
 
         `max_messages`: this crew has finished at least so many, dead letters among them, and their rows are in `results`.
         `until_empty`: the group's committed offsets have reached the newest of all queues of its topics and of its retry
-        topic, and the retry and the dead-letter topic have got as many messages since the start as this crew has sent back;
-        with a target, its rows are in the table. Brokers do not show what waits for its delay, so this is a count, and holds
-        while this crew alone adds to these two topics. A message of another member, or of an earlier run, that comes back
-        or becomes a dead letter after the start counts as one of this crew. So does the second copy of a message that was
-        sent back again because the answer was lost. For each of them `wait` may return while a message of this crew
-        waits for its delay; that is consumed later, by this crew while it runs, else by the next member. Retries of topics
-        that brokers let POP are not seen. `timeout`: in seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after
-        it, and what ended the crew if it ends. A broker that is away meanwhile is waited for. With a target it raises
-        CrewError too when everything is consumed and the loader has failed three times in a row, or has set rows aside.
+        topic, and nothing that this crew has sent back waits for its delay; with a target, its rows are in the table. Retries
+        that other members or earlier runs sent back are not waited for, and do not end the wait early. A broker that does not
+        say how far its delay levels are (behind a proxy, or where access control denies it) is judged by a count alone: the
+        retry and the dead-letter topic have got as many messages since the start as this crew has sent back. Retries of
+        topics that brokers let POP are not seen.
+
+        `timeout_s`: in seconds; `timeout` is its older name. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it,
+        and what ended the crew if it ends. A broker that is away meanwhile is waited for. With a target it raises CrewError
+        too when everything is consumed and the loader has failed three times in a row, or has set rows aside.
         """
+        timeout_s = under_one_name("wait", "timeout_s", timeout_s, "timeout", timeout)
         if max_messages is None and not until_empty:
             raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")
         if until_empty and is_broadcasting(self.settings):
@@ -270,7 +274,7 @@ class Crew:
                 "a broadcasting group has no offsets at the broker: wait(max_messages=N, until_empty=False) is possible"
             )
         self._running()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with _Bar(progress, max_messages) as bar:
             while True:
                 counters = self.status["counters"]
@@ -282,7 +286,7 @@ class Crew:
                 if left == 0:
                     break
                 if deadline is not None and time.monotonic() > deadline:
-                    raise CrewTimeoutError(self._late(cast("float", timeout), counters, rest))
+                    raise CrewTimeoutError(self._late(cast("float", timeout_s), counters, rest))
                 time.sleep(LOOK_S)
             counters = self.status["counters"]
             bar.show(_finished(counters), 0)
@@ -313,11 +317,18 @@ class Crew:
         if left:
             return left
         sent_back = self._sent_back()
-        delayed = self._stored_before + sent_back - self._stored()
+        delayed = max(self._stored_before + sent_back - self._stored(), self._waiting(sent_back))
         if delayed > 0:
             return delayed
         # What came back in between is in the lag now, and a message that was sent back in between is counted now.
         return self._lag() + (self._sent_back() - sent_back)
+
+    def _waiting(self, sent_back: int) -> int:
+        """How many of the messages that this crew has sent back may wait for their delay."""
+        watch = self._watch
+        assert watch is not None
+        brokers = sorted({queue.broker_name for queue in self._queues})
+        return self._returning.left(sent_back, lambda: watch.delay_ends(brokers), watch.delays_reached)
 
     def _sent_back(self) -> int:
         counters: dict[str, int] = self.status["counters"]
@@ -455,6 +466,54 @@ def _for_a_crew(settings: Settings) -> Settings:
     if not settings.spark.target and settings.results.commit_after != "loaded":
         settings = dataclasses.replace(settings, spark=dataclasses.replace(settings.spark, load=False))
     return settings
+
+
+Levels = Mapping[tuple[str, int], int]
+"""(broker name, delay level) -> a queue offset. A level that is not there is at 0."""
+
+ENDS_LOOKS: Final = 2
+
+
+class Returning:
+    """Whether messages that a crew has sent back still wait for their delay. Pure: what it needs its arguments ask for.
+
+    A broker keeps what is sent back in a queue of each delay level, and puts it into the retry topic when it is due, first in
+    first out. Whose messages these are, nobody is told. So the ends of these queues are noted once everything was sent back:
+    when the broker has come to all these ends, everything that was sent back is in its topic. What others add to the queues
+    afterwards is after these ends, and is not waited for.
+
+    A broker shows a message as part of its queue some milliseconds after it has stored it. So the ends are noted by two
+    looks, of which the second counts, and one more look passes between the last delivery and the answer that nothing waits.
+    """
+
+    def __init__(self) -> None:
+        self._sent_back = 0
+        self._looks = 0
+        self._ends: Levels = {}
+
+    def left(self, sent_back: int, ends: Callable[[], Levels], reached: Callable[[list[str]], Levels]) -> int:
+        """How many messages may still wait for their delay; 0 when none of this crew does.
+
+        `sent_back`: how many messages this crew has sent back in all. `ends`: asks for the ends of the levels now, and
+        gives none of a broker that does not say; `reached` asks the named brokers for the offsets up to which they have
+        delivered. What they raise is raised, and the look is not counted.
+        """
+        if not sent_back:
+            return 0
+        if sent_back != self._sent_back:
+            self._sent_back, self._looks = sent_back, 0
+        if self._looks < ENDS_LOOKS:
+            self._ends = ends()
+            self._looks += 1
+            if self._looks < ENDS_LOOKS:
+                return 1
+        at = reached(sorted({broker for broker, _ in self._ends}))
+        waiting = sum(max(0, end - at.get(level, 0)) for level, end in self._ends.items())
+        if waiting:
+            self._looks = ENDS_LOOKS
+            return min(waiting, sent_back)
+        self._looks += 1
+        return int(self._looks == ENDS_LOOKS + 1)
 
 
 def _finished(counters: Mapping[str, int]) -> int:

@@ -15,6 +15,7 @@ from ..conf.settings import ConsumerSettings
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, UsageError
+from ..remoting.log_keys import place_keys
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..source.offsets import Offsets, to_json
@@ -90,8 +91,7 @@ class Beginning:
             mq = queue._replace(topic=self._access.wrap(queue.topic))
             offset, why = await rule.find(mq)
             found[queue] = max(offset, await self._operations.min_offset(mq))
-            _log.info("queue_begins", topic=queue.topic, broker=queue.broker_name, queue_id=queue.queue_id,
-                      offset=found[queue], why=why)  # fmt: skip
+            _log.info("queue_begins", **place_keys(queue, found[queue]), why=why)
         return json.dumps(to_json(found))
 
     async def all_queues(self, topics: Sequence[str], group: str) -> list[MessageQueue]:

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import structlog
 
+from ..remoting.log_keys import place_keys
 from ..remoting.queues import MessageQueue
 from ..workers.cells import STATE, CellFile, CellView, map_cell, private_cell
 
@@ -97,7 +98,7 @@ class Hands:
             counter[record] += 1
             if path.suffix != DEATH:
                 _log.warning(
-                    "death_not_charged", queue=tuple(queue), offset=record[1], times=counter[record],
+                    "death_not_charged", **place_keys(queue, record[1]), times=counter[record],
                     hint="its executor was lost or its job was cancelled",
                 )  # fmt: skip
         self.suspects |= {(queue, offset) for offset in range(cell.offset, cell.last + 1)}

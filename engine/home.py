@@ -59,10 +59,9 @@ class Home:
             for folder in (self.batches, self.segments, self.ship):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(
-                f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror} ({error.filename}). Name a folder"
-                " that this user may write, and that driver and executors share"
-            ) from None
+            from ..supervisor.slot import unusable  # with pyarrow, which takes its time
+
+            raise unusable(data_dir, error, "that driver and executors share") from None
         self._lock: int | None = None
 
     def lock(self) -> None:

@@ -89,7 +89,7 @@ class Table:
         for report in self._loader.drain(wall_ms, lambda: False):
             batch = report.batch
             _log.info("batch_loaded", batch=batch, rows=report.rows, rows_dropped=report.rows_dropped,
-                      seconds=round(report.seconds, 2))  # fmt: skip
+                      duration_ms=round(report.seconds * 1000))  # fmt: skip
         return batch
 
     def close(self) -> None:

@@ -33,5 +33,5 @@ def complete(message: Message) -> Send:
     order = json.loads(message.body)
     customer = customers().get(order["customer"])
     if customer is None:
-        return Send(UNKNOWN, message.body, keys=message.keys or "", properties={"CUSTOMER": order["customer"]})
-    return Send(ENRICHED, json.dumps({**order, **customer}), keys=message.keys or "", tags=customer["country"])
+        return Send(UNKNOWN, message.body, keys=message.keys, properties={"CUSTOMER": order["customer"]})
+    return Send(ENRICHED, json.dumps({**order, **customer}), keys=message.keys, tags=customer["country"])

@@ -18,7 +18,7 @@ HIDDEN = {"script", "style", "template", "noscript", "svg"}
 INLINE = {"a", "abbr", "b", "code", "em", "i", "mark", "q", "s", "small", "span", "strong", "sub", "sup", "time", "u"}
 
 
-@handler(schema=SCHEMA, soft_time_limit=10)
+@handler(schema=SCHEMA, soft_time_limit_s=10)
 def text(message: Message) -> dict[str, object]:
     """One row. The property CHARSET names the encoding, which is UTF-8 otherwise."""
     try:

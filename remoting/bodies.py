@@ -164,6 +164,13 @@ class ResetOffsetBody(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class DelayOffsets(Body):
+    """Answer to 45 (DelayOffsetSerializeWrapper): delay level -> the offset up to which it is delivered."""
+
+    offset_table: dict[int, int] = field(default_factory=dict[int, int])
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerStatus(Body):
     """Answer to 221 and 223: the offset of each queue, of one client or by client id."""
 

@@ -7,7 +7,8 @@ What differs (alibaba/fastjson MapSerializer.java; the server's settings are in 
 - A repeated reference to one object may be `{"$ref":"$.path"}`: replaced by a copy of what it points to.
 
 Standard JSON goes through the C parser; only a text which that refuses is read by the parser here. Both ways the text's
-size, the nesting and what references expand to are bounded, and every failure is one ProtocolError.
+size, the nesting and what references expand to are bounded, and every failure is one ProtocolError. Integers in keys have 64
+bits as Java's do: of larger ones any number can have one hash in Python, and each key would be compared with all others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ SIZE_MAX_BYTES = 16 * 1024 * 1024
 DEPTH_MAX = 64
 REFERENCE_NODES_MAX = 1_000_000
 _REFERENCE_CHARS_MAX = 1_000
+_LONG = range(-(1 << 63), 1 << 63)
 
 _skip_space = re.compile(r"[ \t\r\n]*").match
 _lone_surrogate = re.compile("[\ud800-\udfff]").search
@@ -105,7 +107,7 @@ def read_queue(value: object) -> MessageQueue | None:
     if not is_object(value):
         return None
     topic, broker_name, queue_id = value.get("topic"), value.get("brokerName"), value.get("queueId")
-    if isinstance(topic, str) and isinstance(broker_name, str) and type(queue_id) is int:
+    if isinstance(topic, str) and isinstance(broker_name, str) and type(queue_id) is int and queue_id in _LONG:
         return MessageQueue(topic, broker_name, queue_id)
     return None
 
@@ -179,7 +181,7 @@ class _Reader:
             return _queue_key(key)
         if not isinstance(key, str) and type(key) is not int:
             self.fail(f"a key that is a {type(key).__name__}")
-        return key
+        return _bounded(key)
 
     def closes(self, bracket: str) -> bool:
         """Step over a comma (False) or the closing bracket (True)."""
@@ -201,6 +203,13 @@ def _frozen(value: Any) -> Any:
         return tuple(sorted(((name, _frozen(item)) for name, item in value.items()), key=repr))
     if is_array(value):
         return tuple(_frozen(item) for item in value)
+    return _bounded(value)
+
+
+def _bounded(value: Any) -> Any:
+    """A part of a key as it is. Raises ValueError for an integer that is no Java long."""
+    if isinstance(value, int) and value not in _LONG:
+        raise ValueError("an integer of more than 64 bits in a key")
     return value
 
 

@@ -9,6 +9,8 @@ RETRY_PREFIX = "%RETRY%"
 """Before the group: the topic of what failed in it."""
 DLQ_PREFIX = "%DLQ%"
 """Before the group: the topic of what was given up."""
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""Where brokers keep what waits for its delay: one queue a delay level."""
 DEFAULT_TOPIC = "TBW102"
 """Whose route a producer takes for a topic that is not there yet."""
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
@@ -19,7 +21,7 @@ MASTER_ID = 0
 
 SYSTEM_TOPICS = frozenset(
     {
-        "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
+        "TBW102", SCHEDULE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
         "CHECKPOINT_TOPIC", "rmq_sys_wheel_timer",
     }

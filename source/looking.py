@@ -21,6 +21,7 @@ from ..client.routes import is_final
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData, TopicRouteData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UsageError, retriable
+from ..remoting.log_keys import queue_keys
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from .connections import Link
@@ -217,7 +218,7 @@ class Looker:
                     self._access.wrap(group), self._wrapped(queue), offsets[queue]
                 )
             except RocketcrewError as error:
-                _log.warning("group_offset_not_reported", group=group, queue=queue, error=str(error))
+                _log.warning("group_offset_not_reported", group=group, **queue_keys(queue), error=str(error))
 
         await _of_each(offsets, one)
 

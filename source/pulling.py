@@ -26,6 +26,7 @@ from ..client.routes import is_final
 from ..remoting.codes import RequestCode
 from ..remoting.command import Command
 from ..remoting.errors import RocketcrewError, UnreachableError
+from ..remoting.log_keys import place_keys, queue_keys
 from .connections import Connections, Link
 from .errors import DataLossError
 from .looking import patiently, renewed_route
@@ -69,7 +70,7 @@ class Reading:
                 f"rocketmq: offsets {start} to {end - 1} of {name(part.queue)} are not in the queue any more: they were "
                 "deleted (retention) or the topic was made anew. failOnDataLoss=false goes on without them"
             )
-        _log.warning("data_lost", queue=part.queue, start=start, end=end)
+        _log.warning("data_lost", **queue_keys(part.queue), start=start, end=end)
 
 
 class Ahead:
@@ -167,7 +168,7 @@ class _Range:
             try:
                 return ahead.address, parse_pull(await ahead.answer, ahead.address)
             except RocketcrewError as error:
-                _log.debug("pull_ahead_failed", queue=self._mq, offset=at, error=str(error))
+                _log.debug("pull_ahead_failed", **place_keys(self._mq, at), error=str(error))
         self._take_back()
         return await self._pull(at)
 

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ..remoting.log_keys import place_keys
 from ..remoting.queues import MessageQueue
 from .batch_reader import RangePartition, part_of
 from .connections import shared
@@ -149,7 +150,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = known_ends(begin, facts, fail=fail, since=since)
         for queue, end in ends.items():
             if end < begin.get(queue, 0):
-                _log.warning("goes_back", queue=queue, offset=begin[queue], to=end, hint="the queue became shorter")
+                _log.warning("goes_back", **place_keys(queue, begin[queue]), to=end, hint="the queue became shorter")
         self._seen_ms.update(dict.fromkeys(facts, now_ms))
         return ends
 

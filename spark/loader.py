@@ -320,7 +320,8 @@ class Loader:
                 f" comes with a message stored later than all that was loaded (up to offset {top.offset}). Was its topic made"
                 " again? Set spark.on_recreated = epoch to load it as a new epoch, or load it into another table"
             )
-        self._log.warning("epoch_opened", queue=queue, group=key.group, epoch=key.epoch, first_offset=ends.first_offset)
+        self._log.warning("epoch_opened", topic=key.topic, broker=key.broker, queue_id=key.queue_id, group=key.group,
+                          epoch=key.epoch, first_offset=ends.first_offset)  # fmt: skip
 
     def _facts_of(self, plan: Plan) -> dict[str, SegmentFacts]:
         """The facts of the plan's segments, in its epochs."""

@@ -228,7 +228,7 @@ class Work:
             "batch_loaded",
             batch=report.batch,
             rows=report.rows,
-            seconds=round(report.seconds, 2),
+            duration_ms=round(report.seconds * 1000),
             rows_per_s=round(report.rows / report.seconds),
             rows_dropped=report.rows_dropped,
             rows_left=loader.waiting.rows,

@@ -136,11 +136,11 @@ def take_slot(data_dir: Path, group: str, member: str = "", *, mode: int = PRIVA
     )
 
 
-def unusable(data_dir: str | Path, error: OSError) -> UsageError:
-    """The error for a data folder in which nothing can be made."""
+def unusable(data_dir: str | Path, error: OSError, where: str = "on a local disk") -> UsageError:
+    """The error for a data folder in which nothing can be made; `where` another one is to be."""
     return UsageError(
         f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror} ({error.filename}). Name a folder"
-        " that this user may write, on a local disk"
+        f" that this user may write, {where}"
     )
 
 

@@ -17,7 +17,6 @@ from ..broker.core import BrokerCore
 from ..broker.effects import CloseChannel, Effect
 from ..broker.name_server import NameServerCore
 from ..broker.storage import MemoryStorage
-from ..broker.topic_table import SCHEDULE_TOPIC
 from ..remoting.bodies import (
     ConsumerData,
     ConsumerIds,
@@ -40,7 +39,7 @@ from ..remoting.headers import (
     SendRequestV2,
     UpdateOffset,
 )
-from ..remoting.names import DEFAULT_TOPIC, INNER_PRODUCER_GROUP, RETRY_PREFIX
+from ..remoting.names import DEFAULT_TOPIC, INNER_PRODUCER_GROUP, RETRY_PREFIX, SCHEDULE_TOPIC
 from ..remoting.properties import encode_properties
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message

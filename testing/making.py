@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ..client.validation import check_topic
+from ..client.validation import Keys, check_topic
 from ..remoting.errors import UsageError
 from ..workers.message import Message, make_message
 
@@ -17,7 +17,7 @@ def message(
     *,
     topic: str = "TopicTest",
     tags: str | None = None,
-    keys: str | Sequence[str] | None = None,
+    keys: Keys = None,
     properties: Mapping[str, str] | None = None,
     queue_id: int = 0,
     queue_offset: int = 0,
@@ -28,7 +28,7 @@ def message(
 ) -> Message:
     """A message as a handler gets it: `handle(message(topic="orders", body=b"..."))`.
 
-    `body` as str is encoded in UTF-8. `keys` may be several: they are joined by blanks, as producers send them.
+    `body` as str is encoded in UTF-8. `keys` are as those of an OutgoingMessage: one str, or several.
     `reconsume_times` is the number of attempts before this one. Raises UsageError for what no producer could have sent.
     """
     check_topic(topic)
@@ -38,8 +38,6 @@ def message(
         raise UsageError(
             f"message(body=...): {type(body).__name__} is neither bytes nor str; encode it, as by json.dumps"
         )
-    if keys is not None and not isinstance(keys, str):
-        keys = " ".join(keys)
     return make_message(
         bytes(body), topic=topic, tags=tags, keys=keys, properties=properties, queue_id=queue_id,
         queue_offset=queue_offset, broker_name=broker_name, group=group, reconsume_times=reconsume_times,

@@ -56,6 +56,7 @@ from ..workers.loading import HandlerLoadError, describe, find, import_module, r
 from ..workers.main import consume_hooks, run_hook
 from ..workers.message import Message, make_message
 from ..workers.packets import QueueInfo
+from ..workers.result_types import check_result_type
 from ..workers.routing import agreed_topics, check_order, handler_of
 from ..workers.rows import RowBuffer
 from ..workers.runner import Place
@@ -387,6 +388,7 @@ class _Member:
         if not settings.results.enabled:
             return None, None, None
         declared = declared_columns(settings.results.schema, handler.schema, None)
+        check_result_type(handler, rows=declared is not None or settings.results.schema == INFER)
         infer = None
         if declared is None and settings.results.schema == INFER:
             infer = Inferring(self._folder / "columns.ddl", self._log)

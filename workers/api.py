@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from ..conf.formats import DELAY_LEVEL_MAX
 from ..remoting.errors import RocketcrewError, UsageError
@@ -197,8 +197,8 @@ class Handler:
         filter: Callable[[Any], object] | None = None,
         setup: Hook | None = None,
         teardown: Hook | None = None,
-        soft_time_limit: float | None = None,
-        hard_time_limit: float | None = None,
+        soft_time_limit_s: float | None = None,
+        hard_time_limit_s: float | None = None,
         hooks: Sequence[ConsumeMessageHook] = (),
         order: str | None = None,
         key: Key = None,
@@ -207,12 +207,17 @@ class Handler:
         tags: str | None = None,
         body_errors: str = "retry",
         sends: bool = False,
+        soft_time_limit: float | None = None,
+        hard_time_limit: float | None = None,
     ) -> None:
+        """As `handler`."""
         if not callable(function):
             raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
         if filter is not None and not callable(filter):
             raise UsageError(f"handler: filter={filter!r} cannot be called; give a function that takes one message")
-        _check_limits(soft_time_limit, hard_time_limit)
+        soft_s = under_one_name("handler", "soft_time_limit_s", soft_time_limit_s, "soft_time_limit", soft_time_limit)
+        hard_s = under_one_name("handler", "hard_time_limit_s", hard_time_limit_s, "hard_time_limit", hard_time_limit)
+        _check_limits(soft_s, hard_s)
         _check_order(order, key, auto_commit=auto_commit)
         if body_errors not in BODY_ERRORS:
             raise UsageError(
@@ -228,8 +233,8 @@ class Handler:
         """How it wants its bodies (one bodies.Plan, or None), where that was found out before it was shipped."""
         self.divides = False
         """A batch of messages does not reach one function as a whole: it is shared out, or some of it is left out."""
-        self.soft_time_limit = soft_time_limit
-        self.hard_time_limit = hard_time_limit
+        self.soft_time_limit_s = soft_s
+        self.hard_time_limit_s = hard_s
         self.function = function
         self.plain = function
         """As it was given, without what is put around `function` in a worker."""
@@ -243,6 +248,16 @@ class Handler:
         self.key = key
         self.auto_commit = auto_commit
         functools.update_wrapper(self, function, updated=())
+
+    @property
+    def soft_time_limit(self) -> float | None:
+        """The older name of `soft_time_limit_s`."""
+        return self.soft_time_limit_s
+
+    @property
+    def hard_time_limit(self) -> float | None:
+        """The older name of `hard_time_limit_s`."""
+        return self.hard_time_limit_s
 
     @property
     def name(self) -> str:
@@ -268,8 +283,8 @@ def handler(
     filter: Callable[[Any], object] | None = None,
     setup: Hook | None = None,
     teardown: Hook | None = None,
-    soft_time_limit: float | None = None,
-    hard_time_limit: float | None = None,
+    soft_time_limit_s: float | None = None,
+    hard_time_limit_s: float | None = None,
     hooks: Sequence[ConsumeMessageHook] = (),
     order: str | None = None,
     key: Key = None,
@@ -278,6 +293,8 @@ def handler(
     tags: str | None = None,
     body_errors: str = "retry",
     sends: bool = False,
+    soft_time_limit: float | None = None,
+    hard_time_limit: float | None = None,
 ) -> Callable[[Callable[..., Any]], Handler]: ...
 def handler(
     function: Callable[..., Any] | None = None,
@@ -288,8 +305,8 @@ def handler(
     filter: Callable[[Any], object] | None = None,
     setup: Hook | None = None,
     teardown: Hook | None = None,
-    soft_time_limit: float | None = None,
-    hard_time_limit: float | None = None,
+    soft_time_limit_s: float | None = None,
+    hard_time_limit_s: float | None = None,
     hooks: Sequence[ConsumeMessageHook] = (),
     order: str | None = None,
     key: Key = None,
@@ -298,6 +315,8 @@ def handler(
     tags: str | None = None,
     body_errors: str = "retry",
     sends: bool = False,
+    soft_time_limit: float | None = None,
+    hard_time_limit: float | None = None,
 ) -> Handler | Callable[[Callable[..., Any]], Handler]:
     """Decorate a handler, bare or with arguments.
 
@@ -307,10 +326,10 @@ def handler(
     counts as done. It is called after tags and SQL92 filters; when it raises, the handler gets the message.
     setup, teardown: called without arguments once per worker, before the first and after the last message (a set-up that
     raises is a failed start).
-    soft_time_limit, hard_time_limit: seconds that one call (one message, or one batch) may take, 0 = no limit; None =
-    `workers.soft_time_limit_ms` and `workers.hard_time_limit_ms`. Over the soft one SoftTimeLimitExceeded is raised in the
-    handler, over the hard one the worker is killed and replaced; both are one failed attempt. Raises UsageError for a
-    negative limit, or a soft one that is not below the hard one.
+    soft_time_limit_s, hard_time_limit_s: seconds that one call (one message, or one batch) may take, 0 = no limit; None =
+    `workers.soft_time_limit_ms` and `workers.hard_time_limit_ms`. Their older names are without _s. Over the soft
+    one SoftTimeLimitExceeded is raised in the handler, over the hard one the worker is killed and replaced; both are one
+    failed attempt. Raises UsageError for a negative limit, or a soft one that is not below the hard one.
     hooks: each has hook_name(), consume_message_before(context) and consume_message_after(context), see consume_hooks.py;
     they are called around every call of the handler.
     order: "queue" = one message of a message queue at a time, in order, in one worker; "key" = messages with equal keys in
@@ -325,8 +344,9 @@ def handler(
     def decorate(target: Callable[..., Any]) -> Handler:
         return Handler(
             target, schema=schema, batch=batch, filter=filter, setup=setup, teardown=teardown,
-            soft_time_limit=soft_time_limit, hard_time_limit=hard_time_limit, hooks=hooks, order=order, key=key,
+            soft_time_limit_s=soft_time_limit_s, hard_time_limit_s=hard_time_limit_s, hooks=hooks, order=order, key=key,
             auto_commit=auto_commit, topic=topic, tags=tags, body_errors=body_errors, sends=sends,
+            soft_time_limit=soft_time_limit, hard_time_limit=hard_time_limit,
         )  # fmt: skip
 
     return decorate if function is None else decorate(function)
@@ -338,12 +358,22 @@ def _check_delay_level(what: str, level: int) -> None:
         raise UsageError(f"{what}(delay_level={level}): legal are {legal}")
 
 
+T = TypeVar("T")
+
+
+def under_one_name(what: str, name: str, value: T | None, older: str, alias: T | None) -> T | None:
+    """What an argument is given as, under its name or its older one; None = under neither. Raises UsageError for both."""
+    if value is not None and alias is not None:
+        raise UsageError(f"{what}: {name}={value!r} and {older}={alias!r} are the same argument: give {name}")
+    return alias if value is None else value
+
+
 def _check_limits(soft_s: float | None, hard_s: float | None) -> None:
-    for name, value in (("soft_time_limit", soft_s), ("hard_time_limit", hard_s)):
+    for name, value in (("soft_time_limit_s", soft_s), ("hard_time_limit_s", hard_s)):
         if value is not None and not 0 <= value <= TIME_LIMIT_MAX_S:
             raise UsageError(f"handler: {name}={value!r}: seconds from 0 (no limit) to {TIME_LIMIT_MAX_S}")
     if soft_s and hard_s and soft_s >= hard_s:
-        raise UsageError(f"handler: soft_time_limit={soft_s} must be below hard_time_limit={hard_s}")
+        raise UsageError(f"handler: soft_time_limit_s={soft_s} must be below hard_time_limit_s={hard_s}")
 
 
 def _check_order(order: str | None, key: Key, *, auto_commit: bool) -> None:

@@ -69,6 +69,11 @@ def plan_of(handler: Handler) -> Plan | None:
     if len(needed) > 2 or not found or (both and needed[1].annotation is inspect.Parameter.empty):
         return None
     if both and not _is_message(_resolved(handler, found[0])):
+        if _is_message_alone(_resolved(handler, found[1])):
+            raise UsageError(
+                f"handler {handler.name}: the message is the first of two parameters: write"
+                f" ({found[1].name}: Message, {found[0].name}: {shown(found[0].annotation)})"
+            )
         return None
     parameter = found[1] if both else found[0]
     wanted = _resolved(handler, parameter)
@@ -77,7 +82,7 @@ def plan_of(handler: Handler) -> Plan | None:
     if not _decodes(wanted):
         several = "a list of " if handler.batch else ""
         raise UsageError(
-            f"handler {handler.name}: parameter {parameter.name} is annotated as {several}{_shown(wanted)}, which is neither"
+            f"handler {handler.name}: parameter {parameter.name} is annotated as {several}{shown(wanted)}, which is neither"
             f" Message nor what a body can be decoded into ({TYPES})"
         )
     return Plan(wanted, both)
@@ -90,12 +95,13 @@ def typed(handler: Handler) -> Handler:
     if plan is None:
         return handler
     decoded = _decoded(
-        _decoder(handler, plan.wanted), _shown(plan.wanted), -1 if handler.body_errors == "dead_letter" else 0
+        _decoder(handler, plan.wanted), shown(plan.wanted), -1 if handler.body_errors == "dead_letter" else 0
     )
     wrapped = copy.copy(handler)
     wrapped.function = wrapped.plain = call = _call(handler, decoded, with_message=plan.with_message)
     wrapped.divides = handler.batch
     call.__module__, call.__qualname__ = handler.name.split(":", 1)
+    call.__annotations__["return"] = result_annotation(handler.plain)
     return wrapped
 
 
@@ -106,20 +112,15 @@ def _resolved(handler: Handler, parameter: inspect.Parameter) -> Any:
     """The annotation, which may be written as text; of a batch handler's list, that of an item. Raises UsageError for a name
     that is not there when the handler runs."""
     found = _evaluated(handler, parameter)
-    return _item(found) if handler.batch else found
+    wanted = _item(handler, parameter.name, found) if handler.batch else found
+    _check_meant(handler, parameter.name, wanted)
+    return wanted
 
 
 def _evaluated(handler: Handler, parameter: inspect.Parameter) -> Any:
     text = parameter.annotation
-    if not isinstance(text, str):
-        return text
-    function: Any = inspect.unwrap(handler.function)
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not hasattr(function, "__globals__"):
-        function = type(function).__call__  # an instance that can be called
     try:
-        return eval(text, getattr(function, "__globals__", {}))  # noqa: S307  it is the user's own code
+        return meaning_of(handler.function, text)
     except Exception as error:
         if re.search(r"\bMessage\b", text):
             return Message  # imported for the type checker only
@@ -129,28 +130,79 @@ def _evaluated(handler: Handler, parameter: inspect.Parameter) -> Any:
         ) from error
 
 
-def _item(wanted: Any) -> Any:
-    """Of a batch handler's `list[Order]`, `Order`; a list of anything is one of messages."""
+def meaning_of(function: Any, annotation: Any) -> Any:
+    """What an annotation of `function` means, which may be written as text. Raises whatever evaluating it raises."""
+    if not isinstance(annotation, str):
+        return annotation
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__globals__"):
+        function = type(function).__call__  # an instance that can be called
+    return eval(annotation, getattr(function, "__globals__", {}))  # noqa: S307  it is the user's own code
+
+
+def result_annotation(function: Any) -> Any:
+    """What it is annotated to return, None where that is nothing, or means nothing when it runs."""
+    try:
+        found = inspect.signature(function).return_annotation
+        return None if found is inspect.Signature.empty else meaning_of(function, found)
+    except Exception:  # noqa: BLE001  a name for type checkers only
+        return None
+
+
+def _item(handler: Handler, name: str, wanted: Any) -> Any:
+    """Of a batch handler's `list[Order]`, `Order`; a list of anything is one of messages. Raises UsageError for what is no
+    list."""
     given = typing.get_args(wanted)
     if typing.get_origin(wanted) in LISTS and len(given) == 1:
         return given[0]
-    return Any if wanted in (*LISTS, inspect.Parameter.empty) else wanted
+    if wanted in (*LISTS, inspect.Parameter.empty):
+        return Any
+    if _is_message_alone(wanted) or _decodes(wanted):
+        raise UsageError(
+            f"handler {handler.name}: parameter {name} is annotated as {shown(wanted)}, and with batch=True it gets a list:"
+            f" write {name}: list[{shown(wanted)}]"
+        )
+    return wanted
+
+
+def _check_meant(handler: Handler, name: str, wanted: Any) -> None:
+    """Raise UsageError for a message and a body in one annotation, and for a list of messages without batch=True."""
+    given = typing.get_args(wanted)
+    if is_union(wanted) and any(map(_is_message_alone, given)):
+        bodies = [each for each in given if each is not type(None) and not _is_message(each)]
+        if bodies:
+            raise UsageError(
+                f"handler {handler.name}: parameter {name} is annotated as {shown(wanted)}, and a parameter gets either the"
+                f" message or its body: take both, as in (message: Message, {name}: {shown(bodies[0])})"
+            )
+    if not handler.batch and typing.get_origin(wanted) in LISTS and any(map(_is_message_alone, given)):
+        raise UsageError(
+            f"handler {handler.name}: parameter {name} is annotated as {shown(wanted)}, and it gets one message a call:"
+            " decorate it with @handler(batch=True) to get several"
+        )
+
+
+def _is_message_alone(wanted: Any) -> bool:
+    """Whether it is the class of messages itself, and nothing that means any object."""
+    return wanted == "Message" or (inspect.isclass(wanted) and issubclass(wanted, Message))
 
 
 def _is_message(wanted: Any) -> bool:
     if wanted in (inspect.Parameter.empty, Any, object, Message, "Message") or isinstance(wanted, TypeVar):
         return True
-    if _is_union(wanted):
+    if is_union(wanted):
         return any(map(_is_message, typing.get_args(wanted)))
     return inspect.isclass(wanted) and (issubclass(wanted, Message) or getattr(wanted, "_is_protocol", False))
 
 
-def _is_union(wanted: Any) -> bool:
+def is_union(wanted: Any) -> bool:
     return typing.get_origin(wanted) in (typing.Union, UnionType)
 
 
 def _decodes(wanted: Any) -> bool:
-    if _is_union(wanted):
+    if is_union(wanted):
         return all(each is type(None) or _decodes(each) for each in typing.get_args(wanted))
     kind: Any = typing.get_origin(wanted) or wanted
     if kind in (bytes, str, *JSON_TYPES) or is_typeddict(kind):
@@ -213,7 +265,17 @@ def _is_of_json(kind: Any) -> bool:
         return False
 
 
-def _shown(wanted: Any) -> str:
+def shown(wanted: Any) -> str:
+    """A type as it is written in code, without the modules of its classes."""
+    if isinstance(wanted, str):
+        return wanted
+    kind, given = typing.get_origin(wanted), typing.get_args(wanted)
+    if wanted is type(None) or wanted is Ellipsis:
+        return "None" if wanted is not Ellipsis else "..."
+    if is_union(wanted):
+        return " | ".join(map(shown, given))
+    if inspect.isclass(kind) and given:
+        return f"{kind.__name__}[{', '.join(map(shown, given))}]"
     return getattr(wanted, "__name__", None) or str(wanted)
 
 
@@ -232,7 +294,7 @@ def _decoder(handler: Handler, wanted: Any) -> Decode:
         json: Any = importlib.import_module("msgspec.json")
     except ImportError as error:
         raise UsageError(
-            f"handler {handler.name} wants bodies as {_shown(wanted)}, which msgspec decodes: pip install 'rocketcrew[typed]'"
+            f"handler {handler.name} wants bodies as {shown(wanted)}, which msgspec decodes: pip install 'rocketcrew[typed]'"
         ) from error
     try:
         decoder = json.Decoder(wanted)
@@ -240,12 +302,12 @@ def _decoder(handler: Handler, wanted: Any) -> Decode:
         raise _undecodable(handler, wanted, error) from error
     unknown = _not_of_json(wanted)
     if unknown is not None:
-        raise _undecodable(handler, wanted, f"{_shown(unknown)} in it is none of {TYPES}")
+        raise _undecodable(handler, wanted, f"{shown(unknown)} in it is none of {TYPES}")
     return typing.cast("Decode", decoder.decode)
 
 
 def _undecodable(handler: Handler, wanted: Any, why: object) -> UsageError:
-    return UsageError(f"handler {handler.name}: bodies cannot be decoded into {_shown(wanted)}: {why}")
+    return UsageError(f"handler {handler.name}: bodies cannot be decoded into {shown(wanted)}: {why}")
 
 
 def _by_pydantic(handler: Handler, wanted: Any) -> Decode:

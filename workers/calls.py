@@ -23,6 +23,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, SupportsIndex, cast
 
 from ..remoting.errors import ProtocolError
+from ..remoting.log_keys import place_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Retry, SoftTimeLimitExceeded
 from .cells import TAKEN, CellView
@@ -47,7 +48,7 @@ def chooser(queue: QueueInfo, own: Callable[[Message], object] | None, log: Any)
         try:
             return bool(own(message))
         except Exception as error:  # noqa: BLE001  it is the user's
-            log.warning("filter_failed", topic=queue.topic, queue_id=queue.queue_id, offset=message.queue_offset,
+            log.warning("filter_failed", **place_keys(queue, message.queue_offset),
                         error=describe_error(error), exception=user_traceback(error))  # fmt: skip
             return True
 

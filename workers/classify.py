@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ..remoting.errors import ProtocolError
+from ..remoting.log_keys import place_keys, queue_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE, walk
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .ordered_packets import KEY_BYTES, NO_KEY
@@ -51,7 +52,7 @@ def classify(
     try:
         positions, offsets = walk(data)
     except ProtocolError as error:
-        log.error("records_undecodable", topic=queue.topic, queue_id=queue.queue_id, error=str(error))
+        log.error("records_undecodable", **queue_keys(queue), error=str(error))
         return [_UNUSABLE_DIGEST] * records
     found: list[bytes] = []
     for index, offset in enumerate(offsets):
@@ -66,7 +67,7 @@ def classify(
 
 def note_failure(log: Any, queue: QueueInfo, offset: int, error: BaseException) -> None:
     """Why there is no key."""
-    log.warning("key_function_failed", topic=queue.topic, queue_id=queue.queue_id, offset=offset,
+    log.warning("key_function_failed", **place_keys(queue, offset),
                 error=describe_error(error))  # fmt: skip
 
 

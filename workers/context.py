@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from .cells import BETWEEN, CANCEL, STATE, TEXT, TEXT_BYTES, CellView
-from .message import Message
+from .message import Message, message_keys
 from .packets import PROGRESS, encode_notice
 
 PROGRESS_EVERY_S: Final = 0.2
@@ -93,17 +93,7 @@ def progress(done: float, total: float | None = None, text: str = "") -> None:
 
 def logger(message: Message | None = None) -> Any:
     """A structlog logger that names the message in hand: topic, queue and offset; with `message`, its id and keys too."""
-    keys = keys_in_hand()
-    if message is not None:
-        queue = message.queue
-        keys = {
-            "topic": message.topic,
-            "broker": queue.broker_name,
-            "queue_id": queue.queue_id,
-            "offset": message.queue_offset,
-            "message_id": message.message_id,
-            "keys": message.keys,
-        }
+    keys = keys_in_hand() if message is None else message_keys(message)
     import structlog  # not with the package: `rocketcrew --help` shall stay quick
 
     return structlog.get_logger("rocketcrew.handler").bind(**keys)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError
+from ..remoting.log_keys import queue_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Handler, Retry
 from .calls import batch_results
@@ -52,10 +53,10 @@ class DirectRunner:
             result, remark = LATER, str(error)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the answer
             result, remark = THROW_EXCEPTION, describe_error(error)
-            self._log.warning("consumed_directly_failed", topic=queue.topic, queue_id=queue.queue_id, error=clip(remark),
+            self._log.warning("consumed_directly_failed", **queue_keys(queue), error=clip(remark),
                               exception=user_traceback(error))  # fmt: skip
         spent_ms = (self._clock() - started) // NS_PER_MS
-        self._log.info("consumed_directly", topic=queue.topic, queue_id=queue.queue_id, result=result)
+        self._log.info("consumed_directly", **queue_keys(queue), outcome=result, duration_ms=spent_ms)
         return DirectResult(request, result, spent_ms, clip(remark))
 
     def _consume(self, queue: QueueInfo, record: bytes) -> str:

@@ -29,6 +29,7 @@ import dill
 from ..remoting.errors import UsageError
 from .api import Handler
 from .bodies import plan_of, typed
+from .result_types import check_result_type
 from .routing import check_order, combine, handler_of, listed, same_topics
 from .user_errors import describe_error, user_traceback
 
@@ -279,6 +280,7 @@ def refusal(handler: Handler) -> str | None:
     what = "a list of messages (batch=True)" if handler.batch else "one message"
     try:
         plan = None if inspect.isclass(handler.function) else plan_of(handler)
+        check_result_type(handler, rows=False)
     except UsageError as error:
         return str(error)
     wrong = _misfit(handler.function, (expected, "body") if plan is not None and plan.with_message else (expected,))

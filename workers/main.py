@@ -56,6 +56,7 @@ from .packets import (
 )
 from .parent_death import die_with_forkserver, end_forks_as_usual, from_forkserver, keep_through_stop_signals
 from .reporter import REPORT_SIGNAL, ForkGuard, block_report_signal
+from .result_types import check_result_type
 from .routing import check_order
 from .rows import RowBuffer
 from .runner import Place
@@ -176,6 +177,7 @@ def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None, asynci
     loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
     declared = None if boot.segments_dir is None else declared_columns(boot.schema, handler.schema, boot.columns_file)
     schema = None if declared is None else as_schema(declared)
+    check_result_type(handler, rows=schema is not None or (boot.segments_dir is not None and boot.schema == INFER))
     if schema is not None:
         check_fits(schema, boot.table, boot.segments_dir)
     if handler.setup is not None:

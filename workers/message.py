@@ -18,10 +18,12 @@ from typing import ClassVar, Final
 
 from isal import isal_zlib
 
+from ..client.validation import Keys, joined_keys
 from ..remoting.codes import SYSFLAG_COMPRESSED
 from ..remoting.compression import decompress
-from ..remoting.errors import ProtocolError, UsageError
+from ..remoting.errors import ProtocolError
 from ..remoting.ids import host_text
+from ..remoting.log_keys import place_keys
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import (
@@ -138,7 +140,7 @@ class Message:
 
     @property
     def keys(self) -> str | None:
-        """The keys as they were sent (several are separated by spaces), None when there are none."""
+        """The keys as one str, joined by blanks as in its OutgoingMessage (`keys.split()` are several); None = none."""
         return self._decoded().get(PROPERTY_KEYS)
 
     @property
@@ -272,7 +274,7 @@ def make_message(
     *,
     topic: str = "TopicTest",
     tags: str | None = None,
-    keys: str | None = None,
+    keys: Keys = None,
     properties: Mapping[str, str] | None = None,
     queue_id: int = 0,
     queue_offset: int = 0,
@@ -282,12 +284,9 @@ def make_message(
     store_timestamp_ms: int = 0,
 ) -> Message:
     """A message made by hand, for the tests of a handler: `my_handler(make_message(b"…"))`."""
+    keys = joined_keys(keys, f"of a message for topic {topic}")
     every = dict(properties or {})
-    for name, value in ((PROPERTY_TAGS, tags), (PROPERTY_KEYS, keys)):
-        if value is not None:
-            if not value:
-                raise UsageError(f"{name} may not be empty; leave it out")
-            every[name] = value
+    every |= {name: value for name, value in ((PROPERTY_TAGS, tags), (PROPERTY_KEYS, keys)) if value}
     stored = StoredMessage(
         topic,
         body,
@@ -299,3 +298,19 @@ def make_message(
         store_timestamp_ms=store_timestamp_ms,
     )
     return Message(encode_message(stored), 0, QueueInfo(group, topic, broker_name, queue_id))
+
+
+def message_keys(message: Message) -> dict[str, object]:
+    """What identifies a message in a log line, as far as it can be decoded: its place (a retry's is in the group's retry
+    topic), the topic that it was first sent to where that is another one, its id, its keys and its finished attempts."""
+    queue = message.queue
+    keys: dict[str, object] = {**place_keys(queue, message.queue_offset)}
+    try:
+        if message.topic != unwrap(queue.namespace, queue.topic):
+            keys["origin_topic"] = message.topic
+        keys["msg_id"] = message.message_id
+        keys["keys"] = message.keys
+        keys["reconsume_times"] = message.reconsume_times
+    except ProtocolError as error:
+        keys["undecodable"] = str(error)
+    return keys

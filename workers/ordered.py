@@ -18,18 +18,19 @@ from typing import Final, NamedTuple
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from ..remoting.errors import ProtocolError, RocketcrewError
+from ..remoting.log_keys import queue_keys
 from .api import Commit, Retry, Rollback, Suspend
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of
 from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
 from .classify import classify, note_failure
 from .failures import Cause, Failure
 from .forks import end_fork
-from .message import Message
+from .message import Message, message_keys
 from .ordered_packets import Returned
 from .packets import QueueInfo, clip
 from .rows import Prepared
 from .run import Run, records_of
-from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, failure_of, message_keys
+from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, failure_of
 from .sends import run_out
 from .user_errors import describe_error, user_traceback
 
@@ -117,7 +118,7 @@ class OrderedRunner(Runner):
             positions, offsets = records_of(work.data, work.records, work.chunk_id)
             data = _with_tries(work.data, positions, work.tried)
         except ProtocolError as error:
-            self._log.error("chunk_undecodable", topic=work.queue.topic, queue_id=work.queue.queue_id, error=str(error))
+            self._log.error("chunk_undecodable", **queue_keys(work.queue), error=str(error))
             return [Returned(work.chunk_id, 0, 1, Failure(Cause.FAILED, str(error)), -1)]
         self.begin_chunk(work.chunk_id, work.queue)
         try:
@@ -305,7 +306,7 @@ class OrderedRunner(Runner):
     ) -> list[Returned | Consumed]:
         """What to say of a failure of record `start`; a rollback also gives back what was staged before it."""
         message = next((message for message, place in zip(batch, places, strict=True) if place >= start), None)
-        keys = message_keys(message) if message is not None else {"topic": work.queue.topic}
+        keys = message_keys(message) if message is not None else {**queue_keys(work.queue)}
         if isinstance(error, Rollback):
             self._log.info("rolled_back", **keys, reason=error.reason)
             staged = self._staged.pop(work.queue, _Staged([], []))

@@ -34,7 +34,7 @@ Routes = Mapping[str, Mapping[str | None, T]]
 """By topic and tag; under None is what takes all tags."""
 
 ONE_A_WORKER: Final = (
-    "batch", "order", "key", "auto_commit", "soft_time_limit", "hard_time_limit", "hooks",
+    "batch", "order", "key", "auto_commit", "soft_time_limit_s", "hard_time_limit_s", "hooks",
 )  # fmt: skip
 """Options that all handlers of a worker have in common; the columns too, see `_columns_of_all`."""
 

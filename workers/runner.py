@@ -32,8 +32,7 @@ from typing import Any, Final
 import structlog
 
 from ..remoting.errors import ProtocolError, RocketcrewError
-from ..remoting.namespaces import unwrap
-from ..remoting.properties import PROPERTY_KEYS
+from ..remoting.log_keys import place_keys, queue_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE
 from .api import BodyError, Handler, Retry, SoftTimeLimitExceeded
 from .boot import WorkerBounds
@@ -43,7 +42,7 @@ from .claims import Claims
 from .failures import Cause, Failure, asked
 from .fitting import RowError
 from .forks import end_fork
-from .message import INNER_BATCH_BIT, Message
+from .message import INNER_BATCH_BIT, Message, message_keys
 from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
@@ -221,7 +220,7 @@ class Runner:
             self._runs.append(run)
             self._hold(run, start)
             lock.release()
-        self._log.error("chunk_undecodable", topic=queue.topic, queue_id=queue.queue_id, error=str(error))
+        self._log.error("chunk_undecodable", **queue_keys(queue), error=str(error))
 
     # --- one message per call ---------------------------------------------------------------------------------------
 
@@ -401,7 +400,7 @@ class Runner:
             if each.chunk_id == run.chunk_id and each.start <= index < each.start + each.records:
                 run = each
         self._note(run, index, Failure(Cause.FAILED, clip(str(error))))
-        self._log.warning("rows_do_not_fit", **place_keys(run, index), error=str(error))
+        self._log.warning("rows_do_not_fit", **place_keys(run.queue, run.offsets[index]), error=str(error))
 
     def _fail(self, run: Run, index: int, message: Message, error: BaseException) -> None:
         if self._forked:
@@ -558,32 +557,6 @@ def failure_of(error: BaseException) -> Failure:
         return asked(error.delay_level, clip(str(error)))
     timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
     return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))
-
-
-def message_keys(message: Message) -> dict[str, object]:
-    """What identifies a message in a log line, as far as it can be decoded: its place (a retry's is in the group's retry
-    topic), the topic that it was first sent to where that is another one, its id and its keys."""
-    queue = message.queue
-    keys: dict[str, object] = {
-        "topic": queue.topic,
-        "broker": queue.broker_name,
-        "queue_id": queue.queue_id,
-        "offset": message.queue_offset,
-    }
-    try:
-        if message.topic != unwrap(queue.namespace, queue.topic):
-            keys["origin_topic"] = message.topic
-        keys["message_id"] = message.message_id
-        keys["keys"] = message.properties.get(PROPERTY_KEYS)
-    except ProtocolError as error:
-        keys["undecodable"] = str(error)
-    return keys
-
-
-def place_keys(run: Run, index: int) -> dict[str, object]:
-    """The same of a record that is known by its place in a run."""
-    queue = run.queue
-    return {"topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id, "offset": run.offsets[index]}
 
 
 HANDLER_CALLERS: Final = frozenset(

@@ -48,7 +48,7 @@ class Send:
         made = OutgoingMessage(topic, body, **fields)
         made.check()
         body = bytes(body) if isinstance(body, bytearray | memoryview) else body
-        self.message = replace(made, body=body, keys=copy.copy(made.keys), properties=dict(made.properties))
+        self.message = replace(made, body=body, properties=dict(made.properties))
 
     def __repr__(self) -> str:
         return f"<Send to {self.message.topic}>"

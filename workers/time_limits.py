@@ -37,10 +37,10 @@ def limits_of(handler: Handler, bounds: WorkerBounds) -> tuple[int, int]:
     """(soft, hard) limit of one call in ns, 0 = none: the handler's own where it has them, else the settings'."""
     soft = bounds.soft_time_limit_ms * NS_PER_MS
     hard = bounds.hard_time_limit_ms * NS_PER_MS
-    if handler.soft_time_limit is not None:
-        soft = int(handler.soft_time_limit * NS_PER_S)
-    if handler.hard_time_limit is not None:
-        hard = int(handler.hard_time_limit * NS_PER_S)
+    if handler.soft_time_limit_s is not None:
+        soft = int(handler.soft_time_limit_s * NS_PER_S)
+    if handler.hard_time_limit_s is not None:
+        hard = int(handler.hard_time_limit_s * NS_PER_S)
     return soft, hard
 
 

@@ -120,7 +120,8 @@ def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, Any]:
     if "wrong" in answer:
         return answer
     from .ddl import as_schema, to_ddl  # pyarrow takes its time to import
-    from .inferring import declared_columns
+    from .inferring import INFER, declared_columns
+    from .result_types import check_result_type
     from .table_fit import check_fits
 
     table = TableSpec(
@@ -128,6 +129,7 @@ def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, Any]:
     )
     try:
         declared = declared_columns(rows["schema"], load(describe(answer["handler"])).schema, Path(rows["file"]))
+        check_result_type(load(describe(answer["handler"])), rows=declared is not None or rows["schema"] == INFER)
         if declared is None:
             return answer
         schema = as_schema(declared)

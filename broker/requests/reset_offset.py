@@ -1,7 +1,8 @@
 """INVOKE_BROKER_TO_RESET_OFFSET 222, kept at the server (BR/processor/AdminBrokerProcessor.resetOffset, 5.2 and later).
 
 The new offset waits in the offset table: the group's next pull of the queue is answered 21 with it, and until then commits
-of members that still run are ignored. After a kill the offset is there, but waits no more: commits of members count again.
+of members that still run are ignored. It waits over a restart of the broker too: members that run commit where they are, and
+that would take the reset back.
 `isForce` false keeps a queue whose committed offset is lower already.
 """
 

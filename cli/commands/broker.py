@@ -10,12 +10,6 @@ from pathlib import Path
 
 import click
 
-from ...broker.checking import check
-from ...broker.config import BrokerConfig
-from ...broker.converting import convert
-from ...broker.disk import DiskStorage
-from ...broker.message_store import LOG
-from ...broker.server import run
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ..options import with_settings
@@ -30,6 +24,9 @@ from ..options import with_settings
 @click.option("--name-server-port", type=int, metavar="PORT", help="Port of the name server; 0 = any free one.")
 @click.option("--port", type=int, metavar="PORT", help="Port of the broker; 0 = any free one.")
 @click.option("--delay-levels", metavar="LEVELS", help="Delays of the retry levels, as in '1s 5s 10s 30s 1m'.")
+@click.option("--acl-file", metavar="FILE", help="Accounts and permissions (TOML); see below.")
+@click.option("--tls-cert", metavar="FILE", help="Certificate (PEM): both ports speak TLS, and nothing else.")
+@click.option("--tls-key", metavar="FILE", help="Its key (PEM), where it is not in the same file.")
 @click.option("--json", "as_json", is_flag=True, help="When ready, print one JSON object with both addresses.")
 @with_settings(
     asks_cluster=False,
@@ -39,13 +36,27 @@ from ..options import with_settings
     name_server_port="broker.name_server_port",
     port="broker.port",
     delay_levels="broker.message_delay_level",
+    acl_file="broker.acl_file",
+    tls_cert="broker.tls_cert_path",
+    tls_key="broker.tls_key_path",
 )
 def broker(settings: Settings, as_json: bool) -> None:
     """Run RocketMQ's name server and broker in one process, without Java.
 
     It speaks RocketMQ's protocol on RocketMQ's ports (name server 127.0.0.1:9876, broker :10911), so clients in any
-    language work with it. What it acknowledged survives its own kill -9. It is for one machine: no replication and no
-    access control. One line is printed when it is ready; TERM or INT (Ctrl-C) stops it cleanly.
+    language work with it. What it acknowledged survives its own kill -9. It is for one machine: there is no replication.
+    One line is printed when it is ready; TERM or INT (Ctrl-C) stops it cleanly.
+
+    \b
+    The ACL file has RocketMQ's own names; administrators may do everything:
+      [[accounts]]
+      accessKey = "crew-key"
+      secretKey = "crew-secret"
+      admin = false
+      defaultTopicPerm = "PUB|SUB"
+      defaultGroupPerm = "SUB"
+      topicPerms = ["orders=SUB"]
+      groupPerms = ["audit=DENY"]
 
     \b
     Examples:
@@ -56,6 +67,9 @@ def broker(settings: Settings, as_json: bool) -> None:
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
+    from ...broker.config import BrokerConfig
+    from ...broker.server import run
+
     config = BrokerConfig(**dataclasses.asdict(settings.broker))
 
     def ready(name_server: str, address: str) -> None:
@@ -82,6 +96,10 @@ def check_store(settings: Settings, as_json: bool) -> None:
     Examples:
       rocketcrew broker check --dir /data/broker
     """
+    from ...broker.checking import check
+    from ...broker.disk import DiskStorage
+    from ...broker.message_store import LOG
+
     folder = Path(settings.broker.dir)
     if not (folder / LOG).is_dir():
         raise UsageError(f"broker data folder {folder} has no {LOG}: no broker has ever stored anything there")
@@ -112,6 +130,9 @@ def convert_store(settings: Settings, as_json: bool) -> None:
     Examples:
       rocketcrew broker convert --dir /data/broker
     """
+    from ...broker.config import BrokerConfig
+    from ...broker.converting import convert
+
     folder = Path(settings.broker.dir).absolute()
     done = convert(folder, BrokerConfig(**dataclasses.asdict(settings.broker)), time.time_ns() // 1_000_000)
     if as_json:

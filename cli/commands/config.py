@@ -112,6 +112,10 @@ def show_settings(sources: Sources, names: tuple[str, ...], as_json: bool, chang
       rocketcrew config show --reference > my.toml  a file to start from
     """
     if reference:
+        if names or as_json or changed:
+            raise UsageError(
+                "--reference prints all settings as a file to start from: it takes no names and no other option"
+            )
         click.echo(defaults_text(), nl=False)
         return
     settings = sources.load()

@@ -31,23 +31,32 @@ from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
 from ..exit_codes import exit_code
-from ..letters import DELTA, NOTES_FILE, PARQUET, Letter, Notes, StoppedError, Wanted, groups, per_second, whole
-from ..messages import BODY_FORMATS, messages, text_of
-from ..options import with_settings
+from ..letters import (
+    DELTA,
+    HANDLED,
+    NOTES_FILE,
+    PARQUET,
+    PURGED,
+    REPLAYED,
+    Letter,
+    Notes,
+    StoppedError,
+    Wanted,
+    groups,
+    per_second,
+    whole,
+)  # fmt: skip
+from ..messages import BODY_FORMATS, messages, text_of, when
+from ..options import Dependent, with_settings
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines
+from ..unfinished import UNFINISHED_FILE, Unfinished
 from ..wording import in_words, no_such_group, unknown_topic
 
 JSONL: Final = "jsonl"
-REPLAYED: Final = "replayed"
-HANDLED: Final = "handled"
-PURGED: Final = "purged"
 RATE: Final = "100/s"
 """Of a replay: a group that has just failed on them is not flooded."""
-ANEW: Final = (
-    "with --all the same command begins anew; without --all it goes on with letters that nothing was done about"
-)
 
 
 @click.group()
@@ -85,6 +94,23 @@ class Desk:
             raise UsageError(f"group {self.group} has no dead letter {', '.join(missing)}: see `rocketcrew dlq ls`")
         taken = sorted(filter(wanted.takes, found), key=lambda one: (one.message.store_timestamp_ms, one.place))
         return taken[:limit] if limit else taken
+
+    def letters_left(self, command: str, wanted: Wanted, limit: int) -> tuple[list[Letter], bool]:
+        """As `letters`, and False; of a replay that this command has begun and not ended what is left of it, and True."""
+        found = self.unfinished().of(command, self.notes) if command else None
+        if found is None:
+            return self.letters(wanted, limit), False
+        left = found.left(self.letters(Wanted(done_too=True)), self.notes)
+        of = counted(len(found.letters), "letter")
+        click.echo(
+            f"goes on with the replay of {found.began} that did not end: {len(left)} of {of} are left (--anew begins again)",
+            err=True,
+        )
+        return left, True
+
+    def unfinished(self) -> Unfinished:
+        """Replays of all letters that have not ended. Raises UsageError."""
+        return Unfinished(self.notes.path.with_name(UNFINISHED_FILE))
 
     async def _read(self, cluster: Cluster) -> list[Letter]:
         topic = DLQ_PREFIX + self.access.wrap(self.group)
@@ -266,23 +292,38 @@ def _rate(_context: click.Context, _parameter: click.Parameter, text: str) -> fl
               help="Letters that are sent at most, as 50 or 50/s, 30/m, 100/h.")  # fmt: skip
 @click.option("--handler", metavar="HANDLER", default="",
               help="First run this handler on each letter, here; only letters that it can take go to the group.")  # fmt: skip
-@click.option("--pdb", "debug", is_flag=True, help="With --handler: open Python's debugger where a letter fails.")
-@click.option("--mark-handled", "handled", is_flag=True,
+@click.option(
+    "--pdb",
+    "debug",
+    is_flag=True,
+    cls=Dependent,
+    needs="--handler",
+    help="With --handler: open Python's debugger where a letter fails.",
+)
+@click.option("--mark-handled", "handled", is_flag=True, cls=Dependent, needs="--handler",
               help="With --handler: what it has done here is enough; send nothing to the group.")  # fmt: skip
+@click.option(
+    "--anew",
+    is_flag=True,
+    cls=Dependent,
+    needs="--all",
+    help="With --all: begin again, also after a replay that did not end.",
+)
 @DRY_RUN
 @YES
 @AS_JSON
 @picks
 def replay(
-    desk: Desk, wanted: Wanted, limit: int, rate: float, handler: str, debug: bool, handled: bool, dry_run: bool,
-    yes: bool, as_json: bool,
+    desk: Desk, wanted: Wanted, limit: int, rate: float, handler: str, debug: bool, handled: bool, anew: bool,
+    dry_run: bool, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Give dead letters to the group again, with their attempts counted anew.
 
     They go to the group's retry topic, so no other group of the topic gets them. Each is noted once its broker has
-    acknowledged it: a replay that was interrupted goes on where it ended when it is called again. After a kill or Ctrl-C the
-    letter in between may be sent twice. With --all it does not go on: it begins anew, and sends again what it has sent.
-    The letters stay in %DLQ%<group> until their broker's retention deletes them.
+    acknowledged it: a replay that was interrupted goes on where it ended when the same command is called again, also with
+    --all. After a kill or Ctrl-C the one letter in between may be sent twice. A replay with --all that has ended begins
+    anew when it is called again; --anew does so with one that has not ended. The letters stay in %DLQ%<group> until their
+    broker's retention deletes them.
 
     With --handler a letter runs through that handler in this process first, and goes to the group only when the handler
     succeeds. What fails is shown and stays a dead letter; the same command tries it again. Rows and messages of a run here
@@ -300,23 +341,35 @@ def replay(
       rocketcrew dlq replay broker-a/0/17 -g billing
       rocketcrew dlq replay -g billing --handler shop:count --pdb
     """
-    if (debug or handled) and not handler:
-        raise UsageError(f"{'--pdb' if debug else '--mark-handled'} is about a run here: say --handler HANDLER too")
     with desk.alone():
-        found = desk.letters(wanted, limit)
+        command = _command() if wanted.done_too else ""
+        found, goes_on = desk.letters_left("" if anew else command, wanted, limit)
         what = f"run {handler} here on" if handler else "replay"
         if not _goes_on(found, what, desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
             return
-        if handler:
-            local = Local(desk, handler, rate, debug=debug, handled=handled, anew=wanted.done_too, as_json=as_json)
-            click.get_current_context().exit(local.through(found))
-        with so_far(lambda: f"{desk.replayed} of {counted(len(found), 'letter')} were replayed", anew=wanted.done_too):
+        local = Local(desk, handler, rate, debug=debug, handled=handled, as_json=as_json) if handler else None
+        if command and not goes_on:
+            desk.unfinished().begin(command, found, desk.notes, when(time.time_ns() // 1_000_000))
+        if local is not None:
+            code = local.through(found)
+            if code == EXIT_FINE:  # the same command tries again what failed
+                desk.unfinished().end(command)
+            click.get_current_context().exit(code)
+        with so_far(lambda: f"{desk.replayed} of {counted(len(found), 'letter')} were replayed"):
             count = ask_cluster(desk.access, lambda cluster: desk.replay(cluster, found, rate))
+            desk.unfinished().end(command)
             members = ask_cluster(desk.access, desk.members)
     if as_json:
         click.echo(json.dumps({"group": desk.group, "replayed": count, "members": members}))
         return
     click.echo(f"{counted(count, 'letter')} replayed{desk.waits(members)}")
+
+
+def _command() -> str:
+    """What names a replay: which letters are meant, in the words of its command, and what is done with them."""
+    given = click.get_current_context().params
+    names = ("names", "error", "line", "topic", "key", "since", "until", "limit", "handler", "handled")
+    return json.dumps({name: sorted(given[name]) if name == "names" else given[name] for name in names})
 
 
 class UnfinishedError(RocketcrewError):
@@ -332,10 +385,10 @@ class UnfinishedError(RocketcrewError):
 
 
 @contextlib.contextmanager
-def so_far(said: Callable[[], str], *, anew: bool = False) -> Generator[None]:
-    """Report what was done, as `said`, before an error or Ctrl-C ended it. `anew`: the command takes letters that are done,
-    so it would not go on. Raises UnfinishedError with both texts, and Abort for Ctrl-C."""
-    rest = f"; {ANEW if anew else 'the same command goes on'}"
+def so_far(said: Callable[[], str]) -> Generator[None]:
+    """Report what was done, as `said`, before an error or Ctrl-C ended it. Raises UnfinishedError with both texts, and Abort
+    for Ctrl-C."""
+    rest = "; the same command goes on"
     try:
         yield
     except RocketcrewError as error:
@@ -349,10 +402,9 @@ class Local:
     """Letters through a handler in this process, and from there to the group."""
 
     def __init__(
-        self, desk: Desk, handler: str, rate: float, *, debug: bool, handled: bool, anew: bool, as_json: bool
+        self, desk: Desk, handler: str, rate: float, *, debug: bool, handled: bool, as_json: bool
     ) -> None:  # fmt: skip
-        """`rate`: letters a second to the group at most; `anew` is that of `so_far`. Raises UsageError and
-        HandlerLoadError for the handler."""
+        """`rate`: letters a second to the group at most. Raises UsageError and HandlerLoadError for the handler."""
         from ...supervisor.wiring import with_topics
         from ...workers.trial_import import examine
 
@@ -363,7 +415,6 @@ class Local:
         self._rate = rate
         self._debug = debug
         self._done = HANDLED if handled else REPLAYED
-        self._anew = anew
         self._as_json = as_json
         self._of = 0
         self._counts = Counter[str]()
@@ -374,7 +425,7 @@ class Local:
         self._of = len(letters)
         answers = sys.stdout  # with --json it has our lines only, and nothing that the handler prints
         ours = contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext()
-        with so_far(self._summary, anew=self._anew), ours:
+        with so_far(self._summary), ours:
             self._each(letters, answers)
             members = ask_cluster(self._desk.access, self._desk.members) if self._counts[REPLAYED] else 1
         if self._as_json:

@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from ...client.access import Access
 from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError, UsageError
+from ...remoting.errors import BrokerError
 from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
@@ -25,7 +24,7 @@ from ..asking import ask_cluster
 from ..controlling import running_slots
 from ..group_members import in_hand, members_of, owners
 from ..live_line import duration
-from ..options import with_settings
+from ..options import Dependent, with_settings
 from ..stagings import topics_in_keys
 from ..tables import lines
 from ..watch import QueueLag
@@ -47,14 +46,19 @@ T = TypeVar("T")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue, and the total.")
 @click.option("--watch", is_flag=True, help="Look again and again, with each queue's owner and rate, until Ctrl-C.")
 @click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, metavar="S",
-              help="With --watch: seconds between two looks.")  # fmt: skip
+              cls=Dependent, needs="--watch", help="With --watch: seconds between two looks.")  # fmt: skip
 @click.option(
-    "--count", type=click.IntRange(0), default=0, metavar="N", help="With --watch: end after N looks; 0: never."
+    "--count",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    cls=Dependent,
+    needs="--watch",
+    help="With --watch: end after N looks; 0: never.",
 )
 @with_settings(group="consumer.group")
-@click.pass_context
 def lag(
-    context: click.Context, settings: Settings, topics: tuple[str, ...], as_json: bool, watch: bool, interval: float,
+    settings: Settings, topics: tuple[str, ...], as_json: bool, watch: bool, interval: float,
     count: int,
 ) -> None:  # fmt: skip
     """Show how far a group is behind, queue by queue.
@@ -71,9 +75,6 @@ def lag(
       rocketcrew lag -g billing -t orders -n 10.0.0.5:9876 --json
       rocketcrew lag -g billing --watch
     """
-    for name in ("interval", "count"):
-        if not watch and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise UsageError(f"--{name} goes with --watch only: without it, lag looks once")
     flags = {"cluster.name_servers": "-n HOST:PORT", "consumer.group": "-g GROUP"}
     require(settings, flags, flag_names=flags)
 

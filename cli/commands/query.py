@@ -47,6 +47,8 @@ def query(settings: Settings, sql: tuple[str, ...], engine: str, as_json: bool) 
     """
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     given = click.get_current_context().get_parameter_source("master") is not click.core.ParameterSource.DEFAULT
+    if given and engine == "duckdb":
+        raise UsageError("--master is Spark's, and --engine duckdb asks no Spark: leave one of the two out")
     by_spark = given or on_hdfs(settings.spark.target)
     answers = _by_duckdb if _wants_duckdb(engine, by_spark) else _by_spark
     for rows in answers(settings, sql):

@@ -32,7 +32,7 @@ from ...source.reading import TOOLS_GROUP
 from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster, known_topics
-from ..options import FOLDER_THERE, table_place, with_settings
+from ..options import FOLDER_THERE, Dependent, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
 from ..tables import counted, lines
 from ..wording import UnknownNameError, no_such_group
@@ -85,7 +85,8 @@ NOT_ON_HDFS: Final = (
 @click.option("--new-group", is_flag=True, help="The group has never run: set where it will start.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue with old and new offset.")
 @click.option("--reprocess", is_flag=True, help="Load the rows once more, in a new epoch (column _epoch).")
-@click.option("--target", metavar="PATH", help="The table's folder, for --reprocess.")
+@click.option("--target", metavar="PATH", cls=Dependent, needs="--reprocess",
+              help="With --reprocess: the table's folder.")  # fmt: skip
 @click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER_THERE,
               help="A folder of segments, where what is skipped or loaded once more is noted. Otherwise all of the group"
                    " in supervisor.data_dir.")  # fmt: skip

@@ -10,12 +10,14 @@ import click
 
 from ...remoting.errors import RocketcrewError
 from ..controlling import Target, to_supervisor
+from ..options import Dependent
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="At once, without finishing what was begun; it will come again.")
 @click.option("--wait", is_flag=True, help="Return when the process has ended.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S",
+              cls=Dependent, needs="--wait",
               help="With --wait: fail after so many seconds.")  # fmt: skip
 @to_supervisor
 def stop(target: Target, quick: bool, wait: bool, timeout_s: float) -> None:

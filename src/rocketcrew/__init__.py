@@ -9,9 +9,7 @@ used: workers do not pay for the client, and the command line answers Ctrl-C bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from .client.transactions import CheckedMessage, LocalTransactionState, TransactionSendResult
     from .crew.crew import Crew, CrewError, CrewTimeoutError
     from .crew.reading import read
-    from .supervisor.service import Summary
+    from .supervisor.consume import consume
     from .workers.api import BatchResult, BodyError, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
     from .workers.context import cancelled, logger, progress, worker_index
     from .workers.message import Message
@@ -83,6 +81,7 @@ _FROM = {
     "client.transactions": ("CheckedMessage", "LocalTransactionState", "TransactionSendResult"),
     "crew.crew": ("Crew", "CrewError", "CrewTimeoutError"),
     "crew.reading": ("read",),
+    "supervisor.consume": ("consume",),
     "workers.api": (
         "BatchResult", "BodyError", "Commit", "Handler", "Retry", "Rollback", "SoftTimeLimitExceeded", "Suspend", "handler"
     ),
@@ -92,10 +91,15 @@ _FROM = {
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FROM.items() for name in names}
 
+TESTING = "testing"
+"""The room whose names are its own: rocketcrew.testing."""
+
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
+    if name == TESTING:
+        return import_module(f".{TESTING}", __name__)
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -104,25 +108,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "testing"])
-
-
-def consume(
-    handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
-    *,
-    topics: str | Sequence[str] | None = None,
-    group: str | None = None,
-    name_servers: str | None = None,
-    workers: int | None = None,
-    schema: str | None = None,
-    target: str | Path | None = None,
-    settings: Mapping[str, object] | None = None,
-    config: str | Path | None = None,
-) -> Summary:
-    """Consume with `handler` until TERM or INT; see `rocketcrew.supervisor.consume`."""
-    from .supervisor.consume import consume as run
-
-    return run(
-        handler, topics=topics, group=group, name_servers=name_servers, workers=workers, schema=schema, target=target,
-        settings=settings, config=config,
-    )  # fmt: skip
+    return sorted([*__all__, TESTING])

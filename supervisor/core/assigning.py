@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...durable.intervals import Intervals
 from ...durable.outcomes import SKIPPED
+from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.queues import MessageQueue
 from .actions import (
     ChargesChanged,
@@ -156,7 +157,7 @@ class Assigning:
         if offset < floor and finished:
             # The committed offset went back below what was noted: a reset. What it asks for runs again.
             self.s.log(
-                "warning", "offset_was_reset", queue=pq.mq, offset=offset, noted=floor, forgotten=finished.total()
+                "warning", "offset_was_reset", **place_keys(pq.mq, offset), noted=floor, forgotten=finished.total()
             )
         self._pulling.consider(q, now)
 
@@ -226,7 +227,7 @@ class Assigning:
             if pq is None:
                 continue
             q = self.s.pulled[pq.handle]
-            self.s.log("warning", "offset_reset_by_admin", queue=mq, offset=offset, was=pq.head_offset)
+            self.s.log("warning", "offset_reset_by_admin", **place_keys(mq, offset), was=pq.head_offset)
             if pq.state is QueueState.ASSIGNED:
                 self.s.outcomes.add(SKIPPED, mq, pq.head_offset, offset)
                 self.moved(q, offset, now)
@@ -302,7 +303,7 @@ class Assigning:
         if pq.state is QueueState.DRAINING:
             q = self.s.pulled[pq.handle]
             unsealed = pq.ledger.held_messages()
-            self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
+            self.s.log("warning", "drain_deadline", **queue_keys(pq.mq), unfinished=pq.unfinished, unsealed=unsealed)
             if self.s.stopping:
                 self.s.unfinished_at_stop += pq.unfinished
                 # What is finished and not committed repeats too: another member begins at its offset.
@@ -333,7 +334,7 @@ class Assigning:
         self.s.leave(pq)
         if self._locking is not None:
             self._locking.ended(pq, now)
-        self.s.log("debug", "queue_ended", queue=pq.mq, committed=committed, finished_to=pq.head_offset)
+        self.s.log("debug", "queue_ended", **queue_keys(pq.mq), committed=committed, finished_to=pq.head_offset)
         self.check_finished()
 
     def _move(self, pq: ProcessQueue, event: QueueEvent) -> None:
@@ -381,7 +382,7 @@ class Assigning:
         if q.moved_to < 0 and (offset < q.committed or not _nothing_unfinished_below(pq, offset)):
             what = "commit_would_go_back" if offset < q.committed else "commit_would_pass_unfinished"
             self.s.counters.invariant_violations += 1
-            self.s.log("critical", what, queue=pq.mq, offset=offset, committed=q.committed)
+            self.s.log("critical", what, **place_keys(pq.mq, offset), committed=q.committed)
             return False
         q.commit_asked = offset
         self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded, q.committed))

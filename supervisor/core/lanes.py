@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from ...remoting.errors import ProtocolError
+from ...remoting.log_keys import place_keys
 from ...remoting.properties import find_property
 from ...remoting.stored import record_info
 from ...workers.cells import KEYS_OF
@@ -109,7 +110,7 @@ class Lanes(Ordered):
         at = bisect_left(run.offsets, offset, run.at, run.end)
         deadly = at < run.end and run.offsets[at] == offset
         if deadly and at == run.at and deaths >= CLASSIFY_DEATHS_MAX:
-            self.s.log("error", "key_not_found_out", queue=pq.mq, offset=offset, worker_deaths=deaths)
+            self.s.log("error", "key_not_found_out", **place_keys(pq.mq, offset), worker_deaths=deaths)
             self._enter_first(pq, [None])
             return
         worker = self.s.places.least(UNLIMITED, None)

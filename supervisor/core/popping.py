@@ -23,6 +23,7 @@ from itertools import pairwise
 from ...remoting.check_points import CheckPoint, check_point_of, start_offsets
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
+from ...remoting.log_keys import queue_keys
 from ...remoting.pop_headers import PopResponse
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import record_info, walk
@@ -127,7 +128,7 @@ class Popping:
             if mq not in self.loops:
                 loop = self.loops[mq] = PopLoop(next(self.s.handles), mq)
                 self._by_handle[loop.handle] = loop
-                self.s.log("info", "pop_assigned", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id)
+                self.s.log("info", "pop_assigned", **queue_keys(mq))
                 self._consider(loop, now)
 
     def unsubscribed(self, topic: str) -> None:
@@ -201,7 +202,7 @@ class Popping:
             self._found(loop, result, result.slot, result.header, now)
         elif result.code not in NOTHING:
             s.counters.pull_errors += 1
-            s.log("warning", "pop_refused", queue=loop.mq, code=result.code, remark=result.remark)
+            s.log("warning", "pop_refused", **queue_keys(loop.mq), code=result.code, remark=result.remark)
             delay_ms = s.config.pull_delay_on_error_ms
         if delay_ms:
             self._later(loop, now + delay_ms / 1000)
@@ -228,7 +229,7 @@ class Popping:
             starts = start_offsets(header.start_offset_info or "")
         except ProtocolError as error:
             s.release(slot)
-            s.log("error", "pop_body_invalid", queue=loop.mq, error=str(error))
+            s.log("error", "pop_body_invalid", **queue_keys(loop.mq), error=str(error))
             return
         checks = [self._check_point(loop, at, header, starts) for at in positions[:-1]]
         s.counters.pulled_messages += len(checks)
@@ -246,7 +247,7 @@ class Popping:
         try:
             return check_point_of(self.s.view, position, header, starts, loop.mq.broker_name)
         except ProtocolError as error:
-            self.s.log("error", "pop_record_invalid", queue=loop.mq, error=str(error))
+            self.s.log("error", "pop_record_invalid", **queue_keys(loop.mq), error=str(error))
             return None
 
     def _queue_up(
@@ -414,7 +415,7 @@ class Popping:
         if q is not None:
             if self.s.stopping:
                 self.s.unfinished_at_stop += len(q.checks)
-            self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=len(q.checks))
+            self.s.log("warning", "drain_deadline", **queue_keys(pq.mq), unfinished=len(q.checks))
             self._dispatching.give_up(pq)
             self._end(q, QueueEvent.DEADLINE)
 

@@ -15,6 +15,7 @@ from itertools import chain
 from ...durable.outcomes import FILTERED, LOST
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
+from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.stored import walk
 from .actions import Heartbeat, Pull
 from .chunks import Chunk, PullRun
@@ -219,7 +220,7 @@ class Pulling:
                 )
         except ProtocolError as error:
             self.s.release(slot)
-            self.s.log("error", "pull_body_invalid", queue=pq.mq, offset=pq.next_offset, error=str(error))
+            self.s.log("error", "pull_body_invalid", **place_keys(pq.mq, pq.next_offset), error=str(error))
             self.failed(pq.handle, self.s.config.pull_delay_on_error_ms, now, answered=True)
             return
         q.last_body_bytes = result.length_bytes
@@ -274,7 +275,7 @@ class Pulling:
         if result.code == ResponseCode.PULL_OFFSET_MOVED:
             # The offset is not in the queue (deleted, reset, re-created): finish what runs, then begin where it says.
             self.s.log(
-                "warning", "pull_offset_illegal", queue=pq.mq, offset=pq.next_offset, corrected=result.next_offset
+                "warning", "pull_offset_illegal", **place_keys(pq.mq, pq.next_offset), corrected=result.next_offset
             )
             self.s.outcomes.add(LOST, pq.mq, pq.next_offset, result.next_offset)
             self._moved(q, result.next_offset, now)
@@ -290,7 +291,7 @@ class Pulling:
             q.refused_code, q.refusals = result.code, 0
         level = "debug" if q.refusals % REFUSALS_LOGGED_EVERY else "warning"
         q.refusals += 1
-        self.s.log(level, "pull_refused", queue=pq.mq, code=result.code, remark=result.remark, times=q.refusals,
+        self.s.log(level, "pull_refused", **queue_keys(pq.mq), code=result.code, remark=result.remark, times=q.refusals,
                    retry_in_ms=delay_ms)  # fmt: skip
         q.pull_pending = True
         self._later(q, now + delay_ms / 1000)
@@ -303,7 +304,7 @@ class Pulling:
             return False
         self.s.slab.unreserve(self.s.reserved.pop(pq.handle))
         self.s.counters.pulls_expired += 1
-        self.s.log("error", "pull_expired", queue=pq.mq, offset=pq.next_offset, sent_s_ago=round(now - q.last_pull))
+        self.s.log("error", "pull_expired", **place_keys(pq.mq, pq.next_offset), sent_s_ago=round(now - q.last_pull))
         return True
 
     def failed(self, handle: int, delay_ms: int, now: float, *, answered: bool = False) -> None:

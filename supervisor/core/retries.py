@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
+from ...remoting.log_keys import place_keys
 from ...remoting.stored import raise_reconsume_times, reconsume_times_of
 from ...workers.failures import Cause, Failure, Mode, is_last, is_used_up, level_of, mode_of
 from .actions import SendBack
@@ -106,8 +107,8 @@ class Retries:
         pq.owner.going_back(pq, chunk.offsets[index])
         if mode is Mode.DROP:
             # The edge answers as if it had been accepted (ConsumeMessageConcurrentlyService.processConsumeResult).
-            self.s.log("warning", "message_dropped", queue=pq.mq, offset=chunk.offsets[index], error=failure.error,
-                       why="broadcasting: nothing is consumed again")  # fmt: skip
+            self.s.log("warning", "message_dropped", **place_keys(pq.mq, chunk.offsets[index]), outcome="dropped",
+                       error=failure.error, why="broadcasting: nothing is consumed again")  # fmt: skip
         self.s.out.append(
             SendBack(
                 pq.handle, chunk.chunk_id, index, pq.mq, chunk.positions[index], chunk.positions[index + 1], mode,
@@ -139,12 +140,16 @@ class Retries:
         s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
         self._count(failure)
         if failure.last:
-            mq = pq.mq
             why: dict[str, object] = {"cause": failure.cause.name.lower(), "error": failure.error}
             if failure.facts is not None:
                 why = {"max_worker_deaths": s.config.max_worker_deaths, **failure.facts}
-            s.log("error", "message_dead_lettered", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id,
-                  offset=chunk.offsets[index], **why)  # fmt: skip
+            s.log(
+                "error",
+                "message_dead_lettered",
+                **place_keys(pq.mq, chunk.offsets[index]),
+                outcome="dead_letter",
+                **why,
+            )
         self._dispatching.quarantine.finished(pq, chunk, index, sent_back=failure.cause is not Cause.DEATHS)
         pq.unfinished -= 1
         pq.owner.given_back(pq, chunk.offsets[index])
@@ -176,7 +181,7 @@ class Retries:
         pq.owner.stays(pq, chunk.offsets[index])
         s.counters.send_back_refused += 1
         retry_ms = s.config.send_back_retry_ms
-        s.log("warning", "send_back_refused", queue=pq.mq, offset=chunk.offsets[index], attempts=failure.attempts,
+        s.log("warning", "send_back_refused", **place_keys(pq.mq, chunk.offsets[index]), attempts=failure.attempts,
               retry_in_ms=retry_ms)  # fmt: skip
         s.at(now + retry_ms / 1000, lambda _now: self._again(pq.handle, chunk, index))
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...client.access import Access, Credentials, TlsOptions, parse_key_file
-from ...client.tls import client_context
 from ...conf.formats import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, topic_of
 from ...conf.settings import SecuritySettings, Settings
 from ...remoting.errors import UsageError
@@ -42,6 +41,8 @@ def check_files(settings: Settings) -> None:
     """Read what a start would read: key file and certificates. Raises UsageError naming the setting."""
     tls = access_of(settings).tls
     if tls is not None:
+        from ...client.tls import client_context  # commands that only read settings need no ssl
+
         client_context(tls)
 
 

@@ -12,6 +12,7 @@ from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from ..core import events as ev
 from ..core.actions import Commit
@@ -45,7 +46,7 @@ class Commits:
         except RocketcrewError as error:
             # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
             ok = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
-            log.warning("commit_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
+            log.warning("commit_failed", **place_keys(action.mq, action.offset), error=str(error))
         self._core.handle(ev.Committed(action.handle, action.offset, ok), self._now())
 
     async def _tell(self, action: Commit) -> None:

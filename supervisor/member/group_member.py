@@ -30,6 +30,7 @@ from ...remoting.bodies import (
 )
 from ...remoting.command import Command
 from ...remoting.errors import RocketcrewError
+from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.names import INNER_PRODUCER_GROUP
 from ...remoting.namespaces import wrap
 from ...remoting.queues import MessageQueue
@@ -327,10 +328,9 @@ class GroupMember:
                 offset, why = 0, "its topic was deleted"
             else:
                 offset, why = await self._first_offset.find(action.mq)
-            log.info("queue_opened", topic=action.mq.topic, broker=action.mq.broker_name,
-                     queue_id=action.mq.queue_id, offset=offset, because=why)  # fmt: skip
+            log.info("queue_opened", **place_keys(action.mq, offset), because=why)
         except RocketcrewError as error:
-            log.warning("first_offset_not_found", queue=tuple(action.mq), error=str(error))
+            log.warning("first_offset_not_found", **queue_keys(action.mq), error=str(error))
         self._core.handle(ev.Opened(action.handle, offset), self._loop.time())
         self._acted()
 

@@ -140,7 +140,7 @@ class GroupWatch:
             try:
                 info = await self._operations.running_info(addresses[0], self._group, client_id)
             except RocketcrewError as error:
-                log.debug("member_not_compared", member=client_id, error=str(error))
+                log.debug("member_not_compared", client_id=client_id, error=str(error))
                 continue
             known.add(client_id)
             wanted = {data.topic: data for data in info.subscription_set}

@@ -23,6 +23,7 @@ from ...remoting.check_points import CheckPoint
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.errors import RocketcrewError
+from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.pop_headers import (
     INIT_MAX,
     INIT_MIN,
@@ -79,7 +80,7 @@ class Pops:
             )
             result = _result(answer, sink.slot)
         except RocketcrewError as error:
-            log.warning("pop_failed", queue=tuple(action.mq), error=str(error))
+            log.warning("pop_failed", **queue_keys(action.mq), error=str(error))
             self._core.handle(ev.NoAnswer(action.handle, sink.slot), self._now())
         except BaseException:
             sink.give_back()
@@ -122,7 +123,7 @@ class Pops:
                 address = await self._address(mq)
                 await ask(self._cluster.remoting, address, RequestCode.ACK_MESSAGE, header, timeout_ms=ACK_TIMEOUT_MS)
         except RocketcrewError as error:
-            log.warning("ack_failed", queue=tuple(mq), offset=check.offset, error=str(error))
+            log.warning("ack_failed", **place_keys(mq, check.offset), error=str(error))
             return False
         return True
 
@@ -155,7 +156,7 @@ class Pops:
         try:
             await self._send_backs.to_dead_letters(self._send_backs.dead_letter_facts(action) or {}, message)
         except RocketcrewError as error:
-            log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error))
+            log.warning("dead_letter_refused", **queue_keys(action.mq), error=str(error))
             return False
         return True
 
@@ -174,7 +175,7 @@ class Pops:
             answer = await ask(self._cluster.remoting, await self._address(mq), code, header, timeout_ms=ACK_TIMEOUT_MS)
             found = ChangeInvisibleResponse.from_fields(answer.fields)
         except RocketcrewError as error:
-            log.warning("invisible_time_not_changed", queue=tuple(mq), offset=check.offset, error=str(error))
+            log.warning("invisible_time_not_changed", **place_keys(mq, check.offset), error=str(error))
             return None
         return check.renewed(found.pop_time, found.invisible_time, found.revive_qid)
 

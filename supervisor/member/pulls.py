@@ -24,6 +24,7 @@ from ...remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, Res
 from ...remoting.command import Command
 from ...remoting.errors import RocketcrewError
 from ...remoting.headers import PullRequest, PullResponse
+from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.names import MASTER_ID
 from ...remoting.queues import MessageQueue
 from ..core import events as ev
@@ -191,7 +192,7 @@ class Pulls:
         self._acted()
 
     def _unanswered(self, action: Pull, sink: BodySink, error: RocketcrewError) -> None:
-        log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
+        log.warning("pull_failed", **place_keys(action.mq, action.offset), error=str(error))
         self._core.handle(ev.NoAnswer(action.handle, sink.slot), self._now())
 
     async def _corrected(self, action: Pull, answered: int) -> int:
@@ -199,7 +200,7 @@ class Pulls:
         try:
             return await self._last.corrected(action.mq, action.offset, answered)
         except RocketcrewError as error:
-            log.warning("search_offset_failed", queue=tuple(action.mq), error=str(error))
+            log.warning("search_offset_failed", **queue_keys(action.mq), error=str(error))
             return answered
 
     def _wanted(self, mq: MessageQueue) -> int:

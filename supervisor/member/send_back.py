@@ -23,6 +23,7 @@ from ...remoting.codes import (
 )
 from ...remoting.errors import RocketcrewError, UnreachableError
 from ...remoting.headers import SendBack, SendRequestV2
+from ...remoting.log_keys import queue_keys
 from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
 from ...remoting.properties import decode_properties, encode_properties
 from ...remoting.queues import MessageQueue
@@ -69,21 +70,21 @@ class SendBacks:
                 await self.to_dead_letters(facts, message)
                 return True
             except RocketcrewError as error:
-                log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
+                log.warning("dead_letter_refused", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
         at_limit = action.mode is Mode.LAST_ATTEMPT
         if message is None or not (at_limit or self._own_sends):
             try:
                 await self._to_its_broker(action, record, message)
                 return True
             except RocketcrewError as error:
-                log.warning("send_back_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
+                log.warning("send_back_failed", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
         if message is None or action.facts is not None or (self._locks and not at_limit):
             return False
         try:
             await self._to_retry_topic(action, message)
             return True
         except RocketcrewError as error:
-            log.warning("resend_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
+            log.warning("resend_failed", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
             return False
 
     def dead_letter_facts(self, action: SendBackAction) -> Mapping[str, str] | None:
@@ -188,7 +189,7 @@ def decoded(record: bytes, mq: MessageQueue) -> StoredMessage | None:
         message = decode_message(record)
         decode_properties(message.raw_properties)
     except RocketcrewError as error:
-        log.error("failed_message_not_decodable", queue=tuple(mq), error=str(error))
+        log.error("failed_message_not_decodable", **queue_keys(mq), error=str(error))
         return None
     return message
 

@@ -15,6 +15,7 @@ import structlog
 
 from ...durable.files import write_atomically
 from ...remoting.errors import ProtocolError
+from ...remoting.log_keys import queue_keys
 from ...workers.cells import CELLS_FILE, CellFile
 from ..core.blame import Verdict
 from ..core.charges import Charges, Left
@@ -108,4 +109,4 @@ def _log(left: Left, verdict: Verdict, charges: Charges, *, stopping: bool) -> N
         keys["runs"] = charges.noted[mq, in_hand.offset].runs
     elif (charge := charges.get(mq, in_hand.offset)) is not None:
         keys |= {"deaths": charge.deaths, "records": in_hand.records}
-    log.warning("left_in_hand", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id, **keys)
+    log.warning("left_in_hand", **queue_keys(mq), **keys)

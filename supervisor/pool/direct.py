@@ -14,6 +14,7 @@ from itertools import count
 import structlog
 
 from ...remoting.bodies import ConsumeDirectlyResult
+from ...remoting.log_keys import queue_keys
 from ...workers.direct import THROW_EXCEPTION
 from ...workers.packets import DirectResult, QueueInfo, Refused, encode_direct
 from ..core.decisions import Core
@@ -62,7 +63,7 @@ class Directing:
             f"a message consumed directly ran for {self._timeout_s:.0f} s",
         )
         self._open[number] = (child.worker_id, answer, slot, timer)
-        log.info("consume_directly", topic=queue.topic, queue_id=queue.queue_id, worker=child.worker_id)
+        log.info("consume_directly", **queue_keys(queue), worker=child.worker_id)
         packet = encode_direct(number, slot.start, len(record), queue)
         self._send(child, packet, self._slab[slot.start : slot.start + len(record)])
         result = await answer

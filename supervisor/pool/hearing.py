@@ -177,7 +177,7 @@ class OrderKept:
 
 def _log_order(core: Core, order: Order, consumer: ConsumerSettings) -> None:
     if order.order == KEY:
-        core.state.log("info", "order_by_key", key=order.order_key or "function", on_failure=consumer.order_on_failure,
+        core.state.log("info", "order_by_key", order_key=order.order_key or "function", on_failure=consumer.order_on_failure,
                        others_wait_after_offsets=consumer.consume_concurrently_max_span,
                        others_wait_after_messages=consumer.pull_threshold_for_queue)  # fmt: skip
     elif order.order == QUEUE:

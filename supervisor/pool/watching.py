@@ -113,9 +113,11 @@ class Watch:
             return
         if seen.state:
             log.warning("hard_time_limit", worker=child.worker_id, pid=process.pid, limit_ms=seen.hard_ns // NS_PER_MS,
-                        ran_ms=(now_ns - seen.started_ns) // NS_PER_MS)  # fmt: skip
+                        duration_ms=(now_ns - seen.started_ns) // NS_PER_MS)  # fmt: skip
         else:
-            log.error("worker_stalled", worker=child.worker_id, pid=process.pid, for_ms=self._stall_ns // NS_PER_MS)
+            log.error(
+                "worker_stalled", worker=child.worker_id, pid=process.pid, duration_ms=self._stall_ns // NS_PER_MS
+            )
         process.kill(signal.SIGABRT)
 
 

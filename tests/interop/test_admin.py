@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import Crew, patient_producer, send_numbers, wait_until
+from pressure_handlers import RELEASE, is_in_hand
 from servers import VERSIONS, Kind, Servers
 
 from rocketcrew.client.cluster import Cluster
@@ -100,24 +101,30 @@ def test_tools_show_our_member(servers: Servers, crew: Crew) -> None:
 
 
 @ON_ALL
-def test_stacks_name_the_message_in_every_hand(servers: Servers, tmp_path: Path) -> None:
+def test_stacks_name_the_message_in_every_hand(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One worker runs a message and the other is idle: both, the supervisor and the forkserver show their Python stacks."""
+    release = tmp_path / "release"
+    monkeypatch.setenv(RELEASE, str(release))
     servers.create_topic("in-hand", 1)
-    crew = Crew(tmp_path, servers, "numbers_handler:long_number", "in-hand", load=False, group="in-hand-group")
+    crew = Crew(tmp_path, servers, "pressure_handlers:stuck_or_done", "in-hand", load=False, group="in-hand-group")
     crew.start()
     try:
-        send_numbers(servers, crew.topic, range(1))
-        wait_until(lambda: crew.counter("pulled_messages") == 1, what="the message in hand")
+        with patient_producer(servers) as producer:
+            producer.send(OutgoingMessage(crew.topic, b"0 stuck"))
+        wait_until(lambda: is_in_hand(crew), what="the message in hand")
         text = "\n".join(servers.admin("consumerStatus", "-g", crew.group, "-i", client_id(crew), "-s"))
     finally:
+        release.touch()
         crew.stop()
     heads = re.findall(r"^=== .*$", text, re.MULTILINE)
     running = [head for head in heads if "running in-hand/broker-a/0@0 for " in head]
     roles = [head.split()[1] for head in heads if " spare " not in head]  # which comes a moment after the workers
     assert (roles, len(running)) == (["supervisor", "worker", "worker", "forkserver"], 1), text
     stack = text.partition(running[0])[2].partition("=== ")[0]
-    assert "numbers_handler.py" in stack, text
-    assert "in long_number" in stack, text
+    assert "pressure_handlers.py" in stack, text
+    assert "in stuck_or_done" in stack, text
     assert re.search(r"^in-hand +broker-a +0 +0 *$", text, re.MULTILINE), text
     assert re.search(r"ProcessQueueInfo \[commitOffset=0, .*cachedMsgCount=1,", text), text
 

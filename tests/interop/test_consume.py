@@ -40,6 +40,8 @@ PADDED_BYTES = 8_000
 BATCH = 50
 ALWAYS_FAIL = MESSAGES // 1000
 RETRIES_MAX = 3
+RETRIES = 2 * MESSAGES // 50 + RETRIES_MAX * ALWAYS_FAIL
+"""Of the numbers that fail at first, and of those that always do until they are dead letters."""
 
 CrewMaker = Callable[..., Crew]
 
@@ -79,8 +81,11 @@ def send_every_kind(servers: Servers, topic: str) -> None:
 
 
 def wait_until_finished(crew: Crew) -> None:
-    """Everything is committed, and the hopeless ones are dead letters."""
-    wait_until(lambda: crew.lag() == 0 and crew.dead_letters() >= ALWAYS_FAIL, WAIT_S, "all messages finished")
+    """Everything is committed, all retries have come, and the hopeless ones are dead letters."""
+    wait_until(
+        lambda: crew.lag() == 0 and crew.retries() >= RETRIES and crew.dead_letters() >= ALWAYS_FAIL,
+        WAIT_S, "all messages finished",
+    )  # fmt: skip
 
 
 def verdict(crew: Crew, rows_of: Callable[[Crew], pa.Table]) -> None:

@@ -33,6 +33,13 @@ def ended(trace: Path, pid: int | None = None) -> set[int]:
     return {line.number for line in lines_of(trace) if line.what == "END" and pid in (None, line.pid)}
 
 
+def assigned(crew: Crew) -> int:
+    """How many queues of the topic our member has."""
+    status = crew.status()
+    found = status["queues"] if status else []
+    return sum(queue["topic"] == crew.topic and queue["state"] == "assigned" for queue in found)
+
+
 @ON_BOTH
 def test_a_java_orderly_member_comes_and_goes(
     servers: Servers, tmp_path: Path, java_classes: Callable[[str], str]
@@ -51,6 +58,8 @@ def test_a_java_orderly_member_comes_and_goes(
             member = java
             member.wait_for(lambda: "STARTED" in member.lines(), "start")
             wait_until(lambda: crew.lag() == 0, what="the first part")
+            # Else ours may have handled the second part before Java's member has a queue.
+            wait_until(lambda: assigned(crew) == QUEUES // 2, what="an even split")
             send_numbers(servers, topic, range(numbers.stop // parts, 2 * numbers.stop // parts))
             wait_until(lambda: len(ended(trace, member.pid)) > 50, what="Java's part")
             send_numbers(servers, topic, range(2 * numbers.stop // parts, numbers.stop))
@@ -84,8 +93,9 @@ def test_order_through_kills_of_workers(servers: Servers, tmp_path: Path, handle
                 due = kill * len(numbers) // 3
                 wait_until(lambda due=due: crew.counter("done_messages") >= due, what="messages done")
                 wait_until(lambda: len(crew.workers()) == 2, what="both workers")
-                killed.add(crew.workers()[0])
-                os.kill(crew.workers()[0], signal.SIGKILL)
+                victim = crew.workers()[0]
+                killed.add(victim)
+                os.kill(victim, signal.SIGKILL)
             wait_until(lambda: crew.counter("done_messages") >= len(numbers) and crew.lag() == 0, what="all committed")
             assert crew.counter("invariant_violations") == 0
             assert crew.stop() == 0

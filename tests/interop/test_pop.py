@@ -14,10 +14,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import HANDLERS, WAIT_S, Crew, alive, send_numbers, wait_until
+from harness import HANDLERS, WAIT_S, Crew, alive, patient_producer, send_numbers, wait_until
+from pressure_handlers import RELEASE, is_in_hand
 from servers import Kind, Servers
 
 from rocketcrew.cli.children import Child, ChildError
+from rocketcrew.client.outgoing import OutgoingMessage
 
 ON_5 = pytest.mark.parametrize("servers", [Kind("5.5.0")], ids=str, indirect=True, scope="session")
 ON_4 = pytest.mark.parametrize("servers", [Kind("4.9.7")], ids=str, indirect=True, scope="session")
@@ -33,7 +35,7 @@ def popping_crew(servers: Servers, folder: Path, topic: str, handler: str, **set
     group = f"{topic}-group"
     said = servers.admin("setConsumeMode", "-b", servers.address, "-t", topic, "-g", group, "-m", "POP", "-q", "0")
     assert any("success" in line for line in said), said
-    return Crew(folder, servers, f"numbers_handler:{handler}", topic, load=False, group=group, **POP, **settings)
+    return Crew(folder, servers, handler, topic, load=False, group=group, **POP, **settings)
 
 
 def numbers_of(crew: Crew) -> Counter[int]:
@@ -45,7 +47,7 @@ def test_popped_acknowledged_and_retried(servers: Servers, tmp_path: Path) -> No
     numbers = range(
         600, 760
     )  # 607, 657, 707, 757 fail twice: ten seconds, then thirty; so they are given one retry here
-    crew = popping_crew(servers, tmp_path, "popped", "number_retried_once")
+    crew = popping_crew(servers, tmp_path, "popped", "numbers_handler:number_retried_once")
     crew.start()
     try:
         send_numbers(servers, crew.topic, numbers)
@@ -67,17 +69,24 @@ def test_popped_acknowledged_and_retried(servers: Servers, tmp_path: Path) -> No
 
 
 @ON_5
-def test_what_takes_longer_than_its_time_is_renewed(servers: Servers, tmp_path: Path) -> None:
-    crew = popping_crew(servers, tmp_path, "renewed", "long_number")
+def test_what_takes_longer_than_its_time_is_renewed(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = tmp_path / "release"
+    monkeypatch.setenv(RELEASE, str(release))
+    crew = popping_crew(servers, tmp_path, "renewed", "pressure_handlers:stuck_or_done")
     crew.start()
     try:
-        send_numbers(servers, crew.topic, range(1))
-        wait_until(lambda: crew.counter("pulled_messages") == 1, RETRY_WAIT_S, "the message in hand")
+        with patient_producer(servers) as producer:
+            producer.send(OutgoingMessage(crew.topic, b"0 stuck"))
+        wait_until(lambda: is_in_hand(crew), RETRY_WAIT_S, "the message in hand")
         check_running_info(servers, crew)
+        wait_until(lambda: crew.counter("pop_renewals") >= 2, RETRY_WAIT_S, "two renewals of its time")
+        release.touch()
         wait_until(lambda: crew.counter("pop_acks") == 1, RETRY_WAIT_S, "the message acknowledged")
-        assert crew.counter("pop_renewals") >= 2
         assert crew.counter("pulled_messages") == 1, "nobody saw it twice"
     finally:
+        release.touch()
         assert crew.stop() == 0
 
 
@@ -91,14 +100,14 @@ def check_running_info(servers: Servers, crew: Crew) -> None:
     assert all("droped:false" in info and "lastPopTimestamp:0" not in info for _, info in popped), text
     assert not re.search(rf"^{crew.topic} .* ProcessQueueInfo \[commitOffset", text, re.MULTILINE), text
     assert re.search(rf"^=== worker .* running {crew.topic}/broker-a/\d@\d+ for ", text, re.MULTILINE), text
-    assert "numbers_handler.py" in text, text
+    assert "pressure_handlers.py" in text, text
 
 
 @ON_5
 def test_kills_lose_nothing(servers: Servers, tmp_path: Path) -> None:
     """A worker, then the supervisor. Repeated is only what was in hand: popped, and not acknowledged."""
     numbers = range(1_000_000, 1_001_500)
-    crew = popping_crew(servers, tmp_path, "killed", "slow_plain_number")
+    crew = popping_crew(servers, tmp_path, "killed", "numbers_handler:slow_plain_number")
     crew.start()
     try:
         send_numbers(servers, crew.topic, numbers)

@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import WAIT_S, wait_until
+from harness import SEND_TIMEOUT_MS, WAIT_S, patient_producer, wait_until
 from servers import VERSIONS, Kind, Member, run_servers
 
 from rocketcrew.broker.checking import check
@@ -62,7 +62,7 @@ def test_a_killed_genuine_store_is_read_whole(kind: Kind, tmp_path: Path) -> Non
     delayed = range(MESSAGES, MESSAGES + 10)
     with run_servers(kind, tmp_path, settings=f"mappedFileSizeCommitLog={SEGMENT_BYTES}\n") as servers:
         servers.create_topic(TOPIC, 4)
-        with SyncProducer(servers.name_server) as producer:
+        with patient_producer(servers) as producer:
             for first in range(0, MESSAGES, BATCH):
                 batch = [OutgoingMessage(TOPIC, body_of(number)) for number in range(first, first + BATCH)]
                 producer.send_batch(batch)
@@ -126,7 +126,7 @@ def make_our_store(folder: Path, end: signal.Signals) -> None:
                 await Operations(cluster).update_consumer_offset(KEPT_GROUP, mq, 10 + queue_id)
 
         run_with_cluster(name_server, prepare)
-        with SyncProducer(name_server) as producer:
+        with SyncProducer(name_server, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
             for first in range(NUMBERS.start, NUMBERS.stop, BATCH):
                 numbers = range(first, first + BATCH)
                 producer.send_batch(

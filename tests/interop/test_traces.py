@@ -23,10 +23,18 @@ TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 
 
-def traced(servers: Servers, message_id: str) -> list[list[str]]:
-    """The lines that `mqadmin queryMsgTraceById` prints for a message, by words, without headings."""
-    lines = servers.admin("queryMsgTraceById", "-i", message_id)
-    return [line.split() for line in lines if line.startswith(("Pub", "Sub"))]
+def traced(servers: Servers, message_id: str, count: int) -> list[list[str]]:
+    """The lines that `mqadmin queryMsgTraceById` prints for a message, by words, without headings, as soon as there are so
+    many: a broker puts a message into its index some time after it has stored it."""
+    found: list[list[str]] = []
+
+    def came() -> bool:
+        lines = servers.admin("queryMsgTraceById", "-i", message_id)
+        found[:] = [line.split() for line in lines if line.startswith(("Pub", "Sub"))]
+        return len(found) >= count
+
+    wait_until(came, what=f"{count} traces of {message_id}")
+    return found
 
 
 @ON_BOTH
@@ -55,7 +63,7 @@ def test_a_coroutine_is_traced_and_its_hooks_are_called(servers: Servers, tmp_pa
         f"RECONSUME_LATER EXCEPTION {group}",
     }
     for number, wanted in ((7, ["failed", "success"]), (11, ["success"])):
-        found = traced(servers, sent[number - 6])
+        found = traced(servers, sent[number - 6], len(wanted))
         assert sorted(line[-1] for line in found if line[:2] == ["Sub", group]) == wanted
 
 
@@ -103,14 +111,21 @@ def test_mqadmin_reads_our_traces(servers: Servers, tmp_path: Path, trace_topic:
     finally:
         assert crew.stop() == 0  # sends what is left of the traces
     if not trace_topic:
-        pub, sub = traced(servers, good.message_id)
+        pub, sub = traced(servers, good.message_id, 2)
         assert (pub[:2], pub[-1]) == (["Pub", "tracing-senders"], "success")
         assert (sub[:2], sub[-1]) == (["Sub", group], "success")
-        ends = [line[-1] for line in traced(servers, retried.message_id) if line[0] == "Sub"]
+        ends = [line[-1] for line in traced(servers, retried.message_id, 4) if line[0] == "Sub"]
         assert sorted(ends) == ["failed", "failed", "success"]
         return
-    records = on_cluster(servers, lambda cluster: read_topic(cluster, trace_topic))
-    fields = [record for message in records for record in split_records(message.body.decode())]
+    fields: list[list[str]] = []
+
+    def came() -> bool:
+        records = on_cluster(servers, lambda cluster: read_topic(cluster, trace_topic))
+        fields[:] = [record for message in records for record in split_records(message.body.decode())]
+        kinds = [record[0] for record in fields]
+        return kinds.count("Pub") >= 2 and kinds.count("SubBefore") >= 4
+
+    wait_until(came, what="the traces of all attempts")
     assert sorted(record[5] for record in fields if record[0] == "Pub") == sorted([good.message_id, retried.message_id])
     before = [record for record in fields if record[0] == "SubBefore" and record[5] == retried.message_id]
     assert sorted(record[6] for record in before) == ["0", "1", "2"], "how often it was sent back before"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 SEEDS = 200
@@ -42,3 +44,22 @@ def sim_seeds(pytestconfig: pytest.Config) -> int:
     if pytestconfig.getoption("--sim-seed", None) is not None:
         return 0
     return _option(pytestconfig, "--sim-seeds", SEEDS)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line: what all seeds of this session together have played. With xdist the properties come with the reports."""
+    properties = [
+        dict(report.user_properties)
+        for report in terminalreporter.stats.get("passed", [])
+        if report.when == "call" and "sim_steps" in dict(report.user_properties)
+    ]
+    if not properties:
+        return
+    faults: Counter[str] = Counter()
+    for one in properties:
+        faults.update(one["sim_faults"])
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(faults.items()))
+    terminalreporter.write_line(
+        f"VERDICT good: {len(properties)} seeds, {sum(one['sim_steps'] for one in properties):,} steps,"
+        f" {faults.total():,} faults of {len(faults)} kinds, every invariant held: {kinds}"
+    )

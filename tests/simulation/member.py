@@ -28,7 +28,7 @@ from .broker_host import BrokerHost
 from .coroner import Coroner
 from .disk import Folder
 from .edge import Edge
-from .notebook import Notebook
+from .notebook import Notebook, queue_of
 from .parts import Parts
 from .pool import SimPool
 from .script import GROUP, LOCK_LIVE_MS, MAX_RECONSUME_TIMES, RETRY_TOPIC, SLOW_IN_ORDER_MS, TOPIC, Script
@@ -340,8 +340,8 @@ class SimMember:
         if entry.level == "critical":
             raise Violation(f"{entry.event} {entry.keys}")
         if entry.event == "key_not_found_out":
-            mq, offset = entry.keys["queue"], entry.keys["offset"]
-            assert isinstance(mq, MessageQueue)
+            mq, offset = queue_of(entry), entry.keys["offset"]
+            assert mq is not None
             assert isinstance(offset, int)
             self.order.loses_its_key((mq.topic, mq.queue_id), offset)
         self.notebook.logged(entry, self.core.state)

@@ -18,6 +18,14 @@ from rocketcrew.supervisor.core.states import QueueEvent, QueueState
 from .world import Violation, World
 
 
+def queue_of(entry: Log) -> MessageQueue | None:
+    """The message queue that a line of the log is about, if there is one."""
+    topic, broker, queue_id = (entry.keys.get(key) for key in ("topic", "broker", "queue_id"))
+    if isinstance(topic, str) and isinstance(broker, str) and isinstance(queue_id, int):
+        return MessageQueue(topic, broker, queue_id)
+    return None
+
+
 class Notebook:
     """Per queue: the current assignment's number, where it was committed to, and what it has finished."""
 
@@ -94,13 +102,13 @@ class Notebook:
 
     def logged(self, entry: Log, state: State) -> None:
         """The queue's end, and what came before it."""
-        mq = entry.keys.get("queue")
+        mq = queue_of(entry)
         if entry.event == "pull_offset_illegal":
-            assert isinstance(mq, MessageQueue)
+            assert mq is not None
             self._moved.add(mq)
         if entry.event == "reported_rows_lost":
             self._lossy |= set(self._number.items())
-        if entry.event != "queue_ended" or not isinstance(mq, MessageQueue):
+        if entry.event != "queue_ended" or mq is None:
             return
         in_order = state.seen[QueueState.DRAINING, QueueEvent.DRAINED]
         drained, self._ends = in_order > self._ends, in_order

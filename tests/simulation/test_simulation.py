@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from .coverage import add_up, seen_in
@@ -12,7 +14,12 @@ ALL_HAPPENS_FROM = 150
 
 
 def test_run(
-    sim_seed: int, sim_steps: int, sim_seeds: int, tmp_path_factory: pytest.TempPathFactory, worker_id: str
+    sim_seed: int,
+    sim_steps: int,
+    sim_seeds: int,
+    tmp_path_factory: pytest.TempPathFactory,
+    worker_id: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
     simulation = Simulation(sim_seed)
     try:
@@ -23,9 +30,12 @@ def test_run(
             f"{type(error).__name__} at step {world.steps}, {world.now_ms:.2f} ms: {error}\n"
             f"replay: .venv/bin/pytest tests/simulation/test_simulation.py --sim-seed {sim_seed} --sim-steps {sim_steps}"
         )
+    seen = seen_in(simulation)
+    record_property("sim_steps", simulation.world.steps)
+    record_property("sim_faults", {kind[7:]: count for kind, count in seen.items() if kind.startswith("fault: ")})
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent
-    missing = add_up(shared / "simulation", sim_seed, seen_in(simulation), sim_seeds) if sim_seeds else None
+    missing = add_up(shared / "simulation", sim_seed, seen, sim_seeds) if sim_seeds else None
     if missing and sim_seeds >= ALL_HAPPENS_FROM:
         pytest.fail(f"over all {sim_seeds} seeds, this never happened: {sorted(missing)}")
 

@@ -22,7 +22,7 @@ def claim_signals(number: int) -> None:
     faulthandler.disable()
 
 
-@handler(schema="number bigint", hard_time_limit=2)
+@handler(schema="number bigint", hard_time_limit=4)
 def harmful(message: Message) -> dict[str, int] | None:
     """Claims signals, forks that exit, forks that come back, prints, logs, once loops in C and once closes every
     descriptor."""

@@ -132,7 +132,9 @@ class Crew:
         self.starts = 0
 
     def start(self) -> None:
-        self.begin().wait_for(lambda: self.status() is not None, WAIT_S, "start")
+        """Returns when every worker is ready: a supervisor begins with the first."""
+        wanted = int(str(self.settings["workers.count"]))
+        self.begin().wait_for(lambda: len(self.workers()) >= wanted, WAIT_S, "start its workers")
 
     def begin(self) -> Child:
         """Start the process, and do not wait for it."""
@@ -211,6 +213,11 @@ class Crew:
                 pass
             staging.unlock()
         return self.loaded_rows()
+
+    def retries(self) -> int:
+        """How often a message has come back: by way of the retry topic, and here where no broker took it."""
+        with Watch(target_of(self.broker)) as watch:
+            return watch.stored(self.group, f"%RETRY%{self.group}") + self.counter("local_retries")
 
     def lag(self) -> int:
         """Messages of the topic and of the retry topic that are not committed yet; -1 while the broker is away."""

@@ -55,13 +55,6 @@ def number_without_nines(message: Message) -> dict[str, int]:
 
 
 @handler(schema="number bigint")
-def long_number(message: Message) -> dict[str, int]:
-    """Takes longer than the shortest invisible time of POP."""
-    time.sleep(7)
-    return {"number": int(message.body)}
-
-
-@handler(schema="number bigint")
 def slow_plain_number(message: Message) -> dict[str, int]:
     """Two milliseconds of work, and nothing fails."""
     end = time.perf_counter() + 0.002

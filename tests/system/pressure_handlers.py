@@ -6,9 +6,12 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rocketcrew import Message, handler
+
+if TYPE_CHECKING:
+    from harness import Crew
 
 RELEASE = "TEST_RELEASE"
 """Names the file for which stuck messages wait."""
@@ -21,6 +24,12 @@ def stuck_or_done(message: Message) -> dict[str, int]:
     while word == "stuck" and not Path(os.environ[RELEASE]).exists():
         time.sleep(0.01)
     return {"number": int(number)}
+
+
+def is_in_hand(crew: Crew) -> bool:
+    """Whether a message is being handled (for the test)."""
+    status = crew.status()
+    return status is not None and any(worker["running"] for worker in status["workers"])
 
 
 @handler(schema="number bigint, bytes bigint")

@@ -231,17 +231,19 @@ def test_scale_pause_and_stop_by_socket_and_by_signal(tmp_path: Path, broker: Br
 
 def test_a_storm_of_recycling_loses_and_repeats_nothing(tmp_path: Path, broker: Broker) -> None:
     """By messages while there are some, by age when there are none."""
+    messages = 400
     crew = Reloadable(
         tmp_path, broker,
-        **{"workers.recycle_messages": 100, "workers.recycle_share_percent": 100, "workers.recycle_jitter_percent": 50,
-           "workers.recycle_age_s": 1},
+        # So few messages that a slow worker has them within its age.
+        **{"workers.recycle_messages": 20, "workers.recycle_share_percent": 100, "workers.recycle_jitter_percent": 50,
+           "workers.recycle_age_s": 3},
     )  # fmt: skip
-    crew.start()
-    send_numbers(broker, TOPIC, range(MESSAGES))
+    crew.begin().wait_for(lambda: crew.status() is not None, WAIT_S, "start")  # its workers may be young one by one
+    send_numbers(broker, TOPIC, range(messages))
     wait_until(lambda: crew.staff()["counts"].get("left: messages", 0) >= 5, what="five that left")
     wait_until(lambda: crew.staff()["counts"].get("left: age", 0) >= 2, what="two that were old")
     assert crew.counter("worker_deaths") == 0
-    rows = crew.finish()
+    rows = crew.finish(messages)
     assert len(set(rows.column("pid").to_pylist())) >= 7
 
 

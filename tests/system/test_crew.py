@@ -17,7 +17,7 @@ import pytest
 from documented import blocks_of
 from harness import free_ports, patient, patient_producer, wait_until
 
-from rocketcrew import Crew, CrewError, CrewTimeoutError, Retry, SyncProducer, read
+from rocketcrew import Crew, CrewError, CrewTimeoutError, Retry, read
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.testing import LocalBroker
 
@@ -112,6 +112,26 @@ def test_what_comes_back_later_is_waited_for_and_dead_letters_are_no_rest(broker
     assert [message.body for message in broker.dead_letters(group)] == [b"3"]
 
 
+def test_what_others_bring_back_does_not_end_the_wait(tmp_path: Path, here: Path) -> None:
+    """As many messages come into the retry topic as this crew has sent back, and they are not its own: another member's."""
+
+    def once_more(message: Any) -> dict[str, Any] | None:
+        if message.body == b"ours" and message.reconsume_times == 0:
+            raise Retry(delay_level=2)
+        return {"body": message.body.decode(), "times": message.reconsume_times}
+
+    with LocalBroker(delay_levels="100ms 4s") as slow:
+        topic, group = slow.topic(), slow.group()
+        with patient_producer(slow) as producer:
+            producer.send(topic, "ours")
+        with crew_of(slow, once_more, topic, group=group) as crew:
+            with patient_producer(slow) as producer:
+                producer.send(f"%RETRY%{group}", "theirs")
+            crew.wait(timeout=WAIT_S)
+            assert sorted(row["body"] for row in crew.results()) == ["ours", "theirs"]
+            assert {row["times"] for row in crew.results() if row["body"] == "ours"} == {1}
+
+
 def test_rows_of_a_worker_that_crashed_are_there_once(broker: LocalBroker, here: Path) -> None:
     def crash(message: Any) -> dict[str, int]:
         if message.body == b"crash" and message.reconsume_times == 0:
@@ -139,7 +159,7 @@ def test_an_embedded_broker_of_its_own(here: Path) -> None:
     name_server_port, port = free_ports(2)
     settings = {**QUICK, "broker.name_server_port": name_server_port, "broker.port": port}
     with Crew(times_factor, topics="numbers", group="g", embedded=True, workers=1, settings=settings) as crew:
-        with SyncProducer(crew.name_server) as producer:
+        with patient_producer(crew) as producer:
             producer.send("numbers", "14")
         crew.wait(max_messages=1, until_empty=False, timeout=WAIT_S)
         assert list(crew.results()) == [{"n": 42}]

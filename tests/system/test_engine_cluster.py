@@ -11,9 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from engines import WAIT_S, Engine, Standalone, processes_below, replay
-from harness import Broker, alive, send_numbers, wait_until
+from harness import Broker, alive, patient_producer, send_numbers, wait_until
 
-from rocketcrew import OutgoingMessage, SyncProducer
+from rocketcrew import OutgoingMessage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -27,7 +27,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def test_an_executor_and_the_driver_are_killed(broker: Broker, tmp_path: Path) -> None:
     mark = tmp_path / "felled"
-    with SyncProducer(broker.name_server) as producer:
+    with patient_producer(broker) as producer:
         producer.send_many(
             OutgoingMessage("felled", str(number).encode(), properties={"mark": str(mark)}) for number in range(1200)
         )

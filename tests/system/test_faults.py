@@ -22,20 +22,23 @@ from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, say, send_numbe
 MESSAGES = 10_000
 TOPIC = "numbers"
 ALWAYS_FAIL = MESSAGES // 1000
+RETRIES_MAX = 4
+RETRIES = 2 * MESSAGES // 50 + RETRIES_MAX * ALWAYS_FAIL
+"""Of the numbers that fail at first, and of those that always do until they are dead letters."""
 
 
 @pytest.fixture
 def crew(tmp_path: Path, broker: Broker) -> Iterator[Crew]:
     found = Crew(tmp_path, broker, "numbers_handler:slow_number", TOPIC, load=False,
-                 **{"consumer.max_reconsume_times": 4})  # fmt: skip
+                 **{"consumer.max_reconsume_times": RETRIES_MAX})  # fmt: skip
     found.start()
     yield found
     found.stop()
 
 
 def finished(crew: Crew) -> bool:
-    """Everything is committed and the hopeless ones are dead letters."""
-    return crew.lag() == 0 and crew.dead_letters() >= ALWAYS_FAIL
+    """Everything is committed, all retries have come, and the hopeless ones are dead letters."""
+    return crew.lag() == 0 and crew.retries() >= RETRIES and crew.dead_letters() >= ALWAYS_FAIL
 
 
 def verdict(crew: Crew) -> None:
@@ -121,7 +124,12 @@ def test_no_orphan_outlives_the_supervisor(tmp_path: Path, broker: Broker) -> No
 def test_a_killed_loader_is_replaced_and_loads_everything_once(tmp_path: Path, broker: Broker) -> None:
     """With Spark: kill -9 of the loader between its batches; the table is exact, and `latest` equals the source."""
     crew = Crew(
-        tmp_path, broker, "numbers_handler:slow_number", TOPIC, load=True, **{"consumer.max_reconsume_times": 4}
+        tmp_path,
+        broker,
+        "numbers_handler:slow_number",
+        TOPIC,
+        load=True,
+        **{"consumer.max_reconsume_times": RETRIES_MAX},
     )
     crew.start()
     try:

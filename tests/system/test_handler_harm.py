@@ -25,7 +25,7 @@ def run(crew: Crew, messages: int, dead_letters: int, then: Callable[[], None] =
     """Send, wait for everything, do what comes then, stop; the numbers of the rows."""
     crew.start()
     send_numbers(crew.broker, TOPIC, range(messages))
-    wait_until(lambda: crew.lag() == 0 and crew.dead_letters() == dead_letters, 2 * WAIT_S, "all messages")
+    wait_until(lambda: crew.sent_back_lag() == 0 and crew.dead_letters() == dead_letters, 2 * WAIT_S, "all messages")
     then()
     assert crew.counter("invariant_violations") == 0
     assert crew.stop() == 0

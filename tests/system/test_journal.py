@@ -10,14 +10,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, alive, wait_until
+from harness import WAIT_S, Broker, Crew, alive, patient_producer, wait_until
 from pressure_handlers import RELEASE
 
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 from rocketcrew.remoting.admin_bodies import TopicConfig
 
 TOPIC = "journalled"
@@ -74,7 +73,7 @@ def test_what_was_done_behind_a_stuck_message_does_not_run_again(
     try:
         one_queue(broker)
         crew.start()
-        with SyncProducer(broker.name_server) as producer:
+        with patient_producer(broker) as producer:
             for start in range(0, BEFORE, 50):
                 producer.send_batch([OutgoingMessage(TOPIC, str(n).encode()) for n in range(start, start + 50)])
             wait_until(lambda: committed(crew) == BEFORE, what="the first messages to be committed")

@@ -15,11 +15,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import Broker, Crew, duplicate_keys, send_numbers, wait_until
+from harness import Broker, Crew, duplicate_keys, patient_producer, send_numbers, wait_until
 from ordered_trace import Lane, by_key, by_queue, check_order, lines_of, traced
 
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 
 TOPIC = "ordered"
 KEYS = 40
@@ -40,7 +39,7 @@ def crew_of(folder: Path, handler: str, **settings: object) -> Iterator[tuple[Br
 
 def send_keyed(broker: Broker, numbers: range) -> None:
     """Numbered messages; those of a key go to one queue."""
-    with SyncProducer(broker.name_server) as producer:
+    with patient_producer(broker) as producer:
         producer.send_many(OutgoingMessage(TOPIC, str(number).encode(), keys=f"k{number % KEYS}") for number in numbers)
 
 
@@ -92,7 +91,7 @@ KEYS_OF = {"by_key": "KEYS", "by_function": "function"}
 def check_bound_is_told(log: str, handler: str) -> None:
     """Who keeps keys in order says at the start how far the others go on after one that is held."""
     told = [json.loads(line) for line in log.splitlines() if '"event": "order_by_key"' in line]
-    assert [each["key"] for each in told] == ([KEYS_OF[handler]] if handler in KEYS_OF else [])
+    assert [each["order_key"] for each in told] == ([KEYS_OF[handler]] if handler in KEYS_OF else [])
     for each in told:
         assert (each["others_wait_after_offsets"], each["others_wait_after_messages"]) == (SPAN, 1000)
         assert each["on_failure"] == "hold"

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from terminal import LIMIT_S, Terminal, environment, run
+from terminal import LIMIT_S, Terminal, asked, environment, run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SHOP = """
@@ -68,7 +68,14 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
         assert run(tmp_path, "send", "-n", found[0], "-t", "orders", "bad", "--count", "3").returncode == 0
         for _ in range(3):
             ours.until('"event": "message_retry"')
-        status = json.loads(run(tmp_path, "status", "-g", "billing", "--json").stdout)
+        status = asked(
+            lambda: json.loads(run(tmp_path, "status", "-g", "billing", "--json").stdout),
+            lambda found: (
+                found["counters"]["sent_back_messages"] == 3
+                and [worker["state"] for worker in found["workers"]] == ["ready"] * 2
+            ),
+            "three retries and two workers",
+        )
         url = f"http://127.0.0.1:{status['http_port']}"
 
         page = browse(url, tmp_path, "--dump-dom", "--window-size=1280,1400")
@@ -84,9 +91,9 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
             browse(url, tmp_path, f"--screenshot={tmp_path}/{name}.png", f"--window-size={size}")
             assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 
-        asked = urllib.request.Request(
+        request = urllib.request.Request(
             f"{url}/scale?workers=1", method="POST", headers={"X-Rocketcrew-Token": "s3cret"}
         )
-        with urllib.request.urlopen(asked, timeout=LIMIT_S) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             assert json.load(answer)["workers"] == 1
         assert ours.stop() == 0

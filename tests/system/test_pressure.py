@@ -18,11 +18,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from disks import new_disks
-from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wait_until
+from harness import WAIT_S, Broker, Crew, duplicate_keys, patient_producer, say, send_numbers, wait_until
 
 from rocketcrew.cli.children import Child
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 
 TOPIC = "pressure"
 MIB = 1 << 20
@@ -38,12 +37,12 @@ def test_rows_of_any_size_are_written_and_wrong_ones_fail_their_message_alone(tm
                 **{"consumer.max_reconsume_times": 1})  # fmt: skip
     crew.start()
     try:
-        with SyncProducer(broker.name_server) as producer:
+        with patient_producer(broker) as producer:
             for number in numbers:
                 # Most of them plain, so that each odd one has ordinary neighbours.
                 kind = kinds[number // 10] if number % 10 == 5 else "plain"
                 producer.send(OutgoingMessage(TOPIC, f"row {number} {kind}".encode()))
-        wait_until(lambda: crew.lag() == 0 and crew.dead_letters() == len(bad), 2 * WAIT_S, "all messages")
+        wait_until(lambda: crew.sent_back_lag() == 0 and crew.dead_letters() == len(bad), 2 * WAIT_S, "all messages")
         assert crew.counter("worker_deaths") == 0
         assert crew.stop() == 0
     finally:
@@ -188,7 +187,7 @@ def all_idle(crew: Crew) -> bool:
 
 def send_large(broker: Broker, numbers: range) -> None:
     """Bodies that no compression makes smaller, a number in front."""
-    with SyncProducer(broker.name_server, compress_from_bytes=1 << 30) as producer:
+    with patient_producer(broker, compress_from_bytes=1 << 30) as producer:
         for number in numbers:
             head = f"{number} ".encode()
             producer.send(OutgoingMessage(TOPIC, head + os.urandom(BODY_BYTES - len(head))), timeout_ms=30_000)

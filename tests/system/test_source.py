@@ -12,10 +12,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import Broker, wait_until
+from harness import Broker, patient_producer, wait_until
 
 from pyspark_rocketmq import stream_lag
-from rocketcrew import OutgoingMessage, SyncProducer
+from rocketcrew import OutgoingMessage
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.sync import run_with_cluster
@@ -54,7 +54,7 @@ class Topic:
         self.send(count)
 
     def send(self, count: int) -> None:
-        with SyncProducer(self.broker.name_server) as producer:
+        with patient_producer(self.broker) as producer:
             for number in range(self.count, self.count + count):
                 tags = "even" if number % 2 == 0 else "odd"
                 message = OutgoingMessage(
@@ -164,7 +164,7 @@ def test_a_stream_takes_what_is_available_in_steps_and_goes_on_from_its_checkpoi
 
 def test_a_batch_that_is_run_again_has_the_same_rows_and_keys(spark: Any, broker: Broker, tmp_path: Path) -> None:
     topic = Topic(broker, "again", 24)
-    with SyncProducer(broker.name_server) as producer:
+    with patient_producer(broker) as producer:
         producer.send(OutgoingMessage("copies", b"makes the topic"))
     checkpoint = tmp_path / "checkpoint"
 

@@ -11,9 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, wait_until
+from harness import WAIT_S, Broker, Crew, patient_producer, wait_until
 
-from rocketcrew import OutgoingMessage, SyncProducer
+from rocketcrew import OutgoingMessage
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -25,7 +25,7 @@ def test_a_handlers_span_continues_the_senders(tmp_path: Path, monkeypatch: pyte
         crew = Crew(
             tmp_path, broker, "tracing_handler:number", "spans", load=False, **{"consumer.max_reconsume_times": 3}
         )
-        with SyncProducer(broker.name_server) as producer:
+        with patient_producer(broker) as producer:
             properties = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
             sent = producer.send(OutgoingMessage("spans", b"1", tags="twice", properties=properties))
         crew.start()

@@ -45,7 +45,9 @@ def test_stacks_come_from_a_c_loop_and_a_stopped_worker_is_told(tmp_path: Path, 
     crew.cwd = tmp_path
     crew.start()
     try:
-        wait_until(lambda: all("/spark/" in each["stack"] for each in of(crew, "loader")), what="the loader at work")
+        wait_until(
+            lambda: ["/spark/" in each["stack"] for each in of(crew, "loader")] == [True], what="the loader at work"
+        )
         wait_until(lambda: len(of(crew, "spare")) == 1, what="the spare")
         idle = processes(crew)
         roles = ["supervisor", "worker", "worker", "forkserver", "spare", "loader"]
@@ -57,9 +59,11 @@ def test_stacks_come_from_a_c_loop_and_a_stopped_worker_is_told(tmp_path: Path, 
         assert (idle[4]["stack"], idle[4]["note"].split(",")[0]) == ("", "waits until a worker is needed")
         assert idle[5]["pid"] == crew.loader()
         send_numbers(broker, TOPIC, range(16))
-        wait_until(lambda: all(each["running"] for each in of(crew, "worker")), what="two messages in hand")
+        wait_until(
+            lambda: all(each["running"] and "in endless" in each["stack"] for each in of(crew, "worker")),
+            what="two messages in hand",
+        )
         for each in of(crew, "worker"):
-            assert "in endless" in each["stack"], each
             assert each["running"]["topic"] == TOPIC
             assert each["running"]["seconds"] > 0
         os.kill(crew.child.pid, signal.SIGUSR1)

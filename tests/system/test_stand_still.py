@@ -45,7 +45,7 @@ def finish(crew: Crew) -> None:
 def test_a_worker_that_is_stopped_for_good_is_replaced(tmp_path: Path, broker: Broker) -> None:
     """In a call it is over its hard limit, between two calls it is idle: both end it, and its messages go to others."""
     crew = Crew(tmp_path, broker, "poison_handlers:naps", TOPIC, load=False,
-                **{"log.format": "json", "workers.hard_time_limit_ms": 1_500, "workers.stall_timeout_ms": 1_500})  # fmt: skip
+                **{"log.format": "json", "workers.hard_time_limit_ms": 5_000, "workers.stall_timeout_ms": 5_000})  # fmt: skip
     crew.start()
     try:
         send_numbers(broker, TOPIC, range(MESSAGES))

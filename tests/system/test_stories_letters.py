@@ -145,7 +145,12 @@ def test_dead_letters_go_through_the_handler_here_before_the_group_gets_them(tmp
         with Terminal(tmp_path, *here, "--all", "--mark-handled") as again:
             again.until("looking at o-2")
             assert again.stop(signal.SIGINT) == 130
-        assert "and was noted as handled; with --all the same command begins anew" in again.text.replace("were", "was")
+        assert "and was noted as handled; the same command goes on" in again.text.replace("were", "was")
+        left = run(tmp_path, *here, "--all", "--mark-handled", "--dry-run", "--json")
+        assert "goes on with the replay of " in left.stderr
+        assert len(json.loads(left.stdout)["letters"]) == 3 - again.text.count("  fine")
+        begun = run(tmp_path, *here, "--all", "--mark-handled", "--dry-run", "--json", "--anew")
+        assert len(json.loads(begun.stdout)["letters"]) == 3
         assert _keys(tmp_path, *ours) == ["o-2"]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 from pathlib import Path
+from typing import Any
 
-from terminal import Terminal, run
+from terminal import Terminal, asked, run
 
 SHOP = """
 import fcntl, os
@@ -28,6 +29,17 @@ def why(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+def held_queues(folder: Path) -> list[dict[str, Any]]:
+    """Queues whose offset is held by what a worker runs."""
+    told = json.loads(why(folder, "--json"))
+    return [queue for queue in told["queues"] if queue["top"] and queue["running"]["offset"] == queue["offset"]
+            and queue["running"]["queue_id"] == queue["queue_id"]]  # fmt: skip
+
+
+def in_the_wait(held: list[dict[str, Any]]) -> bool:
+    return [queue["top"] for queue in held] == ["slow at shop.py:7"]
+
+
 def test_what_holds_the_offset_of_a_queue(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     with (
@@ -39,9 +51,8 @@ def test_what_holds_the_offset_of_a_queue(tmp_path: Path) -> None:
         assert run(tmp_path, "send", "-n", name_server, "-t", "orders", "x", "--count", "4").returncode == 0
         with Terminal(tmp_path, *RUN, "-n", name_server) as member:
             member.until("begun")
-            told = json.loads(why(tmp_path, "--json"))
-            (held,) = [queue for queue in told["queues"] if queue["top"] and queue["running"]["offset"] == queue["offset"]
-                       and queue["running"]["queue_id"] == queue["queue_id"]]  # fmt: skip
+            # What it has printed it has printed before it waits.
+            (held,) = asked(lambda: held_queues(tmp_path), in_the_wait, "a worker that waits")
             assert (held["topic"], held["holds"], held["offset"], held["committed"]) == ("orders", "worker", 0, 0)
             assert held["top"] == "slow at shop.py:7"
             said = why(tmp_path)

@@ -26,6 +26,7 @@ from harness import WAIT_S, Broker, Child, Crew, duplicate_keys, send_numbers, w
 from rocketcrew.spark.status import read_status
 
 TOPIC = "numbers"
+RETRIES_MAX = 4
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Way:
     @property
     def always_fail(self) -> int:
         return self.messages // 1000
+
+    @property
+    def retries(self) -> int:
+        """Of the numbers that fail at first, and of those that always do until they are dead letters."""
+        return 2 * self.messages // 50 + RETRIES_MAX * self.always_fail
 
 
 WAYS = [Way("deltalake", False, 10_000), Way("pyarrow", True, 2_000)]
@@ -56,7 +62,7 @@ def way(request: pytest.FixtureRequest, full_numbers: bool) -> Way:
 def crews(tmp_path: Path, broker: Broker, way: Way) -> Iterator[list[Crew]]:
     """Commits without a JVM, a batch every 200 ms: the loaders race all the time."""
     settings = {
-        "consumer.max_reconsume_times": 4, "spark.format": way.format, "spark.target": tmp_path / "table",
+        "consumer.max_reconsume_times": RETRIES_MAX, "spark.format": way.format, "spark.target": tmp_path / "table",
         "spark.max_wait_ms": 200, "results.seal_idle_ms": 100,
     }  # fmt: skip
     found = [
@@ -129,7 +135,9 @@ def test_one_killed_in_the_middle_of_its_queues(
     wait_until(lambda: one.counter("done_messages") > done + some, what="the take-over")
     two.start()
     wait_until(
-        lambda: one.lag() == 0 and one.dead_letters() >= way.always_fail, 2 * WAIT_S, what="all messages finished"
+        lambda: one.lag() == 0 and one.retries() >= way.retries and one.dead_letters() >= way.always_fail,
+        2 * WAIT_S,
+        what="all messages finished",
     )
     for crew in crews:
         status = crew.status()

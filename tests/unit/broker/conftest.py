@@ -24,7 +24,7 @@ from rocketcrew.remoting.headers import PullRequest, SendBack, SendRequestV2
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
 
-sys.path.insert(0, str(Path(__file__).parent))  # recorded_disk.py
+sys.path.insert(0, str(Path(__file__).parent))  # recorded_disk.py, refusing_disk.py
 
 START_MS = 1_700_000_000_000
 

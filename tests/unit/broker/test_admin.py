@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 import pytest
+from refusing_disk import RefusingDisk
 
 from rocketcrew.broker.checkpoint import REMOVED
 from rocketcrew.broker.effects import SILENCE, Later
-from rocketcrew.broker.offset_table import PAIRS_MAX
+from rocketcrew.broker.offset_table import PAIRS_MAX, OffsetTable
 from rocketcrew.broker.state import OFFSETS_TABLE, TOPICS_JOURNAL
-from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
     GroupList,
@@ -144,7 +144,8 @@ def test_what_an_administrator_was_answered_about_a_group_holds_over_a_kill(brok
     assert broker.core.state.offsets.query("T", "g", 0) is None
 
 
-def test_offsets_of_a_deleted_topic_do_not_come_back_with_a_kill(broker):
+@pytest.mark.parametrize("killed", [True, False])
+def test_offsets_of_a_deleted_topic_do_not_come_to_the_next_one_of_its_name(broker, killed):
     """They were saved before, and the topic of that name that was made next had its first messages passed over."""
     for _ in range(3):
         broker.send("T", b"old")
@@ -152,7 +153,8 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_a_kill(broker):
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
     broker.later(1_000)
     assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
-    broker.crash()
+    if killed:
+        broker.crash()
     for _ in range(5):
         broker.send("T", b"new")
     broker.crash()
@@ -173,51 +175,6 @@ def test_offsets_of_a_topic_that_was_made_again_hold_over_a_kill(broker):
     assert reset(broker, topic="U", queue_id=0, offset=3).code == 0
     broker.crash()
     assert [broker.core.state.offsets.query(topic, "g", 0) for topic in "TU"] == [2, 3]
-
-
-def test_offsets_of_a_deleted_topic_do_not_come_to_one_of_its_name_in_the_same_run(broker):
-    for _ in range(3):
-        broker.send("T", b"old")
-    broker.heartbeat()
-    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
-    broker.later(1_000)
-    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
-    for _ in range(5):
-        broker.send("T", b"new")
-    broker.crash()
-    assert broker.core.state.offsets.query("T", "g", 0) is None
-
-
-class RefusingDisk(MemoryStorage):
-    """Refuses lines of the topics' journal, or the table of deleted topics, as often as is asked for."""
-
-    def __init__(self):
-        super().__init__()
-        self.refuses = {}
-
-    def refuse(self, name):
-        if self.refuses.get(name, 0) > 0:
-            self.refuses[name] -= 1
-            raise StorageError(f"cannot write {name}: No space left on device")
-
-    def open(self, name, segment_bytes, buffered):
-        file, outer = super().open(name, segment_bytes, buffered), self
-        if name != TOPICS_JOURNAL:
-            return file
-
-        class Journal(type(file)):
-            __slots__ = ()
-
-            def append(self, data):
-                outer.refuse(name)
-                return super().append(data)
-
-        file.__class__ = Journal
-        return file
-
-    def replace(self, table, content, *, sync=False):
-        self.refuse(table)
-        super().replace(table, content, sync=sync)
 
 
 @pytest.mark.parametrize("refused", [TOPICS_JOURNAL, REMOVED, OFFSETS_TABLE])
@@ -468,6 +425,38 @@ def test_a_reset_waits_for_the_next_pull(broker):
     assert broker.pull(0).code == 0
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2))
     assert broker.core.state.offsets.query("T", "g", 0) == 2
+
+
+def test_a_reset_waits_over_a_restart_of_the_broker(broker):
+    """Members that ran went on to commit where they were, and took the reset back."""
+    for _ in range(3):
+        broker.send()
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
+    reset(broker, queue_id=0, offset=1)
+    broker.crash()
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
+    moved = broker.pull(3)
+    assert (moved.code, moved.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "1")
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2))
+    broker.later(broker.config.offset_flush_interval_ms)  # what was taken waits no more, after another one either
+    broker.crash()
+    broker.heartbeat()
+    assert broker.pull(2).code == 0
+    assert broker.core.state.offsets.query("T", "g", 0) == 2
+
+
+def test_pending_resets_go_with_their_topic_and_are_kept_below_the_end(broker):
+    offsets = broker.core.state.offsets
+    for topic in ("T", "U", "V"):
+        offsets.reset(topic, "g", 0, 7)
+    offsets.forget_topic("T")
+    again = OffsetTable()
+    again.load(offsets.dump())
+    again.clamp(lambda topic, _queue_id: 5 if topic == "U" else None)
+    assert [again.take_reset(topic, "g", 0) for topic in ("T", "U", "V")] == [None, 5, 7]
+    assert b"pendingResets" not in again.dump()
 
 
 def test_resets_by_time_by_offset_and_not_by_force(broker):

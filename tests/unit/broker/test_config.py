@@ -151,6 +151,24 @@ def test_a_torn_line_of_the_journal_does_not_count(broker):
     assert "B" not in broker.core.state.topics
 
 
+@pytest.mark.parametrize("with_end", [False, True])
+def test_a_line_of_the_journal_that_is_gone_is_counted_and_loses_no_message(broker, with_end):
+    """Zeros in the middle were passed over without a word, and the messages of their topic could not be read any more."""
+    for topic in "ABC":
+        broker.send(topic)
+    broker.later(0)
+    file = broker.storage.open("config/topics.journal", 1, buffered=False)
+    lines = file.read(file.start, file.end - file.start).splitlines(keepends=True)
+    assert [line[:1] for line in lines] == [b"A", b"B", b"C"]
+    file.overwrite(file.start + len(lines[0]), bytes(len(lines[1]) - (not with_end)))
+    before = file.read(file.start, file.end - file.start)
+    broker.crash()
+    assert ("store.topics_journal_damaged", {"lines": 1}) in broker.core.state.events
+    assert broker.storage.aside() == [f"config/topics.journal/0-{len(before)}"]
+    for topic in "ABC":
+        assert broker.core.state.store.max_offset(topic, 0) == 1
+
+
 def test_a_new_topic_writes_a_line_and_not_the_table(broker):
     sizes = []
     for number in range(200):

@@ -9,7 +9,7 @@ import pytest
 
 from rocketcrew.broker.effects import CloseChannel, Reply
 from rocketcrew.broker.name_server import NameServerCore
-from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
 from rocketcrew.remoting.admin_bodies import (
     ClusterInfo,
     DataVersion,
@@ -300,6 +300,34 @@ def test_kv_configuration_is_on_the_disk_before_the_answer():
     assert server.call(RequestCode.PUT_KV_CONFIG, PutKvConfig("n", "a", "1")).code == 0
     assert server.call(RequestCode.DELETE_KV_CONFIG, KvKey("n", "a")).code == 0
     assert Recorded.synced == [True, True]
+
+
+@pytest.mark.parametrize("failure", [StorageError, DiskFailed])
+def test_what_the_disk_did_not_take_is_refused_and_not_there(make, failure):
+    class Full(MemoryStorage):
+        is_full = False
+
+        def replace(self, table, content, *, sync=False):
+            if self.is_full:
+                raise failure(f"cannot write {table}: No space left on device")
+            super().replace(table, content, sync=sync)
+
+    storage, server = Full(), Server()
+    server.core = NameServerCore(storage)
+    assert server.call(RequestCode.PUT_KV_CONFIG, PutKvConfig("n", "a", "1")).code == 0
+    storage.is_full = True
+    for code, header in (
+        (RequestCode.PUT_KV_CONFIG, PutKvConfig("n", "a", "2")),
+        (RequestCode.DELETE_KV_CONFIG, KvKey("n", "a")),
+    ):
+        answer = server.call(code, header)
+        assert (answer.code, "No space left" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+        assert server.call(RequestCode.GET_KV_CONFIG, KvKey("n", "a")).fields["value"] == "1"
+    assert (server.core.failed is not None) == (failure is DiskFailed)
+    broker = make()
+    broker.core.state.name_server.failed = server.core.failed
+    broker.later(0)
+    assert (broker.core.failed is not None) == (failure is DiskFailed), "the process stops"
 
 
 def test_the_name_server_shows_its_configuration():

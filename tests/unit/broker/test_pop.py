@@ -542,8 +542,9 @@ def seen_later(broker):
     return seen
 
 
+@pytest.mark.parametrize("with_end", [False, True])
 @pytest.mark.parametrize("damaged", range(9))
-def test_a_journal_without_one_of_its_lines_loses_no_message(broker, damaged):
+def test_a_journal_without_one_of_its_lines_loses_no_message(broker, damaged, with_end):
     """Its copy is kept; what the line had, and what was popped after it, is shown again."""
     send(broker, 40, queues=1)
     held = pop(broker, 10)
@@ -554,11 +555,12 @@ def test_a_journal_without_one_of_its_lines_loses_no_message(broker, damaged):
     file = broker.storage.open(POPS_JOURNAL, 1, buffered=False)
     lines = file.read(file.start, file.end - file.start).split(b"\n")
     at = file.start + sum(len(line) + 1 for line in lines[:damaged])
-    file.overwrite(at, bytes(len(lines[damaged])))
+    file.overwrite(at, bytes(len(lines[damaged]) + with_end))
     before = file.read(file.start, file.end - file.start)
     broker.crash()
     (name,) = broker.storage.aside()
     assert name == f"{POPS_JOURNAL}/0-{len(before)}"
+    assert ("store.pops_journal_damaged", {"lines": 1}) in broker.core.state.events
     assert set(bodies(held)) <= seen_later(broker)
     assert broker.core.state.offsets.query("T", "g", 0) == 40
 

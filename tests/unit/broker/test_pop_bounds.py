@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 import pytest
+from refusing_disk import RefusingDisk
 
 from rocketcrew.broker.core import WOKEN_MAX
 from rocketcrew.broker.message_store import QueueRebuilding
 from rocketcrew.broker.pops import POPS_JOURNAL
 from rocketcrew.broker.state import POP_CK_MAX_BYTES
-from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.remoting.admin_bodies import TopicConfig
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.batch import encode_batch
@@ -328,29 +328,6 @@ def test_what_one_that_waited_leaves_in_a_queue_is_for_the_next_of_that_queue(br
     assert {channel: bodies(found) for channel, found in answers.items()} == {5: [b"a"], 6: [b"b"]}
 
 
-class RefusingPops(MemoryStorage):
-    """Refuses lines of the journal of POP as often as is asked for."""
-
-    refuses = 0
-
-    def open(self, name, segment_bytes, buffered):
-        file, outer = super().open(name, segment_bytes, buffered), self
-        if name != POPS_JOURNAL:
-            return file
-
-        class Journal(type(file)):
-            __slots__ = ()
-
-            def append(self, data):
-                if outer.refuses > 0:
-                    outer.refuses -= 1
-                    raise StorageError(f"cannot write {name}: No space left on device")
-                return super().append(data)
-
-        file.__class__ = Journal
-        return file
-
-
 def answers_soon(broker, tools):
     """What is answered without a wait, by channel: until nothing is due at once."""
     answers = dict(tools.replies(broker.effects))
@@ -365,13 +342,13 @@ def answers_soon(broker, tools):
 @pytest.mark.parametrize("refuses", [1, 2])
 def test_a_pop_that_the_disk_refused_leaves_its_message_to_the_others_that_wait(make, tools, queue_ids, refuses):
     """The first of them is woken by the arrival, the next one because of what became of the first."""
-    broker = make(RefusingPops())
+    broker = make(RefusingDisk())
     send(broker, 1)
     ack(broker, pop(broker)[0])
     for channel, queue_id in enumerate(queue_ids, 2):
         header = pop_header(broker, queue_id=queue_id, poll_ms=15_000)
         assert broker.request(RequestCode.POP_MESSAGE, header, channel=channel) == []
-    broker.storage.refuses = refuses
+    broker.storage.refuses[POPS_JOURNAL] = refuses
     send(broker, 1, queues=1)
     answers = answers_soon(broker, tools)
     del answers[1]  # the sender's
@@ -381,13 +358,13 @@ def test_a_pop_that_the_disk_refused_leaves_its_message_to_the_others_that_wait(
 
 
 def test_a_pop_that_fails_at_once_wakes_nobody(make, tools):
-    broker = make(RefusingPops())
+    broker = make(RefusingDisk())
     send(broker, 1)
     ack(broker, pop(broker)[0])
     header = pop_header(broker, tags="red", poll_ms=15_000)
     assert broker.request(RequestCode.POP_MESSAGE, header, channel=2) == []
     send(broker, 1, queues=1, tag="blue")
-    broker.storage.refuses = 1
+    broker.storage.refuses[POPS_JOURNAL] = 1
     assert broker.call(RequestCode.POP_MESSAGE, pop_header(broker)).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert broker.core.next_deadline_ms() > 0
     assert bodies(pop(broker)) == [b"0"]

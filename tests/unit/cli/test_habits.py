@@ -12,7 +12,10 @@ import pytest
 
 from rocketcrew.cli.interrupts import EXIT_INTERRUPTED
 from rocketcrew.cli.main import rocketcrew as cli
+from rocketcrew.cli.options import Dependent
+from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.conf import exit_codes
+from rocketcrew.remoting.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
 WITHOUT_JSON: Final = {
@@ -99,3 +102,60 @@ def test_exit_codes_are_documented_where_they_are_looked_for() -> None:
     with click.Context(cli, info_name="rocketcrew") as context:
         told = " ".join(cli.get_help(context).split()).partition("Exit codes: ")[2].partition(".")[0]
     assert {int(code) for code in re.findall(r"\b(\d+) \w", told)} == codes
+
+
+def dependent_options() -> Iterator[tuple[str, click.Command, click.Option, str]]:
+    """Each option whose help begins with "With --other: " or that is declared to need another one, and that one."""
+
+    def walk(
+        command: click.Command, context: click.Context, words: tuple[str, ...]
+    ) -> Iterator[tuple[str, click.Command]]:
+        if not isinstance(command, click.Group):
+            yield " ".join(words), command
+            return
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from walk(below, click.Context(below, parent=context, info_name=name), (*words, name))
+
+    for words, command in walk(cli, click.Context(cli), ()):
+        for option in command.params:
+            if isinstance(option, click.Option):
+                found = re.match(r"With (--[a-z-]+):", option.help or "")
+                if found or isinstance(option, Dependent):
+                    yield words, command, option, found[1] if found else ""
+
+
+DEPENDENT: Final = list(dependent_options())
+
+
+def test_options_that_mean_something_beside_another_are_found() -> None:
+    assert {(words, option.opts[0]) for words, _, option, _ in DEPENDENT} >= {
+        ("stop", "--timeout"), ("lag", "--count"), ("dlq replay", "--pdb"), ("reset", "--target"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "command", "option", "needs"), DEPENDENT, ids=lambda each: str(each)[:40])
+def test_an_option_that_means_something_beside_another_only_is_refused_alone(
+    tmp_path: Path, words: str, command: click.Command, option: click.Option, needs: str
+) -> None:
+    given = [option.opts[0]] if option.is_flag else [option.opts[0], "1"]
+    required = {"reset": ["--to", "earliest"]}.get(words, [])
+    with pytest.raises(UsageError, match=f"^{option.opts[0]} goes with {needs} only: "):
+        command.main([*required, *given], obj=Surroundings({}, tmp_path), standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ["query", "--engine", "duckdb", "--master", "local[2]", "--target", "/t", "SELECT 1"],
+            "leave one of the two out",
+        ),
+        (["config", "show", "--reference", "--changed"], "no names and no other option"),
+        (["config", "show", "--reference", "consumer"], "no names and no other option"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(tmp_path: Path, words: list[str], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        cli.main(words, obj=Surroundings({}, tmp_path), standalone_mode=False)

@@ -320,6 +320,31 @@ def test_no_help_imports_what_takes_its_time() -> None:
     assert done.stderr.strip() == "[]"
 
 
+WITHOUT_A_LOOP = {"init", "doctor", "broker", "load", "query", "compact", "replay", "config"}
+"""Commands whose help imports neither asyncio nor what it brings."""
+MODULES_MAX, MODULES_WITHOUT_A_LOOP_MAX = 420, 270
+
+
+def test_the_help_of_a_command_imports_few_modules() -> None:
+    """Counted, as a time would be the machine's. Each command in a process of its own, all forked from one."""
+    look = (
+        "import contextlib, io, json, os, pathlib, sys\n"
+        "from rocketcrew.cli.main import COMMANDS, run\n"
+        "for name in COMMANDS:\n"
+        "    if os.fork() == 0:\n"
+        "        with contextlib.redirect_stdout(io.StringIO()): run([name, '--help'], {}, pathlib.Path())\n"
+        "        print(json.dumps([name, len(sys.modules), 'asyncio' in sys.modules]), flush=True)\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+    )
+    done = subprocess.run([sys.executable, "-Ic", look], capture_output=True, text=True, timeout=240, check=True)
+    found = {name: (count, has_a_loop) for name, count, has_a_loop in map(json.loads, done.stdout.splitlines())}
+    assert found.keys() == COMMANDS.keys()
+    assert {name for name in WITHOUT_A_LOOP if found[name][1]} == set()
+    assert max(found[name][0] for name in WITHOUT_A_LOOP) <= MODULES_WITHOUT_A_LOOP_MAX
+    assert max(count for count, _ in found.values()) <= MODULES_MAX
+
+
 def test_a_folder_of_segments_that_is_not_there_is_an_error(shell: Shell) -> None:
     for words in (
         ("load", "--target", "t"),

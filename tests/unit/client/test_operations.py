@@ -63,6 +63,21 @@ async def test_offsets_are_stored_and_found():
         assert (await operations.min_offset(MQ), await operations.max_offset(MQ)) == (0, 3)
 
 
+async def test_delay_levels_say_how_far_they_are():
+    async with EmbeddedBroker(delay_levels="1ms 1h") as broker, open_cluster(broker.name_server) as cluster:
+        await Admin(cluster).create_topic(broker.address, TopicConfig(TOPIC, 2, 2))
+        operations, producer = Operations(cluster), Producer(cluster, "senders")
+        await operations.heartbeat(broker.address, heartbeat_of(cluster.client_id))
+        assert await operations.delay_offsets(broker.address) == {}
+        for level in (1, 2):
+            await producer.send(OutgoingMessage(TOPIC, b"later", delay_level=level), selector=to_queue(MQ))
+        pulled = await operations.pull(broker.address, pull_of(0, sysflag=PULL_SUSPEND, suspend_ms=60_000))
+        assert parse_pull(pulled, broker.address).status is PullStatus.FOUND  # the first one, when it was due
+        ends = [await operations.max_offset(MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", level)) for level in (0, 1)]
+        assert ends == [1, 1]
+        assert await operations.delay_offsets(broker.address) == {1: 1}
+
+
 async def test_search_by_time():
     async with running() as (_, cluster, operations):
         await send(cluster, b"a", b"b")

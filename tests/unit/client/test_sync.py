@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer, run_with_cluster
 from rocketcrew.remoting.errors import UnreachableError, UsageError
+from rocketcrew.testing import message
+from rocketcrew.workers.sends import Send
 
 TOPIC = "orders"
 
@@ -55,6 +59,14 @@ def test_a_message_is_given_in_one_way_only(served):
         ({"tags": ["a", "b"]}, "tags of a message for topic orders is of type list"),
         ({"keys": 5}, "keys of a message for topic orders: 5 is of type int: give a str, or several"),
         ({"keys": ["a", 5]}, "keys of a message for topic orders: 5 is of type int"),
+        (
+            {"keys": ["a", "b c"]},
+            "keys of a message for topic orders: 'b c' has a blank, and brokers divide keys there",
+        ),
+        ({"keys": ["a", ""]}, "keys of a message for topic orders: one of them is empty"),
+        ({"keys": {"a": "b"}}, "keys of a message for topic orders: {'a': 'b'} is of type dict"),
+        ({"topic": 5}, "the topic of a message is of type int"),
+        ({"properties": [("a", "b")]}, "properties of a message for topic orders is of type list"),
         ({"keys": b"a"}, "keys of a message for topic orders: b'a' is of type bytes"),
         ({"properties": {"a": 1}}, "properties of a message for topic orders: 'a' with 1: both must be str"),
     ],
@@ -67,6 +79,40 @@ def test_a_field_of_a_wrong_type_is_named(fields, says):
 
 def test_no_tags_and_no_keys_may_be_none():
     assert OutgoingMessage(TOPIC, b"x", tags=None, keys=None) == OutgoingMessage(TOPIC, b"x")
+
+
+@pytest.mark.parametrize(
+    ("given", "keys"),
+    [
+        ("o-1", "o-1"),
+        ("o-1 c-7", "o-1 c-7"),
+        (["o-1", "c-7"], "o-1 c-7"),
+        (("o-1",), "o-1"),
+        ([], ""),
+        (None, ""),
+        ("", ""),
+    ],
+)
+def test_keys_are_one_text_wherever_they_are_given_and_read(given, keys):
+    assert OutgoingMessage(TOPIC, b"x", keys=given).keys == keys
+    assert Send(TOPIC, b"x", keys=given).message.keys == keys
+    assert (message(b"x", topic=TOPIC, keys=given).keys or "") == keys
+    sent = OutgoingMessage(TOPIC, b"x", keys=given)
+    assert replace(sent, body=b"y").keys == keys
+    assert sent.all_properties("id").get("KEYS", "") == keys
+
+
+def test_what_is_no_message_is_named(served):
+    with SyncProducer(served.broker.name_server) as producer:
+        for sent in (
+            lambda: producer.send(b"orders", b"x"),
+            lambda: producer.send_many([("orders", b"x")]),
+            lambda: producer.send_batch([("orders", b"x")]),
+        ):
+            with pytest.raises(
+                UsageError, match=r"what is to be sent is of type (bytes|tuple): give a topic and a body"
+            ):
+                sent()
 
 
 def test_connections_that_rotted_between_calls_are_not_used(served):

@@ -128,3 +128,37 @@ def test_lines_of_an_outage_are_counted_by_address() -> None:
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line.get("address") for line in lines if line["event"] == "name_server_failed"] == ["a:1", "b:1"]
     assert sum(line["event"] == "anything_else" for line in lines) == 100
+
+
+def test_a_fault_that_each_message_meets_is_counted_by_its_hook_and_a_message_has_its_own_line() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    log = structlog.get_logger()
+    for offset in range(100):
+        log.warning("consume_hook_failed", hook="a", topic="t", offset=offset)
+        log.warning("consume_hook_failed", hook="b", topic="t", offset=offset)
+        log.warning("message_failed", topic="t", offset=offset)
+    events = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
+    assert (events.count("consume_hook_failed"), events.count("message_failed")) == (2, 100)
+
+
+def test_lines_of_an_outage_are_counted_by_broker_and_not_by_queue() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    for queue_id in range(50):
+        for topic, broker in (("t", "a"), ("u", "a"), ("t", "b")):
+            structlog.get_logger().warning("pull_failed", topic=topic, broker=broker, queue_id=queue_id, offset=1)
+    assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == ["a", "b"]
+
+
+def test_a_line_has_the_id_of_the_current_span() -> None:
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+
+    out = io.StringIO()
+    set_up("json", "info", out)
+    structlog.get_logger().info("outside")
+    with use_span(NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))):
+        structlog.get_logger().info("inside")
+    outside, inside = (json.loads(line) for line in out.getvalue().splitlines())
+    assert "trace_id" not in outside
+    assert inside["trace_id"] == f"{0xABC:032x}"

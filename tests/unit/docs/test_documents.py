@@ -9,6 +9,8 @@ import ast
 import importlib.util
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,3 +194,9 @@ def test_the_troubleshooting_page_names_events_that_are_logged() -> None:
     }
     assert len(events) > 30
     assert not [event for event in events if f'"{event}"' not in code]
+
+
+def test_every_name_that_the_package_lists_is_there_in_a_fresh_interpreter() -> None:
+    code = "import rocketcrew; print(*(name for name in dir(rocketcrew) if getattr(rocketcrew, name, None) is None))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("\n", "", 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -364,3 +366,54 @@ def test_subscriptions_by_expression() -> None:
     assert SubscriptionData.of("t", "tagA", 5) == SubscriptionData("t", "tagA", ("tagA",), (3552231,), 5)
     assert SubscriptionData.of("t", "a > 1", 5, "SQL92") == SubscriptionData("t", "a > 1", (), (), 5, "SQL92")
     assert SubscriptionData.of("t", "", 5).sub_string == "*"
+
+
+def calls_of(text: str) -> int:
+    """How many functions, of Python and of C, are called while `text` is read or refused."""
+    count = 0
+
+    def counting(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(counting)
+    try:
+        with suppress(ProtocolError):
+            loads(text)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda n: "{" + ",".join(f"{key}:0" for key in range(n)) + "}",
+        lambda n: "{" + ",".join(f'{{"topic":"t","brokerName":"b","queueId":{key}}}:0' for key in range(n)) + "}",
+        lambda n: "{" + ",".join(f'{{"a":[{key},{{"b":{key}}}]}}:0' for key in range(n)) + "}",
+        lambda n: "{0:" + "[" * n,
+        lambda n: "{0:" + '{"a":' * n,
+        lambda n: "{" * n,
+        lambda n: "{0:[" + '"\\\\",' * n,
+        lambda n: "{0:" + " " * n + "0" * n + "}",
+        lambda n: "{0:[" + ",".join(['{"$ref":"$"}'] * n) + "]}",
+        lambda n: '{0:{"a":0},1:[' + ",".join(['{"$ref":"$.0"}'] * n) + "]}",
+        lambda n: ("{" * 60 + '"a":[' + "0," * n + "0]" + "}:0}" * 60)[:-3],
+    ],
+)
+def test_what_fastjson_alone_writes_costs_as_much_as_it_is_long(shape: Callable[[int], str]) -> None:
+    """Whatever is asked of the reader: twice the text, twice the calls at most."""
+    calls_of(shape(10))
+    once, twice = calls_of(shape(2_000)), calls_of(shape(4_000))
+    assert twice <= 2 * once + 100
+    assert once <= 30 * len(shape(2_000))
+
+
+@pytest.mark.parametrize("key", ["%d", '{"topic":"t","brokerName":"b","queueId":%d}', '{"a":%d}', '{"a":[{"b":%d}]}'])
+def test_integers_in_keys_are_javas(key: str) -> None:
+    """Any number of larger ones have one hash: 30,000 keys in 1 MB were compared 450 million times."""
+    for number in (-(1 << 63), (1 << 63) - 1):
+        assert len(loads("{" + key % number + ":0}")) == 1
+    for number in (-(1 << 63) - 1, 1 << 63, ((1 << 61) - 1) << 40):
+        with pytest.raises(ProtocolError):
+            loads("{" + key % number + ":0}")

@@ -227,8 +227,8 @@ def test_what_no_producer_could_have_sent_is_refused() -> None:
         message(topic="or ders")
     with pytest.raises(UsageError, match=r"message\(body=...\): dict is neither bytes nor str"):
         message({"a": 1})  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="KEYS may not be empty"):
-        message(keys="")
+    with pytest.raises(UsageError, match="keys of a message for topic TopicTest: 'o 1' has a blank"):
+        message(keys=["o 1"])
 
 
 def test_attempts_of_a_message_count() -> None:

@@ -10,7 +10,7 @@ from rocketcrew.testing import message, run
 
 @handler(topic="orders", schema="order_id string", sends=True)
 def bill(order: Message) -> list[object]:
-    return [{"order_id": order.keys}, Send("invoices", order.body, keys=order.keys or "", tags="new")]
+    return [{"order_id": order.keys}, Send("invoices", order.body, keys=order.keys, tags="new")]
 
 
 @handler(topic="invoices", schema="order_id string")

@@ -140,7 +140,9 @@ def test_the_model_s_own_configuration_says_what_is_converted() -> None:
     "annotation", [list[Something], dict[str, Something | None], with_field(Something), with_field(list[Something])]
 )
 def test_a_plain_class_within_a_type_is_refused_before_the_start(annotation: Any) -> None:
-    with pytest.raises(HandlerLoadError, match=r"bodies cannot be decoded into \w+: Something in it is none of bytes"):
+    with pytest.raises(
+        HandlerLoadError, match=r"bodies cannot be decoded into [^:]+: Something in it is none of bytes"
+    ):
         ready(Handler(annotated(annotation)))
 
 
@@ -212,6 +214,37 @@ def test_an_annotation_that_means_nothing_is_refused_before_the_start(annotation
         ready(Handler(annotated(annotation)))
     with pytest.raises(UsageError, match="body_errors='ignore' is unknown"):
         handler(body_errors="ignore")(by_order)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "batch", "said"),
+    [
+        (Order | Message, False, r"Order \| Message, and a parameter gets either the message or its body: take both"),
+        (list[Order] | Message | None, False, r"either the message .*\(message: Message, given: list\[Order\]\)"),
+        (
+            list[Message],
+            False,
+            r"list\[Message\], and it gets one message a call: decorate it with @handler\(batch=True\)",
+        ),
+        (Message, True, r"Message, and with batch=True it gets a list: write given: list\[Message\]"),
+        (Order, True, r"Order, and with batch=True it gets a list: write given: list\[Order\]"),
+        (list[Order | Message], True, r"Order \| Message, and a parameter gets either"),
+    ],
+)
+def test_an_annotation_that_no_call_honours_is_refused_before_the_start(
+    annotation: Any, batch: bool, said: str
+) -> None:
+    with pytest.raises(HandlerLoadError, match=said):
+        ready(Handler(annotated(annotation), batch=batch))
+
+
+def test_the_message_is_the_first_of_two_parameters() -> None:
+    def swapped(order: Order, message: Message) -> None: ...
+
+    with pytest.raises(
+        HandlerLoadError, match=r"the first of two parameters: write \(message: Message, order: Order\)"
+    ):
+        ready(Handler(swapped))
 
 
 def test_two_parameters_without_an_annotation_are_no_handler() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketcrew.remoting.compression import Compression, compress, compression_sysflag
-from rocketcrew.remoting.errors import ProtocolError, UsageError
+from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers.message import Message, expand_inner_batch, make_message
@@ -146,8 +146,8 @@ def test_messages_made_by_hand() -> None:
     message = make_message(b"x", topic="T", tags="A", keys="k1 k2", queue_offset=3, reconsume_times=1)
     assert (message.body, message.tags, message.keys, message.reconsume_times) == (b"x", "A", "k1 k2", 1)
     assert "offset 3" in repr(message)
-    with pytest.raises(UsageError, match="TAGS"):
-        make_message(b"", tags="")
+    none = make_message(b"", tags="", keys="")
+    assert (none.tags, none.keys) == (None, None)
 
 
 def test_in_a_namespace_the_topic_is_the_plain_one() -> None:

@@ -102,7 +102,7 @@ def test_handlers_that_take_all_tags_have_no_filter_and_their_own_ones_hold() ->
         ({"topic": "a"}, {}, "names no topic"),
         ({"topic": "a", "batch": True}, {"topic": "b"}, "batch=True and .* batch=False"),
         ({"topic": "a", "order": "queue"}, {"topic": "b"}, "order='queue' and .* order=None"),
-        ({"topic": "a"}, {"topic": "b", "hard_time_limit": 3}, "hard_time_limit must be the same for all"),
+        ({"topic": "a"}, {"topic": "b", "hard_time_limit_s": 3}, "hard_time_limit_s must be the same for all"),
         ({"topic": "a", "schema": "x int"}, {"topic": "b", "schema": "y int"}, "different columns"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_handler_that_raises_fails_its_message_only(bench: Make, make_record: 
     (first, _) = b.log.events
     assert first["event"] == "message_failed"
     assert (first["topic"], first["queue_id"], first["offset"], first["keys"]) == ("TopicTest", 3, 1, "k")
-    assert first["message_id"]
+    assert first["msg_id"]
     assert "raise ValueError" in first["exception"]
     assert "runner.py" not in first["exception"]
 
