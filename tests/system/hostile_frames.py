@@ -21,8 +21,8 @@ from rocketcrew.remoting.frame import FrameReader, decode, encode
 
 WIRE = Path(__file__).parent.parent / "unit" / "remoting" / "wire"
 CODES = sorted(int(code) for code in RequestCode)
-WORDS = ("", "0", "-1", "1", "2147483647", "-2147483648", "9223372036854775807", "1e9", "true", "null", "é", "\x00", "\x01\x02",
-         "%RETRY%g", "a" * 300, "a" * 40_000, "T", "*", "a > 1", "(" * 500, "[]", "{}")  # fmt: skip
+WORDS = ("", "0", "-1", "1", "2147483647", "-2147483648", "9223372036854775807", "1e9", "true", "null", "é", "\x00",
+         "\x01\x02", "%RETRY%g", "a" * 300, "a" * 40_000, "T", "*", "a > 1", "(" * 500, "[]", "{}")  # fmt: skip
 BODIES = (b"", b"{}", b"[" * 5000, b'{"a":' * 3000, b"\xff" * 100, b"\x00" * 5000, b'{"mqSet":[{"queueId":1e99}]}')
 BURST = 16
 SENTINEL = 1 << 30
@@ -117,22 +117,22 @@ class Mutations:
 
 @dataclass
 class Attack:
-    """What was sent: `frames` in all; of `bursts` of readable frames so many were `answered` to their end, the others were closed."""
+    """What was sent: `frames` in all; of `bursts` of readable frames alone so many were `answered` to their end."""
 
     frames: int = 0
     bursts: int = 0
     answered: int = 0
 
 
-async def attack(port: int, mutations: Mutations, most: int, attack: Attack) -> None:
+async def attack(port: int, mutations: Mutations, most: int, sent: Attack) -> None:
     """Send frames until there are so many, a connection for each burst. Raises TimeoutError when a burst gets no end."""
-    while attack.frames < most:
+    while sent.frames < most:
         frames = mutations.burst()
-        attack.frames += len(frames)
-        attack.bursts += is_frame(frames[-1])
+        sent.frames += len(frames)
+        sent.bursts += is_frame(frames[-1])
         async with asyncio.timeout(ANSWER_S):
             good = await send_burst(port, frames)
-        attack.answered += good
+        sent.answered += good
 
 
 async def send_burst(port: int, frames: list[bytes]) -> bool:
@@ -143,7 +143,8 @@ async def send_burst(port: int, frames: list[bytes]) -> bool:
         ends_well = is_frame(frames[-1])
         writer.write(b"".join(frames) + (question if ends_well else b""))
         if not ends_well:
-            writer.write_eof()
+            with contextlib.suppress(OSError):  # the broker has closed it already
+                writer.write_eof()
         answers = FrameReader()
         while data := await reader.read(1 << 16):
             answers.feed(data)

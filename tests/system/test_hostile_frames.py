@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 from pathlib import Path
 from random import Random
 
 import psutil
-import pytest
-from harness import Broker, Crew, send_numbers, wait_until
+from harness import WAIT_S, Broker, Crew, alive, say, send_numbers, wait_until
 from hostile_frames import Attack, Mutations, attack, is_frame, linger, recorded
 
 FRAMES, FULL_FRAMES = 6_000, 1_000_000
@@ -33,32 +32,31 @@ def test_the_same_frames_come_from_one_seed() -> None:
     assert len(set(frames)) > 480
 
 
-@pytest.mark.timeout(0)
 def test_a_pair_beside_a_million_hostile_frames(tmp_path: Path, full_numbers: bool) -> None:
     """Here some thousand, the million in `make soak`. The pair's broker has a name of its own, so no frame means it."""
     most, rounds = (FULL_FRAMES, 50) if full_numbers else (FRAMES, 3)
-    broker = Broker(tmp_path)
-    crew = Crew(tmp_path, broker, "numbers_handler:dawdle", "beside", load=False, group="beside")
-    try:
+    with contextlib.ExitStack() as ends:
+        broker = Broker(tmp_path, name="broker-beside")
+        ends.callback(broker.stop)
         send_numbers(broker, "beside", range(ROUND_MESSAGES))
-        crew.start()
+        crew = Crew(tmp_path, broker, "numbers_handler:slow_plain_number", "beside", load=False, group="beside")
+        ends.callback(crew.begin().stop, WAIT_S)
+        wait_until(lambda: len(crew.workers()) == 2, what="its workers")
         found, peak = asyncio.run(hostile_rounds(broker, most, rounds))
-        wait_until(
-            lambda: crew.counter("done_messages") == (rounds + 1) * ROUND_MESSAGES, what="all messages of the pair"
-        )
+        wait_until(lambda: crew.lag() == 0, what="the commit of all messages of the pair")
         assert crew.counter("invariant_violations") == 0
-        assert os.path.exists(f"/proc/{broker.child.pid}"), broker.child.tail()
-        log = (tmp_path / "broker-1.log").read_text(errors="replace")
-        assert "handler.failed" not in log, log[-4000:]
-        assert "Traceback" not in log, log[-4000:]
-        assert found.frames >= most
-        assert found.answered == found.bursts
-        assert peak < MEMORY_MAX_MIB, f"{peak} MiB"
-        print(f"VERDICT {found.frames} hostile frames in {found.bursts} bursts, {found.answered} answered to the end; "
-              f"the broker had {peak} MiB at most")  # fmt: skip
-    finally:
+        assert list(alive([broker.child.pid])), broker.child.tail()
         crew.stop()
-        broker.stop()
+    # A set: whatever is sent or handed out again on a busy machine is no fault.
+    assert set(crew.staged_rows().column("number").to_pylist()) == set(range((rounds + 1) * ROUND_MESSAGES))
+    log = (tmp_path / "broker-1.log").read_text(errors="replace")
+    assert "handler.failed" not in log, log[-4000:]
+    assert "Traceback" not in log, log[-4000:]
+    assert found.frames >= most
+    assert found.answered == found.bursts
+    assert peak < MEMORY_MAX_MIB, f"{peak} MiB"
+    say(f"{found.frames} hostile frames, {found.answered} of {found.bursts} bursts answered to the end; "
+        f"the broker had {peak} MiB at most")  # fmt: skip
 
 
 async def hostile_rounds(broker: Broker, most: int, rounds: int) -> tuple[Attack, int]:
