@@ -48,11 +48,14 @@ NOT_ON_S3 = {
     "pyarrow": _NO_RENAME,
     "delta": "is written by Spark, whose log store makes no conditional puts on S3, so that two writers can have the same"
     " commit: set spark.format = deltalake, which writes the same table",
+    "iceberg": "has its state in files beside the table, which are on a file system of this host only: give a folder, or set"
+    " spark.format = deltalake",
 }
 """Why a table of this format can't be on S3, by format; "deltalake" can."""
 _NOT_BY_SPARK = "and without Spark's JVM nothing is written there: set spark.format = parquet, the same table by Spark"
+_NOT_ICEBERG = "and pyiceberg has no JVM, which alone reaches HDFS here: give a folder, or set spark.format = parquet"
 _DELTA_LOG = "and its log is read without Spark's JVM here, which alone reaches HDFS: set spark.format = parquet"
-NOT_ON_HDFS = {"pyarrow": _NOT_BY_SPARK, "deltalake": _DELTA_LOG, "delta": _DELTA_LOG}
+NOT_ON_HDFS = {"pyarrow": _NOT_BY_SPARK, "iceberg": _NOT_ICEBERG, "deltalake": _DELTA_LOG, "delta": _DELTA_LOG}
 """Why a table of this format can't be on HDFS, by format; "parquet" can."""
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")
 _S3 = re.compile(r"s3a?://", re.IGNORECASE)

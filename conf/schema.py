@@ -175,7 +175,9 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "load": Switch(),
         "target": Text("a folder's path, s3://bucket/table, or empty", length_max=4096),
         "format": Text(
-            "parquet, pyarrow, delta, deltalake, foreach, or another format of Spark", empty_ok=False, length_max=255
+            "parquet, pyarrow, delta, deltalake, iceberg, foreach, or another format of Spark",
+            empty_ok=False,
+            length_max=255,
         ),
         "function": Text("module:function, or empty", length_max=4096),
         "partition_by": Texts("each a column of the rows, a column once", formats.plain_name),

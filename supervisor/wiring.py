@@ -13,6 +13,8 @@ from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
+from ..spark.config import ICEBERG
+from ..spark.iceberg_catalog import catalog_of
 from ..spark.object_store import check_conditional_puts, place_of
 from ..spark.table_columns import table_columns
 from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerBounds
@@ -171,6 +173,8 @@ def table_at(settings: Settings, folder: Path, *, probe: bool = True) -> TableSp
     columns: tuple[tuple[str, str], ...] = ()
     if settings.results.enabled and settings.spark.format in FOLDER_FORMATS and not on_hdfs(target):
         place = place_of(target, settings.spark.options)
+        if settings.spark.format == ICEBERG and isinstance(place, Path):
+            catalog_of(place, settings.spark.options)  # refused here, before a message is pulled
         if settings.spark.load and probe:
             check_conditional_puts(place)
         columns = table_columns(place)

@@ -123,6 +123,14 @@ def delta(folder: Path) -> None:
     assert sorted(DeltaTable(str(folder / "table")).to_pyarrow_table().column("n").to_pylist()) == list(range(COUNT))
 
 
+def iceberg(folder: Path) -> None:
+    """One batch into an Iceberg table without Spark."""
+    consumed(number, folder, {"spark.format": "iceberg"}, folder / "table")
+    from rocketcrew import read
+
+    assert sorted(read(folder / "table").column("n").to_pylist()) == list(range(COUNT))
+
+
 def s3(folder: Path) -> None:
     """One batch into a Delta table in a bucket: S3_URL, on the server S3_ENDPOINT."""
     options = {"endpoint": os.environ["S3_ENDPOINT"], "allow_http": "true", "region": "us-east-1"}
@@ -178,7 +186,7 @@ def otel(folder: Path) -> None:
 
 
 SMOKES: dict[str, Callable[[Path], None]] = {
-    "": plain, "spark": spark, "connect": connect, "delta": delta, "s3": s3, "delta-spark": delta_spark,
+    "": plain, "spark": spark, "connect": connect, "delta": delta, "s3": s3, "iceberg": iceberg, "delta-spark": delta_spark,
     "duckdb": duckdb, "typed": typed, "otel": otel,
 }  # fmt: skip
 

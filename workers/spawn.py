@@ -22,6 +22,7 @@ import os
 import select
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Generator, Sequence
 from typing import Any, Final
@@ -31,7 +32,7 @@ from multiprocess import context, popen_forkserver, reduction, spawn, util
 from multiprocess.forkserver import ForkServer, read_signed
 from multiprocess.process import BaseProcess
 
-from ..remoting.errors import RocketcrewError
+from ..remoting.errors import RocketcrewError, UsageError
 from .boot import WorkerBoot
 from .entry import LENGTH, run_spare, run_worker
 from .loading import search_path
@@ -44,6 +45,8 @@ START_TIMEOUT_MS: Final = 60_000
 """Time for the forkserver to import the handler's module before its first fork."""
 DYING_TIMEOUT_MS: Final = 1_000
 """Time for a forkserver that refused a connection to be dead."""
+SOCKET_FOLDER_MAX_BYTES: Final = 75
+"""A Unix socket's path has 107 bytes on Linux; multiprocess adds "/pymp-xxxxxxxx/listener-xxxxxxxx" to the folder's."""
 SPARE_TIMEOUT_S: Final = 1.0
 """A spare that does not take its boot within this is ended, and a worker is forked as usual."""
 EXIT_UNKNOWN: Final = 255
@@ -136,9 +139,19 @@ class _Server(ForkServer):
 
     def ensure_running(self) -> None:
         if threading.current_thread() is threading.main_thread():
+            check_socket_folder(tempfile.gettempdir())
             super().ensure_running()
         elif self._forkserver_pid is None:
             raise OSError("the forkserver is gone")
+
+
+def check_socket_folder(folder: str) -> None:
+    """Its socket is in a folder of its own below `folder`. Raises UsageError when the path has no room for that."""
+    if len(os.fsencode(folder)) > SOCKET_FOLDER_MAX_BYTES:
+        raise UsageError(
+            f"the folder of temporary files, {folder}, has too long a path for the socket of worker processes: set TMPDIR to"
+            f" one of at most {SOCKET_FOLDER_MAX_BYTES} bytes"
+        )
 
 
 class Forkserver:

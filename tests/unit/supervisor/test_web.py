@@ -28,6 +28,7 @@ def stats() -> ConsumerStats:
     found = ConsumerStats()
     found.consumed("orders", 2, 0, 1_600)
     found.consumed("orders", 1, 1, 250_000)
+    found.ended("orders", 3, 10_000, [2_000, 9_000, 9_980].__getitem__)
     return found
 
 
@@ -105,6 +106,13 @@ def test_metrics_are_read_by_the_parsers_of_prometheus(accept: str, parse: Calla
         1: 2, 5: 2, 10: 2, 100: 2, 1000: 3, 10_000: 3, 60_000: 3, float("inf"): 3
     }  # fmt: skip
     assert samples["rocketmq_process_time_sum", *of_topic, ("topic", "orders")] == pytest.approx(251.6)
+    latency, of_ours = "rocketcrew_end_to_end_latency_seconds", (group, ("topic", "orders"))
+    buckets = {dict(key[1:])["le"]: value for key, value in samples.items() if key[0] == f"{latency}_bucket"}
+    assert {float(bound): value for bound, value in buckets.items() if float(bound) in (0.01, 0.025, 0.5, 1, 5, 10)} == {
+        0.01: 0, 0.025: 1, 0.5: 1, 1: 2, 5: 2, 10: 3
+    }  # fmt: skip
+    assert samples[f"{latency}_count", *of_ours] == 3
+    assert samples[f"{latency}_sum", *of_ours] == pytest.approx(12.03)
 
 
 def test_what_was_popped_is_in_hand_and_has_no_lag_here() -> None:
