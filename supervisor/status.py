@@ -42,6 +42,7 @@ def picture(
         "sent_back_levels": {
             str(level): count for level, count in sorted(core.settling.retries.sent_back_levels.items())
         },
+        "worker_deaths_by_cause": {end.value: number for end, number in state.deaths.items()},
         "workers": [
             {
                 "worker_id": worker.worker_id,
