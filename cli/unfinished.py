@@ -4,12 +4,15 @@ Without --all a replay leaves out what is noted as done. With it that would be n
 the first is sent, with how many notes there were: what is noted after them has been sent by this replay or since. Notes stay
 the one place that says what was sent; a kill between a broker's answer and its note repeats that one letter, and no other.
 
-A replay is known by its command: the same conditions, in the same words. It ends when all of its letters are done.
+A replay is known by its command: the same conditions at the same cluster, with times as milliseconds. It ends when it has
+come to the end of its letters, also where a handler failed on some. One that was interrupted stays, and so does one with
+letters that are not found.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +38,10 @@ class Round:
         """Those of its letters that nothing was sent for, nor handled, since it began."""
         done = notes.sent_since(self.notes)
         return [one for one in letters if one.key in self.letters and one.key not in done]
+
+    def not_found(self, letters: list[Letter], notes: Notes) -> int:
+        """How many of its letters are not done, and not among `letters`, which are all that brokers have now."""
+        return len(self.letters - notes.sent_since(self.notes) - {one.key for one in letters})
 
 
 class Unfinished:
@@ -66,7 +73,7 @@ class Unfinished:
         self._write()
 
     def end(self, command: str) -> None:
-        """All of its letters are done. Raises RocketcrewError."""
+        """It has come to the end of its letters. Raises RocketcrewError."""
         if self._rounds.pop(command, None) is not None:
             self._write()
 
@@ -79,3 +86,44 @@ class Unfinished:
             write_atomically(self._path, text, durable=True)
         except OSError as error:
             raise RocketcrewError(f"{self._path} cannot be written: {error.strerror or error}") from error
+
+
+class Course:
+    """One run of a replay, from the file of a group. Without --all nothing is read or written."""
+
+    def __init__(self, path: Path, command: str, notes: Notes, *, anew: bool = False) -> None:
+        """`command`: what names the replay, empty without --all. `anew`: it begins again. Raises UsageError for a file that
+        is not such a one, before anything is sent."""
+        self._command = command
+        self._notes = notes
+        self._unfinished = Unfinished(path) if command else None
+        self.round = self._unfinished.of(command, notes) if self._unfinished and not anew else None
+        """What this run goes on with, if there is such a one."""
+        self.not_found = 0
+        """Letters of it that no broker has now."""
+
+    def left(self, letters: list[Letter]) -> list[Letter]:
+        """What is left of `round`; `letters` are all that brokers have now."""
+        assert self.round is not None
+        self.not_found = self.round.not_found(letters, self._notes)
+        return self.round.left(letters, self._notes)
+
+    def begin(self, letters: list[Letter], now: str) -> None:
+        """Before the first of `letters` is sent. Raises RocketcrewError."""
+        if self._unfinished and self.round is None:
+            self._unfinished.begin(self._command, letters, self._notes, now)
+
+    def end(self) -> None:
+        """After the last. The replay stays while letters are not found. Raises RocketcrewError."""
+        if self._unfinished and not self.not_found:
+            self._unfinished.end(self._command)
+
+
+def command_of(given: Mapping[str, Any], name_servers: Iterable[str], from_ms: int, to_ms: int) -> str:
+    """What names a replay: at which cluster, which letters, and what is done with them. `given` are the options of its
+    command; `from_ms` and `to_ms` are --since and --until in milliseconds since 1970, as "2h" is another time each time."""
+    names = ("error", "line", "topic", "key", "limit", "handler", "handled")
+    return json.dumps(
+        {name: given[name] for name in names}
+        | {"names": sorted(given["names"]), "from_ms": from_ms, "to_ms": to_ms, "cluster": sorted(name_servers)}
+    )

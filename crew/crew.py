@@ -256,8 +256,9 @@ class Crew:
 
         `max_messages`: this crew has finished at least so many, dead letters among them, and their rows are in `results`.
         `until_empty`: the group's committed offsets have reached the newest of all queues of its topics and of its retry
-        topic, and nothing that this crew has sent back waits for its delay; with a target, its rows are in the table. Retries
-        that other members or earlier runs sent back are not waited for, and do not end the wait early. A broker that does not
+        topic, and nothing that this crew has sent back waits for its delay; with a target, its rows are in the table.
+        Retries that other members or earlier runs sent back do not end the wait early. Of the delay levels that this crew
+        used, what others have put before its own is waited for, at most for the delay of that level. A broker that does not
         say how far its delay levels are (behind a proxy, or where access control denies it) is judged by a count alone: the
         retry and the dead-letter topic have got as many messages since the start as this crew has sent back. Retries of
         topics that brokers let POP are not seen.
@@ -316,23 +317,26 @@ class Crew:
         left = self._lag()
         if left:
             return left
-        sent_back = self._sent_back()
-        delayed = max(self._stored_before + sent_back - self._stored(), self._waiting(sent_back))
+        sent_back, levels = self._sent_back()
+        delayed = max(self._stored_before + sent_back - self._stored(), self._waiting(levels))
         if delayed > 0:
             return delayed
         # What came back in between is in the lag now, and a message that was sent back in between is counted now.
-        return self._lag() + (self._sent_back() - sent_back)
+        return self._lag() + (self._sent_back()[0] - sent_back)
 
-    def _waiting(self, sent_back: int) -> int:
-        """How many of the messages that this crew has sent back may wait for their delay."""
+    def _waiting(self, sent_back: Mapping[int, int]) -> int:
+        """How many of the messages that this crew has sent back, by their level, may wait for their delay."""
         watch = self._watch
         assert watch is not None
         brokers = sorted({queue.broker_name for queue in self._queues})
         return self._returning.left(sent_back, lambda: watch.delay_ends(brokers), watch.delays_reached)
 
-    def _sent_back(self) -> int:
-        counters: dict[str, int] = self.status["counters"]
-        return counters["sent_back_messages"]
+    def _sent_back(self) -> tuple[int, dict[int, int]]:
+        """How many messages, and those that are tried again by the level of their delay."""
+        status = self.status
+        return status["counters"]["sent_back_messages"], {
+            int(level): count for level, count in status["sent_back_levels"].items()
+        }
 
     def _lag(self) -> int:
         """Raises UnreachableError for a topic that does not exist: a first message may make it, and nobody knows how many."""
@@ -478,42 +482,64 @@ class Returning:
     """Whether messages that a crew has sent back still wait for their delay. Pure: what it needs its arguments ask for.
 
     A broker keeps what is sent back in a queue of each delay level, and puts it into the retry topic when it is due, first in
-    first out. Whose messages these are, nobody is told. So the ends of these queues are noted once everything was sent back:
-    when the broker has come to all these ends, everything that was sent back is in its topic. What others add to the queues
-    afterwards is after these ends, and is not waited for.
+    first out. Whose messages these are, nobody is told. So the ends of the levels that the crew has used are noted once it
+    has sent back: when the broker has come to these ends, everything that was sent back is in its topic. What others add to
+    the queues afterwards is after these ends, and other levels are not looked at: no wait is longer than the crew's own.
+
+    A broker with fewer levels puts a message into its last one. So of each level the highest one up to it counts that has
+    ever got a message. Which broker has a message is not known, as a refused send-back goes to another one: all are asked.
 
     A broker shows a message as part of its queue some milliseconds after it has stored it. So the ends are noted by two
     looks, of which the second counts, and one more look passes between the last delivery and the answer that nothing waits.
     """
 
     def __init__(self) -> None:
-        self._sent_back = 0
+        self._sent_back: dict[int, int] = {}
         self._looks = 0
-        self._ends: Levels = {}
+        self._ends: dict[int, Levels] = {}
+        self._new: set[int] = set()
 
-    def left(self, sent_back: int, ends: Callable[[], Levels], reached: Callable[[list[str]], Levels]) -> int:
+    def left(
+        self, sent_back: Mapping[int, int], ends: Callable[[], Levels], reached: Callable[[list[str]], Levels]
+    ) -> int:
         """How many messages may still wait for their delay; 0 when none of this crew does.
 
-        `sent_back`: how many messages this crew has sent back in all. `ends`: asks for the ends of the levels now, and
-        gives none of a broker that does not say; `reached` asks the named brokers for the offsets up to which they have
-        delivered. What they raise is raised, and the look is not counted.
+        `sent_back`: delay level -> how many messages this crew has sent back there in all. `ends`: asks for the ends of the
+        levels now, and gives none of a broker that does not say; `reached` asks the named brokers for the offsets up to which
+        they have delivered. What they raise is raised, and the look is not counted.
         """
         if not sent_back:
             return 0
         if sent_back != self._sent_back:
-            self._sent_back, self._looks = sent_back, 0
+            self._new |= {level for level, count in sent_back.items() if count != self._sent_back.get(level)}
+            self._sent_back, self._looks = dict(sent_back), 0
         if self._looks < ENDS_LOOKS:
-            self._ends = ends()
+            found = ends()
+            self._ends |= {level: _ends_up_to(level, found) for level in self._new}
             self._looks += 1
             if self._looks < ENDS_LOOKS:
                 return 1
-        at = reached(sorted({broker for broker, _ in self._ends}))
-        waiting = sum(max(0, end - at.get(level, 0)) for level, end in self._ends.items())
+            self._new = set()
+        places: dict[tuple[str, int], int] = {}
+        for levels in self._ends.values():
+            for place, end in levels.items():
+                places[place] = max(end, places.get(place, 0))
+        at = reached(sorted({broker for broker, _ in places}))
+        waiting = sum(max(0, end - at.get(place, 0)) for place, end in places.items())
         if waiting:
             self._looks = ENDS_LOOKS
-            return min(waiting, sent_back)
+            return min(waiting, sum(sent_back.values()))
         self._looks += 1
         return int(self._looks == ENDS_LOOKS + 1)
+
+
+def _ends_up_to(level: int, ends: Levels) -> Levels:
+    """Of each broker the highest level up to this one that has ever got a message."""
+    used: dict[str, int] = {}
+    for broker, one in (place for place, end in ends.items() if end):
+        if one <= level:
+            used[broker] = max(one, used.get(broker, 0))
+    return {place: ends[place] for place in used.items()}
 
 
 def _finished(counters: Mapping[str, int]) -> int:

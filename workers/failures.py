@@ -161,6 +161,14 @@ def resend_level(level: int, times: int) -> int:
     return level if level > 0 else RESEND_LEVEL + times - 1
 
 
+def levels_of_retry(level: int, reconsume_times: int, refused: int) -> range:
+    """At one of these levels a message waits that was sent back at `level`, 0 = by its attempts. `reconsume_times` counts
+    also attempts that were made here since a send-back was refused, at most `refused`: its broker may not know of them."""
+    if level > 0:
+        return range(level, level + 1)
+    return range(RESEND_LEVEL + max(0, reconsume_times - refused), RESEND_LEVEL + reconsume_times + 1)
+
+
 def pop_delay_ms(level: int, reconsume_times: int) -> int:
     """How long a popped message that failed stays invisible, in milliseconds."""
     at = level if level > 0 else reconsume_times

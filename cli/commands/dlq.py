@@ -51,12 +51,13 @@ from ..options import Dependent, with_settings
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines
-from ..unfinished import UNFINISHED_FILE, Unfinished
+from ..unfinished import UNFINISHED_FILE, Course, command_of
 from ..wording import in_words, no_such_group, unknown_topic
 
 JSONL: Final = "jsonl"
 RATE: Final = "100/s"
 """Of a replay: a group that has just failed on them is not flooded."""
+GOES_ON: Final = "; the same command goes on"
 
 
 @click.group()
@@ -95,22 +96,22 @@ class Desk:
         taken = sorted(filter(wanted.takes, found), key=lambda one: (one.message.store_timestamp_ms, one.place))
         return taken[:limit] if limit else taken
 
-    def letters_left(self, command: str, wanted: Wanted, limit: int) -> tuple[list[Letter], bool]:
-        """As `letters`, and False; of a replay that this command has begun and not ended what is left of it, and True."""
-        found = self.unfinished().of(command, self.notes) if command else None
-        if found is None:
-            return self.letters(wanted, limit), False
-        left = found.left(self.letters(Wanted(done_too=True)), self.notes)
-        of = counted(len(found.letters), "letter")
+    def letters_left(self, course: Course, wanted: Wanted, limit: int) -> list[Letter]:
+        """As `letters`; of a replay that this command has begun and not ended what is left of it."""
+        if course.round is None:
+            return self.letters(wanted, limit)
+        left = course.left(self.letters(Wanted(done_too=True)))
+        of = counted(len(course.round.letters), "letter")
         click.echo(
-            f"goes on with the replay of {found.began} that did not end: {len(left)} of {of} are left (--anew begins again)",
+            f"goes on with the replay of {course.round.began} that did not end: {len(left)} of {of} are left"
+            " (--anew begins again)",
             err=True,
         )
-        return left, True
+        return left
 
-    def unfinished(self) -> Unfinished:
-        """Replays of all letters that have not ended. Raises UsageError."""
-        return Unfinished(self.notes.path.with_name(UNFINISHED_FILE))
+    def course(self, command: str, *, anew: bool) -> Course:
+        """This run of a replay. Raises UsageError."""
+        return Course(self.notes.path.with_name(UNFINISHED_FILE), command, self.notes, anew=anew)
 
     async def _read(self, cluster: Cluster) -> list[Letter]:
         topic = DLQ_PREFIX + self.access.wrap(self.group)
@@ -322,11 +323,14 @@ def replay(
     They go to the group's retry topic, so no other group of the topic gets them. Each is noted once its broker has
     acknowledged it: a replay that was interrupted goes on where it ended when the same command is called again, also with
     --all. After a kill or Ctrl-C the one letter in between may be sent twice. A replay with --all that has ended begins
-    anew when it is called again; --anew does so with one that has not ended. The letters stay in %DLQ%<group> until their
-    broker's retention deletes them.
+    anew when it is called again; --anew does so with one that was interrupted. With --all and a time such as --since 2h each
+    call is another replay: one that is interrupted names the time that it goes on with. Where its letters are not found any
+    more, as their broker is away or has deleted them, it does not end, and exits with 1. The letters stay in %DLQ%<group>
+    until their broker's retention deletes them.
 
     With --handler a letter runs through that handler in this process first, and goes to the group only when the handler
-    succeeds. What fails is shown and stays a dead letter; the same command tries it again. Rows and messages of a run here
+    succeeds. What fails is shown and stays a dead letter; the same command tries it again, with --all after its end together
+    with all the others. Rows and messages of a run here
     are shown and dropped: the group's run writes them. --mark-handled is for handlers whose effect is elsewhere: a letter
     that succeeded is noted as handled and not sent, unless it made rows or messages. In the debugger `c` goes on with the
     next letter, `q` stops. Exits with 1 when a letter failed.
@@ -342,34 +346,55 @@ def replay(
       rocketcrew dlq replay -g billing --handler shop:count --pdb
     """
     with desk.alone():
-        command = _command() if wanted.done_too else ""
-        found, goes_on = desk.letters_left("" if anew else command, wanted, limit)
+        course = desk.course(_command(desk.settings, wanted) if wanted.done_too else "", anew=anew)
+        found = desk.letters_left(course, wanted, limit)
         what = f"run {handler} here on" if handler else "replay"
         if not _goes_on(found, what, desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
             return
-        local = Local(desk, handler, rate, debug=debug, handled=handled, as_json=as_json) if handler else None
-        if command and not goes_on:
-            desk.unfinished().begin(command, found, desk.notes, when(time.time_ns() // 1_000_000))
+        rest = goes_on_with(wanted) if wanted.done_too else GOES_ON
+        local = Local(desk, handler, rate, rest, debug=debug, handled=handled, as_json=as_json) if handler else None
+        course.begin(found, when(time.time_ns() // 1_000_000))
         if local is not None:
             code = local.through(found)
-            if code == EXIT_FINE:  # the same command tries again what failed
-                desk.unfinished().end(command)
-            click.get_current_context().exit(code)
-        with so_far(lambda: f"{desk.replayed} of {counted(len(found), 'letter')} were replayed"):
+            course.end()
+            click.get_current_context().exit(_all_found(course) or code)
+        with so_far(lambda: f"{desk.replayed} of {counted(len(found), 'letter')} were replayed", rest):
             count = ask_cluster(desk.access, lambda cluster: desk.replay(cluster, found, rate))
-            desk.unfinished().end(command)
+            course.end()
             members = ask_cluster(desk.access, desk.members)
     if as_json:
         click.echo(json.dumps({"group": desk.group, "replayed": count, "members": members}))
-        return
-    click.echo(f"{counted(count, 'letter')} replayed{desk.waits(members)}")
+    else:
+        click.echo(f"{counted(count, 'letter')} replayed{desk.waits(members)}")
+    click.get_current_context().exit(_all_found(course))
 
 
-def _command() -> str:
-    """What names a replay: which letters are meant, in the words of its command, and what is done with them."""
+def _command(settings: Settings, wanted: Wanted) -> str:
     given = click.get_current_context().params
-    names = ("names", "error", "line", "topic", "key", "since", "until", "limit", "handler", "handled")
-    return json.dumps({name: sorted(given[name]) if name == "names" else given[name] for name in names})
+    cluster = settings.cluster.name_servers or (settings.cluster.namesrv_domain,)
+    return command_of(given, cluster, wanted.from_ms, wanted.to_ms)
+
+
+def _all_found(course: Course) -> int:
+    """The exit code, 1 when letters of the replay are not found, which is reported."""
+    if not course.not_found:
+        return EXIT_FINE
+    click.echo(
+        f"{counted(course.not_found, 'letter')} of this replay are not found (broker away, or deleted by retention): the same"
+        " command looks for them again, --anew begins again without them",
+        err=True,
+    )
+    return EXIT_FAILURE
+
+
+def goes_on_with(wanted: Wanted) -> str:
+    """How a replay with --all goes on that was interrupted: its times are fixed, and 2h would be another one."""
+    times = [
+        f"{option} {at_ms}"  # as `when` writes it, it may be read as a millisecond less
+        for option, at_ms, nothing in (("--since", wanted.from_ms, 0), ("--until", wanted.to_ms, Wanted().to_ms))
+        if at_ms != nothing
+    ]
+    return f"; the same command with {' '.join(times)} goes on" if times else GOES_ON
 
 
 class UnfinishedError(RocketcrewError):
@@ -385,10 +410,9 @@ class UnfinishedError(RocketcrewError):
 
 
 @contextlib.contextmanager
-def so_far(said: Callable[[], str]) -> Generator[None]:
-    """Report what was done, as `said`, before an error or Ctrl-C ended it. Raises UnfinishedError with both texts, and Abort
-    for Ctrl-C."""
-    rest = "; the same command goes on"
+def so_far(said: Callable[[], str], rest: str = GOES_ON) -> Generator[None]:
+    """Report what was done, as `said`, and how it goes on, before an error or Ctrl-C ended it. Raises UnfinishedError with
+    both texts, and Abort for Ctrl-C."""
     try:
         yield
     except RocketcrewError as error:
@@ -402,9 +426,10 @@ class Local:
     """Letters through a handler in this process, and from there to the group."""
 
     def __init__(
-        self, desk: Desk, handler: str, rate: float, *, debug: bool, handled: bool, as_json: bool
+        self, desk: Desk, handler: str, rate: float, rest: str, *, debug: bool, handled: bool, as_json: bool
     ) -> None:  # fmt: skip
-        """`rate`: letters a second to the group at most. Raises UsageError and HandlerLoadError for the handler."""
+        """`rate`: letters a second to the group at most; `rest`: as of `so_far`. Raises UsageError and HandlerLoadError
+        for the handler."""
         from ...supervisor.wiring import with_topics
         from ...workers.trial_import import examine
 
@@ -413,6 +438,7 @@ class Local:
         self._spec = examine(handler, desk.settings.workers.boot_timeout_ms)
         self._topics = with_topics(desk.settings, self._spec).consumer.topics
         self._rate = rate
+        self._rest = rest
         self._debug = debug
         self._done = HANDLED if handled else REPLAYED
         self._as_json = as_json
@@ -425,7 +451,7 @@ class Local:
         self._of = len(letters)
         answers = sys.stdout  # with --json it has our lines only, and nothing that the handler prints
         ours = contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext()
-        with so_far(self._summary), ours:
+        with so_far(self._summary, self._rest), ours:
             self._each(letters, answers)
             members = ask_cluster(self._desk.access, self._desk.members) if self._counts[REPLAYED] else 1
         if self._as_json:

@@ -126,6 +126,8 @@ class IcebergTarget:
         """pyiceberg's table as it is now; None when there is none. Raises LoaderError, UsageError for another one's."""
         if self._catalog is None or self._spec.sqlite is not None:
             # A file that was replaced is another catalog, and a connection to the old one would not know.
+            if self._catalog is not None:
+                self._catalog.close()
             self._catalog = open_catalog(self._spec, known=is_iceberg(self.path))
         with asked(self._spec):
             from pyiceberg.exceptions import NoSuchTableError
@@ -134,6 +136,9 @@ class IcebergTarget:
                 table = self._catalog.load_table(self._spec.table)
             except NoSuchTableError:
                 return None
+            finally:
+                if self._spec.sqlite is not None:
+                    self._catalog.close()  # else each look keeps a descriptor open until Python collects its garbage
         if BATCH not in table.properties:
             raise UsageError(
                 f"{self._spec.table} of the catalog {self._spec} is an Iceberg table that rocketcrew did not make: name"

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from ...remoting.log_keys import place_keys
 from ...remoting.stored import raise_reconsume_times, reconsume_times_of
-from ...workers.failures import Cause, Failure, Mode, is_last, is_used_up, level_of, mode_of
+from ...workers.failures import Cause, Failure, Mode, is_last, is_used_up, level_of, levels_of_retry, mode_of
 from .actions import SendBack
 from .blame import Fate, Lot
 from .charges import Charge
@@ -51,6 +51,8 @@ class Retries:
         self._finished = finished
         self._wait_for_load = wait_for_load
         self._forget = forget
+        self.sent_back_levels: dict[int, int] = {}
+        """Delay level -> how many messages were sent back that may wait there: no dead letters, and none that was popped."""
 
     # --- messages that fail without a worker's word -------------------------------------------------------------
 
@@ -139,6 +141,7 @@ class Retries:
         kind = NO_ROWS if failure.mode is Mode.DROP else DEAD_LETTER if failure.last else SENT_BACK
         s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
         self._count(failure)
+        self._note_levels(failure, reconsume_times_of(s.view, chunk.positions[index]))
         if failure.last:
             why: dict[str, object] = {"cause": failure.cause.name.lower(), "error": failure.error}
             if failure.facts is not None:
@@ -163,6 +166,15 @@ class Retries:
         counters.dropped_messages += dropped
         counters.sent_back_messages += not dropped
         counters.dead_letter_messages += failure.last
+
+    def _note_levels(self, failure: Failure, reconsume_times: int) -> None:
+        """Where the message may wait for its delay now."""
+        if failure.mode is not Mode.SEND_BACK or failure.last:
+            return
+        level = level_of(failure, failure.mode, self.s.config.delay_level_when_next_consume)
+        found = self.sent_back_levels
+        for one in levels_of_retry(level, reconsume_times, failure.attempts):
+            found[one] = found.get(one, 0) + 1
 
     def _settled(self, pq: ProcessQueue, chunk: Chunk) -> None:
         """A failure of it is over: forget it when it was the last."""

@@ -132,6 +132,26 @@ def test_what_others_bring_back_does_not_end_the_wait(tmp_path: Path, here: Path
             assert {row["times"] for row in crew.results() if row["body"] == "ours"} == {1}
 
 
+def test_a_strangers_message_of_two_hours_is_not_waited_for(tmp_path: Path, here: Path) -> None:
+    def once_more(message: Any) -> dict[str, int]:
+        if message.body == b"dead":
+            raise Retry(delay_level=-1)
+        if message.reconsume_times == 0:
+            raise Retry(delay_level=1)
+        return {"times": message.reconsume_times}
+
+    with LocalBroker(delay_levels="100ms 2h") as slow:
+        topic, group = slow.topic(), slow.group()
+        with patient_producer(slow) as producer:
+            producer.send(slow.topic(), "in two hours", delay_level=2)
+            producer.send(topic, "once more")
+            producer.send(topic, "dead")
+        with crew_of(slow, once_more, topic, group=group) as crew:
+            crew.wait(timeout=WAIT_S)
+            assert list(crew.results()) == [{"times": 1}]
+        assert [message.body for message in slow.dead_letters(group)] == [b"dead"]
+
+
 def test_rows_of_a_worker_that_crashed_are_there_once(broker: LocalBroker, here: Path) -> None:
     def crash(message: Any) -> dict[str, int]:
         if message.body == b"crash" and message.reconsume_times == 0:

@@ -122,6 +122,8 @@ def test_dead_letters_go_through_the_handler_here_before_the_group_gets_them(tmp
         assert failed.stdout.splitlines()[-1] == (
             "0 letters went through shop:count and were sent to group billing again; 3 failed and stay as before"
         )
+        assert run(tmp_path, *here, "--all").returncode == 1  # it has ended, failed letters or not
+        assert "goes on with" not in run(tmp_path, *here, "--all", "--dry-run").stderr
         (tmp_path / "mended").touch()
         some = run(tmp_path, *here, "--rate", "600/m", "--json")
         said = [json.loads(line) for line in some.stdout.splitlines()]  # what the handler prints is elsewhere

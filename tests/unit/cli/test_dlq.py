@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 import pytest
 
-from rocketcrew.cli.commands.dlq import Desk, in_summary, so_far
+from rocketcrew.cli.commands.dlq import GOES_ON, Desk, goes_on_with, in_summary, so_far
 from rocketcrew.cli.commands.run import make_broker_log
 from rocketcrew.cli.exit_codes import exit_code
-from rocketcrew.cli.letters import StoppedError
+from rocketcrew.cli.letters import StoppedError, Wanted
 from rocketcrew.conf.settings import load
+from rocketcrew.engine.window import parse_time
 from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 
 
@@ -25,6 +26,16 @@ def test_a_command_that_is_interrupted_says_that_it_goes_on(capsys: pytest.Captu
         with pytest.raises(click.Abort), so_far(lambda: "2 of 3 letters were replayed"):
             raise stop
         assert capsys.readouterr().err.startswith(f"2 of 3 letters were replayed; {rest}")
+
+
+def test_a_replay_of_all_that_is_interrupted_names_the_times_it_goes_on_with() -> None:
+    """Of --since 2h the next call makes another time."""
+    now_ms = 1_794_500_819_783
+    since = parse_time("--since", "2h", now_ms)
+    said = goes_on_with(Wanted(from_ms=since, to_ms=now_ms))
+    assert said == f"; the same command with --since {since} --until {now_ms} goes on"
+    assert parse_time("--since", str(since), now_ms + 5_000) == since
+    assert goes_on_with(Wanted()) == GOES_ON
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.cli.letters import PURGED, REPLAYED, Letter, Notes
-from rocketcrew.cli.unfinished import Unfinished
+from rocketcrew.cli.unfinished import Course, Unfinished, command_of
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
@@ -44,21 +44,20 @@ class Replays:
                 raise Killed
             left -= 1
 
-        notes, path = Notes.read(self._folder / "notes"), self._folder / "unfinished"
-        unfinished = Unfinished(path)
-        found = unfinished.of("all", notes)
-        letters = LETTERS if found is None else found.left(LETTERS, notes)
+        notes = Notes.read(self._folder / "notes")
+        course = Course(self._folder / "unfinished", "all", notes)
+        letters = LETTERS if course.round is None else course.left(LETTERS)
         try:
-            if found is None:
+            if course.round is None:
                 step()
-                unfinished.begin("all", letters, notes, NOW)
+            course.begin(letters, NOW)
             for letter in letters:
                 step()
                 self.sent.append(letter.message.queue_offset)
                 step()
                 notes.add(letter, REPLAYED)
             step()
-            Unfinished(path).end("all")
+            course.end()
         except Killed:
             return False
         return True
@@ -111,3 +110,66 @@ def test_a_file_of_something_else_and_one_that_cannot_be_written_are_named(tmp_p
             Unfinished(file)
     with pytest.raises(RocketcrewError, match="nowhere/unfinished cannot be written: No such file or directory"):
         Unfinished(tmp_path / "nowhere" / "unfinished").begin("all", LETTERS, Notes(tmp_path / "notes"), NOW)
+
+
+GIVEN = dict[str, object](
+    names=("broker-a/0/1", "broker-a/0/0"), error="", line="", topic="", key="", since="2h", until="", limit=0, handler="",
+    handled=False,
+)  # fmt: skip
+
+
+def test_the_same_folder_with_another_cluster_is_another_replay() -> None:
+    command = command_of(GIVEN, ("a:9876", "b:9876"), 0, 9)
+    assert command == command_of({**GIVEN, "names": ("broker-a/0/0", "broker-a/0/1")}, ("b:9876", "a:9876"), 0, 9)
+    assert command != command_of(GIVEN, ("c:9876",), 0, 9)
+
+
+def test_two_hours_ago_is_another_time_each_time() -> None:
+    command = command_of(GIVEN, ("a:9876",), 1_000, 9_000)
+    assert command != command_of(GIVEN, ("a:9876",), 61_000, 9_000)
+    assert command == command_of({**GIVEN, "since": "1000"}, ("a:9876",), 1_000, 9_000)
+
+
+def test_a_replay_in_which_a_letter_failed_has_ended_and_the_next_takes_new_ones(tmp_path: Path) -> None:
+    notes, file = Notes.read(tmp_path / "notes"), tmp_path / "unfinished"
+    course = Course(file, "all", notes)
+    course.begin(LETTERS[:2], NOW)
+    notes.add(LETTERS[0], REPLAYED)  # the handler failed on the other
+    course.end()
+    assert Course(file, "all", notes).round is None
+
+
+def test_a_replay_whose_letters_are_not_found_does_not_end(tmp_path: Path) -> None:
+    notes, file = Notes.read(tmp_path / "notes"), tmp_path / "unfinished"
+    Course(file, "all", notes).begin(LETTERS, NOW)
+    notes.add(LETTERS[0], REPLAYED)
+    course = Course(file, "all", notes)
+    assert course.left(LETTERS[:2]) == [LETTERS[1]]
+    notes.add(LETTERS[1], REPLAYED)
+    course.end()
+    assert course.not_found == 2
+    again = Course(file, "all", notes)
+    assert again.left(LETTERS) == LETTERS[2:]
+    again.end()
+    assert Course(file, "all", notes).round is None
+
+
+def test_another_beginning_leaves_out_what_is_not_found(tmp_path: Path) -> None:
+    notes, file = Notes.read(tmp_path / "notes"), tmp_path / "unfinished"
+    Course(file, "all", notes).begin(LETTERS, NOW)
+    course = Course(file, "all", notes, anew=True)
+    assert course.round is None
+    course.begin(LETTERS[:1], NOW)
+    course.end()
+    assert Course(file, "all", notes).round is None
+
+
+def test_a_replay_of_what_was_not_done_reads_and_writes_nothing_of_all(tmp_path: Path) -> None:
+    file = tmp_path / "unfinished"
+    file.write_bytes(b"[1]")
+    course = Course(file, "", Notes.read(tmp_path / "notes"))
+    course.begin(LETTERS, NOW)
+    course.end()
+    assert file.read_bytes() == b"[1]"
+    with pytest.raises(UsageError, match="move the file away"):
+        Course(file, "all", Notes.read(tmp_path / "notes"))

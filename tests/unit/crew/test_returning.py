@@ -31,13 +31,13 @@ class Brokers:
 
 def looks(returning: Returning, brokers: Brokers, sent_back: int) -> Iterator[int]:
     while True:
-        yield returning.left(sent_back, brokers.ends, brokers.at)
+        yield returning.left({3: sent_back}, brokers.ends, brokers.at)
 
 
 def test_what_was_never_sent_back_is_not_waited_for() -> None:
     brokers = Brokers()
     brokers.end[A3] = 9  # of others
-    assert Returning().left(0, brokers.ends, brokers.at) == 0
+    assert Returning().left({}, brokers.ends, brokers.at) == 0
 
 
 def test_it_waits_until_the_level_has_come_to_what_was_sent_back_and_one_look_more() -> None:
@@ -109,6 +109,33 @@ def test_a_look_that_failed_does_not_count() -> None:
     brokers.end, brokers.away = {A3: 1}, True
     for _ in range(3):
         with pytest.raises(UnreachableError):
-            returning.left(1, brokers.ends, brokers.at)
+            returning.left({3: 1}, brokers.ends, brokers.at)
     brokers.away = False
-    assert [returning.left(1, brokers.ends, brokers.at) for _ in range(3)] == [1, 1, 1]
+    assert [returning.left({3: 1}, brokers.ends, brokers.at) for _ in range(3)] == [1, 1, 1]
+
+
+def test_levels_that_the_crew_has_not_used_are_not_waited_for() -> None:
+    """A stranger's message of two hours is there before the first look."""
+    brokers, returning = Brokers(), Returning()
+    brokers.end, brokers.reached = {A3: 1, ("broker-a", 18): 1, ("broker-b", 1): 4}, {A3: 1}
+    brokers.reached["broker-b", 1] = 4
+    look = looks(returning, brokers, 1)
+    assert [next(look) for _ in range(3)] == [1, 1, 0]
+
+
+def test_a_broker_with_fewer_levels_has_it_in_its_last() -> None:
+    brokers, returning = Brokers(), Returning()
+    brokers.end = {("broker-a", 1): 7, ("broker-a", 2): 5, A3: 0}
+    look = looks(returning, brokers, 1)
+    assert [next(look) for _ in range(3)] == [1, 1, 1]
+    brokers.reached = {("broker-a", 2): 5}
+    assert [next(look) for _ in range(2)] == [1, 0]
+
+
+def test_what_is_sent_back_at_another_level_leaves_the_noted_ends() -> None:
+    brokers, returning = Brokers(), Returning()
+    brokers.end, brokers.reached = {A3: 1}, {A3: 0}
+    for _ in range(2):
+        returning.left({3: 1}, brokers.ends, brokers.at)
+    brokers.end, brokers.reached = {A3: 50, ("broker-a", 4): 1}, {A3: 1, ("broker-a", 4): 1}  # the others are not ours
+    assert [returning.left({3: 1, 4: 1}, brokers.ends, brokers.at) for _ in range(3)] == [1, 1, 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +140,19 @@ def test_an_answer_that_is_lost_is_no_second_batch(world: World, error: Exceptio
     assert (loader.totals.batches, loader.totals.replanned) == (1, 0)
     world.assert_exact()
     world.assert_clean()
+
+
+def test_looks_at_the_table_leave_no_descriptor_open(world: World) -> None:
+    loaded(world, 1)
+    target = world.target()
+    gc.disable()  # which would close them now and then
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            target.state()
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
 
 
 def test_a_commit_that_is_refused_for_another_reason_keeps_the_segments(world: World) -> None:

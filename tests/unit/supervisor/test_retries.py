@@ -316,3 +316,29 @@ def test_what_its_broker_makes_a_dead_letter_of_is_counted_as_one(
     assert (bench.counters.sent_back_messages, bench.counters.dead_letter_messages) == (1, letters)
     said = [log for log in bench.take(act.Log) if log.event == "message_dead_lettered"]
     assert [log.keys["error"] for log in said] == ["KeyError: 'total'"] * letters
+
+
+def accept(bench: Bench) -> None:
+    back = bench.one(act.SendBack)
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
+
+
+def test_the_levels_that_messages_wait_at_are_counted_but_not_of_dead_letters(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1, 2])
+    levels = [0, 5, -1]
+    for _ in range(3):
+        for chunk in bench.dispatched():
+            bench.done(chunk, failures=[(index, levels.pop(0), "no") for index in range(chunk.count)])
+    for back in bench.take(act.SendBack):
+        bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
+    assert bench.core.settling.retries.sent_back_levels == {3: 1, 5: 1}
+    assert bench.counters.sent_back_messages == 3
+
+
+def test_a_refused_one_waits_by_its_attempts_here_or_by_those_that_its_broker_knows(bench: Bench) -> None:
+    refused(bench)
+    bench.done(shadow_of(bench), failures=[(0, 0, "again")])
+    accept(bench)
+    assert bench.core.settling.retries.sent_back_levels == {3: 1, 4: 1}
