@@ -35,6 +35,13 @@ def test_refusals_name_the_setting(settings):
         BrokerConfig(**settings)
 
 
+def test_a_key_without_a_certificate_is_refused():
+    """The broker started in plain text, without a word."""
+    with pytest.raises(UsageError, match="tls_key_path = 'key.pem' needs tls_cert_path"):
+        BrokerConfig(tls_key_path="key.pem")
+    assert BrokerConfig(tls_cert_path="both.pem", tls_key_path="key.pem").tls_key_path == "key.pem"
+
+
 def test_addresses():
     assert BrokerConfig(port=1).address == "127.0.0.1:1"
     assert BrokerConfig(host="::1", port=1).address == "[::1]:1"
