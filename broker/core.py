@@ -95,7 +95,7 @@ class BrokerCore:
         if self.failed is not None:
             return []  # nothing more is promised
         if command.is_response:
-            return [*forward.answered(state, command)]
+            return [*forward.answered(state, channel, command)]
         state.now_ms = now_ms
         response = intercepted(self.intercepts, command) if self.intercepts else None
         if isinstance(response, Later):

@@ -88,6 +88,8 @@ class Forwarded(NamedTuple):
 
     channel: int
     """The administrator's."""
+    asked: int
+    """The client's channel: an answer counts from there only."""
     deadline_ms: int
     heard: Heard
 

@@ -491,6 +491,17 @@ def test_a_clients_answer_is_passed_back(broker, tools):
     assert broker.core.handle(broker.now_ms, 5, "127.0.0.1:1", response) == []
 
 
+def test_nobody_answers_in_the_place_of_who_was_asked(broker, tools):
+    """Any connection could: responses are not signed, and opaques can be guessed."""
+    broker.heartbeat(channel=5)
+    broker.request(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoRequest("g", "c1", True), channel=8)
+    ((_, push),) = tools.pushes(broker.effects)
+    foreign, genuine = (Command(0, {}, body, push.opaque, FLAG_RESPONSE) for body in (b"forged", b"info"))
+    assert broker.core.handle(broker.now_ms, 9, "127.0.0.1:1", foreign) == []
+    ((channel, answer),) = tools.replies(broker.core.handle(broker.now_ms, 5, "127.0.0.1:1", genuine))
+    assert (channel, answer.body) == (8, b"info")
+
+
 def test_a_client_gets_the_message_to_consume(broker, tools):
     broker.heartbeat(channel=5)
     broker.send(body=b"again")
