@@ -12,7 +12,7 @@ form as `pendingResets`: a member of ours, which a genuine broker passes over.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ..remoting.body import Body
@@ -20,6 +20,10 @@ from ..remoting.fastjson import dumps_object_keys
 
 SEPARATOR = "@"
 PAIRS_MAX = 200_000  # of topic and group; groups need no members to leave offsets here
+
+
+Kept = list[tuple[str, str, dict[int, int] | None, dict[tuple[str, str, int], int]]]
+"""Topic, group, the committed offset of each queue (None: the pair was not there), and the pending resets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,26 @@ class OffsetTable:
         self._texts.pop(topic + SEPARATOR + group, None)
         self._resets[topic, group, queue_id] = offset
         self.changes += 1
+
+    def kept(self, pairs: Iterable[tuple[str, str]]) -> Kept:
+        """What there is of these pairs of topic and group, for `put_back`."""
+        found: Kept = []
+        for topic, group in pairs:
+            queues = self._committed.get(topic + SEPARATOR + group)
+            keys = [(topic, group, queue_id) for queue_id in queues or ()]
+            resets = {key: self._resets[key] for key in keys if key in self._resets}
+            found.append((topic, group, None if queues is None else dict(queues), resets))
+        return found
+
+    def put_back(self, kept: Kept) -> None:
+        """Undo what was changed since: the disk refused it."""
+        for topic, group, queues, resets in kept:
+            if topic + SEPARATOR + group in self._committed:
+                self._forget([(topic, group)])
+            if queues is not None:
+                self._queues(topic, group).update(queues)
+                self._resets.update(resets)
+                self.changes += 1
 
     def _queues(self, topic: str, group: str) -> dict[int, int]:
         """The offsets of the pair, which is made when there is none."""
