@@ -37,7 +37,7 @@ def test_refusals_name_the_setting(settings):
 
 def test_a_key_without_a_certificate_is_refused():
     """The broker started in plain text, without a word."""
-    with pytest.raises(UsageError, match="tls_key_path = 'key.pem' needs tls_cert_path"):
+    with pytest.raises(UsageError, match=r"tls_key_path = 'key\.pem' needs tls_cert_path"):
         BrokerConfig(tls_key_path="key.pem")
     assert BrokerConfig(tls_cert_path="both.pem", tls_key_path="key.pem").tls_key_path == "key.pem"
 
