@@ -333,5 +333,10 @@ def _permissions(value: object, at: str) -> dict[str, frozenset[str]]:
         name, equals, permission = str(item).partition("=")
         if not equals or not name.strip():
             raise UsageError(f'{at}: {item!r} must be "name=permission"')
+        if name.strip().startswith(RETRY_PREFIX):
+            group = name.strip().removeprefix(RETRY_PREFIX)
+            raise UsageError(
+                f'{at}: a retry topic is its group\'s: use groupPerms = ["{group}=SUB"] for {name.strip()}'
+            )
         found[name.strip()] = _permission(permission, f"{at}: {name.strip()}")
     return found

@@ -16,9 +16,11 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import os
 import signal
 import socket
 import ssl
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -241,11 +243,19 @@ class EmbeddedBroker:
 def _read_acl(path: str) -> Acl:
     """The accounts of a file. Raises UsageError."""
     try:
-        text = Path(path).read_text()
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):  # to read a FIFO would wait, for ever perhaps
+            raise UsageError(f"broker.acl_file {path} cannot be read: it is no regular file")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise UsageError(f"broker.acl_file {path} cannot be read: {reason}") from None
-    return parse_acl(text, path)
+    acl = parse_acl(text, path)
+    if mode & stat.S_IROTH:
+        _log.warning(
+            "broker.acl_file_open_to_all", file=path, reason="everybody on this machine can read its secrets: chmod 600"
+        )
+    return acl
 
 
 def _wake(loop: asyncio.AbstractEventLoop, edge: Edge) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import os
 
 import pytest
+import structlog
 import trustme
 
 from rocketcrew.broker.acl import parse_acl
@@ -244,6 +246,7 @@ def test_what_changes_the_servers_needs_an_administrator():
         (ACCOUNT + 'admin = "yes"', "admin must be true or false"),
         (ACCOUNT + 'defaultTopicPerm = "ALL"', "defaultTopicPerm = 'ALL': one of DENY, PUB"),
         (ACCOUNT + 'topicPerms = ["a"]', "topicPerms: 'a' must be"),
+        (ACCOUNT + 'topicPerms = ["%RETRY%g=SUB"]', r'topicPerms: .* use groupPerms = \["g=SUB"\] for %RETRY%g'),
         (ACCOUNT + 'groupPerms = ["a=b"]', "groupPerms: a = 'b': one of"),
         (ACCOUNT + 'groupPerms = "a=SUB"', "groupPerms must be a list"),
     ],
@@ -291,5 +294,32 @@ def test_files_that_are_not_there_are_said_before_anything_is_served(tmp_path, n
         with pytest.raises(UsageError, match=f"{name} .*none: cannot be read|{name} .*none cannot be read"):
             await broker.start()
         assert not (tmp_path / "data").exists()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("text", [FILE, "\ufeff" + FILE])
+@pytest.mark.parametrize("mode", [0o600, 0o604])
+def test_the_file_may_have_a_byte_order_mark_and_one_that_all_can_read_is_named(tmp_path, text, mode):
+    path = tmp_path / "acl.toml"
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+
+    async def scenario():
+        with structlog.testing.capture_logs() as lines:
+            async with EmbeddedBroker(config=BrokerConfig(acl_file=str(path))):
+                pass
+        return [line["event"] for line in lines].count("broker.acl_file_open_to_all")
+
+    assert asyncio.run(scenario()) == (mode == 0o604)
+
+
+def test_a_file_that_is_none_is_refused_at_once(tmp_path):
+    """To read a FIFO waited for somebody to write there."""
+    os.mkfifo(tmp_path / "acl.toml")
+
+    async def scenario():
+        with pytest.raises(UsageError, match=r"acl\.toml cannot be read: it is no regular file"):
+            await EmbeddedBroker(config=BrokerConfig(acl_file=str(tmp_path / "acl.toml"))).start()
 
     asyncio.run(scenario())
