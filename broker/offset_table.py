@@ -188,7 +188,7 @@ class OffsetTable:
         document = _OffsetDocument.decode(text)
         self._committed = document.offset_table
         self._resets = {
-            (*_pair(key), queue_id): offset
+            (*_pair(key), queue_id): max(offset, 0)  # a client asks there next
             for key, queues in document.pending_resets.items()
             for queue_id, offset in queues.items()
             if queue_id in self._committed.get(key, {})

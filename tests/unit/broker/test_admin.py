@@ -510,6 +510,12 @@ def test_pending_resets_go_with_their_topic_and_are_kept_below_the_end(broker):
     assert b"pendingResets" not in again.dump()
 
 
+def test_a_pending_reset_of_a_file_is_never_below_zero():
+    offsets = OffsetTable()
+    offsets.load(b'{"offsetTable":{"T@g":{0:3}},"pendingResets":{"T@g":{0:-7}}}')
+    assert offsets.take_reset("T", "g", 0) == 0
+
+
 def test_resets_by_time_by_offset_and_not_by_force(broker):
     for _ in range(3):
         broker.send()
