@@ -17,6 +17,7 @@ import contextlib
 import errno
 import ipaddress
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -26,7 +27,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import structlog
 
@@ -36,7 +37,7 @@ from .acl import Acl, parse_acl
 from .config import BrokerConfig
 from .core import BrokerCore
 from .disk import DiskStorage
-from .edge import Clock, Edge, WallClock
+from .edge import Clock, Edge, WallClock, connections_max
 from .effects import SILENCE, Intercept
 from .name_server import KV_TABLE, NameServerCore
 from .registering import Registering
@@ -150,7 +151,8 @@ class EmbeddedBroker:
         core.acl = name_server.acl = acl
         core.intercepts = self.intercepts
         name_server.intercepts = self.name_server_intercepts
-        edge = Edge(core, name_server, self._clock_ms)
+        files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        edge = Edge(core, name_server, self._clock_ms, connections_max(files_max))
         loop = asyncio.get_running_loop()
         limit_s = HANDSHAKE_S if tls is not None else None
         self._servers = [
@@ -195,6 +197,11 @@ class EmbeddedBroker:
                 f"{self.core.failed}. The broker stops, since what is on the disk now is unknown: look at the disk (dmesg), "
                 "then start again; what the disk kept is read then"
             )
+
+    def loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """For whoever owns the loop: its exception handler (see Edge)."""
+        assert self._edge is not None, "the broker is not running"
+        self._edge.loop_failed(loop, context)
 
     async def stop(self) -> None:
         """Stop cleanly; does nothing when it does not run."""
@@ -291,6 +298,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None
         config=replace(config, announce=announce),
     )
     async with broker:
+        loop.set_exception_handler(broker.loop_failed)
         if on_ready is not None:
             on_ready(broker.name_server, broker.address)
         await broker.stopped_or_failed(stop)
