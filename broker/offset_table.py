@@ -11,18 +11,17 @@ form as `pendingResets`: a member of ours, which a genuine broker passes over.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ..remoting.body import Body
-from ..remoting.fastjson import dumps_object_keys
+from .table_text import BucketedText
 
 SEPARATOR = "@"
 PAIRS_MAX = 200_000  # of topic and group; groups need no members to leave offsets here
 
 
-Kept = list[tuple[str, str, dict[int, int] | None, dict[tuple[str, str, int], int]]]
+Kept = list[tuple[str, str, dict[int, int] | None, dict[int, int]]]
 """Topic, group, the committed offset of each queue (None: the pair was not there), and the pending resets."""
 
 
@@ -42,33 +41,38 @@ class OffsetTable:
             str, set[str]
         ] = {}  # by group, and the other way round: a look at one costs no look at all
         self._groups_of: dict[str, set[str]] = {}
-        self._resets: dict[tuple[str, str, int], int] = {}
-        self._texts: dict[str, str] = {}  # what `dump` writes for each key that did not change since
+        self._resets: dict[str, dict[int, int]] = {}  # by the same keys
+        self.text = BucketedText()  # of the offsets
+        self._resets_text = BucketedText()
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
         """Overwrite the committed offset; False when a pending reset made it void."""
-        if (topic, group, queue_id) in self._resets:
+        key = topic + SEPARATOR + group
+        if queue_id in self._resets.get(key, ()):
             return False
         queues = self._queues(topic, group)
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self._texts.pop(topic + SEPARATOR + group, None)
+            self.text.changed(key)
             self.changes += 1
         return True
 
     def query(self, topic: str, group: str, queue_id: int) -> int | None:
         """The pending reset, else the committed offset, else None."""
-        reset = self._resets.get((topic, group, queue_id))
+        key = topic + SEPARATOR + group
+        reset = self._resets[key].get(queue_id) if key in self._resets else None
         if reset is not None:
             return reset
-        queues = self._committed.get(topic + SEPARATOR + group)
+        queues = self._committed.get(key)
         return None if queues is None else queues.get(queue_id)
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Make the group's next pull of the queue begin at `offset`."""
+        key = topic + SEPARATOR + group
         self._queues(topic, group)[queue_id] = offset
-        self._texts.pop(topic + SEPARATOR + group, None)
-        self._resets[topic, group, queue_id] = offset
+        self._resets.setdefault(key, {})[queue_id] = offset
+        self.text.changed(key)
+        self._resets_text.changed(key)
         self.changes += 1
 
     def kept(self, pairs: Iterable[tuple[str, str]]) -> Kept:
@@ -76,9 +80,8 @@ class OffsetTable:
         found: Kept = []
         for topic, group in pairs:
             queues = self._committed.get(topic + SEPARATOR + group)
-            keys = [(topic, group, queue_id) for queue_id in queues or ()]
-            resets = {key: self._resets[key] for key in keys if key in self._resets}
-            found.append((topic, group, None if queues is None else dict(queues), resets))
+            resets = self._resets.get(topic + SEPARATOR + group, {})
+            found.append((topic, group, None if queues is None else dict(queues), dict(resets)))
         return found
 
     def put_back(self, kept: Kept) -> None:
@@ -86,10 +89,10 @@ class OffsetTable:
         for topic, group, queues, resets in kept:
             if topic + SEPARATOR + group in self._committed:
                 self._forget([(topic, group)])
-            if queues is not None:
-                self._queues(topic, group).update(queues)
-                self._resets.update(resets)
-                self.changes += 1
+            for queue_id, offset in (queues or {}).items():
+                self.commit(topic, group, queue_id, offset)
+            for queue_id, offset in resets.items():
+                self.reset(topic, group, queue_id, offset)
 
     def _queues(self, topic: str, group: str) -> dict[int, int]:
         """The offsets of the pair, which is made when there is none."""
@@ -107,8 +110,14 @@ class OffsetTable:
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """The pending reset of a queue, which is then no longer pending."""
-        reset = self._resets.pop((topic, group, queue_id), None) if self._resets else None
-        self.changes += reset is not None
+        key = topic + SEPARATOR + group
+        pending = self._resets.get(key)
+        reset = pending.pop(queue_id, None) if pending is not None else None
+        if reset is not None:
+            if not pending:
+                del self._resets[key]
+            self._resets_text.changed(key)
+            self.changes += 1
         return reset
 
     def has_room(self, topic: str, group: str) -> bool:
@@ -140,11 +149,12 @@ class OffsetTable:
     def _forget(self, pairs: list[tuple[str, str]]) -> None:
         for topic, group in pairs:
             key = topic + SEPARATOR + group
-            for queue_id in self._committed.pop(key, ()):
-                self._resets.pop((topic, group, queue_id), None)
+            self._committed.pop(key, None)
+            self._resets.pop(key, None)
             _remove(self._topics_of, group, topic)
             _remove(self._groups_of, topic, group)
-            self._texts.pop(key, None)
+            self.text.changed(key)
+            self._resets_text.changed(key)
             self.changes += 1
 
     def clamp(self, max_of: Callable[[str, int], int | None]) -> list[tuple[str, int, int, int]]:
@@ -161,39 +171,32 @@ class OffsetTable:
                     lowered.append((key, queue_id, offset, end))
         for key, queue_id, _, end in lowered:
             self._committed[key][queue_id] = end
-            if (*_pair(key), queue_id) in self._resets:
-                self._resets[*_pair(key), queue_id] = end
-            self._texts.pop(key, None)
+            if queue_id in self._resets.get(key, ()):
+                self._resets[key][queue_id] = end
+                self._resets_text.changed(key)
+            self.text.changed(key)
             self.changes += 1
         return lowered
 
     def dump(self) -> bytes:
-        """The text form; costs what changed since the last one, and a look at each key."""
-        texts = self._texts
-        for key, queues in self._committed.items():
-            if key not in texts:
-                texts[key] = (
-                    f"{json.dumps(key)}:{{{','.join([f'{queue}:{offset}' for queue, offset in queues.items()])}}}"
-                )
-        text = '{"offsetTable":{' + ",".join([texts[key] for key in self._committed]) + "}"
-        if self._resets:
-            pending: dict[str, dict[int, int]] = {}
-            for (topic, group, queue_id), offset in self._resets.items():
-                pending.setdefault(topic + SEPARATOR + group, {})[queue_id] = offset
-            text += ',"pendingResets":' + dumps_object_keys(pending).decode()
-        return (text + "}").encode()
+        """The text form; costs what changed since the last one, and a look at each bucket."""
+        text = b'{"offsetTable":{%s}' % self.text.text(self._committed.get)
+        pending = self._resets_text.text(self._resets.get)
+        return b'%s,"pendingResets":{%s}}' % (text, pending) if pending else text + b"}"
 
     def load(self, text: bytes) -> None:
         """Take over what `dump` wrote. Raises ProtocolError when it is something else."""
         document = _OffsetDocument.decode(text)
         self._committed = document.offset_table
         self._resets = {
-            (*_pair(key), queue_id): max(offset, 0)  # a client asks there next
+            key: kept
             for key, queues in document.pending_resets.items()
-            for queue_id, offset in queues.items()
-            if queue_id in self._committed.get(key, {})
+            if (kept := {queue: max(at, 0) for queue, at in queues.items() if queue in self._committed.get(key, {})})
         }
-        self._texts.clear()
+        for members, keys in ((self.text, self._committed), (self._resets_text, self._resets)):
+            members.clear()
+            for key in keys:
+                members.changed(key)
         self._topics_of.clear()
         self._groups_of.clear()
         for key in self._committed:

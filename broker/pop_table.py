@@ -44,19 +44,23 @@ class InFlight(NamedTuple):
 
     pop_time_ms: int
     invisible_ms: int
+    moved_ms: int = 0
+    """By how much it is shown later than that: it could not be stored. Below 0: earlier, as the clock was set back."""
 
     @property
     def due_ms(self) -> int:
         """When it is shown again."""
-        return self.pop_time_ms + self.invisible_ms
+        return self.pop_time_ms + self.invisible_ms + self.moved_ms
 
 
 @dataclass(frozen=True, slots=True)
 class _PopDocument(Body):
-    """By "topic@group@queue": the offset to pop next; offset, pop time and invisible time of each message in flight."""
+    """By "topic@group@queue": the offset to pop next; offset, pop time and invisible time of each message in flight;
+    offset and `moved_ms` of those that have one."""
 
     in_flight: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     next: dict[str, int] = field(default_factory=dict[str, int])
+    moved: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
 
 def popped(
@@ -254,15 +258,15 @@ class PopTable:
             yield key, offset, self._in_flight[key][offset]
 
     def bring_near(self, now_ms: int) -> bool:
-        """After a start: what was popped later than now is due when its invisible time has passed from now on. The clock was
-        set back, and the wait would be as long as that besides. True when there was any.
+        """After a start: what is due later than when its invisible time has passed from now on is due then. The clock was set
+        back, and the wait would be as long as that besides. True when there was any.
 
-        Set back once more before that, it is not brought nearer again: its invisible time is not known any more."""
+        That is at the most once for each time that the clock was set back, and starts in between put off nothing."""
         far = [
             (key, offset, entry.invisible_ms)
             for key, found in self._in_flight.items()
             for offset, entry in found.items()
-            if entry.pop_time_ms > now_ms and entry.invisible_ms >= 0  # below: an earlier start did so
+            if entry.due_ms > now_ms + entry.invisible_ms
         ]
         for key, offset, invisible_ms in far:
             self.put_off(key, offset, now_ms + invisible_ms)
@@ -272,7 +276,9 @@ class PopTable:
         """Try again to revive it then; meanwhile it can be acknowledged."""
         self._reviving.discard((key, offset))
         entry = self._in_flight[key][offset]
-        later = self._in_flight[key][offset] = entry._replace(invisible_ms=until_ms - entry.pop_time_ms)
+        later = self._in_flight[key][offset] = entry._replace(
+            moved_ms=until_ms - entry.pop_time_ms - entry.invisible_ms
+        )
         heappush(self._due, (later.due_ms, key, offset))
 
     # The text form
@@ -286,16 +292,26 @@ class PopTable:
             for key, found in self._in_flight.items()
         )
         following = ",".join(f'"{SEPARATOR.join(map(str, key))}":{offset}' for key, offset in self._next.items())
-        return f'{{"inFlight":{{{in_flight}}},"next":{{{following}}}}}'.encode()
+        moved = ",".join(
+            f'"{SEPARATOR.join(map(str, key))}":[' + ",".join(pairs) + "]"
+            for key, found in self._in_flight.items()
+            if (pairs := [f"{offset},{entry.moved_ms}" for offset, entry in found.items() if entry.moved_ms])
+        )
+        return f'{{"inFlight":{{{in_flight}}},"next":{{{following}}},"moved":{{{moved}}}}}'.encode()
 
     def load(self, text: bytes) -> None:
         """Take over what was dumped, once, before all else. Raises ProtocolError when it is something else."""
         document = _PopDocument.decode(text)
         try:
             self._next = {key_of(name): offset for name, offset in document.next.items()}
+            moved = {
+                (name, offset): moved_ms
+                for name, numbers in document.moved.items()
+                for offset, moved_ms in zip(*[iter(numbers)] * 2, strict=True)
+            }
             for name, numbers in document.in_flight.items():
                 key = key_of(name)
                 for offset, pop_time_ms, invisible_ms in zip(*[iter(numbers)] * 3, strict=True):
-                    self._put(key, offset, InFlight(pop_time_ms, invisible_ms))
+                    self._put(key, offset, InFlight(pop_time_ms, invisible_ms, moved.get((name, offset), 0)))
         except ValueError as error:
             raise ProtocolError(f"is no table: {error}", "messages that were popped") from None

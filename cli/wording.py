@@ -43,6 +43,12 @@ def unknown_topic(error: BaseException) -> str | None:
     return None
 
 
+def with_hint(said: object, hint: str) -> UnknownNameError:
+    """The same error with the sentence `hint` after it; what asks "did you mean x?" has ended its own sentence."""
+    text = str(said)
+    return UnknownNameError(f"{text}{'' if text.endswith('?') else '.'} {hint}")
+
+
 def no_such_name(topic: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a topic that none of the cluster's `known` topics is; of a group where it is a group's retry topic."""
     if topic.startswith(RETRY_PREFIX):

@@ -10,7 +10,7 @@ refused (Java writes them and every reader cuts the value there).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, cast
 
 from ..remoting.batch import encode_batch
@@ -87,16 +87,16 @@ class OutgoingMessage:
 
     topic: str
     body: Body
-    tags: str
-    keys: str
-    delay_level: int
-    properties: Mapping[str, str]
-    flag: int
-    wait_stored: bool
-    system_properties: Mapping[str, str]
-    delay_sec: int
-    delay_ms: int
-    deliver_at_ms: int
+    tags: str = ""
+    keys: str = ""
+    delay_level: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+    wait_stored: bool = True
+    system_properties: Mapping[str, str] = field(default_factory=dict)
+    delay_sec: int = 0
+    delay_ms: int = 0
+    deliver_at_ms: int = 0
 
     def __init__(
         self, topic: str, body: Body, tags: str | None = None, keys: Keys = None, delay_level: int = 0,
@@ -111,7 +111,7 @@ class OutgoingMessage:
             topic, body, tags or "", keys, delay_level, properties, flag, wait_stored, system_properties or {}, delay_sec,
             delay_ms, deliver_at_ms,
         )  # fmt: skip
-        for name, value in zip(self.__slots__, values, strict=True):
+        for name, value in zip(OutgoingMessage.__slots__, values, strict=True):
             object.__setattr__(self, name, value)  # frozen for others
 
     @property

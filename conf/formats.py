@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 from ..remoting.errors import UsageError
 from ..remoting.subscription import parse_filter
@@ -48,11 +49,14 @@ NOT_ON_S3 = {
     "pyarrow": _NO_RENAME,
     "delta": "is written by Spark, whose log store makes no conditional puts on S3, so that two writers can have the same"
     " commit: set spark.format = deltalake, which writes the same table",
+    "iceberg": "has its state in files beside the table, which are on a file system of this host only: give a folder, or set"
+    " spark.format = deltalake",
 }
 """Why a table of this format can't be on S3, by format; "deltalake" can."""
 _NOT_BY_SPARK = "and without Spark's JVM nothing is written there: set spark.format = parquet, the same table by Spark"
+_NOT_ICEBERG = "and pyiceberg has no JVM, which alone reaches HDFS here: give a folder, or set spark.format = parquet"
 _DELTA_LOG = "and its log is read without Spark's JVM here, which alone reaches HDFS: set spark.format = parquet"
-NOT_ON_HDFS = {"pyarrow": _NOT_BY_SPARK, "deltalake": _DELTA_LOG, "delta": _DELTA_LOG}
+NOT_ON_HDFS = {"pyarrow": _NOT_BY_SPARK, "iceberg": _NOT_ICEBERG, "deltalake": _DELTA_LOG, "delta": _DELTA_LOG}
 """Why a table of this format can't be on HDFS, by format; "parquet" can."""
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")
 _S3 = re.compile(r"s3a?://", re.IGNORECASE)
@@ -234,6 +238,33 @@ def import_path(text: str) -> str:
     module, _, function = name.partition(":")
     if not all(part.isidentifier() for part in f"{module}.{function}".split(".")):
         raise ValueError("is not package.module:function")
+    return name
+
+
+def sentry_dsn(text: str) -> str:
+    """`https://KEY@HOST/PROJECT`, as sentry_sdk reads it. The text is not repeated in errors: it holds a key."""
+    dsn = text.strip()
+    try:
+        parts = urlsplit(dsn)
+        host, key, _ = parts.hostname, parts.username, parts.port
+    except ValueError:
+        raise ValueError("holds no URL") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("does not begin with http:// or https://")
+    if not key:
+        raise ValueError("has no key before an @")
+    if not host:
+        raise ValueError("has no host after the @")
+    if not re.fullmatch(r"[0-9]{1,20}", parts.path.rpartition("/")[2]):
+        raise ValueError("does not end with the number of a project")
+    return dsn
+
+
+def sentry_environment(text: str) -> str:
+    """What Sentry takes as the name of an environment."""
+    name = text.strip()
+    if len(name) > 64 or re.search(r"[\s/]", name) or name.lower() == "none":
+        raise ValueError(f"holds {text!r}, which Sentry does not take as the name of an environment")
     return name
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sys
 import time
 from collections import deque
@@ -39,13 +40,17 @@ OF_OUTAGES = frozenset(
 OF_MESSAGES = frozenset(
     {
         "filter_failed", "key_function_failed", "consume_hook_failed", "send_hook_failed", "taken_as_success",
-        "message_dropped", "send_back_refused", "dead_letter_refused", "invisible_time_not_changed", "traces_not_sent",
+        "invisible_time_not_changed", "traces_not_sent",
         "pop_refused", "request_failed", "settled_write_failed", "journal_write_failed", "local_offsets_not_written",
     }
 )  # fmt: skip
 """Events of a fault that is not a message's own and that each message meets again: a filter, a hook, a full disk. What fails
 for its own reasons (`message_failed`, `message_dead_lettered`) has a line each, with its id."""
 
+
+_NUMBER = re.compile(r"\d+")
+ERROR_MAX = 200
+"""Characters of an error that tell one fault from another."""
 
 FAULTS_MAX = 50
 _faults: deque[dict[str, object]] = deque(maxlen=FAULTS_MAX)
@@ -106,7 +111,10 @@ class _Bound:
 class _Counted:
     """A processor that lets the first of a repeated event pass, then some, each with the number `times` that it stands for.
 
-    The same fault is the same event of the same address, else broker, else topic, and of the same hook."""
+    The same outage is the same event of the same address, else broker, else topic. The same fault that messages meet is the
+    same event of the same topic and hook, with the same error but for its numbers: two filters have a line each. What comes
+    after the last line that passed is in no `times`.
+    """
 
     def __init__(self) -> None:
         self._repeats = Repeats()
@@ -115,8 +123,16 @@ class _Counted:
         what = event.get("event")
         if what not in OF_OUTAGES and what not in OF_MESSAGES:
             return event
-        whose = event.get("address") or event.get("broker") or event.get("topic")
-        times = self._repeats.came((what, whose, event.get("hook")), time.monotonic())
+        if what in OF_OUTAGES:
+            fault: tuple[object, ...] = (what, event.get("address") or event.get("broker") or event.get("topic"))
+        else:
+            fault = (
+                what,
+                event.get("topic"),
+                event.get("hook"),
+                _NUMBER.sub("", str(event.get("error", "")))[:ERROR_MAX],
+            )
+        times = self._repeats.came(fault, time.monotonic())
         if not times:
             raise structlog.DropEvent
         return event if times == 1 else {**event, "times": times}

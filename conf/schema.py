@@ -175,7 +175,9 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "load": Switch(),
         "target": Text("a folder's path, s3://bucket/table, or empty", length_max=4096),
         "format": Text(
-            "parquet, pyarrow, delta, deltalake, foreach, or another format of Spark", empty_ok=False, length_max=255
+            "parquet, pyarrow, delta, deltalake, iceberg, foreach, or another format of Spark",
+            empty_ok=False,
+            length_max=255,
         ),
         "function": Text("module:function, or empty", length_max=4096),
         "partition_by": Texts("each a column of the rows, a column once", formats.plain_name),
@@ -219,6 +221,13 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "topic": Text(_TRACE_TOPIC, formats.broker_name),
         "batch_max": Whole(1, 20, "records"),
         "spans": Switch(),
+    },
+    "sentry": {
+        "dsn": Text("a DSN as Sentry shows it, http(s)://KEY@HOST/PROJECT, or empty", formats.sentry_dsn, secret=True),
+        "environment": Text("at most 64 characters without blanks and slashes, or empty", formats.sentry_environment),
+        "release": Text("at most 200 characters, or empty", length_max=200),
+        "sample_percent": Whole(1, 100, "per cent"),
+        "include_bodies": Switch(),
     },
     "hooks": {
         "on_start": _HOOK,

@@ -217,6 +217,17 @@ class TraceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SentrySettings:
+    """`[sentry]`: failed calls of the handler as events."""
+
+    dsn: str = field(repr=False)
+    environment: str
+    release: str
+    sample_percent: int
+    include_bodies: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HooksSettings:
     """`[hooks]`: the user's functions that hear of the life of the member."""
 
@@ -272,6 +283,7 @@ class Settings:
     supervisor: SupervisorSettings
     metrics: MetricsSettings
     trace: TraceSettings
+    sentry: SentrySettings
     hooks: HooksSettings
     log: LogSettings
     broker: BrokerSettings
@@ -306,6 +318,7 @@ def load(
         supervisor=SupervisorSettings(**sections["supervisor"]),
         metrics=MetricsSettings(**sections["metrics"]),
         trace=TraceSettings(**sections["trace"]),
+        sentry=SentrySettings(**sections["sentry"]),
         hooks=HooksSettings(**sections["hooks"]),
         log=LogSettings(**sections["log"]),
         broker=BrokerSettings(**sections["broker"]),

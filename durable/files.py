@@ -8,15 +8,41 @@ import os
 import shutil
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Final
 
 
-def sync_path(path: Path) -> None:
+class FileCalls:
+    """The system calls by which a file is replaced. A test may record them."""
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
+        return os.pwrite(fd, data, position)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def rename(self, path: str, new_path: str) -> None:
+        os.rename(path, new_path)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+
+CALLS: Final = FileCalls()
+
+
+def sync_path(path: Path, calls: FileCalls = CALLS) -> None:
     """fsync a file or a directory (its names)."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = calls.open(str(path), os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        calls.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        calls.close(descriptor)
 
 
 def spark_path(path: Path) -> str:
@@ -25,17 +51,33 @@ def spark_path(path: Path) -> str:
     return f"file://{path.absolute()}"
 
 
-def write_atomically(path: Path, text: str, *, durable: bool) -> None:
-    """Replace `path` by one rename; `durable`: it is on disk when this returns. The folder must exist."""
+def write_atomically(path: Path, text: str, *, durable: bool, calls: FileCalls = CALLS) -> None:
+    """Replace `path` by one rename; `durable`: it is on disk when this returns. The folder must exist.
+
+    Raises OSError where the disk refuses, and leaves no draft then: a full one is not filled with them.
+    """
     draft = path.with_name(f".{path.name}.new")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        _write(draft, memoryview(text.encode()), durable=durable, calls=calls)
+        calls.rename(str(draft), str(path))
+    except OSError:
+        with contextlib.suppress(OSError):
+            calls.unlink(str(draft))
+        raise
     if durable:
-        sync_path(path.parent)
+        sync_path(path.parent, calls)
+
+
+def _write(path: Path, data: memoryview, *, durable: bool, calls: FileCalls) -> None:
+    descriptor = calls.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        done = 0
+        while done < len(data):
+            done += calls.pwrite(descriptor, data[done:], done)
+        if durable:
+            calls.fsync(descriptor)
+    finally:
+        calls.close(descriptor)
 
 
 def make_folders(path: Path) -> None:

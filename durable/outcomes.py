@@ -20,7 +20,7 @@ reported together some may have rows: then their segment says which were finishe
 `no_rows`, after `rows`. Sets are joined, never subtracted: noting the same outcome twice changes nothing, and that is why
 no crash point matters here.
 
-The supervisor keeps the list in the staging folder (outcomes/<n>.json), the loader moves it into the ledger of the table,
+The supervisor seals the list in the staging folder (facts.py), the loader moves it into the ledger of the table,
 beside the state of each batch, compressed. This module imports nothing heavy: the supervisor uses it too.
 """
 
@@ -150,7 +150,7 @@ class BatchOutcomes:
 
 
 def notes_to_json(notes: Outcomes) -> str:
-    """The text of the supervisor's file."""
+    """The text of kept.json, and of a supervisor's notes before there were files of facts (facts.py)."""
     return json.dumps({"version": OUTCOMES_VERSION, "outcomes": notes.to_json()}, separators=(",", ":"))
 
 

@@ -28,7 +28,7 @@ import structlog
 from ..conf.segment_format import OPEN_DIR
 from ..durable.files import remove_tree, sync_path, write_atomically
 from ..durable.intervals import OffsetSet
-from ..durable.outcomes import Outcomes, notes_to_json
+from ..durable.outcomes import Outcomes
 from ..remoting.errors import UsageError
 from ..source.offsets import Offsets
 from ..spark.staging import Staging
@@ -144,7 +144,7 @@ class Batches:
         names = [segment for report in reports for segment in report.segments]
         move_into([folder / OPEN_DIR / segment for segment in names], staging.ready)
         if outcomes:
-            write_atomically(staging.outcomes / f"{name}.json", notes_to_json(outcomes), durable=True)
+            staging.note(name, outcomes)
             settled = OffsetSet.union([staging.settled(), *outcomes.kinds.values()])
             self._home.write_settled(settled)
 

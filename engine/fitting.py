@@ -21,6 +21,7 @@ _GROUP = "Spark divides the queues among tasks, and there is no member of the gr
 _PULLS = "the source pulls whole ranges: see engine.max_offsets_per_trigger and engine.partitions"
 _SEALED = "every batch is loaded when its last task has ended"
 _SERVICE = "there is no supervisor process"
+_SENTRY = "events are sent by workers: call sentry_sdk.init in the handler's set-up hook"
 
 MEANINGLESS: Mapping[str, str] = {
     "cluster.instance_name": _GROUP, "cluster.client_ip": _GROUP, "cluster.unit_mode": _GROUP,
@@ -69,6 +70,8 @@ MEANINGLESS: Mapping[str, str] = {
     "metrics.port_count": _SERVICE, "metrics.page": _SERVICE, "metrics.token": _SERVICE,
     "trace.enabled": "message traces are told by members of the group", "trace.topic": "message traces are not told",
     "trace.batch_max": "message traces are not told",
+    "sentry.dsn": _SENTRY, "sentry.environment": _SENTRY, "sentry.release": _SENTRY, "sentry.sample_percent": _SENTRY,
+    "sentry.include_bodies": _SENTRY,
 }  # fmt: skip
 HARMLESS: Mapping[str, object] = {"consumer.order": "concurrent"}
 """Values that say what is so anyhow."""

@@ -30,7 +30,7 @@ from ..spark.plan import Plan, Take
 from ..spark.segments import read_facts
 from ..spark.spark_writer import SparkWriter
 from ..spark.table_columns import table_columns
-from ..spark.views import is_delta
+from ..spark.views import is_delta, refuse_iceberg
 from ..supervisor.member.access import access_of
 from ..workers.api import Handler
 from ..workers.ddl import as_schema
@@ -152,6 +152,8 @@ class _Replay:
     def run(self, env: Mapping[str, str]) -> Replayed:
         settings, window = self._settings, self._window
         config = loader_config(settings, self._folder / "segments", self._folder / "table", env)
+        if window.diff is not None:
+            refuse_iceberg(window.diff)
         if window.diff is not None and is_delta(window.diff):
             config = replace(config, format=DELTA)
         writer = SparkWriter(

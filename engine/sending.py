@@ -30,7 +30,7 @@ from ..remoting.stored import StoredMessage, decode_message
 from ..source.connections import Link
 from ..spark.errors import StoppedError
 from ..supervisor.core.actions import SendBack
-from ..supervisor.member.send_back import SendBacks
+from ..supervisor.member.send_back import SendBacks, has_room_for_retry
 from ..workers.failures import Cause, Failure, Mode, is_last, is_used_up, level_of, mode_of
 
 pa: Any = pyarrow
@@ -85,10 +85,7 @@ class FailureSender:
         return DEAD_LETTER if self._way(_failure(row), message)[1] else SENT_BACK
 
     def _way(self, failure: Failure, message: StoredMessage | None) -> tuple[Mode, bool]:
-        """By which way it goes back, and whether it is a dead letter then. `message` None = it cannot be decoded."""
-        used_up = message is not None and is_used_up(message.reconsume_times, self._max_reconsume_times)
-        mode = mode_of(failure, self._delay_level, used_up=used_up)
-        return mode, is_last(mode, used_up=used_up)
+        return way_back(failure, message, self._group, self._delay_level, self._max_reconsume_times)
 
     async def _send(self, rows: Sequence[Mapping[str, Any]]) -> None:
         await asyncio.gather(*(self._send_one(row) for row in rows))
@@ -112,6 +109,21 @@ class FailureSender:
                 _log.warning("send_back_waits", topic=row["topic"], offset=row["offset"], retry_s=self._retry_s)
                 told = time.monotonic()
             await asyncio.sleep(self._retry_s)
+
+
+def way_back(
+    failure: Failure, message: StoredMessage | None, group: str, delay_level: int, max_reconsume_times: int
+) -> tuple[Mode, bool]:
+    """By which way it goes back, and whether it is a dead letter then. `message` None = it cannot be decoded.
+
+    One without room for the properties of a retry is a dead letter at once: no broker would ever take it, and the stream,
+    which has no handler beside it that could try again, would wait for that.
+    """
+    used_up = message is not None and is_used_up(message.reconsume_times, max_reconsume_times)
+    mode = mode_of(failure, delay_level, used_up=used_up)
+    if message is not None and not has_room_for_retry(message, group):
+        mode = Mode.DEAD_LETTER
+    return mode, is_last(mode, used_up=used_up)
 
 
 def _failure(row: Mapping[str, Any]) -> Failure:

@@ -12,7 +12,7 @@ from ..conf.formats import on_hdfs
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, require
 from ..remoting.errors import UsageError
-from ..spark.config import ARROW, DELTA, DELTA_RS, LoaderConfig
+from ..spark.config import ARROW, DELTA, DELTA_RS, ICEBERG, LoaderConfig
 from ..spark.config import loader_config as config_of
 from ..spark.object_store import absolute
 from ..spark.session import SessionSettings, delta_conf
@@ -74,7 +74,7 @@ class Table:
         self, config: LoaderConfig, staging: Staging, writer: SparkWriter, known_batch: Callable[[], int]
     ) -> None:
         self._threads = ThreadPoolExecutor(max(2, config.cores), "table")
-        target_writer = make_writer(config) if config.format in (ARROW, DELTA_RS) else writer
+        target_writer = make_writer(config) if config.format in (ARROW, DELTA_RS, ICEBERG) else writer
         self._known_batch = known_batch
         self._target = make_target(config, target_writer, self._threads)
         self._loader = make_loader(config, staging, self._target, self._threads)

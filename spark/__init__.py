@@ -6,12 +6,13 @@ bytes, idle time, or when the supervisor asks because unsealed offsets reach hal
 message. What a dead worker had written is salvaged (complete prefix), sealed, and counts as done. Key columns are
 those of the queue that the record was pulled from (topic `%RETRY%group` for a retry), with member id when
 broadcasting; restored topic, origin message id and reconsumeTimes are columns of their own. What leaves no row (none
-returned, filtered, sent back, dead-lettered) the supervisor notes as intervals per kind and queue beside the segments
-(`outcomes/`); the loader takes the notes into the table's ledger, compressed, with the offsets that it loads. So
+returned, filtered, sent back, dead-lettered) the supervisor seals as intervals per kind and queue beside the segments
+(`outcomes/*.facts`), before it sends an offset that depends on them; the loader takes them into the table's ledger,
+compressed, with the offsets that it loads. So
 every gap can be explained: `rocketcrew reconcile` compares table, ledger, segments and brokers, and runs again what
 is missing. Of messages that are reported together some have rows: the segment says which were finished with them.
 What was finished and is in no note, no segment and not in the table (a sealed segment vanished) is unexplained. A
-kill −9 loses the notes since the last writing: what the journal says of these few seconds the next start notes as
+kill −9 loses the notes since the last offset: what the journal says of these few seconds the next start notes as
 `recovered`, without rows. The loader freezes a batch plan (id, segments, which offsets it takes from each), converts
 the chosen rows to staged Parquet, and lets one Spark job write them to a folder nobody reads. The loaded set
 (intervals per group, topic, broker, queue; at most 16 for each, see accounts.py and docs/table-records.md) is put

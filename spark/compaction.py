@@ -45,6 +45,7 @@ import pyarrow.parquet
 from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
 from ..remoting.errors import UsageError
 from .errors import LoaderError, unreadable
+from .iceberg_catalog import is_iceberg
 from .object_store import STATE_DIR, Place
 from .outcome_levels import joined, read_part
 from .table_lock import locked_table
@@ -129,6 +130,11 @@ def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lam
     """Compact the table at `table`. Raises UsageError, LoaderError; the table is whole in any case."""
     if (table / "_delta_log").is_dir():
         return _compact_delta(table, file_bytes, on_point)
+    if is_iceberg(table):
+        raise UsageError(
+            f"{table} is an Iceberg table, whose files pyiceberg does not merge: have Spark do it (CALL"
+            " system.rewrite_data_files), beside the loader if you like"
+        )
     if not isinstance(table, Path):
         raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to compact")
     folders = batch_folders(table)

@@ -7,7 +7,7 @@ points at which tests kill the process.
     planned       the plan is frozen: plan/<id>.json                     -> run it again, same id, same records
     staged        its rows are Parquet files in plan/<id>.staged/         -> swept; run again
     job_done      Spark has written them to a place nobody reads         -> replaced by the next run
-    noted         the supervisor's outcomes are taken: *.taken    -> they stay until a commit has them; twice is once
+    noted         the plan's files of facts are read             -> they stay until a commit has them; twice is once
     renamed       THE COMMIT: rows and loaded set are visible together    -> the target has the plan: mark it done
     done_marked   plan/<id>.done                                         -> only deletions are left
     deleting      some of its segments are deleted                       -> delete the rest
@@ -117,6 +117,7 @@ class Loader:
         self._target.sweep()
         state = self._state()
         for plan in self._staging.done_plans():
+            self._keep_notes(plan)
             self._finish(plan)
         for plan in self._staging.frozen_plans():
             self._recover_plan(plan, state)
@@ -153,6 +154,7 @@ class Loader:
             return False
         self._log.info("plan_was_committed", plan=plan.id, batch=plan.batch)
         self._staging.mark_done(plan.id)
+        self._keep_notes(plan)
         self._finish(plan)
         return True
 
@@ -267,7 +269,7 @@ class Loader:
         chosen = [in_epochs(segment, stretch.epochs) for segment in fitting[:count]]
         begun_anew = {key.in_epoch(0) for key in (*stretch.epochs, *request.queues)} | state.epochs.keys()
         settled = settled.without(begun_anew)
-        noted = self._staging.noted()
+        facts, noted = self._staging.noted()
         told = OffsetSet.union([settled, *(noted.of_kind(kind).without(begun_anew) for kind in SETTLING)])
         ended = OffsetSet.union(noted.of_kind(kind).without(begun_anew) for kind in ENDS)
         detail = detail or self._detail_of(state, [told, ended, *(segment.offsets for segment in chosen)])
@@ -288,7 +290,9 @@ class Loader:
             columns = merged(columns, (Column(EPOCH, "bigint"),))
         batch = state.batch + 1
         tops = tops_after(state.tops, chosen, stretch.openings)
-        return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops, ended, state.plan_id)
+        return Plan(
+            self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops, ended, facts, state.plan_id
+        )  # fmt: skip
 
     def _detail_of(self, state: TableState, touched: Iterable[OffsetSet]) -> Detail | None:
         """What the table's outcomes say of the holes that its floors have passed, if any of `touched` is among them."""
@@ -387,7 +391,7 @@ class Loader:
         self._on_point("job_done")
         job_s = time.monotonic() - begun - stage_s
         self.progress.enter(COMMITTING, begun + stage_s + job_s)
-        noted, files = self._staging.take_outcomes()
+        noted, files = self._staging.take_outcomes(plan)
         epochs = {**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
         accounts, outcomes = self._accounts(plan, state)
         outcomes = Outcomes.union([noted.in_epochs(epochs), outcomes])
@@ -463,14 +467,23 @@ class Loader:
         self.totals.segments += report.segments
         return report
 
+    def _keep_notes(self, plan: Plan) -> None:
+        """Of a plan whose commit an earlier process made: what it took of notes and may not have kept."""
+        noted = self._staging.facts_of(plan)
+        if noted:
+            state = self._target.state()
+            self._gaps.keep(noted, state.loaded, state.epochs)
+
     def _finish(self, plan: Plan) -> None:
-        """Delete the plan's segments, then the plan: the other way round, leftovers would have to be found out again."""
+        """Delete the plan's files, then the plan: the other way round, leftovers would have to be found out again."""
         names = iter(plan.names)
         for name in islice(names, 1):
             self._staging.delete_segment(name)
         self._on_point("deleting")
         for name in names:
             self._staging.delete_segment(name)
+        for name in plan.facts:
+            self._staging.delete_facts(name)
         self._staging.forget(plan.id)
 
     def _drop_plan(self, plan: Plan, why: str) -> None:

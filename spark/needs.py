@@ -25,6 +25,8 @@ def check_installed(
     installed = installed or installed_version
     if format_ in ("delta", "deltalake") and not installed("deltalake"):
         raise UsageError(f"spark.format = {format_} needs the deltalake package: pip install 'rocketcrew[delta]'")
+    if format_ == "iceberg" and not installed("pyiceberg"):
+        raise UsageError("spark.format = iceberg needs the pyiceberg package: pip install 'rocketcrew[iceberg]'")
     if not needs_spark(format_):
         return
     extra = "delta-spark" if format_ == "delta" else "spark"
@@ -39,7 +41,7 @@ def check_installed(
 
 def needs_spark(format_: str) -> bool:
     """Whether Spark, and so Java, writes that format."""
-    return format_ not in _WITHOUT_SPARK.values()
+    return format_ not in (*_WITHOUT_SPARK.values(), "iceberg")
 
 
 def check_pyspark(what: str, installed: Callable[[str], str] | None = None) -> None:

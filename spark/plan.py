@@ -96,6 +96,8 @@ class Plan:
     """As they are after this plan."""
     ended: OffsetSet = field(default_factory=OffsetSet)
     """Holes that nobody will fill, so that the floor passes them (accounts.py)."""
+    facts: tuple[str, ...] = ()
+    """Names of files of facts (durable/facts.py), whose outcomes the commit brings."""
     parent: str = ""
     """The id of the plan that made the table what it was when this one was made; empty: the first, or not recorded."""
 
@@ -190,6 +192,7 @@ def plan_to_json(plan: Plan) -> str:
             "epochs": [key.to_json() for key in plan.epochs],
             "tops": tops_to_json(plan.tops),
             "parent": plan.parent,
+            "facts": plan.facts,
         },
         separators=(",", ":"),
     )
@@ -232,6 +235,7 @@ def _plan_from(data: dict[str, Any]) -> Plan:
         epochs=tuple(QueueKey.from_json(key) for key in data.get("epochs", ())),
         tops=tops_from_json(data.get("tops", ())),
         parent=str(data.get("parent", "")),
+        facts=tuple(str(name) for name in data.get("facts", ())),
     )
 
 

@@ -25,12 +25,14 @@ from .accounts import Accounts
 from .arrow_writer import ArrowWriter
 from .convert import Staged
 from .errors import LoaderError
+from .iceberg_catalog import is_iceberg
 from .loader import Loader
 from .object_store import STATE_DIR, Place
 from .plan import Limits, Plan, Trigger
 from .staging import Staging
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs
+from .targets.iceberg import opened
 from .targets.local_folder import LocalFolder
 from .targets.parquet import STATE_FILE, ParquetTarget, batch_folder, last_batch
 from .targets.target import TableState, Target
@@ -90,6 +92,8 @@ def folder_target(table: Path, threads: Executor) -> Target:
     """A target for the table in the folder `table` that needs no JVM."""
     if (table / "_delta_log").is_dir():
         return DeltaTarget(table, append_by_delta_rs, lambda: None)
+    if is_iceberg(table):
+        return opened(table)
     batch = last_batch(table)
     by = read_state(batch_folder(table, batch) / STATE_FILE).partition_by if batch else ()
     return ParquetTarget(LocalFolder(table, threads), ArrowWriter(by), by)
@@ -103,7 +107,7 @@ def only_rerun(table: Place) -> Generator[Path]:
             f"reconcile --rerun needs a lock beside the table, and {table} is in a bucket, where nobody can hold one. Consume"
             " the messages once more, in a new epoch: rocketcrew reset --to TIME --reprocess"
         )
-    folder = table / STATE_DIR if (table / "_delta_log").is_dir() else table
+    folder = table / STATE_DIR if (table / "_delta_log").is_dir() or is_iceberg(table) else table
     lock = try_lock(folder / LOCK_FILE)
     if lock is None:
         raise LoaderError(f"another reconcile --rerun works on {table}: wait for its end")

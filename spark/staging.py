@@ -3,8 +3,10 @@
     ready/<worker>-<seq>.arrows   sealed by workers; the loader only reads, moves to bad/, or deletes them
     settled.json                  the supervisor's: finished and durable records. Read BEFORE ready/ is listed: whatever
                                   it covers has its rows in what is listed then, or in the table
-    outcomes/<name>.json          the supervisor's: what became of records without rows. It writes the same file again
-                                  until the loader takes it, by renaming it to <name>.taken
+    outcomes/<name>.facts         what became of records without rows: sealed, so it never changes. The supervisor may
+                                  replace it by one with another name that contains it (durable/facts.py)
+    outcomes/<name>.json          the same as earlier versions wrote it, again and again until the loader took it, by
+                                  renaming it to <name>.taken
     kept.json                     the loader's: notes that a table has of records that are not settled yet (gaps.py)
     plan/<id>.json                a frozen plan. Its rename into place is what freezes it
     plan/<id>.done                the same file once the table has the plan's rows: only deletions are left
@@ -37,6 +39,7 @@ from ..conf.segment_format import (
     SEGMENT_NAME,
     SETTLED_FILE,
 )
+from ..durable.facts import FACTS_SUFFIX, facts_from_bytes, facts_to_text
 from ..durable.files import remove_tree, sync_path, try_lock, write_atomically
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import Outcomes, notes_from_json, notes_to_json
@@ -47,6 +50,8 @@ from .plan import Plan, SegmentFacts, plan_from_json, plan_to_json
 from .segments import read_facts
 
 SETTLED_VERSION = 1
+LOOKS = 100
+"""How often files of facts are read again because one was replaced meanwhile: each time costs who replaces it an fsync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +124,46 @@ class Staging:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadSegmentError(f"{path} is not understood: {type(error).__name__}: {error}") from None
 
-    def take_outcomes(self) -> tuple[Outcomes, list[Path]]:
-        """What the supervisor has noted so far, and the files to delete once the table has it; damaged ones go to bad/.
+    def facts(self) -> dict[str, Outcomes]:
+        """The files of facts by name; only looks. Damaged files, and links that lead nowhere, are passed over.
 
-        The supervisor may write a file once more just after it was renamed: then with all that was in it, and joining sets
-        twice changes nothing.
+        A file that is replaced while they are read is contained in one that this look may have missed: so they are read
+        again until the same files are there as before, at most `LOOKS` times.
         """
+        found: dict[str, Outcomes] = {}
+        listed = self._fact_files()
+        for _ in range(LOOKS):
+            found = {}
+            for path in listed:
+                with contextlib.suppress(ValueError, FileNotFoundError):
+                    found[path.name] = facts_from_bytes(path.read_bytes())
+            before, listed = listed, self._fact_files()
+            if listed == before:
+                break
+        return found
+
+    def _fact_files(self) -> list[Path]:
+        return sorted(self.outcomes.glob(f"[!.]*{FACTS_SUFFIX}"))
+
+    def facts_of(self, plan: Plan) -> Outcomes:
+        """What the plan's files of facts say. One that is gone is contained in one of a later plan."""
+        found = self.facts() if plan.facts else {}
+        return Outcomes.union(found[name] for name in plan.facts if name in found)
+
+    def take_outcomes(self, plan: Plan) -> tuple[Outcomes, list[Path]]:
+        """What the plan's facts say and what notes of earlier versions do, and the files of these to delete once the table
+        has it; damaged files of both kinds go to bad/.
+
+        An earlier version may write a note once more just after it was renamed: then with all that was in it, and joining
+        sets twice changes nothing.
+        """
+        for path in self._fact_files():
+            try:
+                facts_from_bytes(path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                self._set_aside(path, str(error), OffsetSet())
         for path in self.outcomes.glob("[!.]*.json"):
             path.replace(path.with_suffix(".taken"))
         notes: list[Outcomes] = []
@@ -135,20 +174,22 @@ class Staging:
                 taken.append(path)
             except ValueError as error:
                 self._set_aside(path, str(error), OffsetSet())
-        return Outcomes.union(notes), taken
+        return Outcomes.union([self.facts_of(plan), *notes]), taken
 
     def note(self, name: str, outcomes: Outcomes) -> None:
         """Have the next batch take these outcomes too: those of a segment that is deleted without one."""
         if outcomes:
-            write_atomically(self.outcomes / f"{name}.json", notes_to_json(outcomes), durable=True)
+            write_atomically(self.outcomes / f"{name}{FACTS_SUFFIX}", facts_to_text(outcomes), durable=True)
 
-    def noted(self) -> Outcomes:
-        """What the supervisor has noted and is not folded into the loaded set; only looks. Damaged files are passed over."""
-        notes: list[Outcomes] = []
+    def noted(self) -> tuple[tuple[str, ...], Outcomes]:
+        """The names of all files of facts, and what these and other notes say that is not folded into the loaded set; only
+        looks. Damaged files are passed over."""
+        facts = self.facts()
+        notes = list(facts.values())
         for path in [*self.outcomes.glob("[!.]*.json"), *self.outcomes.glob("[!.]*.taken"), self._kept]:
             with contextlib.suppress(ValueError, FileNotFoundError):
                 notes.append(notes_from_json(path.read_bytes()))
-        return Outcomes.union(notes)
+        return tuple(facts), Outcomes.union(notes)
 
     def keep(self, notes: Outcomes) -> None:
         """These notes are in the table's ledger, and their records not in its loaded set yet."""
@@ -234,6 +275,10 @@ class Staging:
     def delete_segment(self, name: str) -> None:
         """Delete a segment whose rows are in the table; missing is fine."""
         (self.ready / name).unlink(missing_ok=True)
+
+    def delete_facts(self, name: str) -> None:
+        """Delete a file of facts that the table has; missing is fine."""
+        (self.outcomes / name).unlink(missing_ok=True)
 
     def quarantine(self, name: str, reason: str, offsets: OffsetSet) -> None:
         """Move a file from ready/ to bad/, the reason written first. `offsets`: its records as far as known."""

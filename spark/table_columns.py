@@ -10,7 +10,8 @@ import json
 import re
 from typing import Final
 
-from .object_store import Place
+from .iceberg_catalog import is_iceberg
+from .object_store import STATE_DIR, Place
 
 _BATCH: Final = re.compile(r"batch_id=(\d+)")
 _STATE: Final = re.compile(r"(\d+)-.*\.json")
@@ -31,7 +32,7 @@ def table_columns(table: Place) -> tuple[tuple[str, str], ...]:
 
 
 def _states(table: Place) -> dict[int, Place]:
-    delta = (table / "_delta_log").is_dir()
-    folder, name = (table / "_rocketcrew", _STATE) if delta else (table, _BATCH)
+    beside = (table / "_delta_log").is_dir() or is_iceberg(table)
+    folder, name = (table / STATE_DIR, _STATE) if beside else (table, _BATCH)
     found = ((name.fullmatch(entry.name), entry) for entry in folder.iterdir())
-    return {int(match[1]): entry if delta else entry / "_loaded.json" for match, entry in found if match}
+    return {int(match[1]): entry if beside else entry / "_loaded.json" for match, entry in found if match}

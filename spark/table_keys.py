@@ -25,6 +25,7 @@ from ..durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
 from .accounts import NO_DETAIL, detail_after
 from .errors import BadSegmentError, unreadable
+from .iceberg_catalog import is_iceberg
 from .object_store import Place
 from .outcome_levels import joined
 from .plan import SegmentFacts
@@ -34,6 +35,7 @@ from .staging import Staging
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, open_log
+from .targets.iceberg import opened
 from .targets.local_folder import TABLE_LOCK_WAIT_S, data_files
 from .targets.parquet import STATE_FILE, batch_folders, folder_outcomes
 from .targets.target import TableState
@@ -98,7 +100,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
 
 def _held(table: Place) -> AbstractContextManager[None]:
     """No compaction exchanges the files of a Parquet table while they are read."""
-    if not isinstance(table, Path) or not table.is_dir() or (table / "_delta_log").is_dir():
+    if not isinstance(table, Path) or not table.is_dir() or (table / "_delta_log").is_dir() or is_iceberg(table):
         return nullcontext()
     return locked_table(table, fcntl.LOCK_SH, TABLE_LOCK_WAIT_S)
 
@@ -167,6 +169,8 @@ def overlapping(pieces: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 def _opened(table: Place) -> tuple[Ledger, Sequence[Place]]:
     if not isinstance(table, Path) or (table / "_delta_log").is_dir():
         return _delta(table)
+    if is_iceberg(table):
+        return _iceberg(table)
     folders = batch_folders(table)
     if not folders:
         raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to reconcile")
@@ -187,6 +191,14 @@ def _delta(table: Place) -> tuple[Ledger, Sequence[Place]]:
     return ledger, [table / unquote(path) for path in log.column("path").to_pylist()]
 
 
+def _iceberg(table: Path) -> tuple[Ledger, Sequence[Place]]:
+    target = opened(table)
+    state = target.state()
+    if not state.batch:
+        raise UsageError(f"{table} holds no batch yet: nothing to reconcile")
+    return _ledger(state, list(target.outcomes())), target.files()
+
+
 def _ledger(state: TableState, told: Sequence[BatchOutcomes]) -> Ledger:
     """Holes that floors have passed, and nobody has ended, are not loaded: outcomes say which."""
     together = joined(told)
@@ -201,7 +213,7 @@ def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:
     for root in stagings:
         staging = Staging(root)
         settled.append(staging.settled())  # before ready/ is listed: its rows are in there then, or in the table
-        noted.append(staging.noted())
+        noted.append(staging.noted()[1])
         sealed = list(_facts(staging.ready))
         waiting += [facts.offsets for facts in sealed]
         noted.append(Outcomes.of((NO_ROWS, facts.finished) for facts in sealed))

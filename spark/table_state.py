@@ -161,6 +161,17 @@ def tried_outcomes(folder: Place, batch: int) -> dict[str, Place]:
     return {match[2]: path for match, path in found if match}
 
 
+def delete_old_states(folder: Place, plan: Plan, kept: int) -> None:
+    """After the commit of `plan`: delete state files `kept` batches back, and what others noted who wanted its number."""
+    for state in folder.glob("*-*.json"):
+        of = state.name.partition("-")[0]
+        if of.isdigit() and plan.batch - 2 * kept <= int(of) <= plan.batch - kept:
+            state.unlink(missing_ok=True)
+    for tried, other in tried_outcomes(folder, plan.batch).items():
+        if tried != plan.id:  # of those who wanted the number and died
+            other.unlink(missing_ok=True)
+
+
 def write_outcomes(folder: Place, plan: Plan, told: BatchOutcomes) -> None:
     """Keep the outcomes in the ledger `folder`, on disk when this returns. Raises OSError, LoaderError."""
     write_whole(outcomes_path(folder, plan), told.pack())

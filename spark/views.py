@@ -13,6 +13,7 @@ from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
 from .errors import LoaderError
+from .iceberg_catalog import is_iceberg
 from .object_store import Place, in_spark
 from .table_state import read_state
 from .targets.parquet import STATE_FILE, batch_folder, last_batch
@@ -43,6 +44,7 @@ def open_table(spark: SparkSession, table: Place) -> DataFrame:
     """The table as a DataFrame, with the schema that it has itself written down. Raises UsageError when it is empty."""
     if is_delta(table):
         return spark.read.format("delta").load(in_spark(table))
+    refuse_iceberg(table)
     return spark.read.schema(table_ddl(newest_state(table))).parquet(in_spark(table))
 
 
@@ -62,6 +64,15 @@ def table_ddl(state: TableState) -> str:
 def is_delta(table: Place) -> bool:
     """Whether it is a Delta table; a session needs `session.delta_conf` to read it."""
     return (table / "_delta_log").is_dir()
+
+
+def refuse_iceberg(table: Place) -> None:
+    """Raise UsageError for an Iceberg table, which Spark would need Iceberg's jar and the catalog for."""
+    if is_iceberg(table):
+        raise UsageError(
+            f"{table} is an Iceberg table: ask it by DuckDB (--engine duckdb; pip install 'rocketcrew[duckdb]'), or by a"
+            " Spark of your own with Iceberg's runtime and the catalog of the table"
+        )
 
 
 def register_views(spark: Any, table: Place) -> None:

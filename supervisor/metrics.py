@@ -7,6 +7,7 @@ with its unit: milliseconds. All others are rocketcrew's own, in base units.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -49,6 +50,9 @@ class PictureCollector(Collector):
                 yield _counter(
                     "rocketcrew_handler_seconds", "seconds that calls of the handler took", [(group, value / 1e6)]
                 )
+            elif name == "worker_deaths":
+                deaths = [((*group, cause), number) for cause, number in data["worker_deaths_by_cause"].items()]
+                yield _counter("rocketcrew_worker_deaths", "workers that died, by cause", deaths, ("group", "cause"))
             else:
                 yield _counter(f"rocketcrew_{name}", name.replace("_", " "), [(group, value)])
         gauges = {
@@ -77,6 +81,7 @@ class PictureCollector(Collector):
             [((*group, q["topic"], q["broker"], str(q["queue_id"])), q["unfinished"]) for q in _all_queues(data)],
             ("group", "topic", "broker", "queue_id"),
         )  # fmt: skip
+        yield _latency(data, group)
         for name, text in TOPIC_RATES.items():
             of_topics = [((*group, topic), stats[name]) for topic, stats in data["stats"].items()]
             yield _gauge(f"rocketcrew_{name}", text, of_topics, ("group", "topic"))
@@ -104,13 +109,26 @@ def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
     yield _counter("rocketmq_send_to_dlq_messages", "messages sent to the dead letters", [(who, dead)], labels[:2])
     times = HistogramMetricFamily("rocketmq_process_time", "ms that calls of the handler took", labels=labels)
     for topic, stats in data["stats"].items():
-        counted = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in stats["process_time"]["buckets"]:
-            counted += count
-            buckets.append((bound, counted))
-        times.add_metric((*who, topic), buckets, stats["process_time"]["sum_ms"])
+        found = stats["process_time"]
+        times.add_metric((*who, topic), _cumulated(found["buckets"]), found["sum_ms"])
     yield times
+
+
+def _latency(data: Mapping[str, Any], group: Labels) -> HistogramMetricFamily:
+    latency = HistogramMetricFamily(
+        "rocketcrew_end_to_end_latency_seconds", "seconds from a record's store time at the broker to its reported outcome",
+        labels=("group", "topic"),
+    )  # fmt: skip
+    for topic, stats in data["stats"].items():
+        found = stats["end_to_end_latency"]
+        latency.add_metric((*group, topic), _cumulated(found["buckets"]), found["sum_s"])
+    return latency
+
+
+def _cumulated(counts: Iterable[tuple[str, int]]) -> list[tuple[str, float]]:
+    """As Prometheus has buckets: each with all below it."""
+    bounds, numbers = zip(*counts, strict=True)
+    return list(zip(bounds, accumulate(numbers), strict=True))
 
 
 def _of_rates(data: Mapping[str, Any], group: Labels) -> Iterator[Metric]:

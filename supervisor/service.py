@@ -36,6 +36,7 @@ from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
 from ..workers.routing import check_takes
 from ..workers.salvage import open_segments
+from ..workers.sentry import check_sentry
 from ..workers.slab_memory import SlabMemory
 from .acting import Acting
 from .backlog import Backlog
@@ -60,13 +61,13 @@ from .member.route_keeper import ROUTES_FILE
 from .member.stale_locks import StaleLocks
 from .notify import Notify
 from .operating import Operator, hold_signals
-from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
 from .pool.child import HandlerError
 from .pool.hearing import OrderKept
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
+from .sealing import Sealing
 from .slot import adopt, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
 from .status import picture, staffing_picture
 from .web import Site, WebServer
@@ -168,7 +169,6 @@ class Supervisor:
         sweep_sockets(self._slot.path)
         note_sockets(self._slot.path)
         self._journal_state, settled, adopted = adopt(self._slot)
-        self._published = Published(self._slot, settings.consumer.persist_consumer_offset_interval_ms)
         if adopted:
             log.info("slots_taken_over", slots=adopted)
         self._transport = choose_transport(settings.workers.transport)
@@ -177,6 +177,10 @@ class Supervisor:
         self._view = self._memory.view if self._memory is not None else memoryview(bytearray(slab.size_bytes))
         self.core = Core(core_config(settings, self.client_id, tuple(self.topics)), slab, self._view)
         self.core.state.settled = settled
+        self._sealing = Sealing(
+            self._slot, self.core.state, settings.consumer.persist_consumer_offset_interval_ms,
+            wanted=settings.results.enabled,
+        )  # fmt: skip
         self._stale_locks = StaleLocks(self._slot.path, self.client_id)
         read_charges(self._slot.path, self.core.state.charges)
         charge_left_cells(self._slot.path, self.core.state.charges)
@@ -220,6 +224,7 @@ class Supervisor:
         await self._abandon()
 
     async def _start(self) -> None:
+        check_sentry(self.settings.sentry)
         hold_signals(self._loop)
         as_booted = {} if self._watched is None else await asyncio.to_thread(python_files, self._watched)
         self._to_end.append(self._lifecycle.kill)
@@ -240,7 +245,8 @@ class Supervisor:
         await self._control.serve()
         self._start_loading()
         self.core.handle(ev.Start(), self._loop.time())
-        self._published.start(self.core.state)
+        self._sealing.start()
+        self._to_end.append(self._sealing.kill)
         self.acted()
         log.info("running", group=self.settings.consumer.group, client_id=self.client_id, workers=workers,
                  topics=list(self.topics), slot=str(self._slot.path))  # fmt: skip
@@ -250,7 +256,8 @@ class Supervisor:
         settings = self.settings
         self._member = GroupMember(
             settings, self.client_id, self.topics, self.core, self._view, self.acted,
-            self._stacks_text, self._pool.direct.consume, self._stale_locks, self._slot.path / ROUTES_FILE,
+            self._stacks_text, self._pool.direct.consume, self._stale_locks, self._sealing.sealed, self._sealing.all_sealed,
+            self._slot.path / ROUTES_FILE,
         )  # fmt: skip
         self._to_end.append(self._member.kill)
         self._acting.perform(self._member.performs)
@@ -458,7 +465,7 @@ class Supervisor:
             return await self._force()
         killed = await self._pool.stop(WORKER_STOP_MS)
         self.acted()
-        self._published.end(self.core.state)
+        await self._sealing.end()
         await self._member.stop()
         self._stale_locks.forget()
         await self._loader.stop(forced=self._forced)

@@ -227,7 +227,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
                 os.rename(path, slot.segments / PLAN_DIR / path.name)
         take_over_locks(slot.path, other.path)  # it looks at the cells, which the next line clears
         take_over_charges(slot.path, other.path)
-        write_settled(slot.segments, slot.key_group, settled)
+        write_settled(slot.segments, settled_text(slot.key_group, settled))
         (other.segments / SETTLED_FILE).unlink(missing_ok=True)
         known = other.journal.exists()
         if known:
@@ -286,16 +286,19 @@ def read_settled(segments: Path) -> Settled:
         ) from error
 
 
-def write_settled(segments: Path, group: str, settled: Settled) -> None:
-    """Replace settled.json: every offset in an interval is finished and durable by this member."""
+def settled_text(group: str, settled: Settled) -> str:
+    """The text of settled.json: every offset in an interval is finished and durable by this member."""
     queues = [
         {"group": group, "topic": mq.topic, "broker": mq.broker_name, "queue_id": mq.queue_id, "from": start, "to": end}
         for mq, intervals in sorted(settled.items())
         for start, end in intervals.pairs()
     ]
-    beside = segments / (SETTLED_FILE + ".new")
-    beside.write_text(json.dumps({"version": 1, "queues": queues}, separators=(",", ":")))
-    os.rename(beside, segments / SETTLED_FILE)
+    return json.dumps({"version": 1, "queues": queues}, separators=(",", ":"))
+
+
+def write_settled(segments: Path, text: str) -> None:
+    """Replace settled.json, for good: a start refuses one that a power cut has left empty."""
+    write_atomically(segments / SETTLED_FILE, text, durable=True)
 
 
 def _make_folders(segments: Path) -> None:

@@ -39,6 +39,7 @@ def picture(
         "group": state.config.group,
         "client_id": state.config.client_id,
         "counters": state.counters.as_dict(),
+        "worker_deaths_by_cause": {end.value: number for end, number in state.deaths.items()},
         "workers": [
             {
                 "worker_id": worker.worker_id,

@@ -13,14 +13,18 @@ from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
+from ..spark.config import ICEBERG
+from ..spark.iceberg_catalog import catalog_of
 from ..spark.object_store import check_conditional_puts, place_of
 from ..spark.table_columns import table_columns
 from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerBounds
 from ..workers.cells import CELLS_FILE
+from ..workers.failures import Attempts
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
 from ..workers.routing import agreed_topics
+from ..workers.sentry import MODULE as SENTRY_MODULE
 from ..workers.slab_memory import SlabMemory
 from ..workers.spawn import Forkserver
 from .backlog import Marks
@@ -152,7 +156,10 @@ def with_topics(settings: Settings, handler: HandlerSpec) -> Settings:
 
 def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
     """The forkserver of one generation, with the handler's module to import."""
-    return Forkserver([handler.module] if handler.module else [], start_timeout_ms=settings.workers.boot_timeout_ms)
+    modules = [handler.module] if handler.module else []
+    if settings.sentry.dsn:
+        modules.insert(0, SENTRY_MODULE)  # takes 200 ms to import, and starts no thread
+    return Forkserver(modules, start_timeout_ms=settings.workers.boot_timeout_ms)
 
 
 def table_spec(settings: Settings, slot: Slot) -> TableSpec:
@@ -171,10 +178,18 @@ def table_at(settings: Settings, folder: Path, *, probe: bool = True) -> TableSp
     columns: tuple[tuple[str, str], ...] = ()
     if settings.results.enabled and settings.spark.format in FOLDER_FORMATS and not on_hdfs(target):
         place = place_of(target, settings.spark.options)
+        if settings.spark.format == ICEBERG and isinstance(place, Path):
+            catalog_of(place, settings.spark.options)  # refused here, before a message is pulled
         if settings.spark.load and probe:
             check_conditional_puts(place)
         columns = table_columns(place)
     return TableSpec(target, columns, settings.spark.partition_by)
+
+
+def attempts_of(s: Settings) -> Attempts:
+    """What decides whether a failure is the last one."""
+    c = s.consumer
+    return Attempts(c.max_reconsume_times, c.delay_level_when_next_consume, is_broadcasting(s))
 
 
 def worker_bounds(s: Settings) -> WorkerBounds:
@@ -232,6 +247,8 @@ class Boots:
             namespace=s.cluster.namespace or s.cluster.namespace_v2,
             traces=s.trace.enabled,
             spans=s.trace.spans,
+            sentry=s.sentry if s.sentry.dsn else None,
+            attempts=attempts_of(s),
             bounds=worker_bounds(s),
             access=access_of(s),
             log_format=s.log.format,

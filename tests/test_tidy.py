@@ -74,7 +74,7 @@ EDGES: dict[str, frozenset[str]] = {
 """Rooms that decide in pure code, and the modules in them that act. Every other module there is pure, new ones too."""
 
 PURE_MODULES: dict[str, frozenset[str]] = {
-    "durable": frozenset({"intervals", "outcomes"}),
+    "durable": frozenset({"facts", "intervals", "outcomes"}),
     "conf": frozenset({"formats", "repeats", "rules", "schema"}),
     "client": frozenset(
         {"access", "address", "faults", "outgoing", "request_rules", "routes", "selection", "send_result", "validation"}

@@ -15,8 +15,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,14 @@ def delta(folder: Path) -> None:
     assert sorted(DeltaTable(str(folder / "table")).to_pyarrow_table().column("n").to_pylist()) == list(range(COUNT))
 
 
+def iceberg(folder: Path) -> None:
+    """One batch into an Iceberg table without Spark."""
+    consumed(number, folder, {"spark.format": "iceberg"}, folder / "table")
+    from rocketcrew import read
+
+    assert sorted(read(folder / "table").column("n").to_pylist()) == list(range(COUNT))
+
+
 def s3(folder: Path) -> None:
     """One batch into a Delta table in a bucket: S3_URL, on the server S3_ENDPOINT."""
     options = {"endpoint": os.environ["S3_ENDPOINT"], "allow_http": "true", "region": "us-east-1"}
@@ -177,9 +187,38 @@ def otel(folder: Path) -> None:
     assert sorted(row["n"] for row in crew.results()) == list(range(COUNT))
 
 
+FAILING = """
+def handle(message):
+    number = int(message.body[6:-1])
+    if number == 0 and message.reconsume_times == 0:
+        raise ValueError("number 0")
+    return {"n": number}
+"""
+
+
+def sentry(folder: Path) -> None:
+    """A failed call is sent to a server of this process, and nothing else is."""
+    events: list[bytes] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            events.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    (folder / "failing_handler.py").write_text(FAILING, encoding="utf-8")
+    dsn = f"http://key@127.0.0.1:{server.server_port}/1"
+    crew = consumed("failing_handler:handle", folder, {"sentry.dsn": dsn})
+    server.shutdown()
+    assert sorted(row["n"] for row in crew.results()) == list(range(COUNT))
+    assert len(events) == 1
+
+
 SMOKES: dict[str, Callable[[Path], None]] = {
-    "": plain, "spark": spark, "connect": connect, "delta": delta, "s3": s3, "delta-spark": delta_spark,
-    "duckdb": duckdb, "typed": typed, "otel": otel,
+    "": plain, "spark": spark, "connect": connect, "delta": delta, "s3": s3, "iceberg": iceberg, "delta-spark": delta_spark,
+    "duckdb": duckdb, "typed": typed, "otel": otel, "sentry": sentry,
 }  # fmt: skip
 
 
@@ -188,7 +227,17 @@ def main() -> None:
     extra, folder = sys.argv[1:]
     os.chdir(folder)  # a handler's module must not be found by accident
     SMOKES[extra](Path(folder))
-    names = ("pyspark", "deltalake", "duckdb", "obstore", "msgspec", "opentelemetry-api", "pandas", "pyarrow")
+    names = (
+        "pyspark",
+        "deltalake",
+        "duckdb",
+        "obstore",
+        "msgspec",
+        "opentelemetry-api",
+        "sentry-sdk",
+        "pandas",
+        "pyarrow",
+    )
     there = [f"{one} {found}" for one in names if (found := _version(one))]
     print(f"rocketcrew[{extra}] on Python {sys.version.split()[0]}: works with {', '.join(there)}")
 

@@ -27,7 +27,7 @@ import inspect
 import os
 import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import UnionType
 from typing import Any, Final, NamedTuple, TypeVar, is_typeddict
 
@@ -134,17 +134,33 @@ def meaning_of(function: Any, annotation: Any) -> Any:
     """What an annotation of `function` means, which may be written as text. Raises whatever evaluating it raises."""
     if not isinstance(annotation, str):
         return annotation
-    function = inspect.unwrap(function)
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not hasattr(function, "__globals__"):
-        function = type(function).__call__  # an instance that can be called
-    return eval(annotation, getattr(function, "__globals__", {}))  # noqa: S307  it is the user's own code
+    *_, innermost = _layers(function)
+    return eval(annotation, getattr(innermost, "__globals__", {}))  # noqa: S307  it is the user's own code
+
+
+def _layers(function: Any) -> Iterator[Any]:
+    """The function, and what stands behind a partial, a wrapper made with functools.wraps, or an instance's `__call__`."""
+    while True:
+        yield function
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif not hasattr(function, "__globals__") and hasattr(type(function).__call__, "__globals__"):
+            function = type(function).__call__
+        else:
+            return
 
 
 def result_annotation(function: Any) -> Any:
-    """What it is annotated to return, None where that is nothing, or means nothing when it runs."""
+    """What it is annotated to return; None where that is nothing, or means nothing when it runs.
+
+    None also where the annotation is another function's: functools.wraps copies that of what it wraps, and the wrapper may
+    return something else. The same for functools.singledispatch, whose functions each have their own.
+    """
     try:
+        if any(hasattr(each, "__wrapped__") or hasattr(each, "registry") for each in _layers(function)):
+            return None
         found = inspect.signature(function).return_annotation
         return None if found is inspect.Signature.empty else meaning_of(function, found)
     except Exception:  # noqa: BLE001  a name for type checkers only

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..client.access import Access
+from ..conf.settings import SentrySettings
+from .failures import Attempts
 from .link import Transport
 from .loading import HandlerSpec
 from .slab_memory import SharedFd, SlabHandle
@@ -94,6 +96,10 @@ class WorkerBoot:
     """Message trace records are made and sent to the supervisor (`trace.enabled`)."""
     spans: bool = False
     """OpenTelemetry spans are made where its API is installed (`trace.spans`)."""
+    sentry: SentrySettings | None = None
+    """Where failed calls are sent; None = nowhere."""
+    attempts: Attempts = field(default_factory=Attempts)
+    """By which a failure is known to be the last one, for Sentry."""
     bounds: WorkerBounds = field(default_factory=WorkerBounds)
     access: Access | None = None
     """How messages out of the handler reach the brokers (sends.py)."""

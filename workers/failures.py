@@ -116,6 +116,21 @@ def is_used_up(reconsume_times: int, max_reconsume_times: int) -> bool:
     return reconsume_times >= reconsume_limit(max_reconsume_times)
 
 
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The settings of [consumer] that decide whether a failed message comes again, where it was consumed without an order."""
+
+    max_reconsume_times: int = -1
+    delay_level_when_next_consume: int = BY_ATTEMPTS
+    broadcasting: bool = False
+
+    def is_last(self, failure: Failure, reconsume_times: int) -> bool:
+        """The message becomes a dead letter, or is dropped as nothing is consumed again."""
+        used_up = is_used_up(reconsume_times, self.max_reconsume_times)
+        mode = mode_of(failure, self.delay_level_when_next_consume, used_up=used_up, broadcasting=self.broadcasting)
+        return mode is Mode.DROP or is_last(mode, used_up=used_up)
+
+
 def mode_of(
     failure: Failure, configured: int, *, used_up: bool = False, popped: bool = False, broadcasting: bool = False
 ) -> Mode:

@@ -64,6 +64,7 @@ from .salvage import salvage
 from .sealing import Sealer
 from .segment import SegmentWriter
 from .sends import sending
+from .sentry import SentryEvents, flush_sentry, set_up_sentry
 from .stack_dump import answer_with_stacks
 from .table_fit import check_fits
 from .time_limits import SoftLimit, limits_of, obey
@@ -93,6 +94,9 @@ def worker_main(boot: WorkerBoot) -> int:
     except LinkClosedError as error:
         log.info("worker_leaves", reason=str(error))
         return EXIT_OK
+    finally:
+        if boot.sentry is not None:
+            flush_sentry()
 
 
 def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
@@ -109,6 +113,8 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
     if boot.capture_output:
         capture_output(log)
     try:
+        if boot.sentry is not None:
+            set_up_sentry(boot.sentry, os.environ)  # before the handler's module, which may add tags of its own
         handler, schema, loop = prepare_handler(boot)
     except UsageError as error:
         trace = error.traceback if isinstance(error, HandlerLoadError) else ""
@@ -214,7 +220,8 @@ def make_worker(
     memory = watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log)
     soft_ns, hard_ns = limits_of(handler, bounds)
     hooks = consume_hooks(handler, bounds, boot.namespace, log, ordered=ordered)
-    watchers: list[Watcher] = [each for each in (traces, spans, hooks) if each is not None]
+    events = sentry_events(boot, handler, ordered=ordered)
+    watchers: list[Watcher] = [each for each in (traces, spans, hooks, events) if each is not None]
     wall_ns = time.time_ns() - time.monotonic_ns()
     if loop is not None and inspect.iscoroutinefunction(handler.function) and ordered:
         handler = one_call_at_a_time(handler, loop)
@@ -296,6 +303,14 @@ def consume_hooks(
         log=log,
         ordered=ordered,
     )
+
+
+def sentry_events(boot: WorkerBoot, handler: Handler, *, ordered: bool) -> SentryEvents | None:
+    """For the failures of the handler's calls; None when nobody wants them."""
+    if boot.sentry is None:
+        return None
+    attempts = None if ordered else boot.attempts
+    return SentryEvents(boot.worker_id, handler.name, attempts, include_bodies=boot.sentry.include_bodies)
 
 
 def trace_log(member: str, *, ordered: bool) -> TraceLog:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncIterable, Awaitable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator
+from dataclasses import is_dataclass
 from typing import Any, Final
 
 from ..remoting.errors import UsageError
@@ -43,7 +44,8 @@ def _refusal(handler: Handler, *, rows: bool) -> str | None:
     ):
         return "a Send, and is not declared with @handler(sends=True): it would not be sent"
     for kind in types[:1]:
-        if _is_a(kind, (Awaitable, AsyncIterable)) and not inspect.iscoroutinefunction(handler.plain):
+        waits = _is_a(kind, (Awaitable, AsyncIterable)) and not _is_a(kind, (Iterable,))
+        if waits and not inspect.iscoroutinefunction(handler.plain):
             return f"{shown(wanted)}, which nothing would run: write the handler with `async def`, and return its rows"
     if rows and _is_no_row(wanted):
         return f"{shown(wanted)}, which cannot be a row. Return {ROWS}"
@@ -53,9 +55,9 @@ def _refusal(handler: Handler, *, rows: bool) -> str | None:
 def _types_in(wanted: Any) -> Iterator[Any]:
     """The type itself, those of a union, and those of the items of what is iterated."""
     yield typing.get_origin(wanted) or wanted
-    if is_union(wanted) or _items(wanted) is not None:
-        for each in typing.get_args(wanted):
-            yield from _types_in(each)
+    items = _items(wanted)
+    for each in typing.get_args(wanted) if is_union(wanted) else () if items is None else (items,):
+        yield from _types_in(each)
 
 
 def _items(wanted: Any) -> Any:
@@ -72,7 +74,7 @@ def _is_no_row(wanted: Any) -> bool:
         given = [each for each in typing.get_args(wanted) if each is not type(None)]
         return bool(given) and all(map(_is_no_row, given))
     items = _items(wanted)
-    return _is_no_row(items) if items is not None else _is_a(wanted, VALUES)
+    return _is_no_row(items) if items is not None else _is_a(wanted, VALUES) and not is_dataclass(wanted)
 
 
 def _is_a(kind: Any, wanted: tuple[type, ...]) -> bool:

@@ -1,7 +1,7 @@
-"""What looks at every call of the handler: message traces and OpenTelemetry spans, each only where it is asked for.
+"""What looks at every call of the handler: message traces, OpenTelemetry spans and Sentry, each only where it is asked for.
 
-They wrap the handler's function once, at the start, so that a worker without them pays nothing. Neither changes what the
-handler returns or raises, and neither may fail a message: one that cannot be decoded is run unwatched (and fails by
+They wrap the handler's function once, at the start, so that a worker without them pays nothing. None changes what the
+handler returns or raises, and none may fail a message: one that cannot be decoded is run unwatched (and fails by
 itself).
 
 Trace records wait here until the next flush, bounded: what does not fit is dropped and counted, never waited for. Their
@@ -26,6 +26,7 @@ from ..remoting.traces import ConsumeReturn, TracedMessage, TraceRecord, sub_aft
 from .api import Handler
 from .consume_hooks import CallResult, ConsumeHooks, return_type
 from .message import Message
+from .sentry import SentryEvents
 
 RECORDS_MAX = 2_048
 
@@ -174,7 +175,7 @@ def process_attributes(group: str, messages: Sequence[Message]) -> dict[str, Any
     return found
 
 
-Watcher = TraceLog | ProcessSpans | ConsumeHooks
+Watcher = TraceLog | ProcessSpans | ConsumeHooks | SentryEvents
 
 
 def watched(handler: Handler, group: str, watchers: Sequence[Watcher]) -> Handler:

@@ -21,6 +21,7 @@ from ...remoting.codes import (
     ResponseCode,
 )
 from ...remoting.command import Command
+from ...remoting.errors import UsageError
 from ...remoting.headers import SendRequest, SendRequestV2, SendResponse
 from ...remoting.ids import offset_message_id
 from ...remoting.names import RETRY_PREFIX
@@ -60,9 +61,12 @@ def handle(state: BrokerState, call: Call) -> Command:
             ResponseCode.MESSAGE_ILLEGAL,
             f"sysFlag {request.sys_flag:#x} says that the body is an inner batch; only a broker with batch queues makes one",
         )
-    if command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch:
-        return send_batch(state, call, request, topic, queue_id)
-    return send_one(state, call, request, topic, queue_id)
+    try:
+        if command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch:
+            return send_batch(state, call, request, topic, queue_id)
+        return send_one(state, call, request, topic, queue_id)
+    except UsageError as error:  # no record can hold it, as REAL_TOPIC of a delayed one comes on top
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from None
 
 
 def topic_to_send(state: BrokerState, call: Call, request: SendRequest) -> TopicConfig:

@@ -28,13 +28,13 @@ from ..options import Dependent, with_settings
 from ..stagings import topics_in_keys
 from ..tables import lines
 from ..watch import QueueLag
-from ..wording import UnknownNameError, unknown_topic
+from ..wording import UnknownNameError, unknown_topic, with_hint
 
 CLEAR: Final = "\x1b[H\x1b[2J"
 TRY_EVERY_S: Final = 0.5
 KNOWN_AFTER_TRIES: Final = 60
 """Half a minute: a supervisor looks for a topic that is missing each second."""
-OFFSETS_ONLY: Final = ". Offsets that were set for a group which has not run yet are shown with -t TOPIC"
+OFFSETS_ONLY: Final = "Offsets that were set for a group which has not run yet are shown with -t TOPIC"
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ def lag(
     try:
         found = ask_cluster(access, lambda cluster: once_known(group, lambda: ask(cluster), lambda: starts_here(group)))
     except UnknownNameError as error:
-        raise error if topics else UnknownNameError(f"{error}{OFFSETS_ONLY}") from None
+        raise error if topics else with_hint(error, OFFSETS_ONLY) from None
     total = sum(queue.lag for queue in found)
     if as_json:
         answer = {"group": settings.consumer.group, "total": total, "queues": [as_json_row(queue) for queue in found]}

@@ -78,7 +78,7 @@ def _by_spark(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Map
     from ...spark.hdfs import hdfs_table
     from ...spark.needs import check_pyspark
     from ...spark.session import SessionSettings, delta_conf, open_any
-    from ...spark.views import answer, is_delta, register_views
+    from ...spark.views import answer, is_delta, refuse_iceberg, register_views
 
     spark = settings.spark
     target = None if on_hdfs(spark.target) else table_place(settings, not_on_hdfs="")  # HDFS is asked by the session
@@ -87,6 +87,8 @@ def _by_spark(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Map
             f"{target} is in a bucket: ask it by DuckDB (--engine duckdb; pip install 'rocketcrew[duckdb]'). Your own Spark"
             " reads it as format delta, with hadoop-aws"
         )
+    if target is not None:
+        refuse_iceberg(target)
     check_pyspark("rocketcrew query")
     env = surroundings(click.get_current_context()).env
     with_delta = target is not None and is_delta(target) and not is_remote(spark.master)

@@ -42,7 +42,7 @@ NOT_ON_HDFS: Final = (
 
 @click.command()
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
-@click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake).")
+@click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake, iceberg).")
 @click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER_THERE,
               help="A folder of segments; may be repeated. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
 @click.option("--brokers/--no-brokers", default=True,

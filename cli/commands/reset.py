@@ -35,7 +35,7 @@ from ..asking import ask_cluster, known_topics
 from ..options import FOLDER_THERE, Dependent, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
 from ..tables import counted, lines
-from ..wording import UnknownNameError, no_such_group
+from ..wording import no_such_group, with_hint
 
 if TYPE_CHECKING:
     from ...durable.intervals import QueueKey
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+NEW_GROUP: Final = "To set where a group that never ran will start, add --new-group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +185,8 @@ class GroupOffsets:
         known = await known_topics(cluster, self.access)
         group = self.access.unwrap(self._group)
         if RETRY_PREFIX + group not in known:
-            hint = ". To set where a group that never ran will start, add --new-group" if has_option else ""
-            raise UnknownNameError(f"{no_such_group(group, known)}{hint}")
+            error = no_such_group(group, known)
+            raise with_hint(error, NEW_GROUP) if has_option else error
 
     def move(self, moves: list[Move], where: str, time_ms: int, *, online: bool) -> None:
         """Set the offsets, and read them back where nobody consumes meanwhile. Raises RocketcrewError when they differ."""

@@ -46,6 +46,7 @@ from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
 from ..table_state import (
     check_partitions,
+    delete_old_states,
     ledger_outcomes,
     outcomes_path,
     read_state,
@@ -233,16 +234,9 @@ class DeltaTarget:
         return self._logged(plan.batch, self._tried(plan.batch)) == plan.id
 
     def _tidy(self, plan: Plan) -> None:
-        batch, folder = plan.batch, self.path / STATE_DIR
-        for state in folder.glob("*-*.json"):
-            of = state.name.partition("-")[0]
-            if of.isdigit() and batch - 2 * STATES_KEPT <= int(of) <= batch - STATES_KEPT:
-                state.unlink(missing_ok=True)
-        for tried, other in tried_outcomes(folder, batch).items():
-            if tried != plan.id:  # of those who wanted the number and died
-                other.unlink(missing_ok=True)
-        if batch % FAN == 0:
-            self._outcomes(batch).tidy(time.time(), self._keep_outcomes_s)
+        delete_old_states(self.path / STATE_DIR, plan, STATES_KEPT)
+        if plan.batch % FAN == 0:
+            self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
@@ -375,7 +369,7 @@ def append_by_delta_rs(
         app_transactions=[library.Transaction(APP_ID, plan.batch)],
     )
     try:
-        rows = _rows(staged.files, plan.batch)
+        rows = numbered_rows(staged.files, plan.batch)
         if snapshot is None:
             snapshot = _created(path, rows.schema, partition_by)
         library.write_deltalake(
@@ -412,8 +406,8 @@ def _created(path: Place, schema: Any, partition_by: Sequence[str]) -> object:
         raise
 
 
-def _rows(files: Sequence[Path], batch: int) -> Any:
-    """All rows, with the types that Delta has and the batch's number as the last column."""
+def numbered_rows(files: Sequence[Path], batch: int) -> Any:
+    """All rows as a RecordBatchReader, with the types that table formats have and the batch's number as the last column."""
     schemas = [plain_schema(pa.parquet.read_schema(str(file))) for file in files]
     schema = pa.unify_schemas(schemas)
     out = schema.append(pa.field(BATCH_COLUMN, pa.int64()))

@@ -110,7 +110,7 @@ class LedgerTarget:
             raise LoaderError(
                 f"another loader delivers to {self._destination!r}, which can't tell what it holds (it has the lock {path})."
                 " Run supervisors with spark.load = false and one loader for all: rocketcrew load --follow --staging A"
-                " --staging B; or use the formats parquet, pyarrow, delta or deltalake"
+                " --staging B; or use the formats parquet, pyarrow, delta, deltalake or iceberg"
             )
 
     def has(self, plan: Plan) -> bool:

@@ -11,9 +11,10 @@ from ...conf.formats import on_hdfs
 from ...conf.segment_format import FOLDER_FORMATS
 from ...remoting.errors import UsageError
 from ..arrow_writer import ArrowWriter, NoWriter
-from ..config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
+from ..config import ARROW, DELTA, DELTA_RS, FOREACH, ICEBERG, PARQUET, LoaderConfig
 from ..connect import is_remote
 from ..hdfs import Hdfs, HdfsPath
+from ..iceberg_catalog import catalog_of
 from ..loader import Loader
 from ..object_store import check_conditional_puts
 from ..session import SessionSettings, delta_conf
@@ -21,6 +22,7 @@ from ..spark_writer import SparkWriter
 from ..staging import Staging
 from .delta import DeltaTarget, append_by_delta_rs, append_by_spark
 from .hdfs_folder import HdfsFolder
+from .iceberg import IcebergTarget
 from .ledger import LedgerTarget, deliver_by_format, deliver_by_function, ledger_of
 from .local_folder import LocalFolder
 from .parquet import ParquetTarget, TableFolder
@@ -29,7 +31,7 @@ from .target import Target, Writer
 
 def make_writer(config: LoaderConfig) -> Writer:
     """The writer that `config` describes. Nothing is started yet."""
-    if config.format == DELTA_RS:
+    if config.format in (DELTA_RS, ICEBERG):
         return NoWriter()
     if config.format == ARROW:
         return ArrowWriter(config.partition_by)
@@ -58,6 +60,9 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         place = config.place
         check_conditional_puts(place)
         return DeltaTarget(place, append, lambda: None, by, keep_s)
+    if config.format == ICEBERG:
+        spec = catalog_of(config.folder, config.options)
+        return IcebergTarget(config.folder, spec, by, keep_s, config.target_file_bytes)
     if not isinstance(writer, SparkWriter):
         raise UsageError(f"format {config.format} can only be written by Spark")
     if config.format == DELTA:

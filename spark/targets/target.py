@@ -10,6 +10,7 @@ again.
     pyarrow      parquet.py   the same table, its files written by Arrow: no JVM, several times as fast on one machine
     delta        delta.py     Spark's Delta commit, numbered by a transaction id of the application
     deltalake    delta.py     the same commit by delta-rs: no JVM, small batches cheap
+    iceberg      iceberg.py   one transaction of an Iceberg catalog, by pyiceberg: no JVM
     any other    ledger.py    a user's function or any format of `df.write`: the loaded set is stored apart, so a crash
                               between the two repeats one batch: the same rows with the same number
 """

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 
 class End(Enum):
@@ -32,6 +33,10 @@ class End(Enum):
     """Its cell was found at the next start, and it alone had something in hand."""
     MEMBER_AMONG_OTHERS = "whole run died, with other messages in hand"
     """Its cell was found at the next start, and that of another worker too."""
+
+
+DEATHS: Final = (End.CRASHED, End.TIME_LIMIT, End.OURS, End.FORKSERVER)
+"""Ends of a worker, while its member runs, that nobody asked for."""
 
 
 class CellContent(Enum):

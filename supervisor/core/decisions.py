@@ -333,14 +333,14 @@ class Core:
         self.settling.worker_died(event.worker_id, event.death)
 
     def _salvage_complete(self, event: ev.SalvageComplete, now: float) -> None:
-        self.settling.salvage_complete(event.worker_id, now)
+        self.settling.salvage_complete(event.worker_id, now, event.wall_ms)
         self.reclaiming.watch(now)
         self._feed(now)
 
     def _report(self, event: ev.Reported, now: float) -> None:
         self.settling.report(
             event.worker_id, event.chunk_id, event.start, event.count, event.seq, event.busy_us, event.slowest_us,
-            event.filtered, event.failures, now,
+            event.filtered, event.failures, now, event.wall_ms,
         )  # fmt: skip
         self.reclaiming.watch(now)
         self._feed(now)
@@ -350,7 +350,9 @@ class Core:
         self._feed(now)
 
     def _cell_read(self, event: ev.CellRead, now: float) -> None:
-        self.settling.cell_read(event.worker_id, event.chunk_id, event.offset, event.held, now)
+        self.settling.cell_read(
+            event.worker_id, event.chunk_id, event.offset, event.held, now, event.wall_ms
+        )  # fmt: skip
         self._feed(now)
 
     def _returned(self, event: ev.Returned, now: float) -> None:

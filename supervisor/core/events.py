@@ -267,6 +267,8 @@ class SalvageComplete:
     """Nothing more of the dead worker will turn up."""
 
     worker_id: str
+    wall_ms: int = 0
+    """As in `Reported`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -283,6 +285,8 @@ class Reported:
     slowest_us: int
     filtered: int
     failures: Sequence[FailureReport]
+    wall_ms: int = 0
+    """When it came, in ms since 1970; 0 = not known, and then its records have no latency."""
 
 
 @dataclass(slots=True, eq=False)
@@ -304,6 +308,8 @@ class CellRead:
     chunk_id: int
     offset: int
     held: tuple[int, int] | None
+    wall_ms: int = 0
+    """As in `Reported`."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,8 +1,8 @@
-"""What became of messages that leave no row: noted by the core, kept in `outcomes/` (outcome_files.py).
+"""What became of messages that leave no row: noted by the core, sealed in `outcomes/` (sealing.py).
 
-The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last writing: such
-messages are finished by the journal all the same, and the next start notes them as `recovered`. What was settled then needs
-no such note, for outcomes are always written before settled.json.
+The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last file was sealed: no
+offset was sent that depends on it. Where the journal has such messages as finished all the same, the next start notes them
+as `recovered`. What was settled then needs no such note, for facts are always sealed before settled.json is written.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ class OutcomeNotes:
 
     def __init__(self) -> None:
         self._noted: dict[tuple[str, MessageQueue], Intervals] = {}
+
+    def __bool__(self) -> bool:
+        """Whether something was noted since."""
+        return bool(self._noted)
 
     def add(self, kind: str, mq: MessageQueue, start: int, end: int) -> None:
         """`[start, end)` of the queue ended as `kind` (durable/outcomes.py)."""

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
+from ...remoting.stored import store_timestamp_of
 from ...workers.failures import Failure
 from ...workers.unreported import CHUNK_MASK
 from .actions import AskReport, JournalSealed, KillWorker
@@ -49,9 +50,12 @@ class Settling:
 
     def report(
         self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
-        filtered: int, failures: Sequence[FailureReport], now: float,
+        filtered: int, failures: Sequence[FailureReport], now: float, wall_ms: int = 0,
     ) -> None:  # fmt: skip
-        """Messages `[start, start + count)` of the chunk have an outcome; rows of them are in segment `seq` (0 = none)."""
+        """Messages `[start, start + count)` of the chunk have an outcome; rows of them are in segment `seq` (0 = none).
+
+        `wall_ms`: the time of day in ms since 1970; 0 = not known.
+        """
         s = self.s
         chunk = s.chunks.get(chunk_id)
         worker = s.workers.get(worker_id)
@@ -78,7 +82,7 @@ class Settling:
         else:
             s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
         if end > known:
-            self._ended(worker, chunk, pq, end, seq, filtered, failures, now)
+            self._ended(worker, chunk, pq, end, seq, filtered, failures, now, wall_ms)
 
     def _observe(self, count: int, busy_us: int, slowest_us: int, *, rows: bool = False) -> None:
         self.s.sizer.observe(count, busy_us, slowest_us, rows=rows)
@@ -104,7 +108,7 @@ class Settling:
 
     def _ended(
         self, worker: Worker, chunk: Chunk, pq: ProcessQueue | None, end: int, seq: int, filtered: int,
-        failures: Sequence[FailureReport], now: float,
+        failures: Sequence[FailureReport], now: float, wall_ms: int,
     ) -> None:  # fmt: skip
         """Messages of the chunk up to `end` have an outcome now; see `report`."""
         s = self.s
@@ -119,6 +123,7 @@ class Settling:
                 failed = [failure[0] for failure in failures] if failures else ()
                 s.outcomes.without_rows(pq.mq, chunk, start, end, filtered, failed)
             if chunk.origin is None:
+                self._time(pq, chunk, start, end, wall_ms)
                 self._settle(pq, chunk, start, end, worker.worker_id, seq, failures)
             else:
                 s.release_chunk(chunk)
@@ -134,8 +139,17 @@ class Settling:
         if pq is not None:
             self._progress(pq, now)
 
+    def _time(self, pq: ProcessQueue, chunk: Chunk, start: int, end: int, wall_ms: int) -> None:
+        """Records `[start, end)` of the chunk, whose bytes are still held, have their first outcome: each comes here once."""
+        if wall_ms:
+            view, positions = self.s.view, chunk.positions
+            stats = self.s.stats
+            stats.ended(
+                pq.mq.topic, end - start, wall_ms, lambda index: store_timestamp_of(view, positions[start + index])
+            )
+
     def cell_read(
-        self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
+        self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float, wall_ms: int = 0
     ) -> None:  # fmt: skip
         """The worker runs record `offset` of that chunk; what it was given before that has ended (workers/unreported.py).
 
@@ -167,7 +181,7 @@ class Settling:
                 last, end = True, min(end, held[1])
             if end > chunk.reported:
                 self.s.counters.read_off_messages += end - chunk.reported
-                self._ended(worker, chunk, self.s.queues.get(chunk.handle), end, 0, 0, (), now)
+                self._ended(worker, chunk, self.s.queues.get(chunk.handle), end, 0, 0, (), now, wall_ms)
             if last:
                 return
 
@@ -328,7 +342,7 @@ class Settling:
                         pq.owner.finished(pq, chunk.begin_of(index), chunk.offsets[index] + 1, (worker_id, seq))
         self.sealed(worker_id, seq, now)
 
-    def salvage_complete(self, worker_id: str, now: float) -> None:
+    def salvage_complete(self, worker_id: str, now: float, wall_ms: int = 0) -> None:
         """Nothing more of the dead worker will turn up: dispatch the rest of its chunks to others."""
         s = self.s
         worker = s.worker_gone(worker_id)
@@ -342,7 +356,7 @@ class Settling:
                 continue
             touched[pq.handle] = pq
             if chunk.origin is None:
-                self._split(pq, chunk, worker)
+                self._split(pq, chunk, worker, wall_ms)
             else:
                 self.retries.rerun_died(pq, chunk, worker)
         self.retries.time_outs(worker, now)
@@ -352,7 +366,7 @@ class Settling:
             self._progress(pq, now)
         self._dispatching.run()
 
-    def _split(self, pq: ProcessQueue, chunk: Chunk, worker: Worker) -> None:
+    def _split(self, pq: ProcessQueue, chunk: Chunk, worker: Worker, wall_ms: int) -> None:
         """Trim the chunk to what was reported; what was salvaged is finished, the rest becomes new chunks."""
         s = self.s
         salvaged = worker.salvaged.get(pq.mq, Intervals())
@@ -363,6 +377,7 @@ class Settling:
         for child, fate in children:
             if fate is None:
                 child.reported = child.count
+                self._time(pq, child, 0, child.count, wall_ms)
                 if s.config.commit_after_loaded:
                     self._wait_for_load(pq, child, worker)
                 pq.ledger.finish(child.begin, child.offsets[-1] + 1)

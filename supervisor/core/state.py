@@ -15,7 +15,7 @@ from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from .actions import Action, Load, Log, Retired, Seal
 from .allocation import Strategy
-from .blame import Blamed, Death, End
+from .blame import DEATHS, Blamed, Death, End
 from .charges import Charges
 from .chunks import Chunk, Token
 from .counters import Counters
@@ -292,8 +292,9 @@ class State(Crew):
     def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
         super().__init__(self._in_flight)
         self.config = config
-        self.slab = slab
-        self.view = view
+        self.slab, self.view = slab, view
+        # Of workers, by cause; together they are the counter `worker_deaths`.
+        self.deaths: dict[End, int] = dict.fromkeys(DEATHS, 0)
         self.topics = config.topics
         """Subscribed now."""
         self.recovered: dict[MessageQueue, tuple[int, Intervals]] = {}
@@ -419,6 +420,7 @@ class State(Crew):
         worker = self.workers[worker_id]
         if worker.state in LIVING and worker.booted and death.end is not End.RETIRED:
             self.counters.worker_deaths += 1
+            self.deaths[death.end] = self.deaths.get(death.end, 0) + 1
         self.move_worker(worker, WorkerEvent.DIED)
         return worker
 

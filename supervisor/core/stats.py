@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -45,6 +46,10 @@ PROCESS_TIME_MS: Final = (1, 5, 10, 100, 1_000, 10_000, 60_000)
 """Upper bounds of RocketMQ 5's rocketmq_process_time, and a second."""
 _BOUNDS_US: Final = tuple(bound * 1_000 for bound in PROCESS_TIME_MS)
 
+LATENCY_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 3_600.0)
+"""Upper bounds: a retry at a late delay level, and a backlog of an hour, are told apart from a slow minute."""
+_LATENCY_MS: Final = tuple(round(bound * 1_000) for bound in LATENCY_S)
+
 
 class Item:
     """One sum with its windows (StatsItem.java)."""
@@ -79,6 +84,46 @@ class Item:
         return Rate(total, tps, total / times if times > 0 else 0.0, times)
 
 
+class Latencies:
+    """How long records took from their store time at the broker until their outcome was reported: a histogram, records by
+    the bound that their latency is not above, the last for all that is longer.
+
+    A report may have thousands of records and costs a few reads of store times, however many it has. Store times rise within
+    a queue, because its broker writes one record after another: the first and the last say which buckets are between them,
+    and bisection says where one ends. After the clock of a broker was set back, or a failover, they may fall: where the last
+    is older than the first, each record is looked at; a fall that both ends hide may put records of that one report into
+    another bucket. How many records there were is always exact.
+    """
+
+    __slots__ = ("counts", "sum_ms")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_S) + 1)
+        self.sum_ms = 0.0
+        """Of records that are reported together, each counts with the mean of the first and the last."""
+
+    def add(self, wall_ms: int, count: int, stored_ms: Callable[[int], int]) -> None:
+        """`count` (at least 1) records of one queue have an outcome at `wall_ms`; `stored_ms(index)` is the store time of
+        one, both in ms since 1970. A broker's clock that is ahead of ours gives a latency of 0."""
+        first, last = stored_ms(0), stored_ms(count - 1)
+        if first > last:
+            for index in range(count):
+                self._one(max(0, wall_ms - stored_ms(index)))
+            return
+        longest, shortest = max(0, wall_ms - first), max(0, wall_ms - last)
+        self.sum_ms += (longest + shortest) * count / 2
+        bucket, newest, start = bisect_left(_LATENCY_MS, longest), bisect_left(_LATENCY_MS, shortest), 0
+        while bucket > newest:
+            end = bisect_left(range(count), wall_ms - _LATENCY_MS[bucket - 1], start, key=stored_ms)
+            self.counts[bucket] += end - start
+            bucket, start = bucket - 1, end
+        self.counts[newest] += count - start
+
+    def _one(self, latency_ms: int) -> None:
+        self.sum_ms += latency_ms
+        self.counts[bisect_left(_LATENCY_MS, latency_ms)] += 1
+
+
 @dataclass(slots=True)
 class TopicStats:
     """The sums of one topic."""
@@ -91,6 +136,7 @@ class TopicStats:
     process_times: list[int] = field(default_factory=lambda: [0] * (len(PROCESS_TIME_MS) + 1))
     """Messages by the bound that their time in the handler is not above, the last for all that is longer. Of messages that
     are reported together, each counts with their mean."""
+    latencies: Latencies = field(default_factory=Latencies)
 
     def items(self) -> tuple[Item, ...]:
         return self.pull_rt, self.pull_messages, self.consume_rt, self.consume_ok, self.consume_failed
@@ -127,6 +173,10 @@ class ConsumerStats:
         if failed:
             stats.consume_failed.add(failed)
 
+    def ended(self, topic: str, records: int, wall_ms: int, stored_ms: Callable[[int], int]) -> None:
+        """So many records of one queue have an outcome, see `Latencies.add`."""
+        self._of(topic).latencies.add(wall_ms, records, stored_ms)
+
     def sample(self, window: Window, now: float) -> None:
         """To be called at the window's interval."""
         for stats in self.topics.values():
@@ -160,6 +210,10 @@ class ConsumerStats:
                 "process_time": {
                     "buckets": list(zip([*map(str, PROCESS_TIME_MS), "+Inf"], stats.process_times, strict=True)),
                     "sum_ms": stats.consume_rt.value,
+                },
+                "end_to_end_latency": {
+                    "buckets": list(zip([*map(str, LATENCY_S), "+Inf"], stats.latencies.counts, strict=True)),
+                    "sum_s": stats.latencies.sum_ms / 1000,
                 },
             }
             for topic, stats in sorted(self.topics.items())

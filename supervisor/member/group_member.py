@@ -70,18 +70,19 @@ class GroupMember:
         self, settings: Settings, client_id: str, topics: Mapping[str, FilterExpression], core: Core, view: memoryview,
         acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
         consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: StaleLocks,
-        routes_file: Path | None = None,
+        sealed: Callable[[], Awaitable[bool]], all_sealed: Callable[[], bool], routes_file: Path | None = None,
     ) -> None:  # fmt: skip
         """For administrators: `stacks` says what every process does, `consume` gives one record to a worker.
 
-        `routes_file` keeps routes for the next start.
+        `sealed` has on the disk what an offset depends on that is to be sent; False: it may not be sent. `all_sealed` says
+        whether it is so already. `routes_file` keeps routes for the next start.
         """
         self._settings = settings
         self._group = settings.consumer.group
         self._client_id = client_id
         self._core = core
         self._view = view
-        self._acted = acted
+        self._acted, self._sealed, self._all_sealed = acted, sealed, all_sealed
         self._loop = asyncio.get_running_loop()
         access = access_of(settings)
         self._remoting = Remoting(
@@ -119,7 +120,7 @@ class GroupMember:
         )
         self._pulls = Pulls(
             self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
-            self._commits.known, self._loop.time, self._group_watch.pull_refused, self._run, self._failed, acted,
+            self._may_commit, self._loop.time, self._group_watch.pull_refused, self._run, self._failed, acted,
         )  # fmt: skip
         self._pops = Pops(
             self._cluster, core, view, settings.consumer, self._subscriptions, self._send_backs, self._loop.time
@@ -338,8 +339,16 @@ class GroupMember:
         await work
         self._acted()
 
+    def _may_commit(self, mq: MessageQueue) -> bool:
+        """Whether a pull may take an offset of the queue along: never the first of its topic, which must be alone
+        (commits.py), and none that depends on what is not sealed yet."""
+        return self._commits.known(mq) and self._all_sealed()
+
     async def _commit(self, action: act.Commit) -> None:
-        await self._commits.commit(action)
+        if await self._sealed():
+            await self._commits.commit(action)
+        else:
+            self._core.handle(ev.Committed(action.handle, action.offset, False), self._loop.time())
         self._acted()
 
     def _send_back(self, action: act.SendBack) -> None:

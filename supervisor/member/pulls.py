@@ -77,12 +77,12 @@ class BodySink:
 
 
 class Pulls:
-    """Sends pulls and gives their answers to the core. `subscriptions` is looked at anew for each pull; `commits_known`
-    says whether a commit of its topic is in already (the first must be alone, see commits.py); `now` is the loop's clock."""
+    """Sends pulls and gives their answers to the core. `subscriptions` is looked at anew for each pull; `may_commit`
+    says whether an offset of the queue may go along; `now` is the loop's clock."""
 
     def __init__(
         self, cluster: Cluster, last: LastBodies, core: Core, view: memoryview, settings: ConsumerSettings,
-        subscriptions: Mapping[str, SubscriptionData], commits_known: Callable[[MessageQueue], bool],
+        subscriptions: Mapping[str, SubscriptionData], may_commit: Callable[[MessageQueue], bool],
         now: Callable[[], float], refused: Callable[[int], None],
         run: Callable[[Coroutine[Any, Any, None], Pull], None], failed: Callable[[BaseException, Pull], None],
         acted: Callable[[], None],
@@ -95,7 +95,7 @@ class Pulls:
         self._view = view
         self._settings = settings
         self._subscriptions = subscriptions
-        self._commits_known = commits_known
+        self._may_commit = may_commit
         self._now = now
         self._suggested: dict[MessageQueue, int] = {}
         """Broker id to pull from, as the last response of the queue suggested; 0 = the master."""
@@ -211,7 +211,7 @@ class Pulls:
         mq = action.mq
         commits = (
             action.commit_offset > 0
-            and self._commits_known(mq)
+            and self._may_commit(mq)
             and address == self._cluster.broker_address(mq.broker_name)
         )
         subscription = self._subscriptions[mq.topic]

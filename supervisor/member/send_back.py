@@ -2,6 +2,10 @@
 
 DefaultMQPushConsumerImpl.sendMessageBack (docs/protocol.md). An answer that is lost leaves it uncertain whether the
 broker has the retry record; it is sent again, because two retry records are repeats and none is a loss.
+
+A retry has more properties than the message that failed, and no record holds more than 32767 bytes of them. A message that is
+nearly there is refused in both ways, by genuine brokers too, and Java's client tries for ever. Here the handler gets it again
+(core/retries.py) until its attempts are used up; then it is a dead letter without its longest properties, which it names.
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ from ...remoting.codes import (
     SYSFLAG_COMPRESSION_MASK,
     SYSFLAG_MULTI_TAGS,
     RequestCode,
+    ResponseCode,
 )
-from ...remoting.errors import RocketcrewError, UnreachableError
+from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ...remoting.headers import SendBack, SendRequestV2
 from ...remoting.log_keys import queue_keys
 from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
-from ...remoting.properties import decode_properties, encode_properties
+from ...remoting.properties import PROPERTIES_MAX_BYTES, decode_properties, encode_properties
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage, decode_message
 from ...workers.failures import DEAD_LETTER_LEVEL, Mode, reconsume_limit, resend_level
@@ -38,6 +43,15 @@ _OF_THE_END = ("RECONSUME_TIME", "MAX_RECONSUME_TIMES", "DELAY", "DLQ_ORIGIN_TOP
 """Properties of a dead letter that its next first attempt does not have."""
 PROPERTIES_BYTES_MAX = 30_000
 """A broker takes 32767 bytes of properties and adds some of its own."""
+BROKERS_OWN_BYTES = 512
+"""At most, of what brokers add to a retry besides the name of its topic: REAL_QID, CLUSTER, MSG_REGION, a checksum."""
+CUT = FACT_PREFIX + "CUT"
+"""The property of a dead letter that names the properties that it lacks."""
+CUT_NAMES_MAX = 10
+_NEVER_CUT = frozenset(
+    {*_OF_THE_END, "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "UNIQ_KEY", "WAIT", "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC",
+     "REAL_QID"}
+)  # fmt: skip
 _PHYSICAL_OFFSET = Struct(">28xq")
 
 log = structlog.get_logger("rocketcrew.send_back")
@@ -51,9 +65,9 @@ class SendBacks:
         own_sends: bool = False, errors: bool = False,
     ) -> None:  # fmt: skip
         """`locks`: the group locks its queues. Brokers from 5.1 on put what such a group sends to the retry topic by itself
-        straight into the dead-letter topic, so only messages at their limit go that way (§5.4). `own_sends`: what can be
-        decoded goes by ordinary sends only, whether or not the broker that it came from is there. `errors`: dead letters say
-        why they failed."""
+        straight into the dead-letter topic, so only what is to be a dead letter goes that way (§5.4). `own_sends`: what can
+        be decoded goes by ordinary sends only, whether or not the broker that it came from is there. `errors`: dead letters
+        say why they failed."""
         self._own_sends = own_sends
         self._errors = errors
         self._locks = locks
@@ -78,7 +92,7 @@ class SendBacks:
                 return True
             except RocketcrewError as error:
                 log.warning("send_back_failed", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
-        if message is None or action.facts is not None or (self._locks and not at_limit):
+        if message is None or action.facts is not None or (self._locks and not action.last):
             return False
         try:
             await self._to_retry_topic(action, message)
@@ -138,7 +152,20 @@ class SendBacks:
         }
         # Straight to the dead letters: the attempts are used up. Java's client asks for one more attempt here.
         counted = self._max + 1 if action.mode is Mode.DEAD_LETTER else times
-        await self._send(message, properties, counted, self._max)
+        if action.last:
+            await self._send_dead_letter(message, properties, counted, self._max)
+            return
+        try:
+            await self._send(message, properties, counted, self._max)
+        except BrokerError as error:
+            if not is_too_long(error, properties):
+                raise
+            remark = (
+                f"{error.remark}; its properties have {properties_bytes(properties)} bytes with those of a retry, and no "
+                f"broker takes more than {PROPERTIES_MAX_BYTES} with its own: the handler gets it again here until its "
+                "attempts are used up, and its dead letter will lack the longest properties"
+            )
+            raise BrokerError(error.code, remark, error.request) from None
 
     async def to_dead_letters(self, facts: Mapping[str, str], message: StoredMessage) -> None:
         """An ordinary send to the retry topic with its attempts used up: the broker puts it into %DLQ%, which it makes when
@@ -150,7 +177,23 @@ class SendBacks:
             "MAX_RECONSUME_TIMES": str(message.reconsume_times),
             **crash_properties(facts, sum(len(name) + len(value) + 2 for name, value in message.properties.items())),
         }
-        await self._send(message, properties, times, message.reconsume_times)
+        await self._send_dead_letter(message, properties, times, message.reconsume_times)
+
+    async def _send_dead_letter(
+        self, message: StoredMessage, properties: Mapping[str, str], times: int, max_reconsume_times: int
+    ) -> None:
+        """Whole if a broker takes it so, else without the longest properties: it must not hold up its queue for ever."""
+        try:
+            await self._send(message, properties, times, max_reconsume_times)
+        except BrokerError as error:
+            if not is_too_long(error, properties):
+                raise
+            kept = cut_to_fit(properties)
+            await self._send(message, kept, times, max_reconsume_times)
+            log.warning(
+                "dead_letter_properties_cut", topic=message.topic, msg_id=message.message_id, cut=kept.get(CUT),
+                properties_bytes=properties_bytes(properties), whole_message=message.offset_message_id,
+            )  # fmt: skip
 
     async def _send(
         self, message: StoredMessage, properties: Mapping[str, str], times: int, max_reconsume_times: int
@@ -209,6 +252,40 @@ def crash_properties(facts: Mapping[str, str], others_bytes: int) -> dict[str, s
             found[FACT_PREFIX + name.upper()] = text
             room -= len(text.encode())
     return found
+
+
+def properties_bytes(properties: Mapping[str, str]) -> int:
+    """Length of the property string."""
+    return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in properties.items())
+
+
+def is_too_long(error: BrokerError, properties: Mapping[str, str]) -> bool:
+    """Whether a send was refused for the length of its properties; brokers have one code for that and for bad bodies."""
+    return error.code == ResponseCode.MESSAGE_ILLEGAL and properties_bytes(properties) > PROPERTIES_BYTES_MAX
+
+
+def has_room_for_retry(message: StoredMessage, group: str) -> bool:
+    """Whether a retry topic can hold the message with what client and broker add to it."""
+    of_a_retry = {**_of_a_retry(message), "RECONSUME_TIME": "99", "MAX_RECONSUME_TIMES": str(1 << 31), "DELAY": "18"}
+    of_a_retry["REAL_TOPIC"] = RETRY_PREFIX + group
+    return properties_bytes(of_a_retry) + BROKERS_OWN_BYTES <= PROPERTIES_MAX_BYTES
+
+
+def cut_to_fit(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties within PROPERTIES_BYTES_MAX: without the longest, which are named in one of ours."""
+    kept, cut = dict(properties), list[str]()
+    left = properties_bytes(properties)
+    lengths = {name: properties_bytes({name: value}) for name, value in properties.items() if name not in _NEVER_CUT}
+    for name in sorted(lengths, key=lengths.__getitem__, reverse=True):
+        if left <= PROPERTIES_BYTES_MAX:
+            break
+        left -= lengths[name]
+        del kept[name]
+        cut.append(f"{name[:100]} ({lengths[name]} bytes)")
+    if cut:
+        more = f" and {len(cut) - CUT_NAMES_MAX} more" if len(cut) > CUT_NAMES_MAX else ""
+        kept[CUT] = ", ".join(cut[:CUT_NAMES_MAX]) + more
+    return kept
 
 
 def first_attempt(message: StoredMessage) -> dict[str, str]:

@@ -165,7 +165,9 @@ class CellReader:
             return
         seen = look(self._cells.view(child.cell_slot), child.reports, self._barrier)
         if seen is not None:
-            self._core.handle(ev.CellRead(action.worker_id, seen.chunk_id, seen.offset, seen.held), self._loop.time())
+            wall_ms = time.time_ns() // NS_PER_MS
+            event = ev.CellRead(action.worker_id, seen.chunk_id, seen.offset, seen.held, wall_ms)
+            self._core.handle(event, self._loop.time())
 
     def ask(self, action: AskReport) -> None:
         """Wake the thread of the worker that reports beside its call."""

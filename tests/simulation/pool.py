@@ -204,7 +204,9 @@ class SimPool:
         seen = look(worker.cell, member.parts.reports_read(worker), lambda: not member.world.chance(0.1))
         if seen is not None:
             before = member.core.state.counters.read_off_messages
-            member.core.handle(ev.CellRead(worker.worker_id, seen.chunk_id, seen.offset, seen.held), member.world.now)
+            now = member.world.now
+            event = ev.CellRead(worker.worker_id, seen.chunk_id, seen.offset, seen.held, round(now * 1000))
+            member.core.handle(event, now)
             if member.core.state.counters.read_off_messages > before:
                 member.world.note("finished messages were read off a cell")
 
@@ -266,7 +268,7 @@ class SimPool:
         core, now = self._member.core, self._member.world.now
         for dead in worker.salvage_of:
             self._member.notebook.died(dead)
-            core.handle(ev.SalvageComplete(dead), now)
+            core.handle(ev.SalvageComplete(dead, round(now * 1000)), now)
         worker.salvage_of = []
 
     def is_ready(self, worker: SimWorker) -> None:
@@ -285,7 +287,18 @@ class SimPool:
         worker.heard += 1
         us = 3_000 if self._member.world.chance(0.01) else self._member.script.handler_us
         self._member.core.handle(
-            ev.Reported(worker.worker_id, work.chunk_id, start, count, seq, us * count, us, 0, failures),
+            ev.Reported(
+                worker.worker_id,
+                work.chunk_id,
+                start,
+                count,
+                seq,
+                us * count,
+                us,
+                0,
+                failures,
+                round(self._member.world.now * 1000),
+            ),
             self._member.world.now,
         )
 

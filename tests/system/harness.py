@@ -74,8 +74,10 @@ def target_of(cluster: Cluster) -> Access | str:
 class Broker:
     """An embedded broker process on free ports; `kill` and `start` keep its folder and ports."""
 
-    def __init__(self, folder: Path, delay_levels: str = "100ms 200ms 200ms 200ms 300ms 300ms") -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, delay_levels: str = "100ms 200ms 200ms 200ms 300ms 300ms", name: str = "broker-a"
+    ) -> None:
+        self.folder, self.name = folder, name
         self.name_server_port, self.port = free_ports(2)
         self.delay_levels = delay_levels
         self.starts = 0
@@ -88,7 +90,7 @@ class Broker:
     def start(self) -> None:
         self.starts += 1
         self.child = Child("broker", [
-            "broker",
+            "broker", "--set", f"broker.name={self.name}",
             "--set", f"broker.name_server_port={self.name_server_port}", "--set", f"broker.port={self.port}",
             "--set", f"broker.dir={self.folder / 'broker'}", "--set", f"broker.message_delay_level={self.delay_levels}",
         ], log=self.folder / f"broker-{self.starts}.log")  # fmt: skip

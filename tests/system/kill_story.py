@@ -29,8 +29,9 @@ from deliveries import rows as delivered_rows
 from loaders import COLUMNS, WAIT_S, Loaders
 from segment_helpers import Record, expected, settle
 
+from rocketcrew.durable.facts import facts_to_text
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, Outcomes, notes_to_json
+from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, Outcomes
 from rocketcrew.spark.loader import POINTS
 
 TARGETS = ("parquet", "pyarrow", "delta", "deltalake", "foreach", "json", "naive")
@@ -171,8 +172,8 @@ class KillStory:
         folder.mkdir(parents=True, exist_ok=True)
         records = OffsetSet({QueueKey("g", TOPIC, "broker-a", queue): IntervalSet.from_offsets([offset])})
         draft = folder / f".{self._notes}"
-        draft.write_text(notes_to_json(Outcomes.of([(kind, records)])))
-        draft.rename(folder / f"{self._notes}.json")
+        draft.write_text(facts_to_text(Outcomes.of([(kind, records)])))
+        draft.rename(folder / f"{self._notes}.facts")
 
     def _start(self, **more: object) -> subprocess.Popen[bytes]:
         return self.loaders.start(env=self._env, **{**self._settings, **more})

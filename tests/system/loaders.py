@@ -14,6 +14,9 @@ from typing import Any
 from deltalake import DeltaTable
 from segment_helpers import Record, expected, read_table, write_segment
 
+from rocketcrew.spark.iceberg_catalog import is_iceberg
+from rocketcrew.spark.targets.iceberg import opened
+
 WAIT_S = 240.0
 COLUMNS = ["_topic", "_broker", "_queue_id", "_offset", "_seq", "value"]
 
@@ -80,6 +83,9 @@ class Loaders:
 
     def rows(self) -> list[tuple[object, ...]]:
         """The table's rows as other programs read them."""
+        if is_iceberg(self.table):
+            found: Any = opened(self.table).table().scan(selected_fields=tuple(COLUMNS)).to_arrow().select(COLUMNS)
+            return sorted(tuple(row.values()) for row in found.to_pylist())
         if not (self.table / "_delta_log").exists():
             rows: list[tuple[object, ...]] = read_table(self.table)
             return rows

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import patient, patient_producer, wait_until
+from pyiceberg.catalog import load_catalog
 
 from rocketcrew import Crew, OutgoingMessage, by_key, read
 from rocketcrew.examples import enrich, pages, reviews
@@ -96,6 +97,26 @@ def test_orders_become_lines_of_a_delta_table(broker: LocalBroker, crew: Any, tm
     assert sorted(zip(*columns, strict=True)) == sorted(expected)
     assert {path.name for path in table.glob("country=*")} == {"country=de", "country=fr"}
     assert sorted(str(each.keys) for each in broker.dead_letters(group)) == ["o-3", "o-4"]
+
+
+def test_orders_of_json_become_lines_of_an_iceberg_table(broker: LocalBroker, crew: Any, tmp_path: Path) -> None:
+    topic, group, table = broker.topic("orders"), broker.group(), tmp_path / "order_lines"
+    with patient_producer(broker) as producer:
+        for number in range(20):
+            lines = [{"article": f"a{each}", "quantity": each, "price": f"{number}.{each:02}"} for each in (1, 2)]
+            order: dict[str, Any] = {"id": f"o-{number}", "country": ("de", "fr")[number % 2], "lines": lines,
+                                     "state": "paid", "ordered_at": "2026-01-31T12:00:00+01:00"}  # fmt: skip
+            producer.send(OutgoingMessage(topic, json.dumps(order).encode(), keys=order["id"]))
+    settings = {"spark__format": "iceberg", "spark__options": {"table": "shop.order_lines"}, "spark__max_wait_ms": 500}
+    with crew("orders:lines", topic, group, target=table, **settings) as running:
+        running.wait(timeout=WAIT_S)
+    found = read(table)
+    columns = (found.column(name).to_pylist() for name in ("order_id", "line", "total"))
+    assert sorted(zip(*columns, strict=True)) == sorted(
+        (f"o-{n}", line, Decimal(f"{n}.{line:02}") * line) for n in range(20) for line in (1, 2)
+    )
+    catalog = load_catalog("rocketcrew", type="sql", uri=f"sqlite:///{tmp_path / 'catalog.db'}")
+    assert len(catalog.load_table("shop.order_lines").scan().to_arrow()) == 40
 
 
 def test_postings_of_an_account_are_booked_in_order(

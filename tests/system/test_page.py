@@ -77,6 +77,9 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
             "three retries and two workers",
         )
         url = f"http://127.0.0.1:{status['http_port']}"
+        timed = [bucket[1] for topic in status["stats"].values() for bucket in topic["end_to_end_latency"]["buckets"]]
+        counters = status["counters"]
+        assert sum(timed) == counters["done_messages"] + counters["failed_messages"]
 
         page = browse(url, tmp_path, "--dump-dom", "--window-size=1280,1400")
         text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.partition("<main>")[2].partition("<script>")[0]))

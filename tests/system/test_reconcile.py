@@ -21,7 +21,7 @@ NUMBERS = range(400)
 
 
 def command(crew: Crew, name: str, *more: str, code: int) -> bytes:
-    words = [name, "-g", crew.group, "-n", crew.broker.name_server, "--target", str(crew.table)]
+    words = [name, "-g", crew.group, "-n", crew.broker.name_server]
     words += ["--set", f"supervisor.data_dir={crew.folder / 'state'}", *more]
     done = subprocess.run(
         [sys.executable, "-m", "rocketcrew", *words], cwd=HANDLERS, capture_output=True, check=False, timeout=WAIT_S,
@@ -32,7 +32,9 @@ def command(crew: Crew, name: str, *more: str, code: int) -> bytes:
 
 
 def reconcile(crew: Crew, *more: str, code: int) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(command(crew, "reconcile", "--json", *more, code=code))
+    report: dict[str, Any] = json.loads(
+        command(crew, "reconcile", "--target", str(crew.table), "--json", *more, code=code)
+    )
     return report
 
 
@@ -103,7 +105,7 @@ def again_in_a_new_epoch(crew: Crew) -> None:
     """Everything once more: its rows stand beside the first ones, and are explained."""
     checkpoint = crew.slot.parent / "engine" / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
-    command(crew, "reset", "-t", "numbers", "--to", "earliest", "--reprocess", code=0)
+    command(crew, "reset", "-t", "numbers", "--to", "earliest", "--reprocess", "--target", str(crew.table), code=0)
     assert checkpoint.parent.is_dir()
     assert not checkpoint.exists(), "an engine of the group begins at the offsets too"
     crew.start()

@@ -68,6 +68,32 @@ def test_a_second_signal_forces(tmp_path: Path, broker: Broker) -> None:
     assert "will come again" in crew.child.log.read_text()
 
 
+def test_a_disk_that_takes_no_facts_holds_offsets_back_and_the_stop_ends(tmp_path: Path, broker: Broker) -> None:
+    """Neither a commit nor a pull sends an offset then; whoever has the queues next gets the messages again."""
+    crew = Crew(tmp_path, broker, "numbers_handler:dawdle", TOPIC, load=False, **{"results.enabled": "true"})
+    crew.start()
+    send_numbers(broker, TOPIC, range(40))
+    wait_until(lambda: crew.counter("done_messages") == 40 and crew.lag() == 0, what="the first offsets")
+    folder = crew.slot / "segments" / "outcomes"
+    folder.rename(tmp_path / "outcomes")
+    folder.touch()
+    for sent in (80, 120):  # a pull that comes after them could take the offsets of the first along
+        send_numbers(broker, TOPIC, range(sent - 40, sent))
+        wait_until(lambda sent=sent: crew.counter("done_messages") == sent, what="messages without rows")  # type: ignore[misc]
+    wait_until(lambda: crew.counter("commit_errors") > 0, what="an offset that is held back")
+    assert crew.lag() == 80
+    assert crew.stop() == 0
+    assert crew.lag() == 80
+    said = crew.child.log.read_text()
+    assert said.count('"facts_not_sealed"') == 1
+    assert '"stopped"' in said
+    (tmp_path / "other").mkdir()
+    other = Crew(tmp_path / "other", broker, "numbers_handler:dawdle", TOPIC, load=False)
+    other.start()
+    wait_until(lambda: other.counter("done_messages") == 80 and other.lag() == 0, what="the same messages once more")
+    assert other.stop() == 0
+
+
 def test_a_signal_that_comes_twice_at_once_does_not_force(tmp_path: Path, broker: Broker) -> None:
     crew = Crew(tmp_path, broker, "numbers_handler:slow_number", TOPIC, load=False)
     crew.start()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, run
 
-from rocketcrew.durable.outcomes import SKIPPED, notes_from_json
+from rocketcrew.durable.facts import facts_from_bytes
+from rocketcrew.durable.outcomes import SKIPPED
 
 
 @dataclass
@@ -96,8 +97,8 @@ def test_a_reset_is_shown_first_and_read_back(cluster: Cluster) -> None:
     code, out, err = cluster(*reset[:-2], "latest")
     assert code == 0
     assert "8 messages skipped, 0 repeated" in out
-    (note,) = cluster.folder.rglob("outcomes/*-reset.json")
-    assert notes_from_json(note.read_bytes()).of_kind(SKIPPED).count() == 8
+    (note,) = cluster.folder.rglob("outcomes/*-reset.facts")
+    assert facts_from_bytes(note.read_bytes()).of_kind(SKIPPED).count() == 8
     assert json.loads(cluster("lag", "-g", "billing", "-t", "orders", "--json")[1])["total"] == 0
 
 

@@ -11,7 +11,8 @@ from terminal import Shell, Terminal
 
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.sync import run_with_cluster
-from rocketcrew.durable.outcomes import SKIPPED, notes_from_json
+from rocketcrew.durable.facts import facts_from_bytes
+from rocketcrew.durable.outcomes import SKIPPED
 from rocketcrew.remoting.admin_bodies import TopicConfig
 
 FIRST = ("--set", "consumer.consume_from_where=CONSUME_FROM_FIRST_OFFSET", "--set", "workers.count=1")
@@ -61,8 +62,8 @@ def test_one_message_is_skipped_and_a_member_goes_on_after_it(cluster: Cluster) 
     assert "group billing: 2 messages skipped, 0 repeated." in out
     assert "the offsets are set" in err
     assert cluster.committed("billing") == [6]
-    (note,) = cluster.folder.rglob("outcomes/*-skip.json")
-    assert notes_from_json(note.read_bytes()).of_kind(SKIPPED).count() == 2
+    (note,) = cluster.folder.rglob("outcomes/*-skip.facts")
+    assert facts_from_bytes(note.read_bytes()).of_kind(SKIPPED).count() == 2
     with cluster.member("billing") as running:
         assert running.until("counted") == "counted 6\n"
         code, _, err = cluster(*skip)

@@ -45,20 +45,24 @@ def jars() -> str:
         pytest.skip(f"no Delta jars: {error}")
 
 
-@pytest.mark.parametrize("point", ["planned", "job_done", "renamed", "deleting"])
-def test_deltalake_killed_at_any_point_and_once_more_in_the_next_batch(loaders: Loaders, point: str) -> None:
+@pytest.mark.parametrize(
+    ("format_", "point"),
+    [*(("deltalake", point) for point in ("planned", "job_done", "renamed", "deleting")), ("iceberg", "noted"),
+     ("iceberg", "renamed")],
+)  # fmt: skip
+def test_killed_at_any_point_and_once_more_in_the_next_batch(loaders: Loaders, format_: str, point: str) -> None:
     loaders.seal(Record(1, ["a", "b"]), Record(2))
-    loaders.run(-signal.SIGKILL, format="deltalake", crash_point=point)
+    loaders.run(-signal.SIGKILL, format=format_, crash_point=point)
     loaders.seal(Record(2, ["again"]), Record(3))
-    loaders.run(-signal.SIGKILL, format="deltalake", crash_point=point)
+    loaders.run(-signal.SIGKILL, format=format_, crash_point=point)
     loaders.seal(Record(3, ["again"]), Record(1, ["again"]), Record(4))
-    loaders.run(format="deltalake")
+    loaders.run(format=format_)
     loaders.assert_exact()
     loaders.assert_clean()
     assert loaders.status()["jvm_pid"] == 0
 
 
-@pytest.mark.parametrize("format_", ["deltalake", "pyarrow"])
+@pytest.mark.parametrize("format_", ["deltalake", "pyarrow", "iceberg"])
 def test_two_loaders_on_two_folders_fill_one_table(tmp_path: Path, format_: str) -> None:
     both = [Loaders(tmp_path / name, "spark") for name in ("a", "b")]
     for at, mine in enumerate(both):

@@ -12,7 +12,7 @@ import structlog
 
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.edge import LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
-from rocketcrew.broker.server import EmbeddedBroker, usable_address
+from rocketcrew.broker.server import EmbeddedBroker, is_open_to_all, usable_address
 from rocketcrew.remoting.admin_bodies import ClusterInfo
 from rocketcrew.remoting.admin_headers import CreateTopic
 from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicRouteData
@@ -566,3 +566,12 @@ def test_a_broker_registers_with_the_name_servers_of_others_and_leaves_them():
             assert await brokers() == ["theirs"]
 
     asyncio.run(asyncio.wait_for(scenario(), 6 * SECONDS))
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open"),
+    [("127.0.0.1", False), ("127.0.0.7", False), ("::1", False), ("0.0.0.0", True), ("::", True), ("192.0.2.7", True)],
+)
+def test_ports_that_others_reach_are_open_to_all_unless_an_acl_says_who_may(host, is_open):
+    assert is_open_to_all(BrokerConfig(host=host)) == is_open
+    assert not is_open_to_all(BrokerConfig(host=host, acl_file="acl.yml"))

@@ -265,6 +265,19 @@ def test_a_clock_that_was_set_back_before_a_start_delays_nothing_that_is_in_flig
     assert (again.body, ack(broker, second), in_flight(broker)) == (second.body, 0, 1)
 
 
+def test_a_clock_that_is_set_back_twice_delays_nothing_that_is_in_flight(broker):
+    send(broker, 1, queues=1)
+    pop(broker)
+    for back_ms in (86_400_000, 3_600_000):
+        broker.now_ms -= back_ms
+        broker.crash()
+        broker.later(INVISIBLE_MS // 2)
+        assert in_flight(broker) == 1
+    broker.crash()  # the clock goes on: nothing is put off
+    broker.later(INVISIBLE_MS // 2)
+    assert [message.body for message in pop(broker)] == [b"0"]
+
+
 def woken_by_revivals(broker, tools, queues, pops, most):
     """Look-ups in queues that it costs to show so many messages again, each of which wakes a pop that waits."""
     looks = 0

@@ -6,7 +6,17 @@ from random import Random
 
 import pytest
 
-from rocketcrew.broker.pop_table import Key, PopTable, acknowledged, begun, changed, forgotten, popped, revived
+from rocketcrew.broker.pop_table import (
+    InFlight,
+    Key,
+    PopTable,
+    acknowledged,
+    begun,
+    changed,
+    forgotten,
+    popped,
+    revived,
+)
 from rocketcrew.remoting.errors import ProtocolError
 
 KEY = Key("T", "g", 0)
@@ -24,7 +34,7 @@ def test_only_the_newest_pop_time_counts():
     table.apply(acknowledged(KEY, 100, [0, 1, 7]))
     assert (len(table), table.floor(KEY), table.next_offset(KEY)) == (2, 1, 3)
     table.apply(changed(KEY, 1, 100, 999, 999))
-    assert table.in_flight(KEY, 1) == (130, 90)
+    assert table.in_flight(KEY, 1) == InFlight(130, 90)
     table.apply(acknowledged(KEY, 130, [1]))
     assert table.floor(KEY) == 2
 

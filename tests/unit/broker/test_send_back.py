@@ -195,3 +195,28 @@ def test_a_disk_that_refuses_pauses_the_delivery_and_loses_nothing(broker):
     Refusing.refuse = False
     broker.later(1_000)
     assert len(broker.read()) == 1
+
+
+@pytest.mark.parametrize("delay", ["DELAY", "TIMER_DELAY_MS", "TRAN_MSG"])
+def test_properties_without_room_for_those_of_a_delay_or_a_half_are_illegal(broker, delay):
+    given = {delay: "true" if delay == "TRAN_MSG" else "1"}
+    room = 32_767 - len("x") - 2 - 120  # the broker's own need fewer
+    own = sum(len(name) + len(value) + 2 for name, value in given.items())
+    refused = [
+        answer
+        for filler in range(room - own, room - own + 120)
+        if (answer := broker.send(properties=given | {"x": "a" * filler})).code
+    ]
+    assert refused, "one of them is too long"
+    assert {answer.code for answer in refused} == {ResponseCode.MESSAGE_ILLEGAL}
+    assert all("propert" in answer.remark for answer in refused)
+
+
+def test_a_send_back_without_room_for_its_properties_is_refused_as_by_a_genuine_broker(broker):
+    assert broker.send(properties={"x": "a" * 32_600}).code == 0
+    (message,) = broker.read()
+    answer = broker.send_back(message)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "32767" in answer.remark
+    broker.later(10_000)
+    assert broker.read(topic="%RETRY%g") == []

@@ -51,6 +51,25 @@ def test_a_message_is_delivered_at_its_millisecond(broker, name, value):
     assert len(bodies(broker)) == 1
 
 
+@pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "DELAY", "TIMER_DELIVER_MS"])
+def test_a_clock_that_is_set_back_twice_adds_nothing_to_a_delay(make, name):
+    broker = make(message_delay_level="7s")
+    due_ms = broker.now_ms + 7_000
+    value = {"TIMER_DELAY_MS": "7000", "TIMER_DELAY_SEC": "7", "DELAY": "1", "TIMER_DELIVER_MS": str(due_ms)}[name]
+    assert broker.send(properties={name: value}).code == 0
+    for back_ms in (DAY_MS, DAY_MS // 24):
+        broker.now_ms -= back_ms
+        broker.crash()
+        broker.later(0)
+        assert len(bodies(broker)) == (name == "DELAY"), (
+            "a level has nothing that is due later than its delay, as genuine"
+        )
+    broker.later(7_000)
+    assert len(bodies(broker)) == (name != "TIMER_DELIVER_MS"), "a time of day is waited for"
+    broker.later(due_ms - broker.now_ms)
+    assert len(bodies(broker)) == 1
+
+
 def test_times_are_kept_in_their_order_not_that_of_the_sends(broker):
     for delay_ms in (3_000, 1_000, 2_000):
         broker.send(body=b"%d" % delay_ms, properties={"TIMER_DELAY_MS": str(delay_ms)})

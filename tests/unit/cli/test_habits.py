@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from rocketcrew.cli.interrupts import EXIT_INTERRUPTED
 from rocketcrew.cli.main import rocketcrew as cli
@@ -127,6 +128,13 @@ def dependent_options() -> Iterator[tuple[str, click.Command, click.Option, str]
 
 
 DEPENDENT: Final = list(dependent_options())
+
+
+def test_tab_completes_the_option_that_another_one_needs(tmp_path: Path) -> None:
+    found = ShellComplete(
+        cli, {"obj": Surroundings({}, tmp_path)}, "rocketcrew", "_ROCKETCREW_COMPLETE"
+    ).get_completions(["stop", "--timeout", "5"], "--w")
+    assert [each.value for each in found] == ["--wait"]
 
 
 def test_options_that_mean_something_beside_another_are_found() -> None:

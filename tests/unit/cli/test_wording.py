@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.cli.wording import in_words, near, no_such_name, unknown_topic
+from rocketcrew.cli.wording import in_words, near, no_such_group, no_such_name, unknown_topic, with_hint
 from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 
 ROUTE = "GET_ROUTEINFO_BY_TOPIC (105) at 10.0.0.5:10911 for topic orders"
@@ -42,6 +42,14 @@ def test_the_nearest_names_are_of_the_same_kind() -> None:
     assert str(no_such_name("%RETRY%biling", known)).endswith("did you mean billing?")
     assert str(no_such_name("zzz", known)).endswith("; there are invoices, orders")
     assert str(no_such_name("zzz", [])) == "the cluster does not know the topic zzz"
+
+
+@pytest.mark.parametrize(
+    ("group", "ends"),
+    [("biling", ": did you mean billing? Add --new-group"), ("zzz", "; there are billing. Add --new-group")],
+)
+def test_a_hint_is_a_sentence_of_its_own(group: str, ends: str) -> None:
+    assert str(with_hint(no_such_group(group, ["%RETRY%billing"]), "Add --new-group")).endswith(ends)
 
 
 def test_a_long_list_is_cut() -> None:

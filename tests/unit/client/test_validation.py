@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 
+from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.selection import TOPICS_MAX, RoundRobin, by_key
 from rocketcrew.client.validation import check_group, check_topic, check_topic_to_send
 from rocketcrew.remoting.errors import UsageError
@@ -52,3 +55,12 @@ def test_turns_are_bounded():
 def test_keys_choose_as_java_does(key, count, index):
     # "polygenelubricants" has the hash -2**31; Java: abs(-2147483648 % 7) = 2.
     assert by_key(key)(queues({"a": count})).queue_id == index
+
+
+def test_a_message_can_be_subclassed() -> None:
+    @dataclass(frozen=True)
+    class Order(OutgoingMessage):
+        price: int = 0
+
+    assert replace(Order("orders", b"x"), price=3).price == 3
+    assert Order("orders", b"x").tags == ""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -140,6 +141,20 @@ def test_a_fault_that_each_message_meets_is_counted_by_its_hook_and_a_message_ha
         log.warning("message_failed", topic="t", offset=offset)
     events = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
     assert (events.count("consume_hook_failed"), events.count("message_failed")) == (2, 100)
+
+
+def test_what_is_counted_hides_no_other_fault() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    log = structlog.get_logger()
+    for offset in range(300):
+        log.warning("filter_failed", topic="orders", broker="a", offset=offset, error=f"KeyError: 'STATE' at {offset}")
+        log.warning("filter_failed", topic="payments", broker="a", offset=offset, error="ValueError: no number")
+        log.error("message_dropped", topic="orders", broker="a", offset=offset, error="ValueError: lost")
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    found = Counter((each["event"], each["topic"]) for each in lines)
+    assert found["filter_failed", "orders"] == found["filter_failed", "payments"] == 1
+    assert found["message_dropped", "orders"] == 300, "each is a message that nobody gets"
 
 
 def test_lines_of_an_outage_are_counted_by_broker_and_not_by_queue() -> None:

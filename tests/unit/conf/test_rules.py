@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sentry_sdk.utils import Dsn
 
 from rocketcrew.conf import formats
 from rocketcrew.conf.rules import Choice, Pairs, Switch, Text, Texts, Whole
@@ -94,6 +95,33 @@ def test_addresses(good: str) -> None:
 def test_not_addresses(bad: str) -> None:
     with pytest.raises(ValueError, match="holds"):
         formats.address(bad)
+
+
+@pytest.mark.parametrize(
+    "good", ["https://key@o1.ingest.sentry.io/42", "http://k:s@127.0.0.1:9000/path/1", "https://k@[::1]:9000/1"]
+)
+def test_dsns_of_sentry(good: str) -> None:
+    assert formats.sentry_dsn(f" {good} ") == good
+    assert Dsn(good).project_id, "the SDK reads it too"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["key@host/1", "ftp://k@host/1", "https://host/1", "https://k@/1", "https://k@host/", "https://k@host/shop",
+     "https://k@host:x/1", "https://k@[::1/1"],
+)  # fmt: skip
+def test_not_dsns_and_their_key_is_not_shown(bad: str) -> None:
+    with pytest.raises(ValueError, match=r"^(holds no URL|does not|has no)"):
+        formats.sentry_dsn(bad)
+    with pytest.raises(ValueError):  # noqa: PT011  whatever its words are
+        Dsn(bad)
+
+
+def test_environments_of_sentry() -> None:
+    assert formats.sentry_environment(" staging-2 ") == "staging-2"
+    for bad in ("a b", "a/b", "None", "x" * 65):
+        with pytest.raises(ValueError, match="Sentry does not take"):
+            formats.sentry_environment(bad)
 
 
 def test_groups_follow_rocketmq() -> None:

@@ -219,6 +219,9 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
     assert "S3CRET" not in repr(settings)
     assert all(value_of(settings, name) == "S3CRET" for name in SECRETS)
     assert all(show_setting(name, "S3CRET") == '"********"' for name in SECRETS)
+    assert show_setting("sentry.dsn", "https://S3CRET@host/1") == '"********"'
+    assert "S3CRET" not in repr(load({"sentry.dsn": "https://S3CRET@host/1"}, {}, None))
+    assert "S3CRET" not in problems({"sentry.dsn": "https://S3CRET@host/x"})
     assert show_setting("security.secret_key", "") == '""'
     assert show_setting("spark.master", "sc://h:1/;token=S3CRET") == '"sc://h:1/;********"'
     wrong = problems(dict.fromkeys(SECRETS, "S3CRET\0"), {"ROCKETCREW_SECURITY_ACCESS_KEY": ""})

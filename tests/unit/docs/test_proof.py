@@ -112,3 +112,26 @@ def test_the_rows_of_a_benchmark_are_said_with_its_own_names() -> None:
             assert f'report("{name}"' in text
             for column in re.findall(r"\{(\w+)", form):
                 assert f'"{column}"' in text, (file, column)
+
+
+def entry(*results: str, command: str = f"{PROOF.PYTEST} tests/unit") -> dict[str, object]:
+    run = {"what": "x", "command": command, "results": list(results), "good": PROOF.shows(command, results)}
+    stamp = {"date": "now", "commit": "c", "machine": dict.fromkeys(("cores", "cpu", "memory_gib", "python", "system", "calibration_ms"), 1)}  # fmt: skip # noqa: E501
+    return {**stamp, "load": [1, 1], "runs": [{**run, "seconds": 1}]}
+
+
+def verdict(section: str, found: dict[str, object]) -> str:
+    (row,) = [line for line in PROOF.render({"sections": {section: found}}).splitlines() if f"](#{section})" in line]
+    return str(row.split("|")[2].strip())
+
+
+def test_what_did_not_run_or_left_processes_behind_does_not_hold() -> None:
+    assert verdict("simulation", entry("3 passed in 1 s")) == "holds"
+    assert verdict("simulation", entry("1 skipped in 1 s")) == "**FAILED**"
+    assert verdict("simulation", entry()) == "**FAILED**"
+    assert verdict("kills", entry("BAD: 1 lost", command="python bench/kills.py")) == "**FAILED**"
+    assert verdict("simulation", PROOF.blamed(entry("3 passed in 1 s"))) == "**FAILED**"
+
+
+def test_a_ratio_is_measured_and_does_not_hold_or_fail() -> None:
+    assert verdict("java", entry("ratio 0.10", command="python bench/java.py")) == "measured"

@@ -111,7 +111,7 @@ def test_a_batch_goes_its_way_and_is_known_afterwards(tmp_path: Path) -> None:
     assert not list(world.home.batches.iterdir())
     staging = Staging(world.home.segments)
     assert staging.settled() == OffsetSet.of([(KEY, IntervalSet.of([(0, 20)]))])
-    assert staging.noted().of_queue(SENT_BACK, KEY) == IntervalSet.of([(9, 10), (19, 20)])
+    assert staging.noted()[1].of_queue(SENT_BACK, KEY) == IntervalSet.of([(9, 10), (19, 20)])
 
 
 @pytest.mark.parametrize(

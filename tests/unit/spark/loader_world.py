@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from rocketcrew.spark.accounts import PIECES_MAX
+from rocketcrew.spark.iceberg_catalog import catalog_of
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.outcome_levels import FAN, OutcomeLevels
 from rocketcrew.spark.plan import Limits, Trigger, tops_to_json
@@ -22,6 +23,7 @@ from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_state import ledger_outcomes
 from rocketcrew.spark.targets.delta import STATE_DIR, DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.iceberg import IcebergTarget
 from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget, folder_outcomes
 
@@ -83,12 +85,14 @@ class World:
     def target(self) -> Any:
         if self.format == "deltalake":
             return DeltaTarget(self.table, append_by_delta_rs, lambda: None)
+        if self.format == "iceberg":
+            return IcebergTarget(self.table, catalog_of(self.table, {}))
         return ParquetTarget(LocalFolder(self.table, self.threads), self.helpers.ArrowWriter())
 
     def outcomes(self, fan: int = FAN) -> OutcomeLevels:
         """The table's outcomes."""
         batch = self.target().state().batch
-        if self.format == "deltalake":
+        if self.format in ("deltalake", "iceberg"):
             return ledger_outcomes(self.table / STATE_DIR, batch, fan)
         return folder_outcomes(self.table, batch, fan)
 
@@ -124,7 +128,7 @@ class World:
 
     def rows(self, *columns: str) -> list[Any]:
         """The table's rows as any other program would read them."""
-        if self.format != "deltalake":
+        if self.format not in ("deltalake", "iceberg"):
             if columns:
                 tables = [pq.read_table(file) for file in sorted(self.table.glob("batch_id=*/*.parquet"))]
                 merged: Any = pa.concat_tables(tables, promote_options="default").select(list(columns))
@@ -132,6 +136,8 @@ class World:
             rows: list[Any] = self.helpers.read_table(self.table)
             return rows
         wanted = list(columns or ("_topic", "_broker", "_queue_id", "_offset", "_seq", "value"))
+        if self.format == "iceberg":
+            return in_order(self.target().table().scan(selected_fields=tuple(wanted)).to_arrow().select(wanted))
         table: Any = DeltaTable(str(self.table)).to_pyarrow_table(columns=wanted)
         return in_order(table)
 

@@ -21,8 +21,9 @@ from rocketcrew.conf.segment_format import (
     key_fields,
     segment_name,
 )
+from rocketcrew.durable.facts import facts_to_text
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import FILTERED, Outcomes, notes_to_json
+from rocketcrew.durable.outcomes import FILTERED, Outcomes
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.workers.ranges import OffsetSets
 
@@ -130,9 +131,9 @@ def settle(staging: Path, *ranges: tuple[str, str, str, int, int, int]) -> None:
 def filtered(staging: Path, *ranges: tuple[str, str, str, int, int, int], name: str = "filtered") -> None:
     """Note the ranges as the supervisor does: what has no other outcome in them was filtered."""
     noted = OffsetSet.of((QueueKey(*one[:4]), IntervalSet.of([one[4:]])) for one in ranges)
-    path = staging / "outcomes" / f"{name}.json"
+    path = staging / "outcomes" / f"{name}.facts"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(notes_to_json(Outcomes.of([(FILTERED, noted)])))
+    path.write_text(facts_to_text(Outcomes.of([(FILTERED, noted)])))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from loader_world import World
 
+from rocketcrew.durable.facts import facts_from_bytes, facts_to_text
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
@@ -23,6 +24,7 @@ from rocketcrew.durable.outcomes import (
 )
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.plan import Plan, SegmentFacts, make_takes, plan_to_json, settled_to_fold
+from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
@@ -36,10 +38,14 @@ def one(kind: str, *pieces: tuple[int, int], queue: QueueKey = QUEUE) -> Outcome
     return Outcomes.of([(kind, OffsetSet({queue: IntervalSet.of(pieces)}))])
 
 
-def note(world: World, notes: Outcomes, name: str = "1", at: int = 0) -> Path:
-    path = world.roots[at] / "outcomes" / f"{name}.json"
+FORMS = {".facts": facts_to_text, ".json": notes_to_json}
+"""The sealed one, and that of earlier versions."""
+
+
+def note(world: World, notes: Outcomes, name: str = "1", at: int = 0, form: str = ".facts") -> Path:
+    path = world.roots[at] / "outcomes" / f"{name}{form}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(notes_to_json(notes))
+    path.write_text(FORMS[form](notes))
     return path
 
 
@@ -47,6 +53,7 @@ def test_outcomes_survive_their_forms() -> None:
     queue = QUEUE.in_epoch(2)
     told = Outcomes.union([one(ROWS, (0, 9)), one(NO_ROWS, (9, 12)), one(SENT_BACK, (1, 2), queue=queue)])
     assert notes_from_json(notes_to_json(told).encode()) == told
+    assert facts_from_bytes(facts_to_text(told).encode()) == told
     batch = BatchOutcomes(7, told)
     assert BatchOutcomes.unpack(batch.pack()) == batch
     assert batch.pack() == batch.pack(), "the same outcomes are the same bytes"
@@ -60,13 +67,30 @@ def test_other_texts_are_refused(text: bytes) -> None:
         BatchOutcomes.unpack(text)
 
 
+def test_a_file_of_facts_that_was_changed_anywhere_is_refused() -> None:
+    whole = facts_to_text(one(NO_ROWS, (0, 9), (11, 12))).encode()
+    for at, byte in enumerate(whole):
+        for changed in (
+            whole[:at],
+            whole[:at] + bytes([byte ^ 1]) + whole[at + 1 :],
+            whole[:at] + bytes(len(whole) - at),
+        ):
+            with pytest.raises(ValueError, match=r"facts"):
+                facts_from_bytes(changed)
+    with pytest.raises(ValueError, match=r"facts of version 2, this program knows 1"):
+        facts_from_bytes(whole.replace(b"facts 1", b"facts 2"))
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("point", [None, *POINTS])
-def test_what_was_noted_is_in_the_table_whatever_dies(world: World, segments: Any, point: str | None) -> None:
+def test_what_was_noted_is_in_the_table_whatever_dies(
+    world: World, segments: Any, point: str | None, form: str
+) -> None:
     world.seal([segments.Record(1), segments.Record(4)])
-    note(world, one(SENT_BACK, (2, 3)))
+    note(world, one(SENT_BACK, (2, 3)), form=form)
     if point is not None:
         world.drain_with_crash(point)
-        note(world, one(DEAD_LETTER, (3, 4)), "2")
+        note(world, one(DEAD_LETTER, (3, 4)), "2", form=form)
     world.seal([segments.Record(6)])
     world.drain(world.loader())
     facts, broken = table_facts(world.table, world.roots[:1])
@@ -76,17 +100,82 @@ def test_what_was_noted_is_in_the_table_whatever_dies(world: World, segments: An
     if point is not None:
         assert facts.outcomes.of_queue(DEAD_LETTER, QUEUE).pieces == ((3, 4),)
     world.assert_exact()
+    assert list((world.roots[0] / "outcomes").iterdir()) == []
+
+
+@pytest.mark.parametrize("point", POINTS[:4])
+def test_facts_that_were_replaced_after_a_plan_was_frozen_come_with_the_next(
+    world: World, segments: Any, point: str
+) -> None:
+    """The supervisor seals one that contains them, and deletes the one that the plan names."""
+    world.seal([segments.Record(1)])
+    planned = note(world, one(NO_ROWS, (2, 3)))
+    loader = world.loader()
+
+    def replace(here: str) -> None:
+        if here == point:
+            note(world, one(NO_ROWS, (2, 5)), "2")
+            planned.unlink()
+
+    loader._on_point = replace
+    world.drain(loader)
+    world.seal([segments.Record(9)])
+    world.drain(world.loader())
+    facts, _ = table_facts(world.table, ())
+    assert (facts.outcomes.of_queue(NO_ROWS, QUEUE) - facts.present.of_queue(QUEUE)).pieces == ((2, 5),)
+    assert list((world.roots[0] / "outcomes").iterdir()) == []
+    world.assert_exact()
+
+
+def test_facts_that_are_sealed_after_a_plan_was_frozen_wait_for_the_next(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    first = note(world, one(NO_ROWS, (2, 3)))
+    loader = world.loader()
+    loader._on_point = lambda here: note(world, one(NO_ROWS, (3, 4)), "2") and None if here == "planned" else None
+    world.drain(loader)
+    assert [path.name for path in first.parent.iterdir()] == ["2.facts"]
+    facts, _ = table_facts(world.table, ())
+    assert (facts.outcomes.of_queue(NO_ROWS, QUEUE) - facts.present.of_queue(QUEUE)).pieces == ((2, 3),)
+
+
+def test_a_link_that_leads_nowhere_is_passed_over(world: World, segments: Any) -> None:
+    path = note(world, one(NO_ROWS, (2, 3)))
+    path.with_name("0.facts").symlink_to(path.with_name("gone"))
+    assert list(Staging(world.roots[0]).facts()) == ["1.facts"]
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    assert [left.name for left in path.parent.iterdir()] == ["0.facts"]
+
+
+def test_a_file_that_is_replaced_while_it_is_looked_for_is_found_in_the_next(world: World) -> None:
+    """The one that takes its place is not in the first listing, and the one that was there is gone when it is read."""
+    notes = one(NO_ROWS, (2, 3))
+    path = note(world, notes, "8")
+
+    class Replaced(Staging):
+        looks = 0
+
+        def _fact_files(self) -> list[Path]:
+            listed = super()._fact_files()
+            self.looks += 1
+            if self.looks == 1:
+                path.rename(path.with_name("9.facts"))
+            return listed
+
+    staging = Replaced(world.roots[0])
+    assert staging.facts() == {"9.facts": notes}
+    assert staging.looks == 3
 
 
 def test_a_file_that_is_written_while_it_is_taken_is_kept(world: World, segments: Any) -> None:
     """The supervisor looked before the loader's renaming and writes after it: the next batch has it."""
     world.seal([segments.Record(1)])
-    note(world, one(NO_ROWS, (2, 3)))
+    note(world, one(NO_ROWS, (2, 3)), form=".json")
     loader = world.loader()
 
     def late(here: str) -> None:
         if here == "noted":
-            note(world, one(NO_ROWS, (2, 5)))
+            note(world, one(NO_ROWS, (2, 5)), form=".json")
 
     loader._on_point = late
     world.drain(loader)
@@ -97,11 +186,12 @@ def test_a_file_that_is_written_while_it_is_taken_is_kept(world: World, segments
     assert list((world.roots[0] / "outcomes").iterdir()) == []
 
 
-def test_damaged_notes_are_set_aside(world: World, segments: Any) -> None:
-    note(world, one(NO_ROWS, (2, 3))).write_text("{")
+@pytest.mark.parametrize(("form", "name"), [(".facts", "1.facts"), (".json", "1.taken")])
+def test_damaged_notes_are_set_aside(world: World, segments: Any, form: str, name: str) -> None:
+    note(world, one(NO_ROWS, (2, 3)), form=form).write_text("{")
     world.seal([segments.Record(1)])
     world.drain(world.loader())
-    assert (world.roots[0] / "bad" / "1.taken").exists()
+    assert (world.roots[0] / "bad" / name).exists()
     world.assert_exact()
 
 

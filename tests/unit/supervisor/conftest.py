@@ -27,8 +27,9 @@ ME = "10.0.0.1@1#1"
 A = TypeVar("A")
 
 
-def record(queue_offset: int, body_bytes: int = 20) -> bytes:
-    return encode_message(StoredMessage(TOPIC, b"x" * body_bytes, queue_offset=queue_offset))
+def record(queue_offset: int, body_bytes: int = 20, stored_ms: int = 0) -> bytes:
+    message = StoredMessage(TOPIC, b"x" * body_bytes, queue_offset=queue_offset, store_timestamp_ms=stored_ms)
+    return encode_message(message)
 
 
 class Bench:
@@ -117,10 +118,12 @@ class Bench:
     # --- pulls --------------------------------------------------------------------------------------------------
 
     def found(
-        self, handle: int, offsets: Sequence[int], *, next_offset: int | None = None, body_bytes: int = 20
-    ) -> bool:
+        self, handle: int, offsets: Sequence[int], *, next_offset: int | None = None, body_bytes: int = 20,
+        stored_ms: Sequence[int] = (),
+    ) -> bool:  # fmt: skip
         """Answer the queue's pull with these records; False when the body found no room."""
-        body = b"".join(record(offset, body_bytes) for offset in offsets)
+        times = stored_ms or [0] * len(offsets)
+        body = b"".join(record(offset, body_bytes, at) for offset, at in zip(offsets, times, strict=True))
         slot = self.core.room_for(handle, len(body))
         if slot is None:
             self.core.handle(ev.Pulled(handle, PullResult(ResponseCode.SUCCESS, 0, dropped=True)), self.now)
@@ -145,7 +148,7 @@ class Bench:
 
     def done(
         self, chunk: Chunk, *, seq: int = 0, count: int | None = None, failures: Sequence[tuple[int, int, str]] = (),
-        us: int = 100,
+        us: int = 100, wall_ms: int = 0,
     ) -> None:  # fmt: skip
         """The chunk's worker reports the next `count` (default: all) messages; failures as (index, level or -1, text)."""
         count = chunk.count - chunk.reported if count is None else count
@@ -161,6 +164,7 @@ class Bench:
                 us,
                 0,
                 [(index, asked(level, text)) for index, level, text in failures],
+                wall_ms,
             ),
             self.now,
         )

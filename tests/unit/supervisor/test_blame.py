@@ -48,6 +48,15 @@ def die(bench: Bench, worker_id: str, death: Death, *heirs: str) -> list[list[in
     return [list(chunk.offsets) for chunk in bench.dispatched()]
 
 
+def test_deaths_are_counted_by_cause_and_nobody_dies_who_was_asked_to_leave(bench: Bench) -> None:
+    ends = [End.CRASHED, End.TIME_LIMIT, End.CRASHED, End.RETIRED, End.OURS]
+    for number, end in enumerate(ends):
+        bench.worker(f"w{number}")
+        die(bench, f"w{number}", Death(end))
+    assert bench.core.state.deaths == {End.CRASHED: 2, End.TIME_LIMIT: 1, End.OURS: 1, End.FORKSERVER: 0}
+    assert bench.counters.worker_deaths == 4
+
+
 # --- the table --------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +216,7 @@ def test_a_batch_is_halved_until_the_killer_is_alone(make: Callable[..., Bench])
     bench.core.handle(ev.WorkerDied(worker, crash(chunk, 0, 8)), bench.now)
     bench.core.handle(ev.SalvageComplete(worker), bench.now)
     tried: list[list[int]] = []
-    while bench.counters.dead_letter_messages == 0 and not (backs := bench.take(act.SendBack)):
+    while not (backs := bench.take(act.SendBack)):
         number += 1
         worker = f"x{number}"
         bench.worker(worker)

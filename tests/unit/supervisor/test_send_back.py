@@ -23,7 +23,14 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
 from rocketcrew.supervisor.core.actions import SendBack
-from rocketcrew.supervisor.member.send_back import SendBacks, decoded
+from rocketcrew.supervisor.member.send_back import (
+    PROPERTIES_BYTES_MAX,
+    SendBacks,
+    cut_to_fit,
+    decoded,
+    has_room_for_retry,
+    properties_bytes,
+)
 from rocketcrew.workers.failures import Mode, is_last, is_used_up
 
 GROUP, TOPIC = "g", "orders"
@@ -243,3 +250,48 @@ def test_a_replayed_dead_letter_comes_to_the_group_as_on_its_first_attempt() -> 
         assert not used_up & again.properties.keys()
 
     play(scene)
+
+
+@pytest.mark.parametrize("locks", [False, True])
+@pytest.mark.parametrize("errors", [False, True])
+def test_properties_without_room_for_a_retry_end_in_a_dead_letter_that_names_what_it_lacks(
+    errors: bool, locks: bool
+) -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send(long="a" * 30_000, middle="b" * 2_570, short="kept")
+        s.back = SendBacks(s.cluster, Operations(s.cluster), GROUP, s.limit, locks=locks, errors=errors)
+        assert not has_room_for_retry(message, GROUP)
+        assert not await s.give(message, 1), "no broker can take the retry; the handler gets it again"
+        for _ in range(3):
+            message = replace(message, reconsume_times=message.reconsume_times + 1)  # as the handler's own attempts do
+        assert await s.give(message, 1, error="ValueError: it fails")
+        (dead,) = await s.stored(f"%DLQ%{GROUP}")
+        assert dead.body == b"body"
+        assert dead.properties["ROCKETCREW_CUT"] == f"long ({30_000 + 6} bytes)"
+        assert "long" not in dead.properties
+        assert (dead.properties["short"], dead.properties["middle"]) == ("kept", "b" * 2_570)
+        assert dead.properties["ORIGIN_MESSAGE_ID"] == message.offset_message_id
+
+    play(scene, limit=3)
+
+
+def test_what_fits_into_a_retry_has_room_and_is_not_cut() -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send(long="a" * 31_500)
+        assert has_room_for_retry(message, GROUP)
+        s.refused[SEND_BACK] = ResponseCode.SYSTEM_ERROR
+        assert await s.give(message, -1)
+        (dead,) = await s.stored(f"%DLQ%{GROUP}")
+        assert dead.properties["long"] == "a" * 31_500
+        assert "ROCKETCREW_CUT" not in dead.properties
+
+    play(scene)
+
+
+def test_of_many_small_properties_some_are_cut_and_rocketmqs_own_stay() -> None:
+    own = {"RETRY_TOPIC": "t", "ORIGIN_MESSAGE_ID": "0" * 32, "DELAY": "3"}
+    cut = cut_to_fit(own | {f"p{number:05}": "v" * 12 for number in range(1_600)})
+    assert own.items() <= cut.items()
+    assert len(cut["ROCKETCREW_CUT"]) < 400
+    assert cut["ROCKETCREW_CUT"].endswith(" more")
+    assert 29_900 < properties_bytes(cut) - len(cut["ROCKETCREW_CUT"]) <= PROPERTIES_BYTES_MAX + 20

@@ -17,7 +17,7 @@ from rocketcrew.spark.targets.ledger import ledger_of
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
-from rocketcrew.supervisor.slot import Slot, adopt, read_settled, slot_mode, take_slot, write_settled
+from rocketcrew.supervisor.slot import Slot, adopt, read_settled, settled_text, slot_mode, take_slot, write_settled
 from rocketcrew.workers.salvage import open_segments
 
 MQ = MessageQueue("orders", "broker-a", 3)
@@ -51,7 +51,7 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     (dead.segments / "open" / opened).write_bytes(b"open")
     (dead.segments / "plan" / "7.json").write_text("{}")
     (dead.segments / "kept.json").write_text("kept")
-    write_settled(dead.segments, "g", {MQ: Intervals([(5, 10)])})
+    write_settled(dead.segments, settled_text("g", {MQ: Intervals([(5, 10)])}))
     dead.release()
 
     state, settled, adopted = adopt(mine)

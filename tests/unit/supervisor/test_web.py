@@ -28,6 +28,7 @@ def stats() -> ConsumerStats:
     found = ConsumerStats()
     found.consumed("orders", 2, 0, 1_600)
     found.consumed("orders", 1, 1, 250_000)
+    found.ended("orders", 3, 10_000, [2_000, 9_000, 9_980].__getitem__)
     return found
 
 
@@ -39,6 +40,7 @@ def picture(**more: Any) -> dict[str, Any]:
         "service": "RUNNING", "stopping": False, "paused": [], "group": "crew", "client_id": "me", "ready_workers": 2,
         "waiting_messages": 0,
         "counters": {**counters, "done_messages": 42, "dead_letter_messages": 3, "busy_us": 1_500_000},
+        "worker_deaths_by_cause": {"crashed": 2, "hard time limit": 1},
         "workers": [{"worker_id": "w.1", "index": 0, "messages": 1, "rss_bytes": 1 << 20}],
         "queues": [QUEUE, {**QUEUE, "queue_id": 1}], "popped": [], "stats": stats().picture(), "memory": {"slab_bytes": 64},
         "open_send_backs": 0, "unsealed_segments": 0, "staff": {"workers": 2, "counts": {"started": 3}},
@@ -99,12 +101,21 @@ def test_metrics_are_read_by_the_parsers_of_prometheus(accept: str, parse: Calla
     assert samples["rocketmq_consumer_cached_bytes", *of_topic, ("topic", "orders")] == 1024
     assert samples["rocketmq_send_to_dlq_messages_total", *of_topic] == 3
     assert samples["rocketcrew_loader_rows_total", group] == 7
+    assert samples["rocketcrew_worker_deaths_total", ("cause", "crashed"), group] == 2
+    assert samples["rocketcrew_worker_deaths_total", ("cause", "hard time limit"), group] == 1
     assert samples["rocketcrew_unloaded_oldest_seconds", group] == 2.5
     buckets = {dict(key[1:])["le"]: value for key, value in samples.items() if key[0] == "rocketmq_process_time_bucket"}
     assert {float(bound): value for bound, value in buckets.items()} == {
         1: 2, 5: 2, 10: 2, 100: 2, 1000: 3, 10_000: 3, 60_000: 3, float("inf"): 3
     }  # fmt: skip
     assert samples["rocketmq_process_time_sum", *of_topic, ("topic", "orders")] == pytest.approx(251.6)
+    latency, of_ours = "rocketcrew_end_to_end_latency_seconds", (group, ("topic", "orders"))
+    buckets = {dict(key[1:])["le"]: value for key, value in samples.items() if key[0] == f"{latency}_bucket"}
+    assert {float(bound): value for bound, value in buckets.items() if float(bound) in (0.01, 0.025, 0.5, 1, 5, 10)} == {
+        0.01: 0, 0.025: 1, 0.5: 1, 1: 2, 5: 2, 10: 3
+    }  # fmt: skip
+    assert samples[f"{latency}_count", *of_ours] == 3
+    assert samples[f"{latency}_sum", *of_ours] == pytest.approx(12.03)
 
 
 def test_what_was_popped_is_in_hand_and_has_no_lag_here() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -102,3 +103,38 @@ def test_a_coroutine_function_and_one_of_bodies_are_looked_at_too() -> None:
     for own in (ready(Handler(counted)), ready(Handler(by_body)), ready(Handler(returning(list[int]), batch=True))):
         with pytest.raises(UsageError, match=r"is annotated to return (int|list\[int\]), which cannot be a row"):
             check_result_type(own, rows=True)
+
+
+def as_row(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(inner)
+    def outer(given: Any) -> Any:
+        return {"n": inner(given)}
+
+    return outer
+
+
+class Both:
+    """Its results may be iterated in either way."""
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return iter([{"n": 1}])
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, int]]:
+        yield {"n": 1}
+
+
+@dataclass
+class Numbered(int):
+    number: int = 0
+
+
+def test_an_annotation_that_is_not_of_what_is_called_decides_nothing() -> None:
+    assert run(Handler(as_row(by_body), schema="n bigint"), [message(b"abc")]).rows == [{"n": 3}]
+    check_result_type(Handler(as_row(by_body)), rows=True)
+    check_result_type(Handler(functools.partial(as_row(by_body))), rows=True)
+    check_result_type(Handler(functools.singledispatch(by_body)), rows=True)
+
+
+@pytest.mark.parametrize("annotation", [Both, Numbered, Generator[dict[str, int], Send, None]])
+def test_what_may_be_rows_is_not_refused(annotation: Any) -> None:
+    check_result_type(Handler(returning(annotation)), rows=True)

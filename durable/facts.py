@@ -1,0 +1,41 @@
+"""A file of facts: what became of records without rows, sealed before the offset that depends on it is sent. Pure.
+
+    outcomes/<name>.facts         in the staging folder (conf/segment_format.py)
+    rocketcrew facts 1 5d0e44a1   version, CRC-32 of the second line in hexadecimal
+    {"no_rows":[…],…}             an offset set for each kind (outcomes.py)
+
+Such a file never changes: who has more to say writes another one that contains it, and deletes it then. So the loader freezes
+names in its plans, and deletes exactly these after the commit.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Final
+
+from .outcomes import Outcomes
+
+FACTS_VERSION: Final = 1
+FACTS_SUFFIX: Final = ".facts"
+_MAGIC: Final = b"rocketcrew facts "
+
+
+def facts_to_text(facts: Outcomes) -> str:
+    """The whole file."""
+    body = json.dumps(facts.to_json(), separators=(",", ":"))
+    return f"{_MAGIC.decode()}{FACTS_VERSION} {zlib.crc32(body.encode()):08x}\n{body}\n"
+
+
+def facts_from_bytes(data: bytes) -> Outcomes:
+    """What `facts_to_text` wrote. Raises ValueError for anything else, also for a file that was changed or cut off."""
+    head, _, rest = data.partition(b"\n")
+    if not head.startswith(_MAGIC):
+        raise ValueError("not a file of facts")
+    version, _, check = head.removeprefix(_MAGIC).decode("ascii").partition(" ")
+    if version != str(FACTS_VERSION):
+        raise ValueError(f"facts of version {version}, this program knows {FACTS_VERSION}")
+    body, end, more = rest.partition(b"\n")
+    if not end or more or check != f"{zlib.crc32(body):08x}":
+        raise ValueError("the facts are damaged: their checksum is another one")
+    return Outcomes.from_json(json.loads(body))

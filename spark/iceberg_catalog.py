@@ -1,0 +1,196 @@
+"""Where the catalog of an Iceberg table is, how it is asked, and what its `main` branch may be. Imports pyiceberg when used.
+
+`spark.options` names the catalog as pyiceberg does, with two names of ours: `table` (`namespace.table`) and `catalog` (the
+catalog's name). With neither `catalog`, `type` nor `uri` it is a SQLite file beside the table's folder. What was used is kept
+in `TARGET/_rocketcrew/iceberg.json`, so that whoever reads the table needs its folder only; keys are never in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from ..durable.files import make_folders
+from ..remoting.errors import UsageError
+from .errors import LoaderError, remedy
+from .object_store import STATE_DIR, Place, write_whole
+
+ICEBERG_FILE: Final = "iceberg.json"
+CATALOG_NAME: Final = "rocketcrew"
+SQLITE_FILE: Final = "catalog.db"
+NAMESPACE: Final = "default"
+_SECRET: Final = re.compile(r"token|secret|password|credential|key", re.IGNORECASE)
+_WITH_PASSWORD: Final = re.compile(r"://[^/@]*:[^/@]*@")
+_SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///(.+)")
+_NAME: Final = re.compile(r"[^.\s]+(?:\.[^.\s]+)+")
+_UNFIT: Final = re.compile(r"[%?#]")
+SAID_MAX: Final = 300
+"""Characters of what a catalog says that are passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSpec:
+    """A table of a catalog: its full name there, the catalog's name, and the properties that pyiceberg is given."""
+
+    table: str
+    name: str
+    properties: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return self.properties.get("uri") or self.name
+
+    @property
+    def sqlite(self) -> Path | None:
+        """The catalog's file, where it is one."""
+        match = _SQLITE.fullmatch(self.properties.get("uri", ""))
+        return Path(match[1].partition("?")[0]) if match else None
+
+
+def catalog_of(folder: Path, options: Mapping[str, str]) -> CatalogSpec:
+    """The catalog of the table in `folder` by `spark.options`. Nothing is asked. Raises UsageError."""
+    folder = folder.absolute()
+    if unfit := _UNFIT.search(str(folder)):
+        raise UsageError(
+            f"spark.target = {folder} has {unfit[0]!r} in it, and an Iceberg table's files are named by URLs: give a folder"
+            " whose path has none of % ? #"
+        )
+    for name, value in options.items():
+        if _SECRET.search(name) or _WITH_PASSWORD.search(value):
+            raise UsageError(
+                f"spark.options.{name}: keys of a catalog do not go into settings, but into the environment, as pyiceberg"
+                f" reads them: PYICEBERG_CATALOG__{options.get('catalog', CATALOG_NAME).upper()}__"
+                f"{name.upper().replace('-', '_')}"
+            )
+    table = options.get("table", f"{NAMESPACE}.{folder.name.replace('.', '_')}")
+    if not _NAME.fullmatch(table):
+        raise UsageError(f"spark.options.table is {table!r}, not as namespace.table")
+    given = {name: value for name, value in options.items() if name not in ("table", "catalog")}
+    if not {"catalog", "type", "uri"} & options.keys():
+        given |= {"type": "sql", "uri": f"sqlite:///{folder.parent / SQLITE_FILE}"}
+    return CatalogSpec(table, options.get("catalog", CATALOG_NAME), given)
+
+
+def is_iceberg(table: Place) -> bool:
+    """Whether it is an Iceberg table of ours."""
+    return isinstance(table, Path) and (table / STATE_DIR / ICEBERG_FILE).exists()
+
+
+def read_spec(table: Path) -> CatalogSpec:
+    """The catalog that the table was last loaded through. Raises LoaderError."""
+    path = table / STATE_DIR / ICEBERG_FILE
+    try:
+        data: dict[str, Any] = json.loads(path.read_bytes())
+        properties = {str(name): str(value) for name, value in data["properties"].items()}
+        return CatalogSpec(str(data["table"]), str(data["catalog"]), properties)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LoaderError(
+            f"{path} can't be used ({type(error).__name__}: {error}), so it is unknown in which catalog the table is: run a"
+            " loader with its spark.options, which writes it anew"
+        ) from None
+
+
+def write_spec(table: Path, spec: CatalogSpec) -> None:
+    """Keep it beside the table's state, where it is not there already. Raises OSError."""
+    path = table / STATE_DIR / ICEBERG_FILE
+    data = {"table": spec.table, "catalog": spec.name, "properties": dict(spec.properties)}
+    text = json.dumps(data, indent=1) + "\n"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_whole(path, text.encode())
+
+
+def open_catalog(spec: CatalogSpec, *, known: bool) -> Any:
+    """pyiceberg's catalog. `known`: it has had our table, so that nothing is made where it is missing.
+
+    Raises UsageError when pyiceberg is not installed or refuses the configuration, LoaderError when it can't be asked.
+    """
+    if spec.sqlite is not None and not spec.sqlite.exists():
+        if known:
+            raise LoaderError(f"the Iceberg catalog {spec.sqlite} is gone: put the file back. The segments stay")
+        make_folders(spec.sqlite.parent)
+    try:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchPropertyException, NotInstalledError
+    except ImportError as error:
+        raise UsageError(
+            f"Iceberg tables need the pyiceberg package ({error}): pip install 'rocketcrew[iceberg]'"
+        ) from None
+    properties = {"init_catalog_tables": "false" if known else "true", **spec.properties}
+    with asked(spec):
+        try:
+            try:
+                return load_catalog(spec.name, **properties)
+            except failures():
+                if known or spec.sqlite is None:
+                    raise
+                return load_catalog(spec.name, **properties)  # another loader has made its tables in the same moment
+        except (NoSuchPropertyException, NotInstalledError, ValueError) as error:
+            raise UsageError(
+                f"spark.options does not name an Iceberg catalog: {short(error)}. For example type = rest and"
+                " uri = http://host:8181; or none of catalog, type and uri, for a SQLite file"
+            ) from None
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What pyiceberg raises when a catalog, or a file of a table, can't be used: each class stands by itself there."""
+    import pyarrow
+    import pyiceberg.exceptions as module
+
+    found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Exception)]
+    try:
+        from sqlalchemy.exc import SQLAlchemyError
+    except ImportError:
+        pass
+    else:
+        found.append(SQLAlchemyError)
+    return (*found, OSError, ValueError, pyarrow.ArrowException)
+
+
+@contextmanager
+def asked(spec: CatalogSpec) -> Generator[None]:
+    """Whatever the catalog says, as LoaderError."""
+    try:
+        yield
+    except failures() as error:
+        raise LoaderError(
+            f"the Iceberg table {spec.table} of the catalog {spec} can't be used: {short(error)}{remedy(str(error))}."
+            " The segments stay"
+        ) from None
+
+
+def short(error: Exception) -> str:
+    """What it says, in a line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:SAID_MAX]}"
+
+
+class Main(Enum):
+    """What the branch `main` is to the snapshot of our last commit."""
+
+    IN_ORDER = "it is that snapshot, or goes on from it: others may append, delete or merge files"
+    ROLLED_BACK = "it does not have that snapshot's rows any more"
+    MOVED_BY_HAND = "it has rows of a batch that the state does not know"
+    UNKNOWN = "snapshots in between were expired"
+
+
+def main_is(
+    head: int | None, ours: int, batch: int, parents: Mapping[int, int | None], marks: Mapping[int, int]
+) -> Main:
+    """What `main`, at the snapshot `head`, is to our last commit, the snapshot `ours` of `batch`.
+
+    `parents`: of each snapshot that is kept. `marks`: the batches that snapshots say they are.
+    """
+    at = head
+    while at != ours:
+        if at is None or marks.get(at, batch + 1) <= batch:
+            return Main.ROLLED_BACK
+        if at in marks:
+            return Main.MOVED_BY_HAND
+        if at not in parents:
+            return Main.UNKNOWN
+        at = parents[at]
+    return Main.IN_ORDER

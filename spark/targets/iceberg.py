@@ -1,0 +1,522 @@
+"""The Iceberg table, written by pyiceberg: rows on a branch, then one transaction that moves `main` and names the state.
+
+    TARGET/data/… metadata/…                 Iceberg's own; the catalog has the name of the newest metadata file
+    TARGET/_rocketcrew/iceberg.json          which catalog that is (iceberg_catalog.py)
+    TARGET/_rocketcrew/<batch>-<plan>.json   the table's state as it is if that plan becomes that batch
+    TARGET/_rocketcrew/outcomes/…            what became of the records of each batch (outcome_levels.py)
+
+An append of pyiceberg that finds another commit before it is made once more on top of that, in silence: of two loaders with
+the same records both would be in the table, whatever they had read before. So no append of ours is to `main`. The rows go to
+the branch `rocketcrew-<plan>`, which nobody reads. Then one transaction without an append sets `main` and the tag
+`rocketcrew` to that snapshot, and the table's properties to batch, plan and snapshot; it requires that `main` and the tag are
+what they were when the state was read. It is made or not, and never on top of something else. The tag is ours alone: should
+`main` be rolled back by hand between our look and our commit, it says that another batch was there.
+
+Others may append, delete and merge: while `main` goes on from our last snapshot, the state is right. When it does not
+(`iceberg_catalog.Main`), the loader refuses, with the command that puts it right.
+
+Sources: Iceberg's specification ("Table Requirements" of the REST catalog), pyiceberg's Transaction.commit_transaction for
+the rebase, and its _stage, which keeps one requirement of a kind: ours are given to the catalog directly.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+
+from ...conf.columns import check_partition_columns
+from ...durable.files import make_folders, sync_path
+from ...durable.intervals import OffsetSet
+from ...durable.outcomes import BatchOutcomes
+from ...remoting.errors import UsageError
+from ..accounts import Accounts
+from ..convert import FILE_BYTES, Staged
+from ..errors import BatchTakenError, LoaderError
+from ..iceberg_catalog import (
+    CatalogSpec,
+    Main,
+    asked,
+    failures,
+    is_iceberg,
+    main_is,
+    open_catalog,
+    read_spec,
+    short,
+    write_spec,
+)
+from ..object_store import STATE_DIR
+from ..outcome_levels import FAN, OutcomeLevels
+from ..plan import Plan
+from ..table_state import (
+    check_partitions,
+    delete_old_states,
+    ledger_outcomes,
+    outcomes_path,
+    read_state,
+    write_outcomes,
+    write_state,
+)
+from .delta import numbered_rows
+from .target import TableState
+
+pa: Any = pyarrow
+
+MAIN: Final = "main"
+TAG: Final = "rocketcrew"
+BRANCH: Final = "rocketcrew-"
+BATCH, PLAN, SNAPSHOT = "rocketcrew.batch", "rocketcrew.plan", "rocketcrew.snapshot"
+"""Table properties; the first two are in the summary of a snapshot too."""
+PROPERTIES: Final[Mapping[str, str]] = {
+    "format-version": "2",
+    "commit.manifest-merge.enabled": "true",  # else each commit adds a manifest that every reader opens
+    "write.metadata.delete-after-commit.enabled": "true",
+}
+TRIES_MAX: Final = 20
+"""Commits that others were faster than, one after the other, with a state that stays: then something is wrong."""
+STATES_KEPT: Final = 2
+PIECE_ROWS: Final = 1_000_000
+"""Rows of a partitioned table that are in memory at once: pyiceberg streams only those of others."""
+
+Commit = Callable[[Any, Any, Any], object]
+"""pyiceberg's `Catalog.commit_table`: table, requirements, updates."""
+
+
+def commit_table(table: Any, requirements: Any, updates: Any) -> object:
+    """Have the table's catalog make the transaction. Raises CommitFailedException when a requirement does not hold."""
+    return table.catalog.commit_table(table, requirements, updates)
+
+
+class IcebergTarget:
+    """The Iceberg table in the folder `path`, by the catalog of `spec`."""
+
+    def __init__(
+        self, path: Path, spec: CatalogSpec, partition_by: Sequence[str] | None = None, keep_outcomes_s: float = math.inf,
+        file_bytes: int = FILE_BYTES, commit: Commit = commit_table,
+    ) -> None:  # fmt: skip
+        """`partition_by` is what the table is to have; None: whatever it has. `commit`: another one is for tests."""
+        self.path = path.absolute()
+        self._spec = spec
+        self._partition_by = partition_by
+        self._keep_outcomes_s = keep_outcomes_s
+        self._file_bytes = file_bytes
+        self._commit = commit
+        self._catalog: Any = None
+        self._staged: Staged | None = None
+
+    def state(self) -> TableState:
+        """The state that the table's properties name. Raises LoaderError, UsageError for a table of somebody else."""
+        table = self.table()
+        if table is None:
+            self._refuse_foreign()
+            return TableState(0, "", OffsetSet(), ())
+        if self._partition_by is not None:
+            fields = [table.schema().find_column_name(field.source_id) for field in table.spec().fields]
+            check_partitions(self.path, self._partition_by, fields)
+        self._check_main(table)
+        batch = batch_of(table)
+        return read_state(self._state_path(batch, plan_of(table))) if batch else TableState(0, "", OffsetSet(), ())
+
+    def table(self) -> Any:
+        """pyiceberg's table as it is now; None when there is none. Raises LoaderError, UsageError for another one's."""
+        if self._catalog is None or self._spec.sqlite is not None:
+            # A file that was replaced is another catalog, and a connection to the old one would not know.
+            self._catalog = open_catalog(self._spec, known=is_iceberg(self.path))
+        with asked(self._spec):
+            from pyiceberg.exceptions import NoSuchTableError
+
+            try:
+                table = self._catalog.load_table(self._spec.table)
+            except NoSuchTableError:
+                return None
+        if BATCH not in table.properties:
+            raise UsageError(
+                f"{self._spec.table} of the catalog {self._spec} is an Iceberg table that rocketcrew did not make: name"
+                " another one (spark.options.table)"
+            )
+        if local_path(table.location()) != self.path:
+            raise UsageError(
+                f"{self._spec.table} of the catalog {self._spec} is in {table.location()}, and spark.target is {self.path}:"
+                " set it so, or name another table (spark.options.table)"
+            )
+        return table
+
+    def _refuse_foreign(self) -> None:
+        if is_iceberg(self.path):
+            found = read_spec(self.path)
+            raise LoaderError(
+                f"{self.path} has the Iceberg table {found.table} of the catalog {found}, and the catalog {self._spec} does"
+                f" not know {self._spec.table}: put that catalog back, or set spark.options as they were, or have the"
+                " newest file of metadata/ registered (register_table of pyiceberg). The segments stay"
+            )
+        # A loader that died while it made the table has left a state and metadata that no catalog knows.
+        begun = any((self.path / STATE_DIR).glob("1-*.json"))
+        ours = (STATE_DIR, "metadata") if begun else (STATE_DIR,)
+        if self.path.exists() and any(entry.name not in ours for entry in self.path.iterdir()):
+            raise UsageError(
+                f"{self.path} is no Iceberg table of rocketcrew, but not empty: give the path of a new folder"
+            )
+
+    def _check_main(self, table: Any) -> None:
+        ours, batch, head = int(table.properties[SNAPSHOT]), batch_of(table), snapshot_of(table, MAIN)
+        snapshots = table.metadata.snapshots
+        parents = {one.snapshot_id: one.parent_snapshot_id for one in snapshots}
+        marks = {one.snapshot_id: mark[0] for one in snapshots if (mark := mark_of(one)) is not None}
+        found = main_is(head, ours, batch, parents, marks)
+        if found is Main.IN_ORDER:
+            return
+        name = self._spec.table
+        said = f"main of the Iceberg table {name} is at snapshot {head}, and batch {batch} at {ours}: {found.value}"
+        if found is Main.UNKNOWN:
+            raise LoaderError(
+                f"{said}. If main goes on from there, so that no batch is missing, say so: ALTER TABLE {name} SET"
+                f" TBLPROPERTIES ('{SNAPSHOT}' = '{head}') in Spark, or the same by set_properties of pyiceberg"
+            )
+        if ours in parents:
+            raise LoaderError(
+                f"{said}. Take it back there: CALL system.set_current_snapshot('{name}', {ours}) in Spark, or"
+                f" table.manage_snapshots().set_current_snapshot({ours}).commit() of pyiceberg. The segments stay"
+            )
+        raise LoaderError(
+            f"{said}, which was expired: load into a new table (spark.target, spark.options.table) and consume again:"
+            " rocketcrew reset --to earliest"
+        )
+
+    def has(self, plan: Plan) -> bool:
+        """Whether the plan is the table's newest batch. An older one is answered by its records: they are loaded."""
+        table = self.table()
+        return table is not None and plan_of(table) == plan.id
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def write(self, plan: Plan, staged: Staged) -> None:
+        """Nothing to write ahead: rows on a branch are part of the commit."""
+        check_partition_columns(self._partition_by or (), plan.columns)
+        self._staged = staged
+
+    def commit(self, plan: Plan, accounts: Accounts, told: BatchOutcomes) -> None:
+        """Write the rows to the plan's branch, and have `main` moved there if the table is what the plan was made for."""
+        staged, self._staged = self._staged, None
+        if staged is None:
+            raise RuntimeError("write() comes before commit()")
+        try:
+            make_folders(self.path / STATE_DIR)
+            write_outcomes(self.path / STATE_DIR, plan, told)
+            write_state(self._state_path(plan.batch, plan.id), plan, accounts, told.rows or 0, durable=True)
+        except OSError as error:
+            raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
+        for _ in range(TRIES_MAX):
+            table = self.table() or self._created(plan, staged)
+            self._refuse_taken(table, plan)
+            self._check_main(table)
+            write_spec(self.path, self._spec)  # from here on a catalog without the table is the wrong one
+            if self._tried(table, plan, staged):
+                break
+        else:
+            raise LoaderError(
+                f"the Iceberg table {self._spec.table} was changed by others {TRIES_MAX} times while batch {plan.batch} was"
+                " written. The segments stay"
+            )
+        if not self.has(plan):
+            raise LoaderError(
+                f"the Iceberg catalog {self._spec} took batch {plan.batch} and does not have it: was it replaced meanwhile?"
+                " The segments stay"
+            )
+        self._sync_metadata()
+        delete_old_states(self.path / STATE_DIR, plan, STATES_KEPT)
+        if plan.batch % FAN == 0:
+            self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
+
+    def _refuse_taken(self, table: Any, plan: Plan) -> None:
+        if not plan.follows(batch_of(table), plan_of(table)):
+            raise BatchTakenError(f"batch {plan.batch} of {self._spec.table} was committed by another loader")
+
+    def _tried(self, table: Any, plan: Plan, staged: Staged) -> bool:
+        """One try: whether the table is at the plan's batch now. False: others have changed it, look anew."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        needed = requirements(table)  # before anything is committed, after which pyiceberg's `table` is a newer one
+        was, main = table.metadata.last_sequence_number, snapshot_of(table, MAIN)
+        try:
+            snapshot = self._on_branch(table, plan, staged)
+            if not self._goes_on_from(main, snapshot):
+                return False
+            self._sync(snapshot)
+            self._commit(table, needed, moves(table, plan, snapshot))
+        except CommitFailedException:
+            # Also after an answer was lost, and the client has asked a second time: then it is there.
+            return self.has(plan)
+        except failures() as error:
+            if isinstance(error, ValueError) and self._has_more_than(was):
+                return False  # a snapshot with a sequence number that another's has got is no conflict to pyiceberg
+            if not self.has(plan):
+                raise LoaderError(
+                    f"batch {plan.batch} was not put into the Iceberg table {self._spec.table}: {short(error)}. The segments"
+                    " stay"
+                ) from None
+        return True
+
+    def _goes_on_from(self, main: int | None, snapshot: int) -> bool:
+        """Whether the rows of `main` are in the snapshot too.
+
+        They are not where pyiceberg has made its append a second time, as the table was changed meanwhile: it then has the
+        branch begin with nothing, and to move `main` there would take all earlier rows out of the table.
+        """
+        table: Any = self.table()
+        at = table.snapshot_by_id(snapshot)
+        while at is not None and at.parent_snapshot_id != main:
+            at = table.snapshot_by_id(at.parent_snapshot_id)
+        return at is not None
+
+    def _has_more_than(self, sequence: int) -> bool:
+        """Whether a snapshot was committed after that sequence number."""
+        now = self.table()
+        return now is not None and bool(now.metadata.last_sequence_number > sequence)
+
+    def _created(self, plan: Plan, staged: Staged) -> Any:
+        """The table with its first snapshot, which is empty: a branch needs one to begin at."""
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+        from pyiceberg.table.update.snapshot import ManageSnapshots
+
+        self._refuse_foreign()
+        rows = numbered_rows(staged.files, plan.batch).schema
+        schema = pa.schema([field.with_nullable(True) for field in rows])
+        properties = {**PROPERTIES, "write.target-file-size-bytes": str(self._file_bytes)}
+        with asked(self._spec):
+            namespace = self._spec.table.rpartition(".")[0]
+            try:
+                self._catalog.create_namespace_if_not_exists(namespace)
+            except failures():  # another loader makes it in this moment, which SQL catalogs report as they like
+                if not self._catalog.namespace_exists(namespace):
+                    raise
+            try:
+                making = self._catalog.create_table_transaction(
+                    self._spec.table, schema, location=location_of(self.path), properties=properties
+                )
+                with making.update_spec() as spec:
+                    for name in self._partition_by or ():
+                        spec.add_identity(name)
+                with making.update_snapshot(snapshot_properties={BATCH: "0", PLAN: ""}).fast_append() as empty:
+                    first = empty.snapshot_id
+                with ManageSnapshots(making) as refs:
+                    refs.create_tag(first, TAG)
+                making.set_properties({BATCH: "0", PLAN: "", SNAPSHOT: str(first)})
+                making.commit_transaction()
+            except (CommitFailedException, TableAlreadyExistsError):
+                pass  # another loader was first: what it has made is looked at next
+        return self.table()
+
+    def _on_branch(self, table: Any, plan: Plan, staged: Staged) -> int:
+        """Write the rows to the plan's branch, which begins at `main`; its snapshot. The table is not touched by that."""
+        from pyiceberg.table.update.snapshot import ManageSnapshots
+
+        branch = BRANCH + plan.id
+        if branch in table.refs():  # of a try before this one, perhaps of a process that is dead
+            table.manage_snapshots().remove_branch(branch).commit()
+        rows = numbered_rows(staged.files, plan.batch)
+        marks = {BATCH: str(plan.batch), PLAN: plan.id}
+        writing = table.transaction()
+        with ManageSnapshots(writing) as refs:
+            refs.create_branch(table.refs()[MAIN].snapshot_id, branch)
+        with writing.update_schema() as schema:
+            schema.union_by_name(pa.schema([field.with_nullable(True) for field in rows.schema]))
+        if table.spec().is_unpartitioned():
+            writing.append(rows, snapshot_properties=marks, branch=branch)
+        else:
+            for piece in _pieces(rows):
+                writing.append(piece, snapshot_properties=marks, branch=branch)
+        return int(writing.commit_transaction().refs()[branch].snapshot_id)
+
+    def _sync_metadata(self) -> None:
+        """Before a segment is deleted: the newest metadata file, which the catalog names, is on the disk."""
+        table = self.table()
+        sync_path(local_path(table.metadata_location))
+        sync_path(self.path / "metadata")
+
+    def _sync(self, snapshot: int) -> None:
+        """What the snapshot has beyond `main` is on the disk after a power cut: pyiceberg leaves that to the system."""
+        table = self.table()
+        at, before = table.snapshot_by_id(snapshot), snapshot_of(table, MAIN)
+        new = {at.snapshot_id}  # a partitioned batch may have several
+        while (parent := table.snapshot_by_id(at.parent_snapshot_id)) is not None and parent.snapshot_id != before:
+            new.add(parent.snapshot_id)
+            at = parent
+        at = table.snapshot_by_id(snapshot)
+        files = {local_path(at.manifest_list)}
+        for manifest in at.manifests(table.io):
+            if manifest.added_snapshot_id in new:
+                entries = manifest.fetch_manifest_entry(table.io)
+                files |= {local_path(entry.data_file.file_path) for entry in entries if entry.snapshot_id in new}
+                files.add(local_path(manifest.manifest_path))
+        for path in files | {path.parent for path in files}:
+            sync_path(path)
+
+    def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
+        """What is kept of all commits."""
+        table = self.table()
+        return iter(self._outcomes(0 if table is None else batch_of(table)).read(above))
+
+    def _outcomes(self, batch: int) -> OutcomeLevels:
+        return ledger_outcomes(self.path / STATE_DIR, batch, winner=self._winner)
+
+    def _winner(self, batch: int, tried: Sequence[str]) -> str:
+        found = self._winners().get(batch)
+        if found in tried:
+            return str(found)
+        raise LoaderError(
+            f"no snapshot of the Iceberg table {self._spec.table} says which plan became batch {batch}, so it is unknown"
+            f" which outcomes count: keep one file {batch}-<plan>.json.gz in {self.path / STATE_DIR / 'outcomes'}"
+        )
+
+    def _winners(self) -> dict[int, str]:
+        """The plans that became batches, as far back as snapshots are kept."""
+        table = self.table()
+        if table is None:
+            return {}
+        snapshots = {one.snapshot_id: one for one in table.metadata.snapshots}
+        found = {batch_of(table): plan_of(table)}
+        at = snapshots.get(int(table.properties[SNAPSHOT]))
+        while at is not None:
+            mark = mark_of(at)
+            if mark is not None:
+                found.setdefault(*mark)
+            at = snapshots.get(at.parent_snapshot_id)
+        return found
+
+    def discard(self, plan: Plan) -> None:
+        """Delete the branch, the state file and the outcomes of a plan whose number is another plan's.
+
+        While the number is free they stay: a transaction that a dead loader has sent may still be made, and would be a batch
+        without a state. Whoever gets the number deletes them.
+        """
+        table = self.table()
+        if table is None or plan.batch > batch_of(table):
+            return
+        if self._winners().get(plan.batch, plan.id) != plan.id:
+            self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
+            outcomes_path(self.path / STATE_DIR, plan).unlink(missing_ok=True)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Delete the branches of plans whose numbers are gone. Their files are Iceberg's to delete, with the snapshots."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        table = self.table()
+        if table is None:
+            return
+        gone = [name for name in table.refs() if is_over(name, batch_of(table))]
+        if not gone:
+            return
+        with asked(self._spec):
+            removing = table.manage_snapshots()
+            for name in gone:
+                removing = removing.remove_branch(name)
+            with suppress(CommitFailedException):  # another loader sweeps too, or commits; the next start does it
+                removing.commit()
+
+    def files(self) -> list[Path]:
+        """The data files of the table as it is. Raises LoaderError, UsageError where rows of them were deleted since."""
+        table = self.table()
+        return [] if table is None else data_files(table)
+
+    def _state_path(self, batch: int, plan_id: str) -> Path:
+        return self.path / STATE_DIR / f"{batch}-{plan_id}.json"
+
+
+def opened(folder: Path) -> IcebergTarget:
+    """The table in `folder`, by the catalog that it was loaded through. Raises UsageError, LoaderError."""
+    return IcebergTarget(folder, read_spec(folder))
+
+
+def batch_of(table: Any) -> int:
+    """The number of our last commit, 0 before the first."""
+    return int(table.properties[BATCH])
+
+
+def plan_of(table: Any) -> str:
+    """The plan that our last commit was."""
+    return str(table.properties[PLAN])
+
+
+def mark_of(snapshot: Any) -> tuple[int, str] | None:
+    """Batch and plan that a snapshot says it is; None for one of somebody else."""
+    # Not `in` and [] of the summary itself, which know no missing key.
+    said: dict[str, str] = snapshot.summary.additional_properties if snapshot.summary else {}
+    return (int(said[BATCH]), str(said.get(PLAN))) if BATCH in said else None
+
+
+def snapshot_of(table: Any, ref: str) -> int | None:
+    """The snapshot at which a branch or tag is."""
+    found = table.refs().get(ref)
+    return None if found is None else int(found.snapshot_id)
+
+
+def requirements(table: Any) -> tuple[Any, ...]:
+    """What must still be as it is in `table`, for our commit to be made."""
+    import pyiceberg.table.update
+
+    made: Any = pyiceberg.table.update  # its classes take names that type checkers do not see
+    refs = (made.AssertRefSnapshotId(ref=name, snapshot_id=snapshot_of(table, name)) for name in (MAIN, TAG))
+    return (made.AssertTableUUID(uuid=table.metadata.table_uuid), *refs)
+
+
+def moves(table: Any, plan: Plan, snapshot: int) -> tuple[Any, ...]:
+    """The updates that make `plan` the newest batch: `main` and the tag at its snapshot, the properties, no branch."""
+    import pyiceberg.table.update
+
+    made: Any = pyiceberg.table.update
+    kept = table.refs()[MAIN]
+    return (
+        made.SetSnapshotRefUpdate(
+            ref_name=MAIN, type="branch", snapshot_id=snapshot, max_ref_age_ms=kept.max_ref_age_ms,
+            max_snapshot_age_ms=kept.max_snapshot_age_ms, min_snapshots_to_keep=kept.min_snapshots_to_keep,
+        ),
+        made.SetSnapshotRefUpdate(ref_name=TAG, type="tag", snapshot_id=snapshot),
+        made.SetPropertiesUpdate(updates={BATCH: str(plan.batch), PLAN: plan.id, SNAPSHOT: str(snapshot)}),
+        made.RemoveSnapshotRefUpdate(ref_name=BRANCH + plan.id),
+    )  # fmt: skip
+
+
+def is_over(ref: str, batch: int) -> bool:
+    """Whether `ref` is the branch of a plan whose number is gone: it can't become a batch any more."""
+    number = ref.removeprefix(BRANCH).partition("-")[0]
+    return ref.startswith(BRANCH) and number.isdigit() and int(number) <= batch
+
+
+def location_of(folder: Path) -> str:
+    """The folder as Iceberg names places."""
+    return f"file://{folder}"
+
+
+def local_path(location: str) -> Path:
+    """The path of a place on this host's file system: `/a`, `file:/a` or `file:///a`."""
+    return Path("/" + location.removeprefix("file:").lstrip("/"))
+
+
+def data_files(table: Any) -> list[Path]:
+    """The data files of `main`. Raises UsageError where rows of them were deleted by files of deletes."""
+    tasks = list(table.scan().plan_files())
+    if any(task.delete_files for task in tasks):
+        raise UsageError(
+            f"{'.'.join(table.name())} has files of deleted rows, which are only understood with its data: have Spark merge"
+            " them (CALL system.rewrite_data_files), then try again"
+        )
+    return [local_path(task.file.file_path) for task in tasks]
+
+
+def _pieces(rows: Any) -> Iterator[Any]:
+    """The rows as tables of about PIECE_ROWS each."""
+    held: list[Any] = []
+    for batch in rows:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= PIECE_ROWS:
+            yield pa.Table.from_batches(held, rows.schema)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held, rows.schema)

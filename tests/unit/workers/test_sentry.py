@@ -1,0 +1,259 @@
+"""Failed calls as events of Sentry: what is sent, what is not, and that nothing of it changes a call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sentry_sdk
+from sentry_sdk.envelope import Envelope
+from sentry_sdk.transport import Transport
+
+from rocketcrew.conf.settings import SentrySettings
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.workers.api import BodyError, Handler, Retry, Suspend
+from rocketcrew.workers.failures import Attempts
+from rocketcrew.workers.message import Message
+from rocketcrew.workers.packets import QueueInfo
+from rocketcrew.workers.sentry import MESSAGES_MAX, SentryEvents, check_sentry, flush_sentry, set_up_sentry
+from rocketcrew.workers.watching import watched, watched_async
+
+QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
+DSN = "https://key@sentry.example/7"
+
+
+class Memory(Transport):
+    """Keeps what would be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[dict[str, Any]] = []
+        self.flushes: list[float] = []
+
+    def capture_envelope(self, envelope: Envelope) -> None:
+        event = envelope.get_event()
+        assert event is not None
+        self.events.append(dict(event))
+
+    def flush(self, timeout: float, callback: Any = None) -> None:
+        self.flushes.append(timeout)
+
+
+class Broken(Memory):
+    def capture_envelope(self, envelope: Envelope) -> None:
+        raise OSError("no")
+
+
+def settings(**changed: Any) -> SentrySettings:
+    given = {"dsn": DSN, "environment": "", "release": "", "sample_percent": 100, "include_bodies": False, **changed}
+    return SentrySettings(**given)
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    transport = Memory()
+    set_up_sentry(settings(), {}, transport=transport)
+    yield transport
+    sentry_sdk.get_global_scope().set_client(None)
+
+
+def message(body: bytes = b"body", times: int = 1, offset: int = 9, **properties: str) -> Message:
+    stored = StoredMessage(
+        "TopicTest", body, encode_properties(properties).encode(), queue_offset=offset, reconsume_times=times
+    )
+    return Message(encode_message(stored), 0, QUEUE)
+
+
+def raising(error: BaseException) -> Any:
+    def handle(given: object) -> object:
+        local = given  # what must not be sent
+        assert local is given
+        raise error
+
+    return handle
+
+
+def call(function: Any, given: Any, *, batch: bool = False, attempts: Attempts | None = None, **more: Any) -> object:
+    """What the watched handler returns or raises."""
+    events = SentryEvents("w1", "shop:count", attempts, **more)
+    handler = watched(Handler(function, batch=batch), "group", [events])
+    try:
+        result: object = handler.function(given)
+        return list(result) if isinstance(result, Iterator) else result
+    except BaseException as error:  # noqa: BLE001
+        return error
+
+
+def test_a_failed_call_is_one_event_that_names_the_message(memory: Memory) -> None:
+    error = ValueError("no such order")
+    assert call(raising(error), message(UNIQ_KEY="U1", KEYS="k1"), attempts=Attempts()) is error
+    (event,) = memory.events
+    assert event["tags"] == {
+        "worker": "w1", "handler": "shop:count", "group": "group", "topic": "TopicTest", "broker": "broker-a",
+        "queue_id": "3", "offset": "9", "msg_id": "U1", "reconsume_times": "1", "last_attempt": "false",
+    }  # fmt: skip
+    (raised,) = event["exception"]["values"]
+    assert (raised["type"], raised["value"]) == ("ValueError", "no such order")
+    assert raised["mechanism"] == {"type": "rocketcrew", "handled": False}
+    assert event["transaction"] == "shop:count"
+    assert event["environment"] == "production"
+    assert "release" not in event
+
+
+def test_keys_bodies_and_local_variables_are_not_sent_unless_asked(memory: Memory) -> None:
+    call(raising(ValueError("no")), message(b"secret body", UNIQ_KEY="U1", KEYS="secret-key"))
+    assert "secret" not in repr(memory.events)
+    assert "'vars'" not in repr(memory.events)
+
+
+def test_keys_bodies_and_local_variables_are_sent_where_asked() -> None:
+    memory = Memory()
+    set_up_sentry(settings(include_bodies=True, release="1.2", environment="test"), {}, transport=memory)
+    call(raising(ValueError("no")), message(b"a body", UNIQ_KEY="U1", KEYS="k1"), include_bodies=True)
+    sentry_sdk.get_global_scope().set_client(None)
+    (event,) = memory.events
+    (sent,) = event["contexts"]["rocketmq"]["messages"]
+    assert (sent["keys"], sent["body"]) == ("k1", "a body")
+    assert "local" in event["exception"]["values"][0]["stacktrace"]["frames"][-1]["vars"]
+    assert (event["release"], event["environment"]) == ("1.2", "test")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "error", "times", "last"),
+    [
+        (Attempts(3), ValueError("no"), 2, "false"),
+        (Attempts(3), ValueError("no"), 3, "true"),
+        (Attempts(), ValueError("no"), 15, "false"),
+        (Attempts(), ValueError("no"), 16, "true"),
+        (Attempts(3, -1), ValueError("no"), 0, "true"),
+        (Attempts(3), BodyError("no", delay_level=-1), 0, "true"),
+        (Attempts(3, 0, True), ValueError("no"), 0, "true"),
+        (None, ValueError("no"), 99, None),
+    ],
+)
+def test_the_last_attempt_is_named_where_it_is_known(
+    memory: Memory, attempts: Attempts | None, error: BaseException, times: int, last: str | None
+) -> None:
+    call(raising(error), message(times=times), attempts=attempts)
+    assert memory.events[0]["tags"].get("last_attempt") == last
+
+
+@pytest.mark.parametrize("asked", [Retry(3), Suspend(10), GeneratorExit()])
+def test_what_a_handler_asks_for_is_no_event(memory: Memory, asked: BaseException) -> None:
+    assert call(raising(asked), message()) is asked
+    assert memory.events == []
+
+
+def test_a_success_is_no_event_and_its_result_is_the_handlers(memory: Memory) -> None:
+    given = message()
+    assert call(lambda m: m, given) is given
+    assert call(lambda _: Retry(3), given) is not None
+    assert memory.events == []
+
+
+def test_a_returned_error_is_an_event(memory: Memory) -> None:
+    error = ValueError("returned")
+    assert call(lambda _: error, message()) is error
+    assert [event["exception"]["values"][0]["value"] for event in memory.events] == ["returned"]
+
+
+def test_rows_that_fail_while_they_are_taken_are_one_event(memory: Memory) -> None:
+    def handle(_: object) -> Iterator[dict[str, int]]:
+        yield {"n": 1}
+        raise KeyError("second row")
+
+    assert isinstance(call(handle, message(UNIQ_KEY="U1")), KeyError)
+    (event,) = memory.events
+    assert event["tags"]["msg_id"] == "U1"
+    assert call(lambda _: iter([1, 2]), message()) == [1, 2]
+    assert len(memory.events) == 1
+
+
+def test_a_batch_is_one_event_with_a_bounded_list(memory: Memory) -> None:
+    given = [message(offset=n, UNIQ_KEY=f"U{n}") for n in range(MESSAGES_MAX + 5)]
+    call(raising(ValueError("no")), given, batch=True)
+    call(lambda batch: [None, ValueError("one"), ValueError("two"), *batch[3:]], given, batch=True)
+    assert [event["exception"]["values"][0]["value"] for event in memory.events] == ["no", "one"]
+    for event in memory.events:
+        assert event["tags"]["messages"] == str(MESSAGES_MAX + 5)
+        assert event["tags"]["offset"] == "0"
+        assert [each["offset"] for each in event["contexts"]["rocketmq"]["messages"]] == list(range(MESSAGES_MAX))
+
+
+def test_a_message_that_cannot_be_decoded_fails_by_its_own_error(memory: Memory) -> None:
+    error = ValueError("no")
+    assert call(raising(error), Message(b"\0" * 100, 0, QUEUE), attempts=Attempts()) is error
+    assert memory.events[0]["tags"]["topic"] == "TopicTest"
+
+
+def test_tags_of_one_call_are_not_seen_with_the_next(memory: Memory) -> None:
+    def handle(given: Message) -> None:
+        if given.queue_offset == 1:
+            sentry_sdk.set_tag("customer", "first")
+        raise ValueError("no")
+
+    for offset in (1, 2):
+        call(handle, message(offset=offset))
+    assert [event["tags"].get("customer") for event in memory.events] == ["first", None]
+
+
+def test_what_the_handler_captures_itself_names_the_message_too(memory: Memory) -> None:
+    call(lambda _: sentry_sdk.capture_message("look"), message(UNIQ_KEY="U1"), attempts=Attempts())
+    (event,) = memory.events
+    assert (event["message"], event["tags"]["msg_id"]) == ("look", "U1")
+    assert "last_attempt" not in event["tags"]
+
+
+def test_a_coroutine_is_watched_to_its_end_and_calls_do_not_mix(memory: Memory) -> None:
+    async def work(given: Message) -> None:
+        await asyncio.sleep(0)
+        sentry_sdk.set_tag("own", given.message_id)
+        await asyncio.sleep(0)
+        if given.tags == "wait":
+            await asyncio.Event().wait()
+        raise ValueError(given.message_id)
+
+    handler = watched_async(Handler(work), "group", [SentryEvents("w1", "shop:count", None)])
+
+    async def all_of_them() -> None:
+        function: Any = handler.function
+        stopped = asyncio.ensure_future(function(message(UNIQ_KEY="U3", TAGS="wait")))
+        await asyncio.gather(*(function(message(UNIQ_KEY=f"U{n}")) for n in (1, 2)), return_exceptions=True)
+        stopped.cancel()
+        await asyncio.gather(stopped, return_exceptions=True)
+
+    asyncio.run(all_of_them())
+    found = [(event["tags"]["msg_id"], event["tags"]["own"]) for event in memory.events]
+    assert sorted(found) == [("U1", "U1"), ("U2", "U2")]
+
+
+def test_trouble_of_sentrys_changes_no_call() -> None:
+    set_up_sentry(settings(), {}, transport=Broken())
+    error = ValueError("no")
+    assert call(raising(error), message()) is error
+    sentry_sdk.get_global_scope().set_client(None)
+    assert call(raising(error), message()) is error, "without a client"
+
+
+def test_nothing_of_the_process_is_replaced_and_the_wait_at_the_end_is_bounded(memory: Memory) -> None:
+    client = sentry_sdk.get_client()
+    assert client.integrations == {}
+    assert client.monitor is None
+    flush_sentry()
+    assert memory.flushes == [1.0]
+
+
+def test_sentry_without_its_extra_is_refused_with_the_command() -> None:
+    with pytest.raises(UsageError, match=r"pip install 'rocketcrew\[sentry\]'"):
+        check_sentry(settings(), lambda _: None)
+    check_sentry(settings(dsn=""), lambda _: None)
+    check_sentry(settings())
+
+
+def test_what_the_sdk_refuses_is_an_error_of_the_configuration() -> None:
+    with pytest.raises(UsageError, match="Sentry cannot be set up"):
+        set_up_sentry(settings(dsn="https://sentry.example/x"), {})
