@@ -464,10 +464,7 @@ def test_a_group_that_the_disk_kept_from_being_deleted_or_changed_is_as_before(m
     broker.storage.refuses[refused] = 1
     deleted = broker.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g", True))
     broker.storage.refuses[GROUPS_TABLE] = 1
-    answers = [
-        broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=other.encode()),
-        deleted,
-    ]
+    answers = [broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=other.encode()), deleted]
     assert [answer.code for answer in answers] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
     for _ in range(2):
         assert broker.core.state.groups.known("g") == changed
@@ -509,12 +506,6 @@ def test_pending_resets_go_with_their_topic_and_are_kept_below_the_end(broker):
     again.clamp(lambda topic, _queue_id: 5 if topic == "U" else None)
     assert [again.take_reset(topic, "g", 0) for topic in ("T", "U", "V")] == [None, 5, 7]
     assert b"pendingResets" not in again.dump()
-
-
-def test_a_pending_reset_of_a_file_is_never_below_zero():
-    offsets = OffsetTable()
-    offsets.load(b'{"offsetTable":{"T@g":{0:3}},"pendingResets":{"T@g":{0:-7}}}')
-    assert offsets.take_reset("T", "g", 0) == 0
 
 
 def test_the_text_of_all_offsets_costs_what_changed_and_not_what_there_is():
