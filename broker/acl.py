@@ -4,6 +4,12 @@ Every request to the broker must be signed by an account, as AclClientRPCHook do
 read, a group SUB. An account's own list counts before its defaults; without both all is denied, and administrators may do
 everything. The name server answers routes to everybody, as the genuine one does; what changes it needs an administrator.
 
+Beyond the genuine checks: whoever names a message by its place in the log (33, 36, 309) needs SUB on its topic, whoever ends
+a transaction (37) PUB on the topic of its message, and producers are asked after a transaction (39) only over connections
+whose account has that. Replies (324, 325) and recalls need PUB on their topic; locks of queues, running info and direct
+consumption SUB on the group. Any account may ask about topics, groups, offsets and members; that shows no message. A reply
+goes to whatever client it names, whoever that is.
+
 The accounts are a TOML file, with the names of RocketMQ's plain_acl.yml:
 
     [[accounts]]
@@ -20,20 +26,26 @@ from __future__ import annotations
 
 import hmac
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..client.access import Credentials
 from ..client.request_rules import ACCESS_KEY, SIGNATURE, sign
-from ..remoting.bodies import HeartbeatData
+from ..remoting.bodies import HeartbeatData, LockBatch
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import UsageError
 from ..remoting.fastjson import is_array, is_object
-from ..remoting.names import RETRY_PREFIX
+from ..remoting.headers import ConsumeDirectly, EndTransaction, SendBack, ViewMessage
+from ..remoting.ids import parse_offset_message_id
+from ..remoting.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from ..remoting.pop_headers import BatchAckBody
+from ..remoting.properties import PROPERTY_FIRST_POP_TIME, PROPERTY_REAL_TOPIC
+from ..remoting.stored import StoredMessage
 from .refusal import Refused
+from .topic_table import TIMER_TOPIC
+from .transactions import GIVEN_UP_TOPIC, HALF_TOPIC
 
 ADMIN_CODES = frozenset(
     {
@@ -77,6 +89,9 @@ _SENT_TO: dict[int, str] = {
     RequestCode.SEND_MESSAGE: "topic",
     RequestCode.SEND_MESSAGE_V2: "b",
     RequestCode.SEND_BATCH_MESSAGE: "b",
+    RequestCode.SEND_REPLY_MESSAGE: "topic",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "b",
+    RequestCode.RECALL_MESSAGE: "topic",
 }
 _TOPIC_READ = frozenset(
     {
@@ -99,7 +114,14 @@ _GROUP_READ: dict[int, str] = {
     RequestCode.UNREGISTER_CLIENT: "consumerGroup",
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: "consumerGroup",
     RequestCode.CONSUMER_SEND_MSG_BACK: "group",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "consumerGroup",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "consumerGroup",
 }
+WAITING = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, GIVEN_UP_TOPIC})
+_IN_FLIGHT = frozenset({RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME})
+
+MessageAt = Callable[[int], StoredMessage | None]
+"""The message at a position of the log, None when there is none. Raises StorageError."""
 
 
 class Need(NamedTuple):
@@ -121,6 +143,14 @@ class Account:
     topics: Permissions = field(default_factory=dict[str, frozenset[str]])
     groups: Permissions = field(default_factory=dict[str, frozenset[str]])
 
+    def has(self, need: Need) -> bool:
+        own = (self.groups if need.is_group else self.topics).get(need.name)
+        default = self.default_group if need.is_group else self.default_topic
+        return self.is_admin or need.permission in (default if own is None else own)
+
+    def may_send(self, topic: str) -> bool:
+        return self.has(_topic(topic, PUB))
+
 
 class Acl:
     """The accounts of one broker."""
@@ -128,20 +158,19 @@ class Acl:
     def __init__(self, accounts: Mapping[str, Account]) -> None:
         self._accounts = accounts
 
-    def check_broker(self, command: Command) -> None:
-        """Raises Refused unless the request is signed, and its account may do it; ProtocolError for a body that is none."""
+    def check_broker(self, command: Command, message_at: MessageAt = lambda _: None) -> Account:
+        """The account that signed the request. Raises Refused unless it is signed and the account may do it, ProtocolError
+        for a header or body that is none; StorageError of `message_at`, which finds messages that are named by their place.
+        """
         account = self._account(command)
         if account.is_admin:
-            return
+            return account
         _refuse_unless(command.code not in ADMIN_CODES, _admin_remark(command, account))
-        for need in needs_of(command):
-            own = (account.groups if need.is_group else account.topics).get(need.name)
-            default = account.default_group if need.is_group else account.default_topic
+        for need in (*needs_of(command), *needs_of_named(command, message_at)):
             name = RETRY_PREFIX + need.name if need.is_group else need.name
-            if own is None:
-                _refuse_unless(need.permission in default, f"No default permission for {name}")
-            else:
-                _refuse_unless(need.permission in own, f"No permission for {name}")
+            is_default = need.name not in (account.groups if need.is_group else account.topics)
+            _refuse_unless(account.has(need), f"No {'default ' * is_default}permission for {name}")
+        return account
 
     def check_name_server(self, command: Command) -> None:
         """Raises Refused for what changes the name server and is not signed by an administrator."""
@@ -175,13 +204,54 @@ def needs_of(command: Command) -> Iterator[Need]:
     elif code == RequestCode.BATCH_ACK_MESSAGE:
         for ack in BatchAckBody.decode(command.body).acks:
             yield Need(True, ack.consumer_group, SUB)
-            yield _topic(ack.topic, SUB)
+            yield _popped(ack.topic, ack.consumer_group)
+    elif code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+        yield Need(True, LockBatch.decode(command.body).consumer_group, SUB)
     elif topic := fields.get(_SENT_TO.get(code, "")):
         yield _topic(topic, PUB)
     if code in _TOPIC_READ and (topic := fields.get("topic")):
-        yield _topic(topic, SUB)
+        yield _popped(topic, fields.get("consumerGroup", "")) if code in _IN_FLIGHT else _topic(topic, SUB)
     if group := fields.get(_GROUP_READ.get(code, "")):
         yield Need(True, group, SUB)
+
+
+def needs_of_named(command: Command, message_at: MessageAt) -> Iterator[Need]:
+    """What is needed besides for the message that a request names by its place. Raises ProtocolError, StorageError."""
+    code, fields, group = command.code, command.fields, ""
+    if code == RequestCode.END_TRANSACTION:
+        half = message_at(EndTransaction.from_fields(fields).commit_log_offset)
+        if half is not None:
+            yield _topic(_real_topic(half), PUB)
+        return
+    if code == RequestCode.VIEW_MESSAGE_BY_ID:
+        place = ViewMessage.from_fields(fields).offset
+    elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
+        request = SendBack.from_fields(fields)
+        place, group = request.offset, request.group
+    elif code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+        direct = ConsumeDirectly.from_fields(fields)
+        place, group = parse_offset_message_id(direct.msg_id or "").physical_offset, direct.consumer_group
+    else:
+        return
+    message = message_at(place)
+    if message is not None:
+        topic = _real_topic(message)
+        yield _popped(topic, group) if PROPERTY_FIRST_POP_TIME in message.properties else _topic(topic, SUB)
+
+
+def _real_topic(message: StoredMessage) -> str:
+    """Where the message belongs; one that waits (a half, delayed or timed message) stands in a topic of the broker's own."""
+    return message.properties.get(PROPERTY_REAL_TOPIC, message.topic) if message.topic in WAITING else message.topic
+
+
+def _popped(topic: str, group: str) -> Need:
+    """For what a group has popped from a topic, or from the retry topic of both (V1 `%RETRY%group_topic`, V2 with a plus);
+    SUB on the group is needed besides."""
+    for separator in "_+":
+        prefix = f"{RETRY_PREFIX}{group}{separator}"
+        if group and topic.startswith(prefix):
+            return Need(False, topic.removeprefix(prefix), SUB)
+    return _topic(topic, SUB)
 
 
 def _topic(name: str, permission: str) -> Need:
@@ -263,5 +333,10 @@ def _permissions(value: object, at: str) -> dict[str, frozenset[str]]:
         name, equals, permission = str(item).partition("=")
         if not equals or not name.strip():
             raise UsageError(f'{at}: {item!r} must be "name=permission"')
+        if name.strip().startswith(RETRY_PREFIX):
+            group = name.strip().removeprefix(RETRY_PREFIX)
+            raise UsageError(
+                f'{at}: a retry topic is its group\'s: use groupPerms = ["{group}=SUB"] for {name.strip()}'
+            )
         found[name.strip()] = _permission(permission, f"{at}: {name.strip()}")
     return found

@@ -94,6 +94,11 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         parse_delay_levels(self.message_delay_level)
+        if self.tls_key_path and not self.tls_cert_path:
+            raise UsageError(
+                f"broker tls_key_path = {self.tls_key_path!r} needs tls_cert_path: a key alone turns no TLS on; give the "
+                "certificate too, or leave the key out"
+            )
         for field in ("name", "cluster"):
             value = getattr(self, field)
             if re.fullmatch(r"[%|a-zA-Z0-9_-]{1,127}", value) is None:

@@ -26,7 +26,7 @@ from functools import partial
 from itertools import islice
 from random import Random
 
-from ..remoting.codes import ResponseCode
+from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
 from .acl import Acl
@@ -95,7 +95,7 @@ class BrokerCore:
         if self.failed is not None:
             return []  # nothing more is promised
         if command.is_response:
-            return [*forward.answered(state, command)]
+            return [*forward.answered(state, channel, command)]
         state.now_ms = now_ms
         response = intercepted(self.intercepts, command) if self.intercepts else None
         if isinstance(response, Later):
@@ -136,7 +136,9 @@ class BrokerCore:
             return command.response(ResponseCode.SYSTEM_ERROR, remark=remark)
         try:
             if self.acl is not None:
-                self.acl.check_broker(command)
+                account = self.acl.check_broker(command, self.state.store.message_at)
+                if command.code == RequestCode.HEART_BEAT:
+                    self.state.accounts[call.channel] = account
             return handler(self.state, call)
         except Refused as refused:
             return command.response(refused.code, refused.fields, remark=refused.remark)
@@ -392,6 +394,7 @@ class BrokerCore:
         state.held.drop_channel(channel)
         state.pops.held.drop_channel(channel)
         state.full.discard(channel)
+        state.accounts.pop(channel, None)
         self._later = [(due_ms, call) for due_ms, call in self._later if call.channel != channel]
         for opaque in [opaque for opaque, waiting in state.forwarded.items() if waiting.channel == channel]:
             del state.forwarded[opaque]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import structlog
 
@@ -28,10 +28,13 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.frame import FrameReader, encode_head
 from .core import BrokerCore
+from .disk import OPEN_FILES_MAX
 from .effects import CloseChannel, Effect, Reply
 from .name_server import NameServerCore
 
 CONNECTIONS_MAX = 10_000
+FILES_RESERVED = OPEN_FILES_MAX + 64  # of this process: the store's, the log's, both ports, what Python needs
+CONNECTIONS_MIN = 16
 READ_BYTES = 262_144
 WRITE_HIGH_BYTES = 1 << 20
 IDLE_MS = 120_000
@@ -46,6 +49,11 @@ TICK_MAX_MS = 1_000
 _log = structlog.get_logger("rocketcrew.broker")
 
 Clock = Callable[[], int]
+
+
+def connections_max(files_max: int) -> int:
+    """How many connections fit beside the store's files, when the process may have so many files (-1: no bound) open."""
+    return CONNECTIONS_MAX if files_max < 0 else min(CONNECTIONS_MAX, max(files_max - FILES_RESERVED, CONNECTIONS_MIN))
 
 
 class WallClock:
@@ -84,7 +92,10 @@ class Core(Protocol):
 class Edge:
     """All connections of one process, and the timer."""
 
-    def __init__(self, broker: BrokerCore, name_server: NameServerCore, clock_ms: Clock) -> None:
+    def __init__(
+        self, broker: BrokerCore, name_server: NameServerCore, clock_ms: Clock, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
+        self.connections_max = connections_max
         self.broker = broker
         self.name_server = name_server
         self.clock_ms = clock_ms
@@ -110,6 +121,14 @@ class Edge:
         self._said[kind] = now_ms, 0
         _log.warning(kind, **fields, **({"more_since_the_last_line": count} if count else {}))
 
+    def loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The loop's exception handler. Connections that cannot be taken are one line a minute, not a traceback each: as
+        long as there are no descriptors, the loop tries again every second."""
+        if str(context.get("message", "")).startswith("socket.accept()"):
+            self.say("connection.not_accepted", reason=str(context.get("exception")))
+        else:
+            loop.default_exception_handler(context)
+
     # Connections
 
     def broker_connection(self) -> Connection:
@@ -122,7 +141,7 @@ class Edge:
 
     def opened(self, connection: Connection) -> int | None:
         """The channel of a new connection, None when there are too many."""
-        if self._stopped or len(self._connections) >= CONNECTIONS_MAX:
+        if self._stopped or len(self._connections) >= self.connections_max:
             return None
         self._next_channel += 1
         self._connections[self._next_channel] = connection

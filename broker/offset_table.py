@@ -11,7 +11,7 @@ form as `pendingResets`: a member of ours, which a genuine broker passes over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ..remoting.body import Body
@@ -19,6 +19,10 @@ from .table_text import BucketedText
 
 SEPARATOR = "@"
 PAIRS_MAX = 200_000  # of topic and group; groups need no members to leave offsets here
+
+
+Kept = list[tuple[str, str, dict[int, int] | None, dict[int, int]]]
+"""Topic, group, the committed offset of each queue (None: the pair was not there), and the pending resets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,25 @@ class OffsetTable:
         self.text.changed(key)
         self._resets_text.changed(key)
         self.changes += 1
+
+    def kept(self, pairs: Iterable[tuple[str, str]]) -> Kept:
+        """What there is of these pairs of topic and group, for `put_back`."""
+        found: Kept = []
+        for topic, group in pairs:
+            queues = self._committed.get(topic + SEPARATOR + group)
+            resets = self._resets.get(topic + SEPARATOR + group, {})
+            found.append((topic, group, None if queues is None else dict(queues), dict(resets)))
+        return found
+
+    def put_back(self, kept: Kept) -> None:
+        """Undo what was changed since: the disk refused it."""
+        for topic, group, queues, resets in kept:
+            if topic + SEPARATOR + group in self._committed:
+                self._forget([(topic, group)])
+            for queue_id, offset in (queues or {}).items():
+                self.commit(topic, group, queue_id, offset)
+            for queue_id, offset in resets.items():
+                self.reset(topic, group, queue_id, offset)
 
     def _queues(self, topic: str, group: str) -> dict[int, int]:
         """The offsets of the pair, which is made when there is none."""
@@ -168,7 +191,7 @@ class OffsetTable:
         self._resets = {
             key: kept
             for key, queues in document.pending_resets.items()
-            if (kept := {queue: offset for queue, offset in queues.items() if queue in self._committed.get(key, {})})
+            if (kept := {queue: max(at, 0) for queue, at in queues.items() if queue in self._committed.get(key, {})})
         }
         for members, keys in ((self.text, self._committed), (self._resets_text, self._resets)):
             members.clear()

@@ -16,15 +16,18 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import os
+import resource
 import signal
 import socket
 import ssl
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import structlog
 
@@ -34,7 +37,7 @@ from .acl import Acl, parse_acl
 from .config import BrokerConfig
 from .core import BrokerCore
 from .disk import DiskStorage
-from .edge import Clock, Edge, WallClock
+from .edge import Clock, Edge, WallClock, connections_max
 from .effects import SILENCE, Intercept
 from .name_server import KV_TABLE, NameServerCore
 from .registering import Registering
@@ -148,7 +151,8 @@ class EmbeddedBroker:
         core.acl = name_server.acl = acl
         core.intercepts = self.intercepts
         name_server.intercepts = self.name_server_intercepts
-        edge = Edge(core, name_server, self._clock_ms)
+        files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        edge = Edge(core, name_server, self._clock_ms, connections_max(files_max))
         loop = asyncio.get_running_loop()
         limit_s = HANDSHAKE_S if tls is not None else None
         self._servers = [
@@ -193,6 +197,11 @@ class EmbeddedBroker:
                 f"{self.core.failed}. The broker stops, since what is on the disk now is unknown: look at the disk (dmesg), "
                 "then start again; what the disk kept is read then"
             )
+
+    def loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """For whoever owns the loop: its exception handler (see Edge)."""
+        assert self._edge is not None, "the broker is not running"
+        self._edge.loop_failed(loop, context)
 
     async def stop(self) -> None:
         """Stop cleanly; does nothing when it does not run."""
@@ -241,11 +250,19 @@ class EmbeddedBroker:
 def _read_acl(path: str) -> Acl:
     """The accounts of a file. Raises UsageError."""
     try:
-        text = Path(path).read_text()
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):  # to read a FIFO would wait, for ever perhaps
+            raise UsageError(f"broker.acl_file {path} cannot be read: it is no regular file")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise UsageError(f"broker.acl_file {path} cannot be read: {reason}") from None
-    return parse_acl(text, path)
+    acl = parse_acl(text, path)
+    if mode & stat.S_IROTH:
+        _log.warning(
+            "broker.acl_file_open_to_all", file=path, reason="everybody on this machine can read its secrets: chmod 600"
+        )
+    return acl
 
 
 def _wake(loop: asyncio.AbstractEventLoop, edge: Edge) -> None:
@@ -281,6 +298,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None
         config=replace(config, announce=announce),
     )
     async with broker:
+        loop.set_exception_handler(broker.loop_failed)
         if on_ready is not None:
             on_ready(broker.name_server, broker.address)
         await broker.stopped_or_failed(stop)

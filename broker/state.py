@@ -28,6 +28,7 @@ from ..remoting.properties import (
     encode_properties,
 )
 from ..remoting.stored import StoredMessage
+from .acl import Account
 from .checkpoint import REMOVED
 from .client_table import ClientTable
 from .config import BrokerConfig
@@ -88,6 +89,8 @@ class Forwarded(NamedTuple):
 
     channel: int
     """The administrator's."""
+    asked: int
+    """The client's channel: an answer counts from there only."""
     deadline_ms: int
     heard: Heard
 
@@ -135,6 +138,7 @@ class BrokerState:
         self.full: set[int] = set()  # channels whose peer does not read what it got
         self.faults: deque[str] = deque(maxlen=16)  # of ours, for the log
         self.forwarded: dict[int, Forwarded] = {}
+        self.accounts: dict[int, Account] = {}  # with an ACL: who signed the last heartbeat of each channel
         self.started_ms = 0
         self.now_ms = 0  # of the request or tick at hand
         self.stats = PutGetStats()

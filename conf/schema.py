@@ -357,6 +357,13 @@ RELATIONS: Final[tuple[Relation, ...]] = (
         "a key alone proves nothing to the server",
     ),
     Relation(
+        "broker.tls_key_path",
+        "broker.tls_cert_path",
+        _needs,
+        "needs",
+        "a key alone turns no TLS on: the broker would answer in plain text",
+    ),
+    Relation(
         "security.tls_check_hostname",
         "security.tls_auth_server",
         _needs,

@@ -91,8 +91,13 @@ def ask_due(state: BrokerState, now_ms: int) -> bool:
 
 
 def ask(state: BrokerState, question: Question) -> None:
-    """One member of the group, any: each must be able to answer. Nobody there: the next interval, and it counts."""
-    members = state.clients.producers(question.group)
+    """One member of the group, any: each must be able to answer. With an ACL only those who may send to the topic, as the
+    question has the message in it. Nobody there: the next interval, and it counts."""
+    members = [
+        member
+        for member in state.clients.producers(question.group)
+        if (account := state.accounts.get(member.channel)) is None or account.may_send(question.shown.topic)
+    ]
     if not members:
         return
     half = question.half

@@ -57,7 +57,7 @@ def ask(
     deadline_ms = call.now_ms + state.config.forward_timeout_ms
     for channel, heard in clients:
         opaque = state.push(channel, code, fields, body)
-        state.forwarded[opaque] = Forwarded(call.channel, deadline_ms, heard)
+        state.forwarded[opaque] = Forwarded(call.channel, channel, deadline_ms, heard)
 
 
 def _back(command: Command, response: Command | None) -> Command:
@@ -67,10 +67,16 @@ def _back(command: Command, response: Command | None) -> Command:
     return command.response(response.code, response.fields, bytes(response.body), response.remark)
 
 
-def answered(state: BrokerState, response: Command) -> list[Reply]:
-    """A client's answer to something that was passed on; any other response is nobody's and dropped."""
-    waiting = state.forwarded.pop(response.opaque, None)
-    return [] if waiting is None else _replies(waiting, response)
+def answered(state: BrokerState, channel: int, response: Command) -> list[Reply]:
+    """A client's answer to something that was passed on to it; any other response is nobody's and dropped.
+
+    Opaques can be guessed, and responses are not signed: an answer counts from the connection that was asked only.
+    """
+    waiting = state.forwarded.get(response.opaque)
+    if waiting is None or waiting.asked != channel:
+        return []
+    del state.forwarded[response.opaque]
+    return _replies(waiting, response)
 
 
 def _replies(waiting: Forwarded, response: Command | None) -> list[Reply]:

@@ -17,6 +17,7 @@ from ..group_table import illegal_group
 from ..pop_table import Key
 from ..refusal import Refused
 from ..state import BrokerState, Call
+from ..storage import StorageError
 
 CODES = (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,)
 
@@ -38,11 +39,23 @@ def handle(state: BrokerState, call: Call) -> Command:
         offset = target(state, request, queue_id)
         committed = state.offsets.query(request.topic, request.group, queue_id)
         if request.is_force or committed is None or offset <= committed:
-            state.pops.begin_at(Key(request.topic, request.group, queue_id), offset)
-            state.offsets.reset(request.topic, request.group, queue_id, offset)
             table[MessageQueue(request.topic, state.config.name, queue_id)] = offset
-    state.save_offsets(sync=True)  # else a kill or a power cut takes back what was answered
+    _reset(state, request, table)
     return call.command.response(ResponseCode.SUCCESS, body=ResetOffsetBody(table).encode())
+
+
+def _reset(state: BrokerState, request: ResetOffset, table: dict[MessageQueue, int]) -> None:
+    """Raises StorageError, and then the offsets are as before."""
+    before = state.offsets.kept([(request.topic, request.group)])
+    try:
+        for queue, offset in table.items():
+            state.offsets.reset(request.topic, request.group, queue.queue_id, offset)
+        state.save_offsets(sync=True)  # else a kill or a power cut takes back what was answered
+        for queue, offset in table.items():
+            state.pops.begin_at(Key(request.topic, request.group, queue.queue_id), offset)
+    except StorageError:
+        state.offsets.put_back(before)
+        raise
 
 
 def target(state: BrokerState, request: ResetOffset, queue_id: int) -> int:

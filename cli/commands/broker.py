@@ -48,7 +48,9 @@ def broker(settings: Settings, as_json: bool) -> None:
     One line is printed when it is ready; TERM or INT (Ctrl-C) stops it cleanly.
 
     \b
-    The ACL file has RocketMQ's own names; administrators may do everything:
+    The ACL file has RocketMQ's own names; administrators may do everything.
+    Any account may ask about topics, groups, offsets and members, which shows
+    no message:
       [[accounts]]
       accessKey = "crew-key"
       secretKey = "crew-secret"

@@ -6,8 +6,10 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import os
 
 import pytest
+import structlog
 import trustme
 
 from rocketcrew.broker.acl import parse_acl
@@ -19,11 +21,13 @@ from rocketcrew.client.access import Access, Credentials, TlsOptions
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.request_rules import sign
 from rocketcrew.remoting.admin_headers import PutKvConfig
-from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, LockBatch, ProducerData, SubscriptionData
+from rocketcrew.remoting.codes import SYSFLAG_TRANSACTION_COMMIT, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command, Serialization
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
-from rocketcrew.remoting.headers import GetRoute
+from rocketcrew.remoting.headers import ConsumeDirectly, EndTransaction, GetRoute, SendBack, ViewMessage
+from rocketcrew.remoting.ids import parse_offset_message_id
+from rocketcrew.remoting.pop_headers import BatchAck, BatchAckBody
 
 FILE = """
 [[accounts]]
@@ -43,9 +47,22 @@ groupPerms = ["audit=DENY"]
 accessKey = "nothing-given"
 secretKey = "other-secret"
 """
+ACCOUNT = '[[accounts]]\naccessKey = "crewmember"\nsecretKey = "SECRET-1"\n'
 ADMIN = Credentials("administrator", "admin-secret")
 CREW = Credentials("crewmember", "crew-secret")
 ACL = parse_acl(FILE, "acl.toml")
+
+
+LOOKED_INTO = {
+    RequestCode.HEART_BEAT,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.VIEW_MESSAGE_BY_ID,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+}
 
 
 def refusal(code, fields=None, body=b"", who=CREW, check=ACL.check_broker):
@@ -71,7 +88,7 @@ def refusal(code, fields=None, body=b"", who=CREW, check=ACL.check_broker):
         (Credentials("crewmember", "crew-secret", "a token"), ""),
     ],
 )
-@pytest.mark.parametrize("code", sorted(HANDLERS.keys() - {RequestCode.HEART_BEAT, RequestCode.BATCH_ACK_MESSAGE}))
+@pytest.mark.parametrize("code", sorted(HANDLERS.keys() - LOOKED_INTO))
 def test_every_request_needs_a_signature(code, who, says):
     found = refusal(code, {"x": "1"}, b"body", who)
     assert found == says or (not says and found.startswith("Need admin permission"))
@@ -111,7 +128,14 @@ def heartbeat(group, topic):
         (RequestCode.PULL_MESSAGE, {"topic": "orders", "consumerGroup": "audit"}, "No permission for %RETRY%audit"),
         (RequestCode.POP_MESSAGE, {"topic": "hidden", "consumerGroup": "g"}, "No permission for hidden"),
         (RequestCode.ACK_MESSAGE, {"topic": "orders", "consumerGroup": "audit"}, "No permission for %RETRY%audit"),
-        (RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "audit"}, "No permission for %RETRY%audit"),
+        (RequestCode.ACK_MESSAGE, {"topic": "%RETRY%g", "consumerGroup": "g"}, ""),
+        (RequestCode.ACK_MESSAGE, {"topic": "%RETRY%g_hidden", "consumerGroup": "g"}, "No permission for hidden"),
+        (RequestCode.ACK_MESSAGE, {"topic": "%RETRY%h_orders", "consumerGroup": "g"}, ""),
+        (RequestCode.SEND_REPLY_MESSAGE, {"topic": "other"}, "No default permission for other"),
+        (RequestCode.SEND_REPLY_MESSAGE_V2, {"b": "other"}, "No default permission for other"),
+        (RequestCode.SEND_REPLY_MESSAGE_V2, {"b": "orders"}, ""),
+        (RequestCode.RECALL_MESSAGE, {"topic": "other"}, "No default permission for other"),
+        (RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "audit"}, "No permission for %RETRY%audit"),
         (RequestCode.UPDATE_CONSUMER_OFFSET, {"topic": "hidden", "consumerGroup": "g"}, "No permission for hidden"),
         (RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "producerGroup": "p"}, ""),
     ],
@@ -131,6 +155,71 @@ def test_heartbeats_and_batches_are_looked_into():
     assert refusal(RequestCode.BATCH_ACK_MESSAGE, body=batch) == "No permission for %RETRY%audit"
 
 
+@pytest.mark.parametrize("code", [RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME])
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%billing", "%RETRY%billing_orders", "%RETRY%billing+orders"])
+def test_what_was_popped_from_a_retry_topic_can_be_acknowledged(code, topic):
+    """A member with just the permissions that it needs was refused: the retry topic was taken for another group's."""
+    acl = parse_acl(ACCOUNT + 'topicPerms = ["orders=SUB"]\ngroupPerms = ["billing=SUB"]', "acl.toml")
+    who = Credentials("crewmember", "SECRET-1")
+    assert refusal(code, {"topic": topic, "consumerGroup": "billing"}, who=who, check=acl.check_broker) == ""
+    batch = BatchAckBody((BatchAck("billing", topic, 0, 0, 0, "AQ=="),))
+    assert refusal(RequestCode.BATCH_ACK_MESSAGE, body=batch.encode(), who=who, check=acl.check_broker) == ""
+
+
+def guarded(make, text):
+    """A broker with a message in "secret" and a half message for it, its ACL on, and what signs requests for it."""
+    broker = make()
+    sent = broker.send("secret", b"s")
+    half = broker.send("secret", b"h", properties={"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": "u"}, sys_flag=4)
+    broker.core.acl = parse_acl(text, "acl.toml")
+
+    def ask(code, header=None, body=b"", channel=1):
+        command = Command(code, header.to_fields() if header else {}, body, 77)
+        sign(command, Credentials("crewmember", "SECRET-1"))
+        return broker.core.handle(broker.now_ms, channel, "127.0.0.1:1", command)
+
+    places = [parse_offset_message_id(answer.fields["msgId"]).physical_offset for answer in (sent, half)]
+    return broker, ask, sent.fields["msgId"], *places
+
+
+@pytest.mark.parametrize("may", [False, True])
+def test_a_message_that_is_named_by_its_place_needs_permission_for_its_topic(make, tools, may):
+    """Whoever had an account, with nothing granted, read and ended what it could count to."""
+    own = 'topicPerms = ["secret=PUB|SUB"]' if may else ""
+    broker, ask, msg_id, place, half = guarded(make, ACCOUNT + 'groupPerms = ["g=SUB"]\n' + own)
+    requests = [
+        (RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(place)),
+        (RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(half)),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, SendBack(place, "g", 1)),
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectly("g", "nobody", msg_id)),
+        (RequestCode.END_TRANSACTION, EndTransaction("pg", 0, half, SYSFLAG_TRANSACTION_COMMIT, "u")),
+    ]
+    for code, header in requests:
+        ((_, answer),) = tools.replies(ask(code, header))
+        assert (answer.code == ResponseCode.NO_PERMISSION) == (not may), (code, answer.remark)
+        assert may or answer.remark == "No default permission for secret"
+    ((_, unknown),) = tools.replies(ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(7)))
+    assert unknown.code == ResponseCode.SYSTEM_ERROR
+    assert broker.core.state.store.max_offset("secret", 0) == 1 + may
+
+
+@pytest.mark.parametrize("may", [False, True])
+def test_the_question_after_a_transaction_goes_to_who_may_send_there(make, tools, may):
+    own = 'topicPerms = ["secret=PUB"]' if may else ""
+    broker, ask, *_ = guarded(make, ACCOUNT + own)
+    ask(RequestCode.HEART_BEAT, body=HeartbeatData("c", (ProducerData("pg"),)).encode(), channel=5)
+    asked = [channel for channel, _ in tools.pushes(broker.later(60_000))]
+    assert asked == [5] * may
+    broker.core.channel_closed(broker.now_ms, 5)
+    assert broker.core.state.accounts == {}
+
+
+@pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
+def test_queues_are_locked_for_a_group_that_one_may_read_for(code):
+    for group, says in (("g", ""), ("audit", "No permission for %RETRY%audit")):
+        assert refusal(code, body=LockBatch(group, "c", ()).encode()) == says
+
+
 def test_what_changes_the_servers_needs_an_administrator():
     says = "Need admin permission for request code=17, but accessKey=crewmember is not"
     assert refusal(RequestCode.UPDATE_AND_CREATE_TOPIC) == says
@@ -145,9 +234,6 @@ def test_what_changes_the_servers_needs_an_administrator():
     assert refusal(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("T").to_fields(), who=None, check=check) == ""
 
 
-ACCOUNT = '[[accounts]]\naccessKey = "crewmember"\nsecretKey = "SECRET-1"\n'
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -160,6 +246,7 @@ ACCOUNT = '[[accounts]]\naccessKey = "crewmember"\nsecretKey = "SECRET-1"\n'
         (ACCOUNT + 'admin = "yes"', "admin must be true or false"),
         (ACCOUNT + 'defaultTopicPerm = "ALL"', "defaultTopicPerm = 'ALL': one of DENY, PUB"),
         (ACCOUNT + 'topicPerms = ["a"]', "topicPerms: 'a' must be"),
+        (ACCOUNT + 'topicPerms = ["%RETRY%g=SUB"]', r'topicPerms: .* use groupPerms = \["g=SUB"\] for %RETRY%g'),
         (ACCOUNT + 'groupPerms = ["a=b"]', "groupPerms: a = 'b': one of"),
         (ACCOUNT + 'groupPerms = "a=SUB"', "groupPerms must be a list"),
     ],
@@ -207,5 +294,32 @@ def test_files_that_are_not_there_are_said_before_anything_is_served(tmp_path, n
         with pytest.raises(UsageError, match=f"{name} .*none: cannot be read|{name} .*none cannot be read"):
             await broker.start()
         assert not (tmp_path / "data").exists()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("text", [FILE, "\ufeff" + FILE])
+@pytest.mark.parametrize("mode", [0o600, 0o604])
+def test_the_file_may_have_a_byte_order_mark_and_one_that_all_can_read_is_named(tmp_path, text, mode):
+    path = tmp_path / "acl.toml"
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+
+    async def scenario():
+        with structlog.testing.capture_logs() as lines:
+            async with EmbeddedBroker(config=BrokerConfig(acl_file=str(path))):
+                pass
+        return [line["event"] for line in lines].count("broker.acl_file_open_to_all")
+
+    assert asyncio.run(scenario()) == (mode == 0o604)
+
+
+def test_a_file_that_is_none_is_refused_at_once(tmp_path):
+    """To read a FIFO waited for somebody to write there."""
+    os.mkfifo(tmp_path / "acl.toml")
+
+    async def scenario():
+        with pytest.raises(UsageError, match=r"acl\.toml cannot be read: it is no regular file"):
+            await EmbeddedBroker(config=BrokerConfig(acl_file=str(tmp_path / "acl.toml"))).start()
 
     asyncio.run(scenario())

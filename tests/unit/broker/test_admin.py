@@ -11,7 +11,7 @@ from refusing_disk import RefusingDisk
 from rocketcrew.broker.checkpoint import REMOVED
 from rocketcrew.broker.effects import SILENCE, Later
 from rocketcrew.broker.offset_table import PAIRS_MAX, OffsetTable
-from rocketcrew.broker.state import OFFSETS_TABLE, TOPICS_JOURNAL
+from rocketcrew.broker.state import GROUPS_TABLE, OFFSETS_TABLE, TOPICS_JOURNAL
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
     GroupList,
@@ -428,6 +428,54 @@ def test_a_reset_waits_for_the_next_pull(broker):
     assert broker.core.state.offsets.query("T", "g", 0) == 2
 
 
+def test_a_reset_that_the_disk_refused_is_not_done(make):
+    """It was answered with an error and done all the same: the group began anew with the next pull."""
+    broker = make(RefusingDisk())
+    for _ in range(3):
+        broker.send()
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2))
+    broker.later(1_000)
+    for pending in (None, 1):
+        if pending is not None:
+            assert reset(broker, queue_id=0, offset=pending).code == 0
+        broker.storage.refuses[OFFSETS_TABLE] = 1
+        assert reset(broker).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert reset(broker, group="never-seen", topic="T").code == 0
+        broker.later(1_000)
+        broker.crash()
+        broker.heartbeat()
+        moved = broker.pull(3)
+        assert (moved.code, moved.fields["nextBeginOffset"]) == (
+            (ResponseCode.PULL_NOT_FOUND, "3") if pending is None else (ResponseCode.PULL_OFFSET_MOVED, "1")
+        )
+    broker.storage.refuses[OFFSETS_TABLE] = 1
+    assert reset(broker, group="new").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert not broker.core.state.offsets.has_group("new")
+
+
+@pytest.mark.parametrize("refused", [GROUPS_TABLE, OFFSETS_TABLE])
+def test_a_group_that_the_disk_kept_from_being_deleted_or_changed_is_as_before(make, refused):
+    broker = make(RefusingDisk())
+    broker.send()
+    changed, other = SubscriptionGroupConfig("g", retry_max_times=3), SubscriptionGroupConfig("g", retry_max_times=4)
+    assert broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=changed.encode()).code == 0
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
+    broker.storage.refuses[refused] = 1
+    deleted = broker.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g", True))
+    broker.storage.refuses[GROUPS_TABLE] = 1
+    answers = [broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=other.encode()), deleted]
+    assert [answer.code for answer in answers] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+    for _ in range(2):
+        assert broker.core.state.groups.known("g") == changed
+        assert broker.core.state.offsets.query("T", "g", 0) == 1
+        broker.later(1_000)
+        broker.crash()
+    assert broker.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g", True)).code == 0
+    assert broker.core.state.groups.known("g") is None
+    assert broker.core.state.offsets.query("T", "g", 0) is None
+
+
 def test_a_reset_waits_over_a_restart_of_the_broker(broker):
     """Members that ran went on to commit where they were, and took the reset back."""
     for _ in range(3):
@@ -530,6 +578,17 @@ def test_a_clients_answer_is_passed_back(broker, tools):
     ((channel, answer),) = tools.replies(effects)
     assert (channel, answer.opaque, answer.code, answer.body) == (8, asked, 0, b"info")
     assert broker.core.handle(broker.now_ms, 5, "127.0.0.1:1", response) == []
+
+
+def test_nobody_answers_in_the_place_of_who_was_asked(broker, tools):
+    """Any connection could: responses are not signed, and opaques can be guessed."""
+    broker.heartbeat(channel=5)
+    broker.request(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoRequest("g", "c1", True), channel=8)
+    ((_, push),) = tools.pushes(broker.effects)
+    foreign, genuine = (Command(0, {}, body, push.opaque, FLAG_RESPONSE) for body in (b"forged", b"info"))
+    assert broker.core.handle(broker.now_ms, 9, "127.0.0.1:1", foreign) == []
+    ((channel, answer),) = tools.replies(broker.core.handle(broker.now_ms, 5, "127.0.0.1:1", genuine))
+    assert (channel, answer.body) == (8, b"info")
 
 
 def test_a_client_gets_the_message_to_consume(broker, tools):

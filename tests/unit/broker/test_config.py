@@ -12,7 +12,7 @@ from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, Subscripti
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.remoting.fastjson import dumps_object_keys, loads
+from rocketcrew.remoting.fastjson import loads
 
 
 def test_levels():
@@ -33,6 +33,13 @@ def test_levels_that_are_none(text):
 def test_refusals_name_the_setting(settings):
     with pytest.raises(UsageError, match=next(iter(settings))):
         BrokerConfig(**settings)
+
+
+def test_a_key_without_a_certificate_is_refused():
+    """The broker started in plain text, without a word."""
+    with pytest.raises(UsageError, match=r"tls_key_path = 'key\.pem' needs tls_cert_path"):
+        BrokerConfig(tls_key_path="key.pem")
+    assert BrokerConfig(tls_cert_path="both.pem", tls_key_path="key.pem").tls_key_path == "key.pem"
 
 
 def test_addresses():
@@ -180,18 +187,22 @@ def test_a_new_topic_writes_a_line_and_not_the_table(broker):
     assert "T199" in broker.core.state.topics
 
 
-def test_what_offsets_cost_to_save_is_what_changed():
-    table = OffsetTable()
+def test_a_pending_reset_of_a_file_is_never_below_zero():
+    offsets = OffsetTable()
+    offsets.load(b'{"offsetTable":{"T@g":{0:3}},"pendingResets":{"T@g":{0:-7}}}')
+    assert offsets.take_reset("T", "g", 0) == 0
+
+
+def test_offsets_are_read_as_they_were_written():
+    table, again = OffsetTable(), OffsetTable()
     for number in range(50):
         table.commit("T", f"g{number}", 0, number)
         table.commit("T", f"g{number}", 1, 1)
     text = table.dump()
-    assert dumps_object_keys({"offsetTable": table._committed}) == text
     table.commit("T", "g7", 0, 1_000)
-    assert len(table._texts) == 49
-    again = OffsetTable()
     again.load(table.dump())
     assert again.dump() == table.dump() != text
+    assert [again.query("T", f"g{number}", 0) for number in (6, 7, 49)] == [6, 1_000, 49]
 
 
 def test_what_topics_and_groups_cost_to_save_is_what_changed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import struct
 
@@ -10,7 +11,7 @@ import pytest
 import structlog
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.edge import LAG_MS, SAY_AGAIN_MS, Edge, WallClock
+from rocketcrew.broker.edge import LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
 from rocketcrew.broker.server import EmbeddedBroker, is_open_to_all, usable_address
 from rocketcrew.remoting.admin_bodies import ClusterInfo
 from rocketcrew.remoting.admin_headers import CreateTopic
@@ -439,6 +440,33 @@ def test_too_many_connections():
             edge._connections.clear()
 
     run(story)
+
+
+def test_connections_leave_files_for_the_store():
+    """They were 10,000 whatever the process may open: the store had no descriptor left."""
+    assert [connections_max(files) for files in (-1, 1 << 20, 1_024, 64)] == [10_000, 10_000, 704, 16]
+
+
+def test_connections_that_cannot_be_taken_are_one_line():
+    async def story():
+        loop, heard = asyncio.get_running_loop(), []
+        async with EmbeddedBroker() as broker:
+            with structlog.testing.capture_logs() as lines:
+                for number in (errno.EMFILE, errno.ENFILE):
+                    error = OSError(number, "Too many open files")
+                    broker.loop_failed(loop, {"message": "socket.accept() out of system resource", "exception": error})
+        assert [(line["event"], "Too many" in line["reason"]) for line in lines] == [("connection.not_accepted", True)]
+        broker.loop_failed(_Heard(heard), {"message": "something else"})
+        assert heard == [{"message": "something else"}]
+
+    run(story)
+
+
+class _Heard:
+    """Stands for a loop: what its own handler got."""
+
+    def __init__(self, heard):
+        self.default_exception_handler = heard.append
 
 
 def test_ipv6():

@@ -238,6 +238,7 @@ def test_keys_of_the_acl_go_together() -> None:
     assert "S3CRET" not in only_secret
     assert "needs security.access_key" in problems({"security.security_token": "t"})
     assert "needs security.tls_cert_path" in problems({"security.tls_key_path": "k.pem"})
+    assert "needs broker.tls_cert_path" in problems({"broker.tls_key_path": "k.pem"})
     assert "security.tls_auth_server" in problems(
         {"security.tls_check_hostname": True, "security.tls_auth_server": False}
     )
