@@ -392,11 +392,13 @@ def _created(path: Place, schema: Any, partition_by: Sequence[str]) -> object:
 
     One try: with a second one delta-rs puts our columns over those of the table that another loader has made meanwhile.
 
-    Raises BatchTakenError when another loader was first, whether or not its batch is in the table yet: to be planned again.
+    Raises BatchTakenError when another loader was first, whether or not its batch is in the table yet, and also when another
+    one has committed to our table before delta-rs gave it to us: that is its newest version, and a batch that is appended
+    there meets no conflict with the same number. To be planned again.
     """
     library = delta_rs()
     try:
-        return library.DeltaTable.create(
+        made = library.DeltaTable.create(
             str(path), schema, mode="error", name=TABLE_NAME, partition_by=list(partition_by) or None,
             storage_options=storage_options(path), commit_properties=library.CommitProperties(max_commit_retries=0),
         )  # fmt: skip
@@ -404,6 +406,9 @@ def _created(path: Place, schema: Any, partition_by: Sequence[str]) -> object:
         if _opened(path) is not None:
             raise BatchTakenError(f"{path} was made by another loader in the same moment") from None
         raise
+    if made.version() != 0:
+        raise BatchTakenError(f"{path} has a commit of another loader since it was made")
+    return made
 
 
 def numbered_rows(files: Sequence[Path], batch: int) -> Any:

@@ -1,7 +1,7 @@
 """An S3 server for tests: moto's, in a thread of the test, with one request at a time, so that conditional puts are atomic.
 
-Clients are other processes, or this one. Faults: conditions are ignored, answers are lost, two puts are held until both have
-come, or nothing is answered any more.
+Clients are other processes, or this one. Faults: conditions are ignored, answers are lost or late, two puts are held until
+both have come, or nothing is answered any more.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class S3Server:
         self._conditional = conditional
         self._lose: set[str] = set()
         self._hold: dict[str, threading.Barrier] = {}
+        self._answers: dict[str, tuple[threading.Event, threading.Event]] = {}
         self.asked_in_silence = threading.Event()
         """A request has come since `fall_silent`."""
         self._silent = False
@@ -91,6 +92,11 @@ class S3Server:
         """Puts of keys with that end wait until there are two."""
         self._hold[end] = threading.Barrier(2)
 
+    def hold_answer(self, end: str) -> tuple[threading.Event, threading.Event]:
+        """The next put of a key with that end is done, which sets the first event; its answer waits for the second one."""
+        self._answers[end] = threading.Event(), threading.Event()
+        return self._answers[end]
+
     def fall_silent(self) -> None:
         """From now on requests are taken, and not answered before the end."""
         self._silent = True
@@ -106,6 +112,14 @@ class S3Server:
             for end in [end for end in self._hold if key.endswith(end)]:
                 self._hold[end].wait(HELD_MAX_S)
                 self._hold.pop(end, None)
+            for end in [end for end in self._answers if key.endswith(end)]:
+                done, goes_on = self._answers.pop(end)
+                with self._one:
+                    self.puts[key] += 1
+                    answer = list(self._app(environ, start))
+                done.set()
+                goes_on.wait(HELD_MAX_S)
+                return answer
         with self._one:
             self.requests += 1
             if environ["REQUEST_METHOD"] != "PUT":

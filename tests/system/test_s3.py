@@ -110,6 +110,22 @@ def test_two_loaders_on_two_folders_fill_one_table(tmp_path: Path, server: S3Ser
     assert len(log) == 1 + batches, "it was made once: who makes it a second time puts its columns over the first ones"
 
 
+def test_another_loader_commits_before_the_maker_of_the_table_goes_on(tmp_path: Path, server: S3Server) -> None:
+    """To whom has made a table delta-rs gives its newest version, which has the other's batch in it."""
+    made, goes_on = server.hold_answer("_delta_log/00000000000000000000.json")
+    both = [S3Loaders(tmp_path / name, server) for name in ("a", "b")]
+    for mine in both:
+        mine.seal(Record(1), Record(2))
+    maker = both[0].start()
+    assert made.wait(WAIT_S), both[0].log.read_text()
+    both[1].run()
+    goes_on.set()
+    assert maker.wait(WAIT_S) == 0, both[0].log.read_text()
+    both[0].end()
+    assert [row[3] for row in both[0].rows()] == [1, 2]
+    both[0].assert_clean()
+
+
 @pytest.mark.parametrize("entry", ["00000000000000000001.json", "00000000000000000002.json"])
 def test_the_answer_to_a_commit_is_lost(loaders: S3Loaders, entry: str) -> None:
     """It is made, and a second try of the library finds the first one there: that is no commit of another loader."""
