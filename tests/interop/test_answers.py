@@ -86,7 +86,10 @@ def test_a_forbidden_group_and_an_offset_beyond_the_end(servers: Servers, new_cr
 @ON_BOTH
 def test_offsets_are_committed_inside_pulls(servers: Servers, new_crew: NewCrew) -> None:
     """No UPDATE_CONSUMER_OFFSET after the first one of a topic, which may not be inside a pull (see commits.py)."""
-    crew = new_crew("numbers_handler:slow_plain_number", **{"consumer.persist_consumer_offset_interval_ms": 600_000})
+    crew = new_crew(
+        "numbers_handler:slow_plain_number",
+        **{"consumer.persist_consumer_offset_interval_ms": 600_000, "results.enabled": False},
+    )
     servers.create_topic(crew.topic, 2)
     crew.start()
     first, second = (MessageQueue(crew.topic, "broker-a", queue_id) for queue_id in (0, 1))
