@@ -39,9 +39,7 @@ def picture(
         "group": state.config.group,
         "client_id": state.config.client_id,
         "counters": state.counters.as_dict(),
-        "sent_back_levels": {
-            str(level): count for level, count in sorted(core.settling.retries.sent_back_levels.items())
-        },
+        "sent_back_levels": {str(level): count for level, count in sorted(state.sent_back_levels.items())},
         "worker_deaths_by_cause": {end.value: number for end, number in state.deaths.items()},
         "workers": [
             {

@@ -51,8 +51,6 @@ class Retries:
         self._finished = finished
         self._wait_for_load = wait_for_load
         self._forget = forget
-        self.sent_back_levels: dict[int, int] = {}
-        """Delay level -> how many messages were sent back that may wait there: no dead letters, and none that was popped."""
 
     # --- messages that fail without a worker's word -------------------------------------------------------------
 
@@ -172,7 +170,7 @@ class Retries:
         if failure.mode is not Mode.SEND_BACK or failure.last:
             return
         level = level_of(failure, failure.mode, self.s.config.delay_level_when_next_consume)
-        found = self.sent_back_levels
+        found = self.s.sent_back_levels
         for one in levels_of_retry(level, reconsume_times, failure.attempts):
             found[one] = found.get(one, 0) + 1
 

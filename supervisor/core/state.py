@@ -295,6 +295,8 @@ class State(Crew):
         self.slab, self.view = slab, view
         # Of workers, by cause; together they are the counter `worker_deaths`.
         self.deaths: dict[End, int] = dict.fromkeys(DEATHS, 0)
+        self.sent_back_levels: dict[int, int] = {}
+        """Delay level -> how many messages were sent back that may wait there: no dead letters, and none that was popped."""
         self.topics = config.topics
         """Subscribed now."""
         self.recovered: dict[MessageQueue, tuple[int, Intervals]] = {}

@@ -165,7 +165,7 @@ class AcceptsLate(CoreParts):
     class settling_class(Settling):
         def report(
             self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
-            filtered: int, failures: Sequence[FailureReport], now: float,
+            filtered: int, failures: Sequence[FailureReport], now: float, wall_ms: int = 0,
         ) -> None:  # fmt: skip
             chunk = self.s.chunks.get(chunk_id)
             if chunk is not None and chunk.handle not in self.s.queues:
@@ -176,7 +176,9 @@ class AcceptsLate(CoreParts):
                         self.s.out.append(JournalDone(pq.mq, begin, end, worker_id, 0))
             for pq in self.s.queues.values():
                 self.mqs[pq.handle] = pq.mq
-            super().report(worker_id, chunk_id, start, count, seq, busy_us, slowest_us, filtered, failures, now)
+            super().report(
+                worker_id, chunk_id, start, count, seq, busy_us, slowest_us, filtered, failures, now, wall_ms
+            )
 
         @property
         def mqs(self) -> dict[int, MessageQueue]:
@@ -248,9 +250,9 @@ class ForgetsChunk(CoreParts):
     """Of a dead worker's chunks, only those that it had begun are handed out again."""
 
     class settling_class(Settling):
-        def _split(self, pq: ProcessQueue, chunk: Chunk, worker: Worker) -> None:
+        def _split(self, pq: ProcessQueue, chunk: Chunk, worker: Worker, wall_ms: int) -> None:
             waiting = len(self.s.redo)
-            super()._split(pq, chunk, worker)
+            super()._split(pq, chunk, worker, wall_ms)
             while len(self.s.redo) > waiting and not chunk.reported:
                 self.s.redo.pop()
 
@@ -495,10 +497,10 @@ class TakesWhatIsHeld(CoreParts):
 
     class settling_class(Settling):
         def cell_read(
-            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
+            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float, wall_ms: int = 0
         ) -> None:  # fmt: skip
             del held
-            super().cell_read(worker_id, chunk_id, offset, None, now)
+            super().cell_read(worker_id, chunk_id, offset, None, now, wall_ms)
 
 
 class ReadsBehindAReport(Parts):
@@ -513,11 +515,11 @@ class TakesTheRecordInHand(CoreParts):
 
     class settling_class(Settling):
         def cell_read(
-            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
+            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float, wall_ms: int = 0
         ) -> None:  # fmt: skip
             chunk = self.s.chunks.get(chunk_id)
             later = [other for other in chunk.offsets if other > offset] if chunk is not None else []
-            super().cell_read(worker_id, chunk_id, later[0] if later else offset, held, now)
+            super().cell_read(worker_id, chunk_id, later[0] if later else offset, held, now, wall_ms)
 
 
 class WaitsForTheCall(CoreParts):
@@ -525,7 +527,7 @@ class WaitsForTheCall(CoreParts):
 
     class settling_class(Settling):
         def cell_read(
-            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
+            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float, wall_ms: int = 0
         ) -> None:  # fmt: skip
             pass
 

@@ -84,7 +84,7 @@ class WaitsForTheCall(CoreParts):
 
     class settling_class(Settling):
         def cell_read(
-            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
+            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float, wall_ms: int = 0
         ) -> None:  # fmt: skip
             pass
 

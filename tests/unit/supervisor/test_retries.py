@@ -333,7 +333,7 @@ def test_the_levels_that_messages_wait_at_are_counted_but_not_of_dead_letters(be
             bench.done(chunk, failures=[(index, levels.pop(0), "no") for index in range(chunk.count)])
     for back in bench.take(act.SendBack):
         bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
-    assert bench.core.settling.retries.sent_back_levels == {3: 1, 5: 1}
+    assert bench.core.state.sent_back_levels == {3: 1, 5: 1}
     assert bench.counters.sent_back_messages == 3
 
 
@@ -341,4 +341,4 @@ def test_a_refused_one_waits_by_its_attempts_here_or_by_those_that_its_broker_kn
     refused(bench)
     bench.done(shadow_of(bench), failures=[(0, 0, "again")])
     accept(bench)
-    assert bench.core.settling.retries.sent_back_levels == {3: 1, 4: 1}
+    assert bench.core.state.sent_back_levels == {3: 1, 4: 1}
