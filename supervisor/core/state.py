@@ -291,12 +291,11 @@ class State(Crew):
 
     def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
         super().__init__(self._in_flight)
-        self.config = config
-        self.slab, self.view = slab, view
+        self.config, self.slab, self.view = config, slab, view
         # Of workers, by cause; together they are the counter `worker_deaths`.
         self.deaths: dict[End, int] = dict.fromkeys(DEATHS, 0)
+        # Delay level -> how many messages were sent back that may wait there: no dead letters, and none that was popped.
         self.sent_back_levels: dict[int, int] = {}
-        """Delay level -> how many messages were sent back that may wait there: no dead letters, and none that was popped."""
         self.topics = config.topics
         """Subscribed now."""
         self.recovered: dict[MessageQueue, tuple[int, Intervals]] = {}
