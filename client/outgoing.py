@@ -90,10 +90,10 @@ class OutgoingMessage:
     tags: str = ""
     keys: str = ""
     delay_level: int = 0
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
     flag: int = 0
     wait_stored: bool = True
-    system_properties: Mapping[str, str] = field(default_factory=dict)
+    system_properties: Mapping[str, str] = field(default_factory=dict[str, str])
     delay_sec: int = 0
     delay_ms: int = 0
     deliver_at_ms: int = 0
