@@ -37,9 +37,8 @@ class OffsetTable:
     def __init__(self) -> None:
         self.changes = 0
         self._committed: dict[str, dict[int, int]] = {}
-        self._topics_of: dict[
-            str, set[str]
-        ] = {}  # by group, and the other way round: a look at one costs no look at all
+        # By group, and the other way round: a look at one pair costs no look at all.
+        self._topics_of: dict[str, set[str]] = {}
         self._groups_of: dict[str, set[str]] = {}
         self._resets: dict[str, dict[int, int]] = {}  # by the same keys
         self.text = BucketedText()  # of the offsets

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
+from ..durable.files import FileCalls
 from .storage import DiskFailed, StorageError
 
 FILE_MODE = 0o600  # messages are nobody else's business
@@ -33,27 +34,15 @@ WAIT_TRIES_MAX = 20  # so often who has to wait for the disk waits for descripto
 PREVIOUS = ".bak"  # of a table: its generation before, as the genuine broker calls it
 
 
-class DiskCalls:
-    """Every system call that changes the data folder. A test may record them, or let them fail."""
+class DiskCalls(FileCalls):
+    """Every system call that changes the data folder; its files and folders are for their owner alone."""
 
     def open(self, path: str, flags: int) -> int:
         """Open a file, made for its owner alone when `flags` say so."""
         return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
-    def close(self, fd: int) -> None:
-        os.close(fd)
-
-    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
-        return os.pwrite(fd, data, position)
-
     def ftruncate(self, fd: int, length_bytes: int) -> None:
         os.ftruncate(fd, length_bytes)
-
-    def rename(self, path: str, new_path: str) -> None:
-        os.rename(path, new_path)
-
-    def unlink(self, path: str) -> None:
-        os.unlink(path)
 
     def mkdir(self, path: str) -> None:
         os.mkdir(path, FOLDER_MODE)
@@ -61,19 +50,9 @@ class DiskCalls:
     def rmdir(self, path: str) -> None:
         os.rmdir(path)
 
-    def fsync(self, fd: int) -> None:
-        """Bring a folder to the disk."""
-        os.fsync(fd)
-
     def fdatasync(self, fd: int) -> None:
         """Bring a file to the disk: its bytes, and where they are."""
         os.fdatasync(fd)
-
-    def write(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        """Write all of `data`. Raises OSError, and then some of it may be there."""
-        done = self.pwrite(fd, data, position)
-        while done < len(data):
-            done += self.pwrite(fd, memoryview(data)[done:], position + done)
 
     def sync(self, path: str) -> None:
         """Wait until the file or folder `path` is on the disk; one that was removed meanwhile is.

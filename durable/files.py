@@ -12,7 +12,7 @@ from typing import Final
 
 
 class FileCalls:
-    """The system calls by which a file is replaced. A test may record them."""
+    """The system calls by which files are written and replaced. A test may record them, or let them fail."""
 
     def open(self, path: str, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC, 0o666)
@@ -20,8 +20,14 @@ class FileCalls:
     def close(self, fd: int) -> None:
         os.close(fd)
 
-    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
         return os.pwrite(fd, data, position)
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data`. Raises OSError, and then some of it may be there."""
+        done = self.pwrite(fd, data, position)
+        while done < len(data):
+            done += self.pwrite(fd, memoryview(data)[done:], position + done)
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
@@ -58,7 +64,7 @@ def write_atomically(path: Path, text: str, *, durable: bool, calls: FileCalls =
     """
     draft = path.with_name(f".{path.name}.new")
     try:
-        _write(draft, memoryview(text.encode()), durable=durable, calls=calls)
+        _write(draft, text.encode(), durable=durable, calls=calls)
         calls.rename(str(draft), str(path))
     except OSError:
         with contextlib.suppress(OSError):
@@ -68,12 +74,10 @@ def write_atomically(path: Path, text: str, *, durable: bool, calls: FileCalls =
         sync_path(path.parent, calls)
 
 
-def _write(path: Path, data: memoryview, *, durable: bool, calls: FileCalls) -> None:
+def _write(path: Path, data: bytes, *, durable: bool, calls: FileCalls) -> None:
     descriptor = calls.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        done = 0
-        while done < len(data):
-            done += calls.pwrite(descriptor, data[done:], done)
+        calls.write(descriptor, data, 0)
         if durable:
             calls.fsync(descriptor)
     finally:

@@ -103,6 +103,16 @@ def test_what_was_noted_is_in_the_table_whatever_dies(
     assert list((world.roots[0] / "outcomes").iterdir()) == []
 
 
+def drained_with_the_next(world: World, loader: Any, segments: Any) -> None:
+    """After this loader's batch and that of one more record the table has all that was noted, and no file of it is left."""
+    world.drain(loader)
+    world.seal([segments.Record(9)])
+    world.drain(world.loader())
+    facts, _ = table_facts(world.table, ())
+    assert (facts.outcomes.of_queue(NO_ROWS, QUEUE) - facts.present.of_queue(QUEUE)).pieces == ((2, 5),)
+    assert list((world.roots[0] / "outcomes").iterdir()) == []
+
+
 @pytest.mark.parametrize("point", POINTS[:4])
 def test_facts_that_were_replaced_after_a_plan_was_frozen_come_with_the_next(
     world: World, segments: Any, point: str
@@ -118,12 +128,7 @@ def test_facts_that_were_replaced_after_a_plan_was_frozen_come_with_the_next(
             planned.unlink()
 
     loader._on_point = replace
-    world.drain(loader)
-    world.seal([segments.Record(9)])
-    world.drain(world.loader())
-    facts, _ = table_facts(world.table, ())
-    assert (facts.outcomes.of_queue(NO_ROWS, QUEUE) - facts.present.of_queue(QUEUE)).pieces == ((2, 5),)
-    assert list((world.roots[0] / "outcomes").iterdir()) == []
+    drained_with_the_next(world, loader, segments)
     world.assert_exact()
 
 
@@ -178,12 +183,7 @@ def test_a_file_that_is_written_while_it_is_taken_is_kept(world: World, segments
             note(world, one(NO_ROWS, (2, 5)), form=".json")
 
     loader._on_point = late
-    world.drain(loader)
-    world.seal([segments.Record(9)])
-    world.drain(world.loader())
-    facts, _ = table_facts(world.table, ())
-    assert (facts.outcomes.of_queue(NO_ROWS, QUEUE) - facts.present.of_queue(QUEUE)).pieces == ((2, 5),)
-    assert list((world.roots[0] / "outcomes").iterdir()) == []
+    drained_with_the_next(world, loader, segments)
 
 
 @pytest.mark.parametrize(("form", "name"), [(".facts", "1.facts"), (".json", "1.taken")])

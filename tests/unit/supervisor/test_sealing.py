@@ -127,13 +127,6 @@ def test_a_draft_that_a_killed_run_left_is_deleted_and_no_other(tmp_path: Path, 
     assert {path.name for path in folder.iterdir()} == {".w-1.arrows.facts.new", f"{1:020d}-77.facts"}
 
 
-class Calls(RecordedDisk, FileCalls):
-    """The calls of `FileCalls`, recorded."""
-
-    def unlink(self, path: str) -> None:
-        super().unlink(path)
-
-
 class PowerCut(Exception):
     """The power is gone."""
 
@@ -145,7 +138,7 @@ def cut_at_random(place: Path, seed: int, cases: int, *, keeps: bool) -> int:
     for number in range(cases):
         root = place / f"{seed}-{number}"
         (root / "outcomes").mkdir(parents=True)
-        disk = Calls(root, keeps=keeps)
+        disk = RecordedDisk(root, keeps=keeps)
         files, notes = FactFiles(root, "g", disk), OutcomeNotes()
         promised = in_table = IntervalSet.of([])
         left = random.randrange(60)
@@ -198,7 +191,7 @@ class FullDisk(FileCalls):
 
     full = True
 
-    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> int:
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
         return super().pwrite(fd, data, position)
