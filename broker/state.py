@@ -320,6 +320,20 @@ class BrokerState:
             self.storage.replace(OFFSETS_TABLE, self.offsets.dump(), sync=sync)
             self._saved_offsets = self.offsets.changes
 
+    def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The pending reset of a queue, which is over then, also after a kill: else it would be repeated, and take back what
+        the group has done since. Raises StorageError, and then it is pending still."""
+        if self.offsets.pending_reset(topic, group, queue_id) is None:
+            return None
+        before = self.offsets.kept([(topic, group)])
+        reset = self.offsets.take_reset(topic, group, queue_id)
+        try:
+            self.save_offsets(sync=True)
+        except StorageError:
+            self.offsets.put_back(before)
+            raise
+        return reset
+
     def _keep_positions(self, flushed: int) -> None:
         """Say from where a start must read for transactions, once the disk has the ends that this counts on."""
         self._commit_positions(flushed)

@@ -10,7 +10,7 @@ from refusing_disk import RefusingDisk
 
 from rocketcrew.broker.checkpoint import REMOVED
 from rocketcrew.broker.effects import SILENCE, Later
-from rocketcrew.broker.offset_table import PAIRS_MAX, OffsetTable
+from rocketcrew.broker.offset_table import GIVEN_MAX, PAIRS_MAX, OffsetTable
 from rocketcrew.broker.state import GROUPS_TABLE, OFFSETS_TABLE, TOPICS_JOURNAL
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
@@ -488,12 +488,90 @@ def test_a_reset_waits_over_a_restart_of_the_broker(broker):
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
     moved = broker.pull(3)
     assert (moved.code, moved.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "1")
+    assert broker.pull(1).code == 0
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2))
     broker.later(broker.config.offset_flush_interval_ms)  # what was taken waits no more, after another one either
     broker.crash()
     broker.heartbeat()
     assert broker.pull(2).code == 0
     assert broker.core.state.offsets.query("T", "g", 0) == 2
+
+
+def reset_pending(make, storage=None):
+    """Three messages, a group that has read them, and a reset to the first one."""
+    broker = make(storage)
+    for _ in range(3):
+        broker.send()
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
+    assert reset(broker, queue_id=0, offset=0).code == 0
+    return broker
+
+
+def moved_to(answer):
+    return answer.fields["nextBeginOffset"] if answer.code == ResponseCode.PULL_OFFSET_MOVED else None
+
+
+def test_a_reset_whose_answer_was_lost_is_answered_again(make):
+    """The first answer took the reset with it: where the connection broke, the member went on as if there were none."""
+    broker = reset_pending(make)
+    assert moved_to(broker.pull(3)) == "0"
+    broker.core.channel_closed(broker.now_ms, 1)
+    broker.heartbeat(channel=2)
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3), channel=2)
+
+    def pull(offset):
+        return broker.call(RequestCode.PULL_MESSAGE, broker.pull_header(offset), channel=2)
+
+    for _ in range(2):
+        assert moved_to(pull(3)) == "0", "the member's wait may have ended before the answer came"
+    assert pull(0).code == 0
+    assert pull(3).code == ResponseCode.PULL_NOT_FOUND
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3), channel=2)
+    assert broker.core.state.offsets.query("T", "g", 0) == 3
+
+
+def test_a_reset_that_was_followed_is_not_repeated_after_a_kill(make):
+    """A kill within a second of it sent the group back once more, over all that it had done since."""
+    broker = reset_pending(make)
+    assert moved_to(broker.pull(3)) == "0"
+    assert broker.pull(0).code == 0
+    broker.crash()
+    broker.heartbeat()
+    assert broker.pull(2).code == 0
+
+
+def test_a_reset_that_was_not_followed_when_the_kill_came_is_answered_again(make):
+    broker = reset_pending(make)
+    assert moved_to(broker.pull(3)) == "0"
+    broker.crash()
+    broker.heartbeat()
+    assert moved_to(broker.pull(0)) == "0", "it may be there by chance, with messages in hand from before the reset"
+    assert broker.pull(0).code == 0
+
+
+def test_a_client_that_follows_no_reset_is_served_as_it_asks_in_the_end(make):
+    broker = reset_pending(make)
+    assert [moved_to(broker.pull(2)) for _ in range(GIVEN_MAX)] == ["0"] * GIVEN_MAX
+    assert broker.pull(2).code == 0
+    assert broker.pull(3).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_a_newer_reset_counts_for_itself_although_the_older_one_was_answered(make):
+    broker = reset_pending(make)
+    assert moved_to(broker.pull(3)) == "0"
+    assert reset(broker, queue_id=0, offset=2).code == 0
+    assert moved_to(broker.pull(2)) == "2"
+    assert broker.pull(2).code == 0
+
+
+def test_a_followed_reset_that_the_disk_does_not_forget_delivers_nothing_yet(make):
+    broker = reset_pending(make, RefusingDisk())
+    assert moved_to(broker.pull(3)) == "0"
+    broker.storage.refuses[OFFSETS_TABLE] = 1
+    assert broker.pull(0).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert moved_to(broker.pull(0)) == "0"
+    assert broker.pull(0).code == 0
 
 
 def test_pending_resets_go_with_their_topic_and_are_kept_below_the_end(broker):
