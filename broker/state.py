@@ -39,6 +39,7 @@ from .held_pops import Arrival
 from .held_pulls import HeldPulls
 from .journal import keep_damaged, whole_lines
 from .lock_table import LockTable
+from .long_answers import LongAnswers
 from .message_store import LOG, MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
@@ -138,6 +139,7 @@ class BrokerState:
         self.full: set[int] = set()  # channels whose peer does not read what it got
         self.faults: deque[str] = deque(maxlen=16)  # of ours, for the log
         self.forwarded: dict[int, Forwarded] = {}
+        self.long_answers = LongAnswers()
         self.accounts: dict[int, Account] = {}  # with an ACL: who signed the last heartbeat of each channel
         self.started_ms = 0
         self.now_ms = 0  # of the request or tick at hand
