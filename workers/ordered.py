@@ -324,6 +324,8 @@ class OrderedRunner(Runner):
             self._log.info("message_held", **keys, **ended, reason=error.reason)
         else:
             self._log.warning("message_failed", **keys, **ended, **error_keys(error))
+        if self.on_failure is not None and message is not None:
+            self.on_failure(work.queue, message, error)
         suspend_ms = _wait_ms(error.suspend_ms) if isinstance(error, Suspend) else -1
         return [Returned(work.chunk_id, start, failed, failure, suspend_ms)]
 

@@ -97,6 +97,8 @@ class Runner:
         self.unreported = Unreported(cell)
         self.spare_ns = 0
         """Left of the time for flushes before calls."""
+        self.on_failure: Callable[[QueueInfo, Message | int, BaseException], None] | None = None
+        """Called with each failed message, or its queue offset, and its error. Never raises."""
         self.on_hold: Callable[[], None] | None = None
         """Called when something is held that only this worker can report."""
         self._due_ns = 0
@@ -404,6 +406,8 @@ class Runner:
         self._note(run, index, failure)
         self._log.warning("rows_do_not_fit", **place_keys(run.queue, run.offsets[index]),
                           outcome=outcome_of(failure), error=str(error))  # fmt: skip
+        if self.on_failure is not None:
+            self.on_failure(run.queue, run.offsets[index], error)
 
     def _fail(self, run: Run, index: int, message: Message, error: BaseException, took_ns: int) -> None:
         """`took_ns` is the time of the message's call; 0 = it was not called."""
@@ -417,6 +421,8 @@ class Runner:
                            reason=error.reason)  # fmt: skip
         else:
             self._log.warning("message_failed", **message_keys(message), **ended, **error_keys(error))
+        if self.on_failure is not None:
+            self.on_failure(run.queue, message, error)
 
     def _note(self, run: Run, index: int, failure: Failure) -> None:
         lock = self.own()
