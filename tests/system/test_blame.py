@@ -239,7 +239,7 @@ def test_three_kills_of_everything_during_two_long_messages_make_no_dead_letter(
     gate("run").touch()
     verdict(crew, dead=False)
     assert not any("charged_to" in death for death in events(crew, "worker_died"))
-    assert {left["why"] for left in events(crew, "left_in_hand")} == {
+    assert {left["reason"] for left in events(crew, "left_in_hand")} == {
         "other messages were in hand too: nobody is charged"
     }
 
