@@ -180,12 +180,10 @@ def progress_line(found: Mapping[str, Any], per_second: float) -> str:
     if lag and per_second >= 1:
         parts.append(f"{duration(lag / per_second)} left")
     if found["stopping"]:
-        batch = (found.get("loader") or {}).get("running")
-        waits = (
-            f"the loader ends its batch of {batch['rows']} rows"
-            if batch and not unfinished
-            else f"{unfinished} in hand"
-        )
+        loader: dict[str, Any] = found.get("loader") or {}
+        batch: dict[str, Any] = loader.get("running") or {}
+        rows = batch.get("rows", 0)
+        waits = f"the loader ends its batch of {rows} rows" if rows and not unfinished else f"{unfinished} in hand"
         parts.append(f"stopping: {waits}, Ctrl-C again forces")
     elif found["paused"]:
         parts.append("paused by " + " and ".join(found["paused"]))
