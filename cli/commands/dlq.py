@@ -25,8 +25,11 @@ from ...conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ...conf.formats import not_a_folder
 from ...conf.settings import Settings, require
 from ...durable.files import try_lock
+from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ...remoting.queues import MessageQueue
+from ...source.reading import TOOLS_GROUP
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
@@ -52,7 +55,7 @@ from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines
 from ..unfinished import UNFINISHED_FILE, Course, command_of
-from ..wording import in_words, no_such_group, unknown_topic
+from ..wording import in_words, is_refusal, no_such_group, unknown_topic
 
 JSONL: Final = "jsonl"
 RATE: Final = "100/s"
@@ -89,7 +92,7 @@ class Desk:
 
     def letters(self, wanted: Wanted, limit: int = 0) -> list[Letter]:
         """Those that are meant, oldest first; at most `limit` (0 = all). Raises UsageError for a name that none has."""
-        found = ask_cluster(self.access, self._read)
+        found = ask_cluster(self.access, self.read)
         missing = wanted.missing(found)
         if missing:
             raise UsageError(f"group {self.group} has no dead letter {', '.join(missing)}: see `rocketcrew dlq ls`")
@@ -113,7 +116,8 @@ class Desk:
         """This run of a replay. Raises UsageError."""
         return Course(self.notes.path.with_name(UNFINISHED_FILE), command, self.notes, anew=anew)
 
-    async def _read(self, cluster: Cluster) -> list[Letter]:
+    async def read(self, cluster: Cluster) -> list[Letter]:
+        """All letters that brokers have. Raises RocketcrewError."""
         topic = DLQ_PREFIX + self.access.wrap(self.group)
         try:
             queues = await cluster.queues_to_read(topic, refresh=True)
@@ -129,11 +133,26 @@ class Desk:
                 f"{topic} may not be read: brokers of 4.9.0 and older make it so. Give it perm 6:"
                 f" mqadmin updateTopicPerm -t {topic} -p 6"
             )
+        try:
+            return await self._read_as(self.access.wrap(self.group), cluster, queues)
+        except BrokerError as error:
+            unknown = error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            if not (unknown or is_refusal(error.code, error.remark)):
+                raise
+            refused = error
+        try:  # a group that was deleted, or may not consume, has letters still
+            return await self._read_as(TOOLS_GROUP, cluster, queues)
+        except BrokerError:
+            raise refused from None
+
+    async def _read_as(self, group: str, cluster: Cluster, queues: Iterable[MessageQueue]) -> list[Letter]:
+        """All letters, pulled in the name of `group`."""
         operations = Operations(cluster)
         found: list[Letter] = []
         for mq in queues:
             low, high = await operations.min_offset(mq), await operations.max_offset(mq)
-            found += [Letter(mq, one, self.notes.of(mq, one)) async for one in messages(cluster, mq, low, high)]
+            read = messages(cluster, mq, low, high, group=group)
+            found += [Letter(mq, one, self.notes.of(mq, one)) async for one in read]
         return found
 
     async def replay(self, cluster: Cluster, letters: Iterable[Letter], per_second: float) -> int:

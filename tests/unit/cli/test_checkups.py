@@ -186,3 +186,9 @@ def test_the_tables_server_is_a_check_of_its_own() -> None:
     assert (fault.level, fault.check) == (Level.FAULT, "table")
     (columns,) = [one for one in findings(away) if one.check == "columns"]
     assert "not compared" in columns.found
+
+
+def test_a_topic_that_nobody_could_look_into_is_no_fault() -> None:
+    (found,) = [each for each in of(replace(FINE, topics=[replace(ORDERS, unlooked="TOOLS_CONSUMER")])) if each.todo]
+    assert (found.level, found.check) == (Level.WARNING, "topic")
+    assert "not looked" in found.found
