@@ -120,6 +120,20 @@ async def test_a_server_that_wants_a_certificate_gets_ours(pki):
             await ask(address, **trusted, cert_path=pki["stranger"], key_path=pki["stranger_key"])
 
 
+async def test_a_handshake_that_the_peer_ends_has_the_hint_as_its_cause():
+    """asyncio's error has no text then, and the hint stood in brackets after nothing."""
+
+    async def end(reader, writer):
+        writer.write_eof()
+        await reader.read()  # what is not read would reset the connection, which has a text
+        writer.close()
+
+    server = await asyncio.start_server(end, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(UnreachableError, match="cannot connect: during the TLS handshake: is TLS on there"):
+            await ask(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", auth_server=False)
+
+
 async def test_one_side_without_tls_is_told(pki, make_peer):
     async with tls_server(pki) as address:
         remoting = Remoting()
