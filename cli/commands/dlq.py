@@ -367,8 +367,12 @@ def replay(
     with desk.alone():
         course = desk.course(_command(desk.settings, wanted) if wanted.done_too else "", anew=anew)
         found = desk.letters_left(course, wanted, limit)
+        repeats = course.repeats(found)
+        for line in repeats:
+            click.echo(line, err=True)
         what = f"run {handler} here on" if handler else "replay"
-        if not _goes_on(found, what, desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
+        again = ", some of them once more" if repeats else ""
+        if not _goes_on(found, what, desk.group, again=again, dry_run=dry_run, yes=yes, as_json=as_json):
             return
         rest = goes_on_with(wanted) if wanted.done_too else GOES_ON
         local = Local(desk, handler, rate, rest, debug=debug, handled=handled, as_json=as_json) if handler else None
@@ -601,7 +605,9 @@ def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -
     )
 
 
-def _goes_on(found: list[Letter], what: str, name: str, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
+def _goes_on(
+    found: list[Letter], what: str, name: str, *, dry_run: bool, yes: bool, as_json: bool, again: str = ""
+) -> bool:
     """Show what is meant, and ask; only somebody at a terminal is asked. With `dry_run` False always."""
     if dry_run:
         answer = {"group": name, "would": what, "letters": [letter.place for letter in found]}
@@ -610,4 +616,6 @@ def _goes_on(found: list[Letter], what: str, name: str, *, dry_run: bool, yes: b
         return False
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    return click.confirm(f"{what} {counted(len(found), 'dead letter')} of group {name}?", default=False, err=True)
+    return click.confirm(
+        f"{what} {counted(len(found), 'dead letter')} of group {name}{again}?", default=False, err=True
+    )

@@ -100,6 +100,47 @@ def test_without_the_notes_nobody_knows_what_was_sent(tmp_path: Path) -> None:
     assert Unfinished(file).of("all", Notes.read(tmp_path / "gone")) is None
 
 
+@pytest.mark.parametrize("before", [0, 2])
+def test_notes_that_are_gone_or_others_are_known_and_what_is_sent_twice_is_reported(
+    tmp_path: Path, before: int
+) -> None:
+    """A replay that began without notes went on without a word, and sent again what it had sent."""
+    file = tmp_path / "unfinished"
+    notes, others = Notes.read(tmp_path / "notes"), Notes.read(tmp_path / "others")
+    for letter in LETTERS[:before]:
+        notes.add(letter, REPLAYED)
+    Course(file, "all", notes).begin(LETTERS[:3], NOW)
+    notes.add(LETTERS[0], REPLAYED)
+    for letter in [*LETTERS, *LETTERS]:
+        others.add(letter, REPLAYED)
+    for replaced in (Notes.read(tmp_path / "gone"), others):
+        course = Course(file, "all", replaced)
+        assert course.round is None
+        (said,) = course.repeats(LETTERS)
+        assert NOW in said
+        assert "up to 3 of these letters were sent by it, and would be sent again" in said
+    course.begin(LETTERS, NOW)
+    assert Course(file, "all", others).round is not None, "what cannot be gone on with is forgotten"
+    assert Course(file, "more", others).repeats(LETTERS) == []
+
+
+def test_a_command_that_differs_a_little_says_what_it_would_send_again(tmp_path: Path) -> None:
+    notes, file = Notes.read(tmp_path / "notes"), tmp_path / "unfinished"
+    command = command_of(GIVEN, ("localhost:9876",), 0, 9)
+    other = command_of({**GIVEN, "limit": 5}, ("127.0.0.1:9876",), 0, 9)
+    Course(file, command, notes).begin(LETTERS[:3], NOW)
+    assert Course(file, other, notes).repeats(LETTERS) == [], "nothing was sent yet"
+    notes.add(LETTERS[0], REPLAYED)
+    (said,) = Course(file, other, notes).repeats(LETTERS)
+    assert "1 of these letters was sent by it already" in said
+    assert said.endswith("(limit 0, cluster localhost:9876)")
+    assert Course(file, command, notes).repeats(LETTERS) == [], "it goes on"
+    assert Course(file, other, notes).repeats(LETTERS[1:]) == []
+    for letter in LETTERS[1:3]:
+        notes.add(letter, REPLAYED)
+    assert Course(file, other, notes).repeats(LETTERS) == [], "it has sent all of its own"
+
+
 def test_a_file_of_something_else_and_one_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     file = tmp_path / "unfinished"
     for content in (b"[1]", b"{", b"\xff", b'{"all": 1}', b'{"all": {"began": "", "notes": 0, "letters": [1]}}'):
