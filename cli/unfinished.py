@@ -9,8 +9,8 @@ nobody knows what was sent, and the replay cannot go on. A replay that begins be
 were sent already; so it is reported, with how many.
 
 A replay is known by its command: the same conditions at the same cluster, with times as milliseconds. It ends when it has
-come to the end of its letters, also where a handler failed on some. One that was interrupted stays, and so does one with
-letters that are not found.
+come to the end of its letters, also where a handler failed on some, or where brokers have deleted some. One that was
+interrupted stays, and so does one with letters that are not found, as their broker may come back.
 """
 
 from __future__ import annotations
@@ -57,9 +57,13 @@ class Round:
         done = notes.sent_since(self.notes)
         return [one for one in letters if one.key in self.letters and one.key not in done]
 
-    def not_found(self, letters: list[Letter], notes: Notes) -> int:
-        """How many of its letters are not done, and not among `letters`, which are all that brokers have now."""
-        return len(self.letters - notes.sent_since(self.notes) - {one.key for one in letters})
+    def not_found(self, letters: list[Letter], notes: Notes) -> frozenset[Key]:
+        """Those of its letters that are not done, and not among `letters`, which are all that brokers have now."""
+        return self.letters - notes.sent_since(self.notes) - {one.key for one in letters}
+
+    def done(self, notes: Notes) -> int:
+        """How many of its letters were sent or handled since it began."""
+        return len(self.letters & notes.sent_since(self.notes))
 
 
 class Unfinished:
@@ -128,13 +132,24 @@ class Course:
         self.round = self._unfinished.of(command, notes) if self._unfinished and not anew else None
         """What this run goes on with, if there is such a one."""
         self.not_found = 0
-        """Letters of it that no broker has now."""
+        """Letters of it that no broker has now, and that may come again."""
+        self.deleted = 0
+        """Letters of it that brokers have deleted."""
 
-    def left(self, letters: list[Letter]) -> list[Letter]:
-        """What is left of `round`; `letters` are all that brokers have now."""
+    def left(self, letters: list[Letter], first: Mapping[tuple[str, int], int]) -> list[Letter]:
+        """What is left of `round`; `letters` are all that brokers have now, `first` is the first offset that is kept, by
+        broker and queue id: what was before it is deleted for certain."""
         assert self.round is not None
-        self.not_found = self.round.not_found(letters, self._notes)
+        missing = self.round.not_found(letters, self._notes)
+        deleted = [one for one in missing if one[2] < first.get((one[0], one[1]), 0)]
+        self.deleted, self.not_found = len(deleted), len(missing) - len(deleted)
         return self.round.left(letters, self._notes)
+
+    @property
+    def sends_again(self) -> str:
+        """What --anew does besides, as the end of a sentence; empty where nothing was sent."""
+        count = 0 if self.round is None else self.round.done(self._notes)
+        return f", and sends the {count} that {'was' if count == 1 else 'were'} sent already again" if count else ""
 
     def repeats(self, letters: list[Letter]) -> list[str]:
         """Why some of `letters` would be sent a second time: a line for each other replay that has not ended."""
@@ -164,7 +179,7 @@ class Course:
             self._unfinished.begin(self._command, letters, self._notes, now)
 
     def end(self) -> None:
-        """After the last. The replay stays while letters are not found. Raises RocketcrewError."""
+        """After the last. The replay stays while letters are not found that may come again. Raises RocketcrewError."""
         if self._unfinished and not self.not_found:
             self._unfinished.end(self._command)
 

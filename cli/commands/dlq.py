@@ -89,6 +89,8 @@ class Desk:
         self.notes = Notes.read(home / NOTES_FILE)
         self.replayed = 0
         """Letters that this command has sent."""
+        self.first: dict[tuple[str, int], int] = {}
+        """The first offset that is kept, by broker and queue id, as of the last look."""
 
     def letters(self, wanted: Wanted, limit: int = 0) -> list[Letter]:
         """Those that are meant, oldest first; at most `limit` (0 = all). Raises UsageError for a name that none has."""
@@ -103,11 +105,11 @@ class Desk:
         """As `letters`; of a replay that this command has begun and not ended what is left of it."""
         if course.round is None:
             return self.letters(wanted, limit)
-        left = course.left(self.letters(Wanted(done_too=True)))
+        left = course.left(self.letters(Wanted(done_too=True)), self.first)
         of = counted(len(course.round.letters), "letter")
         click.echo(
             f"goes on with the replay of {course.round.began} that did not end: {len(left)} of {of} are left"
-            " (--anew begins again)",
+            f" (--anew begins again{course.sends_again})",
             err=True,
         )
         return left
@@ -151,6 +153,7 @@ class Desk:
         found: list[Letter] = []
         for mq in queues:
             low, high = await operations.min_offset(mq), await operations.max_offset(mq)
+            self.first[mq.broker_name, mq.queue_id] = low
             read = messages(cluster, mq, low, high, group=group)
             found += [Letter(mq, one, self.notes.of(mq, one)) async for one in read]
         return found
@@ -343,9 +346,9 @@ def replay(
     acknowledged it: a replay that was interrupted goes on where it ended when the same command is called again, also with
     --all. After a kill or Ctrl-C the one letter in between may be sent twice. A replay with --all that has ended begins
     anew when it is called again; --anew does so with one that was interrupted. With --all and a time such as --since 2h each
-    call is another replay: one that is interrupted names the time that it goes on with. Where its letters are not found any
-    more, as their broker is away or has deleted them, it does not end, and exits with 1. The letters stay in %DLQ%<group>
-    until their broker's retention deletes them.
+    call is another replay: one that is interrupted names the time that it goes on with. Letters that were deleted meanwhile
+    are counted, and left out. Where others are not found, as their broker is away, it does not end, and exits with 1. The
+    letters stay in %DLQ%<group> until their broker's retention deletes them.
 
     With --handler a letter runs through that handler in this process first, and goes to the group only when the handler
     succeeds. What fails is shown and stays a dead letter; the same command tries it again, with --all after its end together
@@ -399,12 +402,15 @@ def _command(settings: Settings, wanted: Wanted) -> str:
 
 
 def _all_found(course: Course) -> int:
-    """The exit code, 1 when letters of the replay are not found, which is reported."""
+    """The exit code, 1 when letters of the replay are not found, which is reported. What is deleted is reported too."""
+    if course.deleted:
+        were = "letter of this replay was" if course.deleted == 1 else "letters of this replay were"
+        click.echo(f"{course.deleted} {were} not sent: deleted by the broker's retention", err=True)
     if not course.not_found:
         return EXIT_FINE
     click.echo(
-        f"{counted(course.not_found, 'letter')} of this replay are not found (broker away, or deleted by retention): the same"
-        " command looks for them again, --anew begins again without them",
+        f"{counted(course.not_found, 'letter')} of this replay are not found (is their broker away?): the same command"
+        f" looks for them again, --anew begins again without them{course.sends_again}",
         err=True,
     )
     return EXIT_FAILURE

@@ -46,7 +46,7 @@ class Replays:
 
         notes = Notes.read(self._folder / "notes")
         course = Course(self._folder / "unfinished", "all", notes)
-        letters = LETTERS if course.round is None else course.left(LETTERS)
+        letters = LETTERS if course.round is None else course.left(LETTERS, {})
         try:
             if course.round is None:
                 step()
@@ -185,13 +185,30 @@ def test_a_replay_whose_letters_are_not_found_does_not_end(tmp_path: Path) -> No
     Course(file, "all", notes).begin(LETTERS, NOW)
     notes.add(LETTERS[0], REPLAYED)
     course = Course(file, "all", notes)
-    assert course.left(LETTERS[:2]) == [LETTERS[1]]
+    assert course.left(LETTERS[:2], {}) == [LETTERS[1]]
     notes.add(LETTERS[1], REPLAYED)
     course.end()
     assert course.not_found == 2
     again = Course(file, "all", notes)
-    assert again.left(LETTERS) == LETTERS[2:]
+    assert again.left(LETTERS, {}) == LETTERS[2:]
     again.end()
+    assert Course(file, "all", notes).round is None
+
+
+def test_what_the_brokers_retention_has_deleted_ends_with_the_rest(tmp_path: Path) -> None:
+    """Letters before the first that their queue keeps never come again: the replay did not end, and exited with 1."""
+    notes, file = Notes.read(tmp_path / "notes"), tmp_path / "unfinished"
+    Course(file, "all", notes).begin(LETTERS, NOW)
+    notes.add(LETTERS[0], REPLAYED)
+    course = Course(file, "all", notes)
+    assert course.left(LETTERS[3:], {("broker-a", 0): 2, ("broker-b", 0): 9}) == LETTERS[3:]
+    assert (course.deleted, course.not_found) == (1, 1), "the letter at offset 2 is not found and may be"
+    assert course.sends_again == ", and sends the 1 that was sent already again"
+    course.end()
+    course = Course(file, "all", notes)
+    assert course.left(LETTERS[3:], {("broker-a", 0): 3}) == LETTERS[3:]
+    assert (course.deleted, course.not_found) == (2, 0)
+    course.end()
     assert Course(file, "all", notes).round is None
 
 
