@@ -37,14 +37,13 @@ from .acl import Acl, parse_acl
 from .config import BrokerConfig
 from .core import BrokerCore
 from .disk import DiskStorage
-from .edge import Clock, Edge, WallClock, connections_max
+from .edge import Clock, Edge, Port, WallClock, connections_max
 from .effects import SILENCE, Intercept
 from .name_server import KV_TABLE, NameServerCore
 from .registering import Registering
 from .storage import DiskFailed, MemoryStorage, Storage
 
 BACKLOG = 1_024
-HANDSHAKE_S = 10  # of TLS; who needs longer is disconnected
 ANYWHERE = "192.0.2.1"  # of no machine (RFC 5737)
 WILDCARDS = ("0.0.0.0", "::")
 
@@ -86,6 +85,7 @@ class EmbeddedBroker:
         self._core: BrokerCore | None = None
         self._edge: Edge | None = None
         self._servers: list[asyncio.Server] = []
+        self._ports: list[Port] = []  # with TLS, in place of these
         self._registering: Registering | None = None
 
     @property
@@ -154,13 +154,11 @@ class EmbeddedBroker:
         files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         edge = Edge(core, name_server, self._clock_ms, connections_max(files_max))
         loop = asyncio.get_running_loop()
-        limit_s = HANDSHAKE_S if tls is not None else None
-        self._servers = [
-            await loop.create_server(
-                made, sock=bound, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=limit_s, ssl_shutdown_timeout=limit_s
-            )
-            for made, bound in zip((edge.name_server_connection, edge.broker_connection), sockets, strict=True)
-        ]
+        for made, bound in zip((edge.name_server_connection, edge.broker_connection), sockets, strict=True):
+            if tls is not None:
+                self._ports.append(Port(edge, bound, made, tls))
+            else:
+                self._servers.append(await loop.create_server(made, sock=bound, backlog=BACKLOG))
         if isinstance(storage, DiskStorage):
             storage.syncer.on_flush = partial(_wake, loop, edge)
         edge.start()
@@ -237,6 +235,9 @@ class EmbeddedBroker:
         if self._edge is not None:
             self._edge.stop()
         self._servers.clear()
+        for port in self._ports:
+            await port.close()
+        self._ports.clear()
         await asyncio.sleep(0)  # one turn of the loop, in which the transports close their sockets
 
     def _release(self) -> None:

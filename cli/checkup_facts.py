@@ -49,6 +49,7 @@ from ..workers.boot import TableSpec
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerLoadError, HandlerSpec
+from ..workers.sentry import sentry_place
 from ..workers.trial_import import examine_rows
 from .asking import known_topics
 from .checkups import (
@@ -58,6 +59,7 @@ from .checkups import (
     GroupFacts,
     HandlerFacts,
     MachineFacts,
+    SentryFacts,
     SparkFacts,
     TableFacts,
     TopicFacts,
@@ -80,6 +82,7 @@ def gather(settings: Settings, handler: str | None, env: Mapping[str, str]) -> F
         handler=None if handler is None else handler_facts(settings, handler, spec),
         table=table,
         spark=spark_facts(settings, env),
+        sentry=sentry_facts(settings),
         disks=disk_facts(settings),
         machine=machine_facts(settings),
     )
@@ -335,6 +338,16 @@ def spark_facts(settings: Settings, env: Mapping[str, str]) -> SparkFacts | None
     except (UsageError, SparkStartError) as error:
         return SparkFacts(spark.format, wrong=str(error))
     return SparkFacts(spark.format, f"{version}, Java {java.version} ({java.source})")
+
+
+def sentry_facts(settings: Settings) -> SentryFacts | None:
+    """Where failed calls are sent; None where nobody wants them. The server is not asked."""
+    if not settings.sentry.dsn:
+        return None
+    try:
+        return SentryFacts(sentry_place(settings.sentry))
+    except UsageError as error:
+        return SentryFacts(wrong=str(error))
 
 
 def disk_facts(settings: Settings) -> list[DiskFacts]:

@@ -116,6 +116,14 @@ class SparkFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SentryFacts:
+    """`place`: host and project that events go to; `wrong`: why they cannot."""
+
+    place: str = ""
+    wrong: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DiskFacts:
     """A folder, or the nearest one above it that is there."""
 
@@ -156,6 +164,7 @@ class Facts:
     handler: HandlerFacts | None = None
     table: TableFacts | None = None
     spark: SparkFacts | None = None
+    sentry: SentryFacts | None = None
     disks: Sequence[DiskFacts] = ()
     machine: MachineFacts | None = None
 
@@ -174,6 +183,8 @@ def findings(facts: Facts) -> list[Finding]:
         found.append(_table(facts.table))
     if facts.spark is not None:
         found.append(_spark(facts.spark))
+    if facts.sentry is not None:
+        found.append(_sentry(facts.sentry))
     found += [_disk(disk) for disk in facts.disks]
     if facts.machine is not None:
         found += [_files(facts.machine), _memory(facts.machine)]
@@ -357,6 +368,12 @@ def _spark(spark: SparkFacts) -> Finding:
     if spark.wrong:
         return Finding(Level.FAULT, "table format", spark.wrong)
     return _fine("table format", f"{spark.format}: {spark.needs}")
+
+
+def _sentry(sentry: SentryFacts) -> Finding:
+    if sentry.wrong:
+        return Finding(Level.FAULT, "sentry", sentry.wrong)
+    return _fine("sentry", f"failed calls are sent to {sentry.place}; it was not asked")
 
 
 def _disk(disk: DiskFacts) -> Finding:

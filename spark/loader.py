@@ -489,7 +489,7 @@ class Loader:
 
     def _drop_plan(self, plan: Plan, why: str) -> None:
         self.totals.replanned += 1
-        self._log.info("plan_dropped", plan=plan.id, batch=plan.batch, why=why)
+        self._log.info("plan_dropped", plan=plan.id, batch=plan.batch, reason=why)
         self._target.discard(plan)
         self._staging.forget(plan.id)
 

@@ -108,7 +108,7 @@ class Retries:
         if mode is Mode.DROP:
             # The edge answers as if it had been accepted (ConsumeMessageConcurrentlyService.processConsumeResult).
             self.s.log("warning", "message_dropped", **place_keys(pq.mq, chunk.offsets[index]), outcome="dropped",
-                       error=failure.error, why="broadcasting: nothing is consumed again")  # fmt: skip
+                       error=failure.error, reason="broadcasting: nothing is consumed again")  # fmt: skip
         self.s.out.append(
             SendBack(
                 pq.handle, chunk.chunk_id, index, pq.mq, chunk.positions[index], chunk.positions[index + 1], mode,

@@ -21,7 +21,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from control_groups import born_in, memory_group
-from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, say, send_numbers, stored_messages, wait_until
+from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, stored_messages, wait_for_end, wait_until
 from poison_handlers import GATES, POISON, gate
 
 from rocketcrew.remoting.errors import UsageError
@@ -232,14 +232,14 @@ def test_three_kills_of_everything_during_two_long_messages_make_no_dead_letter(
         victims = [*crew.workers(), crew.forkserver(), crew.child.pid]
         os.kill(crew.child.pid, signal.SIGKILL)  # the others die with it
         crew.child.stop(WAIT_S)
-        wait_until(lambda pids=victims: not list(alive(pids)), what="the end of all")
+        wait_for_end(victims, "the end of all")
         crew.start()
     # In hand at three deaths of the whole run: from now on they are handled one at a time.
     wait_until(lambda: at_gates(crew) == 1, what="one of them in hand")
     gate("run").touch()
     verdict(crew, dead=False)
     assert not any("charged_to" in death for death in events(crew, "worker_died"))
-    assert {left["why"] for left in events(crew, "left_in_hand")} == {
+    assert {left["reason"] for left in events(crew, "left_in_hand")} == {
         "other messages were in hand too: nobody is charged"
     }
 
@@ -273,7 +273,7 @@ def kill_everything(crew: Crew) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
     crew.child.stop(WAIT_S)
-    wait_until(lambda: not list(alive(victims)), what="the end of all")
+    wait_for_end(victims, "the end of all")
 
 
 def open_segments_of(crew: Crew) -> int:

@@ -287,6 +287,44 @@ def test_a_broker_with_tls_and_an_acl_lets_in_who_has_both(tmp_path):
     asyncio.run(scenario())
 
 
+async def until(true):
+    """Let the loop turn until it is so."""
+    while True:
+        await asyncio.sleep(0)
+        if true():
+            return
+
+
+def test_a_peer_that_ends_no_handshake_gives_way_to_one_that_does(tmp_path):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    tls = TlsOptions(trust_cert_path=str(tmp_path / "ca.pem"))
+    config = BrokerConfig(tls_cert_path=str(tmp_path / "server.pem"))
+
+    async def scenario():
+        async with EmbeddedBroker(config=config) as broker:
+            edge = broker._edge
+            edge.connections_max = 2
+            host, _, port = broker.address.rpartition(":")
+            silent = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+            silent[2][1].write(b"no TLS at all")
+            async with open_cluster(Access(broker.name_server, tls=tls)) as cluster:
+                command = Command(RequestCode.GET_MAX_OFFSET, {"topic": "TBW102", "queueId": "0"})
+                assert (await cluster.remoting.request(broker.address, command, timeout_ms=60_000)).code == 0
+            assert await silent[0][0].read() == b"", "the oldest is closed"
+            for _, writer in silent:
+                writer.close()
+            await until(lambda: not edge.handshakes and not edge._connections)
+            late = await asyncio.open_connection(host, int(port))
+            await until(lambda: edge.handshakes)
+        assert await late[0].read() == b"", "a stop ends handshakes"
+        assert edge.handshakes == {}
+        late[1].close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
 @pytest.mark.parametrize("name", ["acl_file", "tls_cert_path"])
 def test_files_that_are_not_there_are_said_before_anything_is_served(tmp_path, name):
     async def scenario():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,19 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers.api import BodyError, Handler, Retry, Suspend
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.failures import Attempts
 from rocketcrew.workers.message import Message
+from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
 from rocketcrew.workers.packets import QueueInfo
-from rocketcrew.workers.sentry import MESSAGES_MAX, SentryEvents, check_sentry, flush_sentry, set_up_sentry
+from rocketcrew.workers.sentry import (
+    MESSAGES_MAX,
+    SentryEvents,
+    check_sentry,
+    flush_sentry,
+    sentry_place,
+    set_up_sentry,
+)
 from rocketcrew.workers.watching import watched, watched_async
 
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
@@ -190,6 +200,80 @@ def test_a_message_that_cannot_be_decoded_fails_by_its_own_error(memory: Memory)
     assert memory.events[0]["tags"]["topic"] == "TopicTest"
 
 
+Make = Any
+
+
+def bench_of(bench: Make, function: Any, **more: Any) -> Any:
+    """A worker whose handler and whose failures Sentry watches."""
+    batch = more.pop("batch", False)
+    events = SentryEvents("w1", "shop:count", Attempts())
+    b = bench(watched(Handler(function, batch=batch), "group", [events]), **more)
+    b.worker.report_failures(events.failed)
+    return b
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_rows_that_do_not_fit_are_events_that_name_the_record(
+    bench: Make, make_record: Make, tmp_path: Path, memory: Memory, batch: bool
+) -> None:
+    rows = [{"a": 1}, {"a": "secret"}, {"a": 2}]
+    function = (lambda _: rows) if batch else (lambda m: rows[m.queue_offset])
+    b = bench_of(
+        bench, function, batch=batch, schema="a int", folder=tmp_path, bounds=WorkerBounds(batch_messages_max=3)
+    )
+    b.chunk([make_record(offset=n) for n in range(3)])
+    b.steps(3)
+    (event,) = memory.events
+    assert event["exception"]["values"][-1]["value"] == "column a int: expected an integer, got str"
+    names = {key: event["tags"][key] for key in ("topic", "broker", "queue_id", "offset", "handler")}
+    assert names == {
+        "topic": "TopicTest", "broker": "broker-a", "queue_id": "3", "offset": "1", "handler": "shop:count"
+    }  # fmt: skip
+    assert "secret" not in repr(memory.events)
+
+
+def test_a_result_that_is_no_row_is_one_event_of_its_message(
+    bench: Make, make_record: Make, tmp_path: Path, memory: Memory
+) -> None:
+    b = bench_of(bench, lambda _: True, schema="a int", folder=tmp_path)
+    b.chunk([make_record(offset=4, properties={"UNIQ_KEY": "U4"})])
+    b.steps(3)
+    (event,) = memory.events
+    assert (event["tags"]["msg_id"], event["tags"]["last_attempt"]) == ("U4", "false")
+
+
+def test_a_damaged_body_that_no_call_has_seen_is_an_event(
+    bench: Make, make_record: Make, spoil: Make, memory: Memory
+) -> None:
+    b = bench_of(bench, lambda _: None, batch=True, bounds=WorkerBounds(batch_messages_max=8))
+    b.chunk([spoil(make_record(offset=0)), make_record(offset=1)])
+    b.steps(3)
+    assert [event["tags"]["offset"] for event in memory.events] == ["0"]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_failure_that_its_call_has_reported_is_not_reported_again(
+    bench: Make, make_record: Make, memory: Memory, returned: bool, ordered: bool
+) -> None:
+    errors = [ValueError("one"), ValueError("two")]
+
+    def handle(given: list[Message]) -> object:
+        if returned:
+            return errors
+        raise errors[0]
+
+    b = bench_of(bench, handle, batch=True, bounds=WorkerBounds(batch_messages_max=2))
+    records = [make_record(offset=n) for n in range(2)]
+    if ordered:
+        data = b"".join(records)
+        b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(data), 2, 0, (0, 0))], 0), data)
+    else:
+        b.chunk(records)
+    b.steps(3)
+    assert [event["exception"]["values"][0]["value"] for event in memory.events] == ["one"]
+
+
 def test_tags_of_one_call_are_not_seen_with_the_next(memory: Memory) -> None:
     def handle(given: Message) -> None:
         if given.queue_offset == 1:
@@ -250,6 +334,8 @@ def test_nothing_of_the_process_is_replaced_and_the_wait_at_the_end_is_bounded(m
 def test_sentry_without_its_extra_is_refused_with_the_command() -> None:
     with pytest.raises(UsageError, match=r"pip install 'rocketcrew\[sentry\]'"):
         check_sentry(settings(), lambda _: None)
+    with pytest.raises(UsageError, match=r"pip install 'rocketcrew\[sentry\]'"):
+        sentry_place(settings(), lambda _: None)
     check_sentry(settings(dsn=""), lambda _: None)
     check_sentry(settings())
 
