@@ -33,7 +33,8 @@ ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "src/rocketcrew"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 HANDLER_PAGES = {"README.md": 1, "docs/tutorial.md": 1, "docs/how-to/handlers.md": 10, "docs/how-to/order.md": 2,
-                 "docs/how-to/dead-letters.md": 2, "docs/how-to/s3.md": 1}  # fmt: skip
+                 "docs/how-to/dead-letters.md": 2, "docs/how-to/s3.md": 1,
+                 "docs/how-to/iceberg.md": 1}  # fmt: skip
 """And how many handlers are shown there."""
 SAMPLES = {
     "count": b'{"state": "paid", "order_id": "o", "total": 1.5, "items": [{"price": 9.5}]}',
