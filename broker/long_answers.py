@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import cast
 
 from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
@@ -34,7 +35,7 @@ class LongAnswer:
             for _ in range(OPERATIONS_MAX):
                 next(self.steps)
         except StopIteration as end:
-            return end.value
+            return cast("Command", end.value)
         return None
 
 
