@@ -296,11 +296,12 @@ def test_a_stopped_worker_and_a_stopped_supervisor_lose_nothing(tmp_path: Path, 
     """The supervisor is stopped for longer than the broker waits for a heartbeat (here: its connection is closed)."""
     crew = Reloadable(tmp_path, broker)
     crew.start()
-    send_numbers(broker, TOPIC, range(MESSAGES))
+    send_numbers(broker, TOPIC, range(MESSAGES // 2))
     wait_until(lambda: crew.counter("done_messages") > MESSAGES // 10, what="the first tenth")
     victim = crew.workers()[0]
     os.kill(victim, signal.SIGSTOP)
     done = crew.counter("done_messages")
+    send_numbers(broker, TOPIC, range(MESSAGES // 2, MESSAGES))  # only now: the first half may all be done by then
     wait_until(lambda: crew.counter("done_messages") > done + 100, what="the other worker's work")
     os.kill(victim, signal.SIGCONT)
     crew.signal(signal.SIGSTOP)
