@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..durable.files import write_atomically
 from ..remoting.errors import RocketcrewError, UsageError
@@ -209,4 +209,6 @@ def _were(count: int) -> str:
 
 
 def _shown(value: object) -> str:
-    return ",".join(map(str, value)) or "none" if isinstance(value, list) else json.dumps(value)
+    if not isinstance(value, list):
+        return json.dumps(value)
+    return ",".join(map(str, cast("list[object]", value))) or "none"
