@@ -250,6 +250,16 @@ class Tools:
         return "\n".join(self.java.lines()[begin : self._read - 1])
 
 
+@contextmanager
+def run_tools(folder: Path, classes: str, name_server: str) -> Iterator[Tools]:
+    """For tests of many commands: each `mqadmin` would be one more JVM."""
+    tools = Tools(folder, classes, name_server)
+    try:
+        yield tools
+    finally:
+        tools.java.stop()
+
+
 # Processes.
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import Broker, Crew, patient_producer, send_numbers, wait_until
-from servers import VERSIONS, mqadmin
+from servers import VERSIONS, run_tools
 
 from rocketcrew.client.outgoing import OutgoingMessage
 
@@ -27,12 +28,11 @@ def test_tools_show_and_steer_our_member_on_our_broker(
 ) -> None:
     classes, broker = java_classes(version), Broker(tmp_path)
     crew = Crew(tmp_path, broker, "numbers_handler:number", TOPIC, load=False, group=GROUP)
-
-    def admin(*words: str) -> str:
-        return "\n".join(mqadmin(tmp_path, classes, broker.name_server, *words))
-
-    try:
+    with contextlib.ExitStack() as started:
+        started.callback(broker.stop)
+        started.callback(crew.stop)
         crew.start()
+        admin = started.enter_context(run_tools(tmp_path, classes, broker.name_server))
         with patient_producer(broker) as producer:
             first = producer.send(OutgoingMessage(TOPIC, b"320")).offset_message_id
         send_numbers(broker, TOPIC, range(100, 100 + MESSAGES - 1))
@@ -62,6 +62,3 @@ def test_tools_show_and_steer_our_member_on_our_broker(
         wait_until(lambda: crew.counter("done_messages") >= 2 * MESSAGES, what="everything again")
         wait_until(lambda: crew.lag() == 0, what="all committed")
         assert crew.counter("invariant_violations") == 0, text
-    finally:
-        crew.stop()
-        broker.stop()

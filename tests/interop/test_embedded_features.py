@@ -26,6 +26,7 @@ from servers import (
     class_path,
     mqadmin,
     resolved,
+    run_tools,
     write_logging,
 )
 
@@ -90,19 +91,17 @@ def test_each_kind_of_java_client_and_the_tools_that_look_at_it(
     config = BrokerConfig(transaction_timeout_ms=500, transaction_check_interval_ms=500)
     with LocalBroker(delay_levels="100ms 200ms", config=config) as broker:
         java = Java("clients", tmp_path, classes, ["Clients", broker.name_server, TOPIC], CLIENT_OPTIONS)
-        tools = Tools(tmp_path, classes, broker.name_server)
         try:
-            java.wait_for(lambda: "READY" in java.lines(), "see everything", 3 * WAIT_S)
-            said = [
-                line for line in java.lines() if line.partition(" ")[0] in {kind.partition(" ")[0] for kind in KINDS}
-            ]
-            assert said == KINDS
-            _, _, unique, offset_id = next(line for line in java.lines() if line.startswith("SENT 5 ")).split()
-            look_at_messages(tools, unique, offset_id, () if version.startswith("4") else ("-t", TOPIC))
-            look_at_groups(tools, broker.address)
-            change_topics_and_groups(tools, broker.address)
+            with run_tools(tmp_path, classes, broker.name_server) as tools:
+                java.wait_for(lambda: "READY" in java.lines(), "see everything", 3 * WAIT_S)
+                kinds = {kind.partition(" ")[0] for kind in KINDS}
+                assert [line for line in java.lines() if line.partition(" ")[0] in kinds] == KINDS
+                sent = next(line for line in java.lines() if line.startswith("SENT 5 "))
+                _, _, unique, offset_id = sent.split()
+                look_at_messages(tools, unique, offset_id, () if version.startswith("4") else ("-t", TOPIC))
+                look_at_groups(tools, broker.address)
+                change_topics_and_groups(tools, broker.address)
         finally:
-            tools.java.stop()
             java.stop()
 
 
@@ -205,19 +204,20 @@ def test_the_benchmark_of_rocketmq_sends_and_consumes(broker: Broker, tmp_path: 
 def test_mqadmin_looks_cleans_and_changes(
     version: str, broker: Broker, tmp_path: Path, java_classes: JavaClasses
 ) -> None:
-    classes = java_classes(version)
     send_numbers(broker, TOPIC, range(100, 130))
 
     async def commit(cluster: Cluster) -> None:
         await Operations(cluster).update_consumer_offset(GROUP, MessageQueue(TOPIC, "broker-a", 0), 2)
 
-    def admin(*words: str) -> str:
-        return "\n".join(mqadmin(tmp_path, classes, broker.name_server, *words))
-
     address = f"127.0.0.1:{broker.port}"
+    with run_tools(tmp_path, java_classes(version), broker.name_server) as admin:
+        look_clean_and_change(admin, address, lambda: run_with_cluster(broker.name_server, commit), tmp_path / "export")
+
+
+def look_clean_and_change(admin: Tools, address: str, commit: Callable[[], None], export: Path) -> None:
     text = admin("updateSubGroup", "-b", address, "-g", GROUP)
     assert "success" in text, text
-    run_with_cluster(broker.name_server, commit)
+    commit()
     text = admin("brokerConsumeStats", "-b", address)
     assert re.search(rf"{TOPIC} +{GROUP} ", text), text
     text = admin("updateBrokerConfig", "-b", address, "-k", "fileReservedTime", "-v", "48")
@@ -237,7 +237,6 @@ def test_mqadmin_looks_cleans_and_changes(
     assert any("30" in row for row in rows), text
     text = admin("updateKvConfig", "-s", "namespace", "-k", "key", "-v", "value")
     assert "success" in text, text
-    export = tmp_path / "export"
     text = admin("exportMetadata", "-c", "DefaultCluster", "-f", str(export))
     assert "success" in text, text
     found = json.loads((export / "metadata.json").read_text())
