@@ -45,7 +45,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic by its route. `queues` may be read; `perms` by broker; `refused`: why the group may not read it."""
+    """A topic by its route. `queues` may be read; `perms` by broker; `refused`: why the group may not read it.
+    `unlooked`: why nobody could look whether it may; both empty where it may."""
 
     name: str
     exists: bool
@@ -54,6 +55,7 @@ class TopicFacts:
     refused: str = ""
     near: str = ""
     """`: did you mean x?` of a topic that does not exist; "" where no name is near."""
+    unlooked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,10 @@ def _topic(topic: TopicFacts) -> Finding:
     if closed:
         return Finding(Level.WARNING, check, f"{topic.name} may not be read on {', '.join(closed)}",
                        f"its messages there wait; `mqadmin updateTopicPerm -t {topic.name} -p 6`")  # fmt: skip
+    if topic.unlooked:
+        return Finding(Level.WARNING, check, f"{topic.name}: not looked whether the group may read it ({topic.unlooked})",
+                       "until the brokers know the group, this is asked as TOOLS_CONSUMER: give this user SUB on that group,"
+                       " or look again when a member has run")  # fmt: skip
     return _fine(check, f"{topic.name}: {_count(topic.queues, 'queue')} on {_count(len(topic.perms), 'broker')}")
 
 

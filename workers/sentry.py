@@ -2,8 +2,8 @@
 
 A watcher (watching.py) around each call. One failed call is one event, also that of a batch. A failure is an error
 that is raised or returned by the call, or raised by the rows that it generates. What a handler asks for (Retry, Suspend,
-Rollback) is none. The runner reports every failed message (`failed`): so one that cannot be decoded, or whose rows do not
-fit, is an event too, and an error that was sent has a mark.
+Rollback) is none. The runner reports every failed message (`failed`): so one that cannot be decoded, whose rows raise while
+they are taken, in whatever they are given, or do not fit, is an event too, and an error that was sent has a mark.
 
 Each call has an isolation scope of Sentry's, so that tags and breadcrumbs which the handler's code sets are not seen with
 later messages. What names the message is found when an event is sent: a call that succeeds does not pay for it.
@@ -127,20 +127,7 @@ class SentryEvents:
         """Call the handler so."""
         with self.around(group, messages) as done:
             done.result = call(None)
-        rows = cast("Iterator[object]", done.result)
-        return self._rows(rows, group, messages) if isinstance(done.result, Iterator) else done.result
-
-    def _rows(self, rows: Iterator[object], group: str, messages: Sequence[Message]) -> Iterator[object]:
-        """The same rows: the handler's code runs while they are taken."""
-        try:
-            yield from rows
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            with self._sdk.isolation_scope() as scope:
-                scope.add_event_processor(partial(self._described, group, messages))
-                self._send(scope, error)
-            raise
+        return done.result
 
     def failed(self, queue: QueueInfo, message: Message | int, error: BaseException) -> None:
         """A message failed, which may be known by its queue offset only. Its error is sent, unless it was."""

@@ -191,6 +191,12 @@ def test_the_tables_server_is_a_check_of_its_own() -> None:
     assert "not compared" in columns.found
 
 
+def test_a_topic_that_nobody_could_look_into_is_no_fault() -> None:
+    (found,) = [each for each in of(replace(FINE, topics=[replace(ORDERS, unlooked="TOOLS_CONSUMER")])) if each.todo]
+    assert (found.level, found.check) == (Level.WARNING, "topic")
+    assert "not looked" in found.found
+
+
 def test_where_failed_calls_are_sent_is_named_without_the_key() -> None:
     facts = sentry_facts(load({"sentry.dsn": "https://secret@sentry.example:9000/of/7"}, {}, None))
     assert facts == SentryFacts("sentry.example, project 7")

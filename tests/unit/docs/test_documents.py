@@ -22,6 +22,7 @@ import click
 import pytest
 
 import rocketcrew
+from rocketcrew.cli.commands.init import files_of
 from rocketcrew.cli.main import COMMANDS
 from rocketcrew.cli.main import rocketcrew as cli
 from rocketcrew.conf.schema import SCHEMA
@@ -33,7 +34,8 @@ ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "src/rocketcrew"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 HANDLER_PAGES = {"README.md": 1, "docs/tutorial.md": 1, "docs/how-to/handlers.md": 10, "docs/how-to/order.md": 2,
-                 "docs/how-to/dead-letters.md": 2, "docs/how-to/s3.md": 1}  # fmt: skip
+                 "docs/how-to/dead-letters.md": 2, "docs/how-to/s3.md": 1,
+                 "docs/how-to/iceberg.md": 1}  # fmt: skip
 """And how many handlers are shown there."""
 SAMPLES = {
     "count": b'{"state": "paid", "order_id": "o", "total": 1.5, "items": [{"price": 9.5}]}',
@@ -225,6 +227,13 @@ def test_the_troubleshooting_page_explains_every_warning_and_error() -> None:
     assert {"topic_not_found", "drain_deadline", "reload_rolled_back", "connection.refused", "loader_bug"} <= events
     cells = "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
     assert not sorted(events - set(re.findall(r"`([\w.]+)`", cells)))
+
+
+def test_a_new_project_has_the_files_that_the_page_shows() -> None:
+    (shown,) = (
+        one for one in blocks(ROOT / "docs/how-to/operate.md", "console") if one.startswith("$ rocketcrew init shop\n")
+    )
+    assert shown.splitlines()[1:-1] == [f"wrote shop/{name}" for name in files_of("shop", "orders")]
 
 
 def test_every_name_that_the_package_lists_is_there_in_a_fresh_interpreter() -> None:

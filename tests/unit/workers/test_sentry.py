@@ -16,7 +16,7 @@ from rocketcrew.conf.settings import SentrySettings
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.workers.api import BodyError, Handler, Retry, Suspend
+from rocketcrew.workers.api import BatchResult, BodyError, Commit, Handler, Retry, Suspend
 from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.failures import Attempts
 from rocketcrew.workers.message import Message
@@ -92,8 +92,7 @@ def call(function: Any, given: Any, *, batch: bool = False, attempts: Attempts |
     events = SentryEvents("w1", "shop:count", attempts, **more)
     handler = watched(Handler(function, batch=batch), "group", [events])
     try:
-        result: object = handler.function(given)
-        return list(result) if isinstance(result, Iterator) else result
+        return handler.function(given)
     except BaseException as error:  # noqa: BLE001
         return error
 
@@ -171,18 +170,6 @@ def test_a_returned_error_is_an_event(memory: Memory) -> None:
     assert [event["exception"]["values"][0]["value"] for event in memory.events] == ["returned"]
 
 
-def test_rows_that_fail_while_they_are_taken_are_one_event(memory: Memory) -> None:
-    def handle(_: object) -> Iterator[dict[str, int]]:
-        yield {"n": 1}
-        raise KeyError("second row")
-
-    assert isinstance(call(handle, message(UNIQ_KEY="U1")), KeyError)
-    (event,) = memory.events
-    assert event["tags"]["msg_id"] == "U1"
-    assert call(lambda _: iter([1, 2]), message()) == [1, 2]
-    assert len(memory.events) == 1
-
-
 def test_a_batch_is_one_event_with_a_bounded_list(memory: Memory) -> None:
     given = [message(offset=n, UNIQ_KEY=f"U{n}") for n in range(MESSAGES_MAX + 5)]
     call(raising(ValueError("no")), given, batch=True)
@@ -230,6 +217,66 @@ def test_rows_that_do_not_fit_are_events_that_name_the_record(
         "topic": "TopicTest", "broker": "broker-a", "queue_id": "3", "offset": "1", "handler": "shop:count"
     }  # fmt: skip
     assert "secret" not in repr(memory.events)
+
+
+class Rows:
+    """An iterable object that is no iterator."""
+
+    def __init__(self, rows: Iterator[object]) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[object]:
+        return self._rows
+
+
+@pytest.mark.parametrize("schema", ["a int", None])
+@pytest.mark.parametrize(
+    ("ordered", "batch", "form"),
+    [
+        *(
+            (ordered, *form)
+            for form in [
+                (False, lambda rows: rows),
+                (False, Rows),
+                (True, lambda rows: [None, rows]),
+                (True, lambda rows: [None, Rows(rows)]),
+                (True, BatchResult),
+                (True, lambda rows: BatchResult(Rows(rows))),
+            ]
+            for ordered in (False, True)
+        ),
+        (True, False, Commit),
+        (True, False, lambda rows: Commit(Rows(rows))),
+    ],
+)
+def test_rows_that_fail_while_they_are_taken_are_one_event(
+    bench: Make, make_record: Make, tmp_path: Path, memory: Memory, batch: bool, form: Any, ordered: bool,
+    schema: str | None,
+) -> None:  # fmt: skip
+    """In whatever they are given, and where rows are not kept too."""
+
+    def handle(given: Any) -> object:
+        if not batch and given.queue_offset == 0:
+            return None
+
+        def rows() -> Iterator[object]:
+            yield {"a": 1}
+            raise KeyError("second row")
+
+        return form(rows())
+
+    results = {} if schema is None else {"schema": schema, "folder": tmp_path}
+    b = bench_of(bench, handle, batch=batch, bounds=WorkerBounds(batch_messages_max=2), **results)
+    records = [make_record(offset=n, properties={"UNIQ_KEY": f"U{n}"}) for n in range(2)]
+    if ordered:
+        data = b"".join(records)
+        b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(data), 2, 0, (0, 0))], 0), data)
+    else:
+        b.chunk(records)
+    b.steps(3)
+    (event,) = memory.events
+    assert event["exception"]["values"][-1]["value"] == "'second row'"
+    assert event["tags"]["topic"] == "TopicTest"
 
 
 def test_a_result_that_is_no_row_is_one_event_of_its_message(
