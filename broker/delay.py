@@ -11,6 +11,7 @@ between a delivery and that save delivers once more: at least once, as everythin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -156,14 +157,30 @@ class DelayLevels:
         self._delivered = _DelayDocument.decode(text).offset_table
 
 
+def home_of(message: StoredMessage) -> tuple[str, int]:
+    """Topic and queue to which a message that waits in a topic of the broker's own belongs.
+
+    Raises UsageError when its properties do not say that, as those of a store that was damaged or made by others may not.
+    """
+    topic = message.properties.get(PROPERTY_REAL_TOPIC, "")
+    queue_id = message.properties.get(PROPERTY_REAL_QUEUE_ID, "0")
+    if not topic or topic == message.topic or re.fullmatch("[0-9]{1,9}", queue_id) is None:
+        raise UsageError(
+            f"its properties do not say where it belongs: {PROPERTY_REAL_TOPIC} is {topic!r:.100}, "
+            f"{PROPERTY_REAL_QUEUE_ID} is {queue_id!r:.100}"
+        )
+    return topic, int(queue_id)
+
+
 def real_message(message: StoredMessage) -> StoredMessage:
-    """The record as it is stored for the second time: topic and queue restored, everything else as it was."""
-    properties = message.properties
+    """The record as it is stored for the second time: topic and queue restored, everything else as it was. Raises
+    UsageError."""
+    topic, queue_id = home_of(message)
     return StoredMessage(
-        topic=properties.get(PROPERTY_REAL_TOPIC, message.topic),
+        topic=topic,
         body=message.body,
         raw_properties=message.raw_properties,
-        queue_id=int(properties.get(PROPERTY_REAL_QUEUE_ID, "0")),
+        queue_id=queue_id,
         flag=message.flag,
         sysflag=message.sysflag,
         born_timestamp_ms=message.born_timestamp_ms,

@@ -137,7 +137,7 @@ class MessageStore:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket, what to write
         self._checkpoint = -1
-        self._stored_ms = 0  # newest store time
+        self.newest_ms = 0  # store time of the newest record
         self._removed: dict[str, int] = {}  # deleted topic -> where the log ended then: older records are not its own
         self._rebuilds: dict[Key, Rebuild] = {}
         self._rebuild: Callable[[Key], Rebuild] | None = None
@@ -173,7 +173,7 @@ class MessageStore:
         queue = self._queue_to_write(*key)
         if self._rebuilds:
             self._refuse_rebuilding(key)
-        stored_ms = max(now_ms, self._stored_ms)
+        stored_ms = max(now_ms, self.newest_ms)
         for offset, message in enumerate(messages, queue.next_offset):
             message.queue_offset = offset
             message.store_timestamp_ms = stored_ms
@@ -194,7 +194,7 @@ class MessageStore:
             records = encode_at(messages, position)
         self._log.append(records[0] if len(records) == 1 else b"".join(records))
         position += length_bytes
-        self._stored_ms = stored_ms
+        self.newest_ms = stored_ms
         for message, record, tags_code in zip(messages, records, tags_codes, strict=True):
             queue.append_hidden(message.physical_offset, len(record), tags_code)
             self._hidden.append((message.physical_offset + len(record), queue, message, tags_code))
@@ -456,13 +456,13 @@ class MessageStore:
         for (topic, queue_id), queue in self._queues.items():
             counts.setdefault(topic, {})[queue_id] = queue.next_offset
         return self._log.end, json.dumps(
-            {"position": self._log.end, "stored_ms": self._stored_ms, "queues": counts}
+            {"position": self._log.end, "stored_ms": self.newest_ms, "queues": counts}
         ).encode()
 
     def _save_checkpoint(self, checkpoint: tuple[int, bytes]) -> None:
         self._checkpoint = checkpoint[0]
         self._storage.replace(CHECKPOINT, checkpoint[1])
-        self._storage.replace(CHECKPOINT_OF_GENUINE, for_genuine(self._stored_ms))
+        self._storage.replace(CHECKPOINT_OF_GENUINE, for_genuine(self.newest_ms))
 
     def drop_older_than(self, store_time_ms: int) -> None:
         """Drop log segments all of whose records were stored before `store_time_ms`; the last one always stays."""
@@ -518,8 +518,8 @@ class MessageStore:
 
     def believe_times_until(self, limit_ms: int) -> None:
         """A record from so far ahead has a damaged head: no new one is stored with its time."""
-        if self._stored_ms > limit_ms:
-            self._stored_ms = 0
+        if self.newest_ms > limit_ms:
+            self.newest_ms = 0
 
     def rebuild_some(self) -> None:
         """Read the log a little further for the index, and for the first queue that is built anew. Raises StorageError."""
@@ -618,7 +618,7 @@ class MessageStore:
             self.found.stored_ms = max(self.found.stored_ms, stored_ms)
         if lives_known:
             self._end_lives(strays - {topic for topic, _ in self._queues})
-        self._stored_ms = max(stored_ms_in(checkpoint), self.found.stored_ms)
+        self.newest_ms = max(stored_ms_in(checkpoint), self.found.stored_ms)
         self.drop_expired_entries()
         self._log.settle(begin)  # a killed broker may have left what is not on the disk yet
         self._flushed = self._log.end

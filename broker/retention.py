@@ -4,6 +4,8 @@
 - By space: what counts is the room that the segments really take (blocks; they are sparse), as a share of the whole file
   system. Only the broker's own log counts: files of others that fill the disk are no reason to drop messages.
 - The last segment always stays.
+- A clock that jumps ahead makes everything old at once. After a jump of more than half the retention time, or a start so long
+  after the newest record, nothing expires by age for HOLD_MS: a wrong clock can be put right, and the broker started again.
 """
 
 from __future__ import annotations
@@ -11,6 +13,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .storage import StoredFile
+
+JUMP_MIN_MS = 3_600_000  # less is no jump, however short the retention is
+HOLD_MS = 3_600_000
+
+
+class AgeGuard:
+    """Whether records may expire by age: see the module's text."""
+
+    def __init__(self, newest_ms: int, now_ms: int) -> None:
+        """`newest_ms` is the store time of the newest record, 0 when there is none."""
+        self._seen_ms = newest_ms or now_ms
+        self._hold_until_ms = 0
+
+    def look(self, now_ms: int, retention_ms: int) -> bool:
+        """Call it every few seconds; True when the clock has jumped since the last call."""
+        jumped = now_ms - self._seen_ms > max(retention_ms // 2, JUMP_MIN_MS)
+        if jumped:
+            self._hold_until_ms = now_ms + HOLD_MS
+        self._seen_ms = now_ms
+        return jumped
+
+    def may_expire(self, now_ms: int) -> bool:
+        return now_ms >= self._hold_until_ms
 
 
 def keep_from_by_age(log: StoredFile, store_time_ms: int, time_of: Callable[[int], int | None]) -> int:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from ..remoting.codes import SYSFLAG_TRANSACTION_MASK
+from ..remoting.errors import UsageError
 from ..remoting.properties import (
     PROPERTY_CHECK_IMMUNITY_TIME,
     PROPERTY_PRODUCER_GROUP,
@@ -38,6 +39,7 @@ from ..remoting.properties import (
     encode_properties,
 )
 from ..remoting.stored import StoredMessage
+from .delay import home_of
 from .message_store import MessageStore, tags_hash
 from .offset_table import OffsetTable
 
@@ -89,10 +91,12 @@ def half_of(message: StoredMessage, properties: dict[str, str]) -> StoredMessage
 
 
 def real_message(half: StoredMessage) -> StoredMessage:
-    """The message of a half message, where it belongs; without what only the half needed, as by 5.5.0."""
+    """The message of a half message, where it belongs; without what only the half needed, as by 5.5.0. Raises
+    UsageError."""
+    topic, queue_id = home_of(half)
     properties = dict(half.properties)
-    topic = properties.pop(PROPERTY_REAL_TOPIC, half.topic)
-    queue_id = int(properties.pop(PROPERTY_REAL_QUEUE_ID, "0"))
+    for name in (PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID):
+        properties.pop(name, None)
     return replace(half, topic=topic, queue_id=queue_id, raw_properties=encode_properties(properties).encode())
 
 
@@ -194,7 +198,12 @@ class Transactions:
                 yield half
             else:
                 entry.checks += 1
-                yield _question(half, entry.checks)
+                try:
+                    question = _question(half, entry.checks)
+                except UsageError:  # nobody can be asked, and nobody can commit it
+                    yield half
+                else:
+                    yield question
 
 
 def commit_positions(offsets: OffsetTable, half_offset: int, op_offset: int) -> None:

@@ -258,6 +258,31 @@ def test_what_expired_goes_when_asked_and_nothing_else_does(make):
     assert 20 <= kept[0] <= 40, "whole segments, of what is older than a minute"
 
 
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_clock_that_jumps_ahead_expires_nothing_for_an_hour(make, at_start):
+    """Within seconds a wrong clock took all segments but the last."""
+    broker = make(mapped_file_size_commit_log=4_096)
+    for number in range(100):
+        broker.send(body=b"%d" % number)
+    broker.later(5_000)
+    store = broker.core.state.store
+    start = store.log_start
+    if at_start:
+        broker.now_ms += 30 * DAY_MS
+        broker.crash()
+        store = broker.core.state.store
+    broker.later(5_000 if at_start else 30 * DAY_MS)
+    events = [event for event, _ in store.events]
+    assert events == ["store.nothing_expires_after_a_jump_of_the_clock"]
+    for _ in range(59):
+        broker.later(60_000)
+        assert store.log_start == start
+    for _ in range(2):
+        broker.later(60_000)
+    assert store.log_start > start, "it is true, it seems"
+    assert len(store.events) == 1
+
+
 def test_a_broker_without_slaves_says_so(broker):
     broker.send()
     body = broker.call(RequestCode.GET_BROKER_HA_STATUS).body

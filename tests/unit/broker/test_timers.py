@@ -9,11 +9,14 @@ import pytest
 from rocketcrew.broker.journal import Journal, checked_line, checked_text
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.broker.timers import TIMERS_JOURNAL, TIMERS_TABLE, SavedTimers, Timers, closed_in, closed_text
+from rocketcrew.broker.topic_table import TIMER_TOPIC
+from rocketcrew.broker.transactions import HALF_TOPIC
 from rocketcrew.client.recall import decode_handle
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.headers import EndTransaction, RecallMessage, SendResponse
 from rocketcrew.remoting.ids import parse_offset_message_id
+from rocketcrew.remoting.names import SCHEDULE_TOPIC
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage
 
@@ -380,3 +383,38 @@ def test_a_clean_stop_while_the_table_is_written_repeats_nothing(broker):
     broker.crash()
     broker.later(10_000)
     assert len(bodies(broker)) == 2
+
+
+HOMELESS = {
+    "no number": {"REAL_TOPIC": "T", "REAL_QID": "abc"},
+    "below zero": {"REAL_TOPIC": "T", "REAL_QID": "-5"},
+    "nothing": {},
+    "its own topic": {"REAL_TOPIC": "SELF", "REAL_QID": "0"},
+}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("topic", [SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC])
+@pytest.mark.parametrize("properties", HOMELESS.values(), ids=HOMELESS)
+def test_what_waits_and_does_not_say_where_it_belongs_is_passed_over_and_stops_nothing(make, topic, properties, killed):
+    """Such a record of a damaged store ended every tick with an error, or was stored again and again without end."""
+    broker = make()
+    due_ms = broker.now_ms + 100
+    given = {name: topic if value == "SELF" else value for name, value in properties.items()}
+    text = encode_properties({"TIMER_OUT_MS": str(due_ms)} | given)
+    record = StoredMessage(topic, b"lost", text.encode())
+    broker.core.state.store.put(broker.now_ms, record, due_ms if topic == SCHEDULE_TOPIC else 0)
+    broker.core.state.store.events.clear()
+    if killed:
+        broker.crash()
+    for _ in range(4):
+        broker.later(40_000)
+    events = [event for event, _ in broker.core.state.store.events if event.endswith("_not_delivered")]
+    assert len(events) == (topic != HALF_TOPIC), "of halves, those that are given up are copied"
+    end = broker.core.state.store.log_end
+    for _ in range(4):
+        broker.later(40_000)
+    assert broker.core.state.store.log_end == end, "nothing is stored again and again"
+    broker.send(body=b"later", properties={"DELAY": "1"})
+    broker.later(2_000)
+    assert [message.body for message in broker.read()] == [b"later"]
