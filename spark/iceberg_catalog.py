@@ -30,6 +30,8 @@ _WITH_PASSWORD: Final = re.compile(r"://[^/@]*:[^/@]*@")
 _SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///(.+)")
 _NAME: Final = re.compile(r"[^.\s]+(?:\.[^.\s]+)+")
 _UNFIT: Final = re.compile(r"[%?#]")
+FILES: Final = f"{__package__}.iceberg_files.SyncedFileIO"
+"""What pyiceberg writes files with."""
 SAID_MAX: Final = 300
 """Characters of what a catalog says that are passed on."""
 
@@ -104,8 +106,8 @@ def write_spec(table: Path, spec: CatalogSpec) -> None:
         write_whole(path, text.encode())
 
 
-def open_catalog(spec: CatalogSpec, *, known: bool) -> Any:
-    """pyiceberg's catalog. `known`: it has had our table, so that nothing is made where it is missing.
+def open_catalog(spec: CatalogSpec, folder: Path, *, known: bool) -> Any:
+    """pyiceberg's catalog, for the table in `folder`. `known`: it has had the table, and nothing is made where it is missing.
 
     Raises UsageError when pyiceberg is not installed or refuses the configuration, LoaderError when it can't be asked.
     """
@@ -120,7 +122,11 @@ def open_catalog(spec: CatalogSpec, *, known: bool) -> Any:
         raise UsageError(
             f"Iceberg tables need the pyiceberg package ({error}): pip install 'rocketcrew[iceberg]'"
         ) from None
-    properties = {"init_catalog_tables": "false" if known else "true", **spec.properties}
+    from .iceberg_files import TABLE
+
+    properties = {
+        "init_catalog_tables": "false" if known else "true", "py-io-impl": FILES, TABLE: str(folder), **spec.properties,
+    }  # fmt: skip
     with asked(spec):
         try:
             try:

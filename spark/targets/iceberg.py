@@ -31,7 +31,7 @@ from typing import Any, Final
 import pyarrow
 
 from ...conf.columns import check_partition_columns
-from ...durable.files import make_folders, sync_path
+from ...durable.files import make_folders
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
@@ -128,7 +128,7 @@ class IcebergTarget:
             # A file that was replaced is another catalog, and a connection to the old one would not know.
             if self._catalog is not None:
                 self._catalog.close()
-            self._catalog = open_catalog(self._spec, known=is_iceberg(self.path))
+            self._catalog = open_catalog(self._spec, self.path, known=is_iceberg(self.path))
         with asked(self._spec):
             from pyiceberg.exceptions import NoSuchTableError
 
@@ -233,7 +233,6 @@ class IcebergTarget:
                 f"the Iceberg catalog {self._spec} took batch {plan.batch} and does not have it: was it replaced meanwhile?"
                 " The segments stay"
             )
-        self._sync_metadata()
         delete_old_states(self.path / STATE_DIR, plan, STATES_KEPT)
         if plan.batch % FAN == 0:
             self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
@@ -252,7 +251,6 @@ class IcebergTarget:
             snapshot = self._on_branch(table, plan, staged)
             if not self._goes_on_from(main, snapshot):
                 return False
-            self._sync(snapshot)
             self._commit(table, needed, moves(table, plan, snapshot))
         except CommitFailedException:
             # Also after an answer was lost, and the client has asked a second time: then it is there.
@@ -337,30 +335,6 @@ class IcebergTarget:
             for piece in _pieces(rows):
                 writing.append(piece, snapshot_properties=marks, branch=branch)
         return int(writing.commit_transaction().refs()[branch].snapshot_id)
-
-    def _sync_metadata(self) -> None:
-        """Before a segment is deleted: the newest metadata file, which the catalog names, is on the disk."""
-        table = self.table()
-        sync_path(local_path(table.metadata_location))
-        sync_path(self.path / "metadata")
-
-    def _sync(self, snapshot: int) -> None:
-        """What the snapshot has beyond `main` is on the disk after a power cut: pyiceberg leaves that to the system."""
-        table = self.table()
-        at, before = table.snapshot_by_id(snapshot), snapshot_of(table, MAIN)
-        new = {at.snapshot_id}  # a partitioned batch may have several
-        while (parent := table.snapshot_by_id(at.parent_snapshot_id)) is not None and parent.snapshot_id != before:
-            new.add(parent.snapshot_id)
-            at = parent
-        at = table.snapshot_by_id(snapshot)
-        files = {local_path(at.manifest_list)}
-        for manifest in at.manifests(table.io):
-            if manifest.added_snapshot_id in new:
-                entries = manifest.fetch_manifest_entry(table.io)
-                files |= {local_path(entry.data_file.file_path) for entry in entries if entry.snapshot_id in new}
-                files.add(local_path(manifest.manifest_path))
-        for path in files | {path.parent for path in files}:
-            sync_path(path)
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""

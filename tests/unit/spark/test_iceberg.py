@@ -6,6 +6,8 @@ import gc
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,15 @@ import pyarrow as pa
 import pytest
 from loader_world import Crash, World
 from pyiceberg.exceptions import CommitFailedException
+from sqlalchemy import Engine, event
 
 from rocketcrew.cli.reading import DuckViews, dataset
+from rocketcrew.durable.files import FileCalls
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.iceberg_catalog import Main, catalog_of, is_iceberg, main_is, read_spec
+from rocketcrew.spark.iceberg_files import SyncedFileIO
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_columns import table_columns
@@ -164,6 +169,55 @@ def test_a_commit_that_is_refused_for_another_reason_keeps_the_segments(world: W
         world.drain(world.loader(target=target_of(world, refuses)))
     assert path.exists()
     world.drain(world.loader())
+    world.assert_exact()
+
+
+class Recording(FileCalls):
+    """Which files and folders were fsynced, in order."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        self.synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+
+
+class RecordedIO(SyncedFileIO):
+    calls = Recording()
+
+
+def test_what_a_catalog_names_is_on_the_disk_before_with_the_names_of_new_folders(world: World) -> None:
+    """Also the branch, the branch that is removed, and the commit that another one was faster than."""
+    spec = catalog_of(world.table, {})
+    spec = replace(spec, properties={**spec.properties, "py-io-impl": f"{RecordedIO.__module__}.RecordedIO"})
+    synced = RecordedIO.calls.synced
+    named: list[str] = []
+
+    def names(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if not statement.startswith(("INSERT INTO iceberg_tables", "UPDATE iceberg_tables")):
+            return
+        named.append(statement)
+        files = [path for kind in ("data", "metadata") for path in (world.table / kind).rglob("*") if path.is_file()]
+        assert any(str(path).endswith(".metadata.json") and f"file://{path}" in map(str, parameters) for path in files)
+        for path in files:
+            at = synced.index(str(path))
+            below = [one for one in path.parents if one.is_relative_to(world.table)]
+            assert below
+            assert [one for one in below if str(one) not in synced[at:]] == [], path
+
+    def dies(*_: Any) -> None:
+        raise Crash
+
+    event.listen(Engine, "before_cursor_execute", names)
+    try:
+        for offset, commit in ((1, commit_table), (2, dies), (3, commit_table)):
+            world.seal([world.helpers.Record(offset, [f"part-{offset}"])])
+            with suppress(Crash):
+                world.drain(world.loader(target=IcebergTarget(world.table, spec, ("value",), commit=commit)))
+    finally:
+        event.remove(Engine, "before_cursor_execute", names)
+    assert len(named) >= 6
     world.assert_exact()
 
 
