@@ -25,10 +25,14 @@ ICEBERG_FILE: Final = "iceberg.json"
 CATALOG_NAME: Final = "rocketcrew"
 SQLITE_FILE: Final = "catalog.db"
 NAMESPACE: Final = "default"
-_SECRET: Final = re.compile(r"token|secret|password|credential|key", re.IGNORECASE)
+_SECRET: Final = re.compile(r"token|secret|passw|credential|authorization|(?<!partition-)key|pwd", re.IGNORECASE)
 _WITH_PASSWORD: Final = re.compile(r"://[^/@]*:[^/@]*@")
+_PARAMETER: Final = re.compile(r"[?&;]([^=&;]+)=")
+"""The names of a URI's query parameters."""
+_IN_MEMORY: Final = re.compile(r"sqlite(?:\+\w+)?://(?:/?|/:memory:.*|.*[?&]mode=memory.*)")
 _SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///(.+)")
 _NAME: Final = re.compile(r"[^.\s]+(?:\.[^.\s]+)+")
+_NO_NAME: Final = re.compile(r"[.\s]")
 _UNFIT: Final = re.compile(r"[%?#]")
 FILES: Final = f"{__package__}.iceberg_files.SyncedFileIO"
 """What pyiceberg writes files with."""
@@ -63,19 +67,36 @@ def catalog_of(folder: Path, options: Mapping[str, str]) -> CatalogSpec:
             " whose path has none of % ? #"
         )
     for name, value in options.items():
-        if _SECRET.search(name) or _WITH_PASSWORD.search(value):
+        if is_secret(name, value):
             raise UsageError(
                 f"spark.options.{name}: keys of a catalog do not go into settings, but into the environment, as pyiceberg"
                 f" reads them: PYICEBERG_CATALOG__{options.get('catalog', CATALOG_NAME).upper()}__"
-                f"{name.upper().replace('-', '_')}"
+                f"{name.upper().replace('-', '_').replace('.', '__')}"
             )
-    table = options.get("table", f"{NAMESPACE}.{folder.name.replace('.', '_')}")
+    if "py-io-impl" in options:
+        raise UsageError(
+            "spark.options.py-io-impl: rocketcrew has its own, which fsyncs the table's files: take it out"
+        )
+    if options.get("type") == "in-memory" or _IN_MEMORY.fullmatch(options.get("uri", "")):
+        raise UsageError(
+            "spark.options names a catalog in memory, which ends with this process, and the table with it: give a file"
+            " (uri = sqlite:////path/catalog.db), or none of catalog, type and uri"
+        )
+    table = options.get("table", f"{NAMESPACE}.{_NO_NAME.sub('_', folder.name)}")
     if not _NAME.fullmatch(table):
         raise UsageError(f"spark.options.table is {table!r}, not as namespace.table")
     given = {name: value for name, value in options.items() if name not in ("table", "catalog")}
     if not {"catalog", "type", "uri"} & options.keys():
         given |= {"type": "sql", "uri": f"sqlite:///{folder.parent / SQLITE_FILE}"}
+    match = _SQLITE.fullmatch(given.get("uri", ""))
+    if match and not match[1].startswith(("/", "file:")):  # whoever reads the table may be in another folder
+        given["uri"] = f"{match[0][: match.start(1)]}{Path.cwd()}/{match[1]}"
     return CatalogSpec(table, options.get("catalog", CATALOG_NAME), given)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether an option is a key or has one: in a URI before the host, or as a query parameter."""
+    return any(map(_SECRET.search, (name, *_PARAMETER.findall(value)))) or _WITH_PASSWORD.search(value) is not None
 
 
 def is_iceberg(table: Place) -> bool:

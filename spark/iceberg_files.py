@@ -1,6 +1,6 @@
 """How pyiceberg writes the files of a table of ours: each is on the disk before the catalog is asked to name it.
 
-pyiceberg imports the class by its name (property `py-io-impl`). Data, manifests, lists of manifests and metadata go through it.
+pyiceberg imports the class by its name (property `py-io-impl`). Data, manifests, their lists and metadata go through it.
 """
 
 from __future__ import annotations

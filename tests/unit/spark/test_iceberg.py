@@ -78,14 +78,31 @@ def test_without_options_the_catalog_is_a_file_beside_the_table(tmp_path: Path) 
     assert (rest.table, rest.name, rest.sqlite) == ("a.b.c", "prod", None)
     assert rest.properties == {"type": "rest", "uri": "http://host:8181"}
     assert catalog_of(tmp_path / "t", {"catalog": "prod"}).properties == {}, "as pyiceberg's own configuration has it"
+    assert catalog_of(tmp_path / "my  orders.v2", {}).table == "default.my__orders_v2"
+    no_key = {"type": "rest", "uri": "http://host:8181/?user=me", "partition-key": "day"}
+    assert catalog_of(tmp_path / "t", no_key).properties == no_key
+
+
+def test_a_relative_sqlite_file_is_the_same_one_from_any_folder(tmp_path: Path) -> None:
+    spec = catalog_of(tmp_path / "t", {"uri": "sqlite:///./some/cat.db?timeout=9"})
+    assert spec.sqlite == Path("some/cat.db").absolute()
+    assert spec.properties["uri"] == f"sqlite:///{Path.cwd()}/./some/cat.db?timeout=9"
 
 
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
         ("t", {"token": "hidden"}, "PYICEBERG_CATALOG__ROCKETCREW__TOKEN"),
-        ("t", {"catalog": "prod", "s3.secret-access-key": "hidden"}, "PYICEBERG_CATALOG__PROD__S3.SECRET_ACCESS_KEY"),
+        ("t", {"catalog": "prod", "s3.secret-access-key": "hidden"}, "PYICEBERG_CATALOG__PROD__S3__SECRET_ACCESS_KEY"),
         ("t", {"uri": "postgresql://me:hidden@host/db"}, "PYICEBERG_CATALOG__ROCKETCREW__URI"),
+        ("t", {"uri": "postgresql+psycopg2://host/db?user=me&password=hidden"}, "PYICEBERG_CATALOG__ROCKETCREW__URI"),
+        ("t", {"uri": "mssql://host/db?odbc_connect=x;PWD=hidden"}, "PYICEBERG_CATALOG__ROCKETCREW__URI"),
+        ("t", {"header.Authorization": "Bearer hidden"}, "PYICEBERG_CATALOG__ROCKETCREW__HEADER__AUTHORIZATION"),
+        ("t", {"type": "in-memory"}, "a catalog in memory"),
+        ("t", {"uri": "sqlite://"}, "a catalog in memory"),
+        ("t", {"uri": "sqlite:///:memory:"}, "a catalog in memory"),
+        ("t", {"uri": "sqlite+pysqlite:///file:x?mode=memory&uri=true"}, "a catalog in memory"),
+        ("t", {"py-io-impl": "a.b"}, "take it out"),
         ("t", {"table": "orders"}, "not as namespace.table"),
         ("a%20b", {}, "'%' in it"),
     ],
