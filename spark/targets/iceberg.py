@@ -136,6 +136,13 @@ class IcebergTarget:
                 table = self._catalog.load_table(self._spec.table)
             except NoSuchTableError:
                 return None
+            except FileNotFoundError:
+                if (self.path / "metadata").exists():
+                    raise
+                raise LoaderError(
+                    f"the Iceberg catalog {self._spec} still has the table {self._spec.table}, and {self.path / 'metadata'} is"
+                    " gone: drop the table there, or put the folder back. The segments stay"
+                ) from None
             finally:
                 if self._spec.sqlite is not None:
                     self._catalog.close()  # else each look keeps a descriptor open until Python collects its garbage
@@ -148,6 +155,16 @@ class IcebergTarget:
             raise UsageError(
                 f"{self._spec.table} of the catalog {self._spec} is in {table.location()}, and spark.target is {self.path}:"
                 " set it so, or name another table (spark.options.table)"
+            )
+        return table
+
+    def _there(self) -> Any:
+        """The table, in the middle of a batch. Raises LoaderError when it is gone."""
+        table = self.table()
+        if table is None:
+            raise LoaderError(
+                f"the Iceberg table {self._spec.table} was dropped from the catalog {self._spec} while a batch was written."
+                " The segments stay"
             )
         return table
 
@@ -271,7 +288,7 @@ class IcebergTarget:
         They are not where pyiceberg has made its append a second time, as the table was changed meanwhile: it then has the
         branch begin with nothing, and to move `main` there would take all earlier rows out of the table.
         """
-        table: Any = self.table()
+        table = self._there()
         at = table.snapshot_by_id(snapshot)
         while at is not None and at.parent_snapshot_id != main:
             at = table.snapshot_by_id(at.parent_snapshot_id)
@@ -313,7 +330,7 @@ class IcebergTarget:
                 making.commit_transaction()
             except (CommitFailedException, TableAlreadyExistsError):
                 pass  # another loader was first: what it has made is looked at next
-        return self.table()
+        return self._there()
 
     def _on_branch(self, table: Any, plan: Plan, staged: Staged) -> int:
         """Write the rows to the plan's branch, which begins at `main`; its snapshot. The table is not touched by that."""

@@ -455,6 +455,32 @@ def test_a_catalog_that_does_not_know_the_table_is_refused(world: World, tmp_pat
     assert read_spec(world.table) == catalog_of(world.table, {})
 
 
+def test_a_folder_that_is_gone_while_the_catalog_has_the_table_is_named(world: World) -> None:
+    loaded(world, 1)
+    shutil.rmtree(world.table)
+    with pytest.raises(
+        LoaderError, match=r"still has the table default\.table.*drop the table there, or put the folder back"
+    ):
+        world.target().state()
+
+
+class DroppedAfterItsBranch(IcebergTarget):
+    """Somebody drops the table when the rows are on the branch."""
+
+    def _on_branch(self, table: Any, plan: Any, staged: Any) -> int:
+        snapshot = super()._on_branch(table, plan, staged)
+        self.table().catalog.drop_table("default.table")
+        return snapshot
+
+
+def test_a_table_that_is_dropped_within_a_batch_keeps_the_segments(world: World) -> None:
+    loaded(world, 1)
+    path = world.seal([world.helpers.Record(2)])
+    with pytest.raises(LoaderError, match="was dropped from the catalog.*The segments stay"):
+        world.drain(world.loader(target=DroppedAfterItsBranch(world.table, catalog_of(world.table, {}))))
+    assert path.exists()
+
+
 def test_tables_and_folders_of_others_are_refused(world: World) -> None:
     loaded(world, 1)
     world.target().table().catalog.create_table("default.other", pa.schema([("a", pa.int64())]),
