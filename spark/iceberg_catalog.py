@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -36,6 +36,8 @@ _NO_NAME: Final = re.compile(r"[.\s]")
 _UNFIT: Final = re.compile(r"[%?#]")
 FILES: Final = f"{__package__}.iceberg_files.SyncedFileIO"
 """What pyiceberg writes files with."""
+EXPIRED_MAX: Final = 1000
+"""Snapshots that are expired at once: what pyiceberg does for it grows with this number times that of all snapshots."""
 SAID_MAX: Final = 300
 """Characters of what a catalog says that are passed on."""
 
@@ -221,3 +223,27 @@ def main_is(
             return Main.UNKNOWN
         at = parents[at]
     return Main.IN_ORDER
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A snapshot in a table's metadata: its id, when it was made (ms since 1970), and the batch that it says it is."""
+
+    id: int
+    made_ms: int
+    batch: int | None
+
+
+def expirable(snapshots: Sequence[Kept], refs: Collection[int], folded: int, before_ms: int) -> list[int]:
+    """The snapshots of ours whose entries in the metadata nobody needs, the oldest first, EXPIRED_MAX at most.
+
+    `refs`: where branches and tags are, our newest batch's tag too. `folded`: up to this batch outcomes are merged, and
+    nobody asks any more which plan a batch was; it is no higher than the newest batch. Those made since `before_ms` stay, for
+    readers.
+    """
+    found = [
+        one
+        for one in snapshots
+        if one.batch is not None and one.batch <= folded and one.made_ms < before_ms and one.id not in refs
+    ]
+    return [one.id for one in sorted(found, key=lambda one: one.made_ms)][:EXPIRED_MAX]

@@ -25,7 +25,7 @@ class SyncedFileIO(_module.PyArrowFileIO):  # type: ignore[misc]
 
     def new_output(self, location: str) -> Any:
         """The file to be written at `location`."""
-        output = super().new_output(location)
+        output: Any = _module.PyArrowFileIO.new_output(self, location)
         scheme, _, path = self.parse_location(location, self.properties)
         if scheme != "file":
             return output
@@ -37,7 +37,7 @@ class _SyncedFile(_module.PyArrowFile):  # type: ignore[misc]
     """A file that will be written."""
 
     def __init__(self, output: Any, path: Path, table: Path | None, calls: FileCalls) -> None:
-        super().__init__(output.location, output._path, output._filesystem, output._buffer_size)
+        _module.PyArrowFile.__init__(self, output.location, output._path, output._filesystem, output._buffer_size)
         self._table = table
         self._to = path
         self._calls = calls

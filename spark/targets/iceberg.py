@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow
+import structlog
 
 from ...conf.columns import check_partition_columns
 from ...durable.files import make_folders
@@ -40,8 +41,10 @@ from ..convert import FILE_BYTES, Staged
 from ..errors import BatchTakenError, LoaderError
 from ..iceberg_catalog import (
     CatalogSpec,
+    Kept,
     Main,
     asked,
+    expirable,
     failures,
     is_iceberg,
     main_is,
@@ -72,11 +75,17 @@ TAG: Final = "rocketcrew"
 BRANCH: Final = "rocketcrew-"
 BATCH, PLAN, SNAPSHOT = "rocketcrew.batch", "rocketcrew.plan", "rocketcrew.snapshot"
 """Table properties; the first two are in the summary of a snapshot too."""
+DELETE_OLD: Final = "write.metadata.delete-after-commit.enabled"
 PROPERTIES: Final[Mapping[str, str]] = {
     "format-version": "2",
     "commit.manifest-merge.enabled": "true",  # else each commit adds a manifest that every reader opens
-    "write.metadata.delete-after-commit.enabled": "true",
+    DELETE_OLD: "true",
+    "write.metadata.previous-versions-max": "10",
 }
+AGE_MAX: Final = "history.expire.max-snapshot-age-ms"
+"""Iceberg's own table property: snapshots of ours that are younger stay."""
+AGE_MAX_MS: Final = 3_600_000
+"""Where the table has no such property."""
 TRIES_MAX: Final = 20
 """Commits that others were faster than, one after the other, with a state that stays: then something is wrong."""
 STATES_KEPT: Final = 2
@@ -89,7 +98,13 @@ Commit = Callable[[Any, Any, Any], object]
 
 def commit_table(table: Any, requirements: Any, updates: Any) -> object:
     """Have the table's catalog make the transaction. Raises CommitFailedException when a requirement does not hold."""
-    return table.catalog.commit_table(table, requirements, updates)
+    had = {one.metadata_file for one in table.metadata.metadata_log}
+    answer = table.catalog.commit_table(table, requirements, updates)
+    if answer.metadata.properties.get(DELETE_OLD) == "true":  # as pyiceberg's Table does after a commit of its own
+        for name in sorted(had - {one.metadata_file for one in answer.metadata.metadata_log}):
+            with suppress(OSError):
+                table.io.delete(name)
+    return answer
 
 
 class IcebergTarget:
@@ -97,15 +112,19 @@ class IcebergTarget:
 
     def __init__(
         self, path: Path, spec: CatalogSpec, partition_by: Sequence[str] | None = None, keep_outcomes_s: float = math.inf,
-        file_bytes: int = FILE_BYTES, commit: Commit = commit_table,
+        file_bytes: int = FILE_BYTES, commit: Commit = commit_table, now_s: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`partition_by` is what the table is to have; None: whatever it has. `commit`: another one is for tests."""
+        """`partition_by` is what the table is to have; None: whatever it has. `commit`: another one is for tests.
+
+        `now_s`: wall-clock time, by which snapshots are old.
+        """
         self.path = path.absolute()
         self._spec = spec
         self._partition_by = partition_by
         self._keep_outcomes_s = keep_outcomes_s
         self._file_bytes = file_bytes
         self._commit = commit
+        self._now_s = now_s
         self._catalog: Any = None
         self._staged: Staged | None = None
 
@@ -140,8 +159,8 @@ class IcebergTarget:
                 if (self.path / "metadata").exists():
                     raise
                 raise LoaderError(
-                    f"the Iceberg catalog {self._spec} still has the table {self._spec.table}, and {self.path / 'metadata'} is"
-                    " gone: drop the table there, or put the folder back. The segments stay"
+                    f"the Iceberg catalog {self._spec} still has the table {self._spec.table}, and {self.path / 'metadata'}"
+                    " is gone: drop the table there, or put the folder back. The segments stay"
                 ) from None
             finally:
                 if self._spec.sqlite is not None:
@@ -253,6 +272,29 @@ class IcebergTarget:
         delete_old_states(self.path / STATE_DIR, plan, STATES_KEPT)
         if plan.batch % FAN == 0:
             self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
+            self._expire(plan.batch)
+
+    def _expire(self, batch: int) -> None:
+        """Take old snapshots of ours out of the metadata, which every commit reads and writes whole. No file is deleted.
+
+        It is a transaction of its own, after the commit of `batch`. If it is refused, the next one comes FAN batches later.
+        """
+        import pyiceberg.table.update
+
+        made: Any = pyiceberg.table.update
+        try:
+            folded = max((part.last for part in self._outcomes(batch).parts() if part.level > 0), default=0)
+            table = self._there()
+            before_ms = self._now_s() * 1000 - int(table.properties.get(AGE_MAX, AGE_MAX_MS))
+            refs = {int(table.properties[SNAPSHOT]), *(ref.snapshot_id for ref in table.metadata.refs.values())}
+            kept = [
+                Kept(one.snapshot_id, one.timestamp_ms, mark[0] if (mark := mark_of(one)) is not None else None)
+                for one in table.metadata.snapshots
+            ]
+            if gone := expirable(kept, refs, folded, int(before_ms)):
+                commit_table(table, requirements(table), (made.RemoveSnapshotsUpdate(snapshot_ids=gone),))
+        except (LoaderError, *failures()) as error:
+            structlog.get_logger().warning("iceberg_snapshots_not_expired", table=self._spec.table, error=short(error))
 
     def _refuse_taken(self, table: Any, plan: Plan) -> None:
         if not plan.follows(batch_of(table), plan_of(table)):

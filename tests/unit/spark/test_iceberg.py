@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -22,9 +23,19 @@ from rocketcrew.durable.files import FileCalls
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.iceberg_catalog import Main, catalog_of, is_iceberg, main_is, read_spec
+from rocketcrew.spark.iceberg_catalog import (
+    EXPIRED_MAX,
+    Kept,
+    Main,
+    catalog_of,
+    expirable,
+    is_iceberg,
+    main_is,
+    read_spec,
+)
 from rocketcrew.spark.iceberg_files import SyncedFileIO
 from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_columns import table_columns
 from rocketcrew.spark.table_keys import table_facts
@@ -111,6 +122,27 @@ def test_options_that_are_refused(tmp_path: Path, name: str, options: dict[str, 
     with pytest.raises(UsageError, match=said) as refused:
         catalog_of(tmp_path / name, options)
     assert "hidden" not in str(refused.value)
+
+
+def test_only_our_old_snapshots_are_expired_and_so_their_number_is_bounded() -> None:
+    """250 batches, one in 30 s; each FAN batches what is older than an hour goes."""
+    kept: list[Kept] = []
+    most = 0
+    for batch in range(1, 251):
+        kept.append(Kept(batch, batch * 30_000, batch))
+        if batch % FAN == 0:
+            gone = expirable(kept, {batch}, batch, batch * 30_000 - 3_600_000)
+            assert gone == sorted(gone)
+            kept = [one for one in kept if one.id not in gone]
+            assert kept[0].made_ms >= batch * 30_000 - 3_600_000
+        most = max(most, len(kept))
+    assert most <= 120 + FAN
+    mine, foreign, named, unfolded, young = (
+        Kept(1, 1, 1), Kept(2, 2, None), Kept(3, 3, 3), Kept(4, 4, 9), Kept(5, 5, 5),
+    )  # fmt: skip
+    assert expirable([young, unfolded, named, foreign, mine], {3}, 8, 5) == [1]
+    many = [Kept(number, number, 1) for number in range(EXPIRED_MAX + 9)]
+    assert expirable(many, (), 8, 10**6) == list(range(EXPIRED_MAX))
 
 
 # ------------------------------------------------------------------------------------------------------------- one loader
@@ -200,15 +232,18 @@ class Recording(FileCalls):
         self.synced.append(os.readlink(f"/proc/self/fd/{fd}"))
 
 
+RECORDED = Recording()
+
+
 class RecordedIO(SyncedFileIO):
-    calls = Recording()
+    calls = RECORDED
 
 
 def test_what_a_catalog_names_is_on_the_disk_before_with_the_names_of_new_folders(world: World) -> None:
     """Also the branch, the branch that is removed, and the commit that another one was faster than."""
     spec = catalog_of(world.table, {})
     spec = replace(spec, properties={**spec.properties, "py-io-impl": f"{RecordedIO.__module__}.RecordedIO"})
-    synced = RecordedIO.calls.synced
+    synced = RECORDED.synced
     named: list[str] = []
 
     def names(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -235,6 +270,31 @@ def test_what_a_catalog_names_is_on_the_disk_before_with_the_names_of_new_folder
     finally:
         event.remove(Engine, "before_cursor_execute", names)
     assert len(named) >= 6
+    world.assert_exact()
+
+
+def test_the_metadata_does_not_grow_with_the_batches(world: World) -> None:
+    """What others have appended or named stays; what is in the table does, too."""
+
+    def load(*offsets: int) -> None:
+        for offset in offsets:
+            world.seal([world.helpers.Record(offset)])
+            target = IcebergTarget(world.table, catalog_of(world.table, {}), now_s=lambda: time.time() + 7200)
+            world.drain(world.loader(target=target))
+
+    load(1, 2)
+    table = world.target().table()
+    named = table.current_snapshot().snapshot_id
+    table.manage_snapshots().create_tag(named, "audit").commit()
+    load(*range(3, FAN))
+    assert len(world.target().table().metadata.snapshots) == FAN, (
+        "one a batch, and the one with which the table was made"
+    )
+    load(FAN, FAN + 1)
+    table = world.target().table()
+    assert len(table.metadata.snapshots) == 3
+    assert table.refs()["audit"].snapshot_id == named
+    assert len(list((world.table / "metadata").glob("*.metadata.json"))) <= 11
     world.assert_exact()
 
 
@@ -476,7 +536,7 @@ class DroppedAfterItsBranch(IcebergTarget):
 def test_a_table_that_is_dropped_within_a_batch_keeps_the_segments(world: World) -> None:
     loaded(world, 1)
     path = world.seal([world.helpers.Record(2)])
-    with pytest.raises(LoaderError, match="was dropped from the catalog.*The segments stay"):
+    with pytest.raises(LoaderError, match=r"was dropped from the catalog.*The segments stay"):
         world.drain(world.loader(target=DroppedAfterItsBranch(world.table, catalog_of(world.table, {}))))
     assert path.exists()
 
