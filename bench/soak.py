@@ -3,10 +3,10 @@
     python bench/soak.py [--rounds 10] [--kills 1000] [--loader-kills 40] [--seeds 2000] [--steps 5000] [--messages 50000]
 
 Each round runs every system fault test anew; then come the pool's faults in each order mode at length (`rocketcrew chaos`),
-power cuts of the embedded broker and a million hostile frames at it, kills of random workers (kills.py) and of the loader on
-every kind of table (loader_kills.py), the faults on genuine servers of both versions (where java and mvn are), the
-differential test, and the simulation with many seeds. A stage that fails does not keep the next ones from running. Ends with
-one line for each fault and stage.
+power cuts of the embedded broker and of sealed facts, a million hostile frames at the broker, kills of random workers
+(kills.py) and of the loader on every kind of table (loader_kills.py), the faults on genuine servers of both versions (where
+java and mvn are), the differential test, and the simulation with many seeds. A stage that fails does not keep the next ones
+from running. Ends with one line for each fault and stage.
 """
 
 from __future__ import annotations
@@ -142,6 +142,9 @@ def main() -> int:
     soak.stage("the worker pool, full numbers", *FULL, "--full-numbers", "-s", "--timeout=1200")
     soak.stage(
         "power cuts of the broker", "tests/unit/broker/test_power_loss.py", "--full-numbers", "-n", "2", "--timeout=0"
+    )  # fmt: skip
+    soak.stage(
+        "power cuts of facts", "tests/unit/supervisor/test_sealing.py", "--full-numbers", "-n", "2", "--timeout=0"
     )  # fmt: skip
     soak.stage(
         "hostile frames at the broker", "tests/system/test_hostile_frames.py", "--full-numbers", "-s", "--timeout=7200"

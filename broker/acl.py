@@ -58,6 +58,7 @@ ADMIN_CODES = frozenset(
         RequestCode.SET_MESSAGE_REQUEST_MODE,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
     }
 )
 """What only administrators may ask of the broker: the genuine list, and what else changes the broker for everybody."""

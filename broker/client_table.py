@@ -92,6 +92,10 @@ class ClientTable:
     def producers(self, group: str) -> list[ClientChannel]:
         return list(self._producers.get(group, {}).values())
 
+    def producer_groups(self) -> list[str]:
+        """Names of the producer groups with members, sorted."""
+        return sorted(self._producers)
+
     def register_consumer(
         self,
         name: str,

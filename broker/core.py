@@ -21,6 +21,7 @@ next one's, so under load one flush answers many senders, and a single sender wa
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -37,7 +38,7 @@ from .message_store import QueueRebuilding
 from .name_server import NameServerCore
 from .refusal import Refused
 from .requests import end_transaction, forward, pop, pull, send
-from .requests.table import HANDLERS
+from .requests.table import HANDLERS, Handler
 from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
 
@@ -134,12 +135,19 @@ class BrokerCore:
                 f"a body of {len(command.body)} bytes; requests that store no message have at most {BODY_MAX_BYTES}"
             )
             return command.response(ResponseCode.SYSTEM_ERROR, remark=remark)
+        return self._answer(command, lambda: self._handled(call, handler))
+
+    def _handled(self, call: Call, handler: Handler) -> Command | None:
+        if self.acl is not None:
+            account = self.acl.check_broker(call.command, self.state.store.message_at)
+            if call.command.code == RequestCode.HEART_BEAT:
+                self.state.accounts[call.channel] = account
+        return handler(self.state, call)
+
+    def _answer(self, command: Command, make: Callable[[], Command | None]) -> Command | None:
+        """What `make` makes, or the answer that its error means."""
         try:
-            if self.acl is not None:
-                account = self.acl.check_broker(command, self.state.store.message_at)
-                if command.code == RequestCode.HEART_BEAT:
-                    self.state.accounts[call.channel] = account
-            return handler(self.state, call)
+            return make()
         except Refused as refused:
             return command.response(refused.code, refused.fields, remark=refused.remark)
         except (ProtocolError, UsageError) as error:
@@ -222,6 +230,8 @@ class BrokerCore:
         effects += pop.time_out(state.pops.held.due(now_ms), now_ms)
         if self._later:
             effects += self._serve_later(now_ms)
+        if state.long_answers.waiting:
+            effects += self._answer_on()
         self._ask_after_transactions(now_ms)
         effects += pull.wake_due(state, now_ms)
         if now_ms >= self._next_sweep_ms:
@@ -244,6 +254,16 @@ class BrokerCore:
         due = [call for due_ms, call in self._later if due_ms <= now_ms]
         self._later = [(due_ms, call) for due_ms, call in self._later if due_ms > now_ms]
         return [effect for call in due for effect in self._handle(call._replace(now_ms=now_ms), None)]
+
+    def _answer_on(self) -> list[Effect]:
+        """One more round of the answer whose turn it is."""
+        waiting = self.state.long_answers.waiting
+        each = waiting.popleft()
+        answer = self._answer(each.command, each.round)
+        if answer is None:
+            waiting.append(each)
+            return []
+        return [Reply(each.channel, answer)]
 
     def _deliver_delayed(self, now_ms: int) -> None:
         state = self.state
@@ -349,6 +369,13 @@ class BrokerCore:
             state.clients.close_channel(channel)  # without a notice, as the genuine broker; members rebalance by timer
             state.close(channel)
 
+    @property
+    def _has_more_to_do(self) -> bool:
+        state = self.state
+        return bool(
+            state.store.is_rebuilding or state.pops.held.to_wake or state.arrivals or state.long_answers.waiting
+        )
+
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do at the latest; calling it earlier does no harm."""
         deadlines = [
@@ -357,7 +384,7 @@ class BrokerCore:
             self._next_sweep_ms,
             self._next_checkpoint_ms,
         ]
-        if self.state.store.is_rebuilding or self.state.pops.held.to_wake or self.state.arrivals:
+        if self._has_more_to_do:
             return 0  # at once
         deadlines += [due_ms for due_ms, _ in self._later]
         state = self.state
@@ -393,6 +420,7 @@ class BrokerCore:
         state = self.state
         state.held.drop_channel(channel)
         state.pops.held.drop_channel(channel)
+        state.long_answers.drop_channel(channel)
         state.full.discard(channel)
         state.accounts.pop(channel, None)
         self._later = [(due_ms, call) for due_ms, call in self._later if call.channel != channel]

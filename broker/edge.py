@@ -10,6 +10,9 @@ connections have their turn.
   already, and no held pull, so what is queued for it stays bounded. One that reads nothing for LAG_MS is disconnected.
 - A frame that cannot be right ends its connection, as there is no way to find the next one's start.
 - A handler that fails by a bug of ours answers code 1 and is logged; the broker lives.
+- With TLS a connection has its place from its first byte on (`Port`): a peer that does not end the handshake within
+  HANDSHAKE_S is disconnected, and the one that has been at it for longest as soon as there is no room, or more than
+  HANDSHAKES_MAX of them.
 - A connection with neither read nor write for `IDLE_MS` is closed, as the genuine server does (IdleStateHandler).
 - Time comes from one timer, set to the earliest deadline of both cores.
 """
@@ -17,8 +20,13 @@ connections have their turn.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol, cast
 
 import structlog
@@ -37,6 +45,10 @@ FILES_RESERVED = OPEN_FILES_MAX + 64  # of this process: the store's, the log's,
 CONNECTIONS_MIN = 16
 READ_BYTES = 262_144
 WRITE_HIGH_BYTES = 1 << 20
+HANDSHAKE_S = 10  # of TLS; who needs longer is disconnected
+HANDSHAKES_MAX = 256  # that have not ended; each has 256 KiB of buffer
+ACCEPT_AGAIN_S = 1  # after there was no descriptor
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 IDLE_MS = 120_000
 IDLE_SCAN_MS = 10_000
 ROUND_FRAMES_MAX = 32  # about 2 ms of sends
@@ -100,6 +112,7 @@ class Edge:
         self.name_server = name_server
         self.clock_ms = clock_ms
         self._connections: dict[int, Connection] = {}
+        self.handshakes: dict[Connection, Callable[[], object]] = {}  # oldest first; what ends it
         self._written: set[Connection] = set()
         self._next_channel = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -125,11 +138,31 @@ class Edge:
         """The loop's exception handler. Connections that cannot be taken are one line a minute, not a traceback each: as
         long as there are no descriptors, the loop tries again every second."""
         if str(context.get("message", "")).startswith("socket.accept()"):
-            self.say("connection.not_accepted", reason=str(context.get("exception")))
+            self.not_accepted(context.get("exception"))
         else:
             loop.default_exception_handler(context)
 
+    def not_accepted(self, error: BaseException | None) -> None:
+        self.say("connection.not_accepted", reason=str(error))
+
     # Connections
+
+    def begin_handshake(self, connection: Connection, end: Callable[[], object]) -> bool:
+        """Give a connection its place before its handshake; `end` ends that. False when there is no room."""
+        if self._stopped:
+            return False
+        full = len(self._connections) + len(self.handshakes) >= self.connections_max
+        if full or len(self.handshakes) >= HANDSHAKES_MAX:
+            if not self.handshakes:
+                return False
+            self.handshakes.pop(next(iter(self.handshakes)))()
+            self.say("handshake.ended", reason="it had not ended when others needed its place")
+        self.handshakes[connection] = end
+        return True
+
+    def end_handshake(self, connection: Connection) -> None:
+        """It ended somehow, or will."""
+        self.handshakes.pop(connection, None)
 
     def broker_connection(self) -> Connection:
         """Protocol factory of the broker's port."""
@@ -141,6 +174,7 @@ class Edge:
 
     def opened(self, connection: Connection) -> int | None:
         """The channel of a new connection, None when there are too many."""
+        self.end_handshake(connection)
         if self._stopped or len(self._connections) >= self.connections_max:
             return None
         self._next_channel += 1
@@ -399,3 +433,58 @@ class Connection(asyncio.BufferedProtocol):
         if self.channel is not None:
             channel, self.channel = self.channel, None
             self._edge.closed(self, channel)
+
+
+class Port:
+    """One port, listening. Without TLS asyncio's own server does; with it connections are taken here, since that server
+    says of no handshake that it began or failed, and so they could not be counted."""
+
+    def __init__(self, edge: Edge, bound: socket.socket, made: Callable[[], Connection], tls: ssl.SSLContext) -> None:
+        self._edge, self._bound, self._made, self._tls = edge, bound, made, tls
+        self._shaking: dict[asyncio.Task[None], socket.socket] = {}
+        self._task = asyncio.get_running_loop().create_task(self._accept())
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                taken, _ = await loop.sock_accept(self._bound)
+            except OSError as error:
+                if error.errno in NO_DESCRIPTOR:
+                    self._edge.not_accepted(error)
+                    await asyncio.sleep(ACCEPT_AGAIN_S)
+                continue
+            connection = self._made()
+            if self._edge.begin_handshake(connection, partial(_shut, taken)):
+                task = loop.create_task(self._shake(taken, connection))
+                self._shaking[task] = taken
+                task.add_done_callback(self._shaking.pop)
+            else:
+                taken.close()
+            await asyncio.sleep(0)  # a burst of connections leaves the others their turn
+
+    async def _shake(self, taken: socket.socket, connection: Connection) -> None:
+        """Until the handshake has ended; the connection goes on without this task."""
+        with contextlib.suppress(OSError):  # the peer's affair: no TLS, too slow, gone
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                taken,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=HANDSHAKE_S,
+            )
+        self._edge.end_handshake(connection)
+
+    async def close(self) -> None:
+        """Take no more connections; those in their handshake end."""
+        self._task.cancel()
+        for taken in self._shaking.values():
+            _shut(taken)
+        await asyncio.gather(self._task, *self._shaking, return_exceptions=True)
+        self._bound.close()
+
+
+def _shut(taken: socket.socket) -> None:
+    """End a handshake as its peer could: its transport reads the end, and closes."""
+    with contextlib.suppress(OSError):  # it is gone already
+        taken.shutdown(socket.SHUT_RDWR)

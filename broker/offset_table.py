@@ -1,8 +1,13 @@
 """How far each group has come in each queue (BR/offset/ConsumerOffsetManager.java).
 
 Rules: a commit overwrites, also a higher offset (never lowering is the client's promise, not ours); a reset that an
-operator asked for is kept apart until the group's next pull of that queue takes it, and while it is pending commits are
+operator asked for is kept apart until the group's pulls of that queue follow it, and while it is pending commits are
 accepted and ignored, else a member that still runs would undo it, also after a restart of the broker.
+
+A pending reset answers each pull of the queue until a pull begins at its offset: an answer that was lost is repeated, and
+repeating one that arrived does nothing. (A genuine broker forgets the reset with its first answer.) A client that does not
+go where it is sent is sent there GIVEN_MAX times on one connection, and then served as it asks, as a genuine broker does
+after one time.
 
 The text form is `config/consumerOffset.json`: `{"offsetTable":{"topic@group":{0:12,1:9}}}` with bare numbers as keys,
 as fastjson writes it; admin tools get the same text (request 43). Pending resets, where there are any, follow in the same
@@ -19,6 +24,7 @@ from .table_text import BucketedText
 
 SEPARATOR = "@"
 PAIRS_MAX = 200_000  # of topic and group; groups need no members to leave offsets here
+GIVEN_MAX = 3  # answers with one reset on one connection
 
 
 Kept = list[tuple[str, str, dict[int, int] | None, dict[int, int]]]
@@ -41,6 +47,7 @@ class OffsetTable:
         self._topics_of: dict[str, set[str]] = {}
         self._groups_of: dict[str, set[str]] = {}
         self._resets: dict[str, dict[int, int]] = {}  # by the same keys
+        self._given: dict[str, dict[int, tuple[int, int]]] = {}  # of these: the last connection answered, how often
         self.text = BucketedText()  # of the offsets
         self._resets_text = BucketedText()
 
@@ -70,6 +77,7 @@ class OffsetTable:
         key = topic + SEPARATOR + group
         self._queues(topic, group)[queue_id] = offset
         self._resets.setdefault(key, {})[queue_id] = offset
+        self._given.get(key, {}).pop(queue_id, None)
         self.text.changed(key)
         self._resets_text.changed(key)
         self.changes += 1
@@ -107,14 +115,32 @@ class OffsetTable:
         self._topics_of.setdefault(group, set()).add(topic)
         self._groups_of.setdefault(topic, set()).add(group)
 
+    def pending_reset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The offset of the reset that is pending in a queue, if one is."""
+        pending = self._resets.get(topic + SEPARATOR + group)
+        return None if pending is None else pending.get(queue_id)
+
+    def is_followed(self, topic: str, group: str, queue_id: int, offset: int, channel: int) -> bool:
+        """Whether the pending reset is over with a pull at `offset` on the connection `channel`; else that pull is to be
+        answered with it, and counts as answered."""
+        key = topic + SEPARATOR + group
+        given = self._given.setdefault(key, {})
+        last, times = given.get(queue_id, (channel, 0))
+        if times and (offset == self._resets[key][queue_id] or (last, times) == (channel, GIVEN_MAX)):
+            return True
+        given[queue_id] = channel, times + 1 if last == channel else 1
+        return False
+
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """The pending reset of a queue, which is then no longer pending."""
         key = topic + SEPARATOR + group
         pending = self._resets.get(key)
         reset = pending.pop(queue_id, None) if pending is not None else None
         if reset is not None:
+            self._given.get(key, {}).pop(queue_id, None)
             if not pending:
                 del self._resets[key]
+                self._given.pop(key, None)
             self._resets_text.changed(key)
             self.changes += 1
         return reset
@@ -150,6 +176,7 @@ class OffsetTable:
             key = topic + SEPARATOR + group
             self._committed.pop(key, None)
             self._resets.pop(key, None)
+            self._given.pop(key, None)
             _remove(self._topics_of, group, topic)
             _remove(self._groups_of, topic, group)
             self.text.changed(key)

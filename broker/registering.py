@@ -1,9 +1,9 @@
 """Registering with name servers of others: the embedded broker as a member of a cluster of genuine ones.
 
 Each of them is sent REGISTER_BROKER at the start, every `registration_interval_ms`, and within `CHANGES_MS` of a change of
-the topics; UNREGISTER_BROKER at a stop (BR/out/BrokerOuterAPI.java). One that does not answer is tried again at the next
-round; a change of that is one line in the log. Clients take the broker's address from there, so they must be able to reach
-it.
+the topics; UNREGISTER_BROKER at a stop (BR/out/BrokerOuterAPI.java). Both are signed, and sent by TLS, as the access to them
+says. One that does not answer is tried again at the next round; a change of that is one line in the log. Clients take the
+broker's address from there, so they must be able to reach it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ _log = structlog.get_logger("rocketcrew.broker")
 class Registering:
     """The task that registers one broker; `stop` takes it out again."""
 
-    def __init__(self, state: BrokerState, addresses: Iterable[str]) -> None:
+    def __init__(self, state: BrokerState, addresses: Iterable[str], remoting: Remoting) -> None:
+        """`remoting` connects to the name servers, and is closed by `stop`."""
         self._state = state
         self._trouble: dict[str, str | None] = dict.fromkeys(addresses)
-        self._remoting = Remoting()
+        self._remoting = remoting
+        self.rounds = 0
+        """How often all of them have been asked."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -48,6 +51,7 @@ class Registering:
             if waited_ms >= rounds_ms or changes != known:
                 waited_ms, known = 0, changes
                 await asyncio.gather(*map(self._register, self._trouble))
+                self.rounds += 1
             await asyncio.sleep(CHANGES_MS / 1_000)
             waited_ms += CHANGES_MS
 

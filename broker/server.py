@@ -31,20 +31,21 @@ from typing import Any, Self, cast
 
 import structlog
 
+from ..client.access import Access
+from ..client.remoting_client import Remoting
 from ..client.tls import server_context
 from ..remoting.errors import UsageError
 from .acl import Acl, parse_acl
 from .config import BrokerConfig
 from .core import BrokerCore
 from .disk import DiskStorage
-from .edge import Clock, Edge, WallClock, connections_max
+from .edge import Clock, Edge, Port, WallClock, connections_max
 from .effects import SILENCE, Intercept
 from .name_server import KV_TABLE, NameServerCore
 from .registering import Registering
 from .storage import DiskFailed, MemoryStorage, Storage
 
 BACKLOG = 1_024
-HANDSHAKE_S = 10  # of TLS; who needs longer is disconnected
 ANYWHERE = "192.0.2.1"  # of no machine (RFC 5737)
 WILDCARDS = ("0.0.0.0", "::")
 
@@ -65,9 +66,11 @@ class EmbeddedBroker:
         storage: Storage | None = None,
         random: Random | None = None,
         clock_ms: Clock | None = None,
+        access: Access | None = None,
     ) -> None:
         """`dir` None keeps everything in memory; port 0 takes a free one. Other settings come from `config`.
 
+        `access` is how the name servers of `config.register_with` are reached: its credentials and its TLS are used.
         Give `storage` to start on what another one left (a MemoryStorage after a crash). Raises UsageError.
         """
         base = config or BrokerConfig()
@@ -83,9 +86,11 @@ class EmbeddedBroker:
         self._storage = storage
         self._random = random or Random(SystemRandom().getrandbits(64))
         self._clock_ms = clock_ms or WallClock()
+        self._access = access
         self._core: BrokerCore | None = None
         self._edge: Edge | None = None
         self._servers: list[asyncio.Server] = []
+        self._ports: list[Port] = []  # with TLS, in place of these
         self._registering: Registering | None = None
 
     @property
@@ -127,6 +132,7 @@ class EmbeddedBroker:
         config = self.config
         tls = server_context(config.tls_cert_path, config.tls_key_path) if config.tls_cert_path else None
         acl = _read_acl(config.acl_file) if config.acl_file else None
+        remoting = Remoting(access=self._access) if config.register_with else None
         if self._storage is None:
             self._storage = DiskStorage(Path(self.config.dir)) if self.config.dir else MemoryStorage()
         sockets: list[socket.socket] = []
@@ -135,6 +141,8 @@ class EmbeddedBroker:
                 sockets.append(_bind(self.config.host, getattr(self.config, name), name))
                 self.config = replace(self.config, **{name: sockets[-1].getsockname()[1]})
             await self._serve(self._storage, sockets, tls, acl)
+            if remoting is not None:
+                self._registering = Registering(self.core.state, config.register_with, remoting)
         except BaseException:
             for bound in sockets:
                 bound.close()
@@ -154,19 +162,15 @@ class EmbeddedBroker:
         files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         edge = Edge(core, name_server, self._clock_ms, connections_max(files_max))
         loop = asyncio.get_running_loop()
-        limit_s = HANDSHAKE_S if tls is not None else None
-        self._servers = [
-            await loop.create_server(
-                made, sock=bound, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=limit_s, ssl_shutdown_timeout=limit_s
-            )
-            for made, bound in zip((edge.name_server_connection, edge.broker_connection), sockets, strict=True)
-        ]
+        for made, bound in zip((edge.name_server_connection, edge.broker_connection), sockets, strict=True):
+            if tls is not None:
+                self._ports.append(Port(edge, bound, made, tls))
+            else:
+                self._servers.append(await loop.create_server(made, sock=bound, backlog=BACKLOG))
         if isinstance(storage, DiskStorage):
             storage.syncer.on_flush = partial(_wake, loop, edge)
         edge.start()
         self._core, self._edge = core, edge
-        if self.config.register_with:
-            self._registering = Registering(core.state, self.config.register_with)
         _log.info(
             "broker.ready",
             name_server=self.name_server,
@@ -237,6 +241,9 @@ class EmbeddedBroker:
         if self._edge is not None:
             self._edge.stop()
         self._servers.clear()
+        for port in self._ports:
+            await port.close()
+        self._ports.clear()
         await asyncio.sleep(0)  # one turn of the loop, in which the transports close their sockets
 
     def _release(self) -> None:
@@ -271,15 +278,16 @@ def _wake(loop: asyncio.AbstractEventLoop, edge: Edge) -> None:
         loop.call_soon_threadsafe(edge.flushed)
 
 
-def run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None = None) -> int:
-    """Serve until TERM or INT; returns the exit code 0. `on_ready` gets the addresses of name server and broker.
+def run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None = None, access: Access | None = None) -> int:
+    """Serve until TERM or INT; returns the exit code 0. `on_ready` gets the addresses of name server and broker; `access` is
+    for those of others (see EmbeddedBroker).
 
     Raises UsageError before anything is served: port in use, folder in use or unreadable; DiskFailed later.
     """
-    return asyncio.run(_run(config, on_ready))
+    return asyncio.run(_run(config, on_ready, access))
 
 
-async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None) -> int:
+async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None, access: Access | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -296,6 +304,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None
         name_server_port=config.name_server_port,
         port=config.port,
         config=replace(config, announce=announce),
+        access=access,
     )
     async with broker:
         loop.set_exception_handler(broker.loop_failed)

@@ -39,6 +39,7 @@ from .held_pops import Arrival
 from .held_pulls import HeldPulls
 from .journal import keep_damaged, whole_lines
 from .lock_table import LockTable
+from .long_answers import LongAnswers
 from .message_store import LOG, MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
@@ -138,6 +139,7 @@ class BrokerState:
         self.full: set[int] = set()  # channels whose peer does not read what it got
         self.faults: deque[str] = deque(maxlen=16)  # of ours, for the log
         self.forwarded: dict[int, Forwarded] = {}
+        self.long_answers = LongAnswers()
         self.accounts: dict[int, Account] = {}  # with an ACL: who signed the last heartbeat of each channel
         self.started_ms = 0
         self.now_ms = 0  # of the request or tick at hand
@@ -319,6 +321,20 @@ class BrokerState:
         if self.offsets.changes != self._saved_offsets:
             self.storage.replace(OFFSETS_TABLE, self.offsets.dump(), sync=sync)
             self._saved_offsets = self.offsets.changes
+
+    def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The pending reset of a queue, which is over then, also after a kill: else it would be repeated, and take back what
+        the group has done since. Raises StorageError, and then it is pending still."""
+        if self.offsets.pending_reset(topic, group, queue_id) is None:
+            return None
+        before = self.offsets.kept([(topic, group)])
+        reset = self.offsets.take_reset(topic, group, queue_id)
+        try:
+            self.save_offsets(sync=True)
+        except StorageError:
+            self.offsets.put_back(before)
+            raise
+        return reset
 
     def _keep_positions(self, flushed: int) -> None:
         """Say from where a start must read for transactions, once the disk has the ends that this counts on."""

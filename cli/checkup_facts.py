@@ -49,6 +49,7 @@ from ..workers.boot import TableSpec
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerLoadError, HandlerSpec
+from ..workers.sentry import sentry_place
 from ..workers.trial_import import examine_rows
 from .asking import known_topics
 from .checkups import (
@@ -58,12 +59,13 @@ from .checkups import (
     GroupFacts,
     HandlerFacts,
     MachineFacts,
+    SentryFacts,
     SparkFacts,
     TableFacts,
     TopicFacts,
 )
 from .surroundings import check_nothing_shadows
-from .wording import close_names, in_words
+from .wording import close_names, in_words, is_refusal
 
 TIMEOUT_MS: Final = 3_000
 _RUNTIME = re.compile(r"([\d,.' \u00a0\u202f]+?) (days|hours|minutes|seconds|s)\b")
@@ -80,6 +82,7 @@ def gather(settings: Settings, handler: str | None, env: Mapping[str, str]) -> F
         handler=None if handler is None else handler_facts(settings, handler, spec),
         table=table,
         spark=spark_facts(settings, env),
+        sentry=sentry_facts(settings),
         disks=disk_facts(settings),
         machine=machine_facts(settings),
     )
@@ -180,7 +183,16 @@ class Looking:
         refused = ""
         if reads and readable:
             refused = await self._refusal(MessageQueue(topic, readable[0].broker_name, 0))
-        return TopicFacts(name, True, sum(data.read_queue_nums for data in readable), perms, refused)
+        unlooked = ""
+        if not self._known and TOOLS_GROUP in refused:  # of our group that says nothing
+            refused, unlooked = "", refused
+        queues = sum(data.read_queue_nums for data in readable)
+        return TopicFacts(name, True, queues, perms, refused, unlooked=unlooked)
+
+    @property
+    def _known(self) -> bool:
+        """Whether the brokers know the group."""
+        return RETRY_PREFIX + self._group in self._routes
 
     async def _near(self, name: str) -> str:
         try:
@@ -190,7 +202,7 @@ class Looking:
 
     async def _refusal(self, mq: MessageQueue) -> str:
         """Why the group may not read the queue, "" where it may, or where nobody says: asked by a pull at its end."""
-        group = self._group if RETRY_PREFIX + self._group in self._routes else TOOLS_GROUP
+        group = self._group if self._known else TOOLS_GROUP
         try:
             address = await self._cluster.address_of(mq)
             end = await self._operations.max_offset(mq, timeout_ms=TIMEOUT_MS)
@@ -198,17 +210,17 @@ class Looking:
                                  broker_name=mq.broker_name)  # fmt: skip
             answer = await self._operations.pull(address, header, timeout_ms=TIMEOUT_MS)
         except BrokerError as error:
-            return error.remark if _is_refusal(error.code, error.remark) else ""
+            return error.remark if is_refusal(error.code, error.remark) else ""
         except RocketcrewError:
             return ""  # that the broker does not answer is said of the broker
-        return answer.remark or "no reason given" if _is_refusal(answer.code, answer.remark or "") else ""
+        return answer.remark or "no reason given" if is_refusal(answer.code, answer.remark or "") else ""
 
     async def _group_facts(self) -> GroupFacts:
         s = self._settings
         named = s.cluster.instance_name not in ("", DEFAULT_INSTANCE_NAME) or is_broadcasting(s)
         facts = GroupFacts(
             self._access.unwrap(self._group),
-            known=RETRY_PREFIX + self._group in self._routes,
+            known=self._known,
             own_id=own_client_id(s) if named else "",
             shares_queues=s.consumer.client_rebalance and not is_broadcasting(s),
         )
@@ -239,11 +251,6 @@ class Looking:
         clock_ms = broker_clock_ms(table)
         ahead_ms = None if clock_ms is None else round(clock_ms - now_ms)
         return BrokerFacts(name, address, table.get("brokerVersionDesc", ""), ahead_ms)
-
-
-def _is_refusal(code: int, remark: str) -> bool:
-    # 4.9 answers what its access control refuses with code 1 and the exception's name.
-    return code == ResponseCode.NO_PERMISSION or "AclException" in remark
 
 
 def broker_clock_ms(table: Mapping[str, str]) -> float | None:
@@ -335,6 +342,16 @@ def spark_facts(settings: Settings, env: Mapping[str, str]) -> SparkFacts | None
     except (UsageError, SparkStartError) as error:
         return SparkFacts(spark.format, wrong=str(error))
     return SparkFacts(spark.format, f"{version}, Java {java.version} ({java.source})")
+
+
+def sentry_facts(settings: Settings) -> SentryFacts | None:
+    """Where failed calls are sent; None where nobody wants them. The server is not asked."""
+    if not settings.sentry.dsn:
+        return None
+    try:
+        return SentryFacts(sentry_place(settings.sentry))
+    except UsageError as error:
+        return SentryFacts(wrong=str(error))
 
 
 def disk_facts(settings: Settings) -> list[DiskFacts]:

@@ -45,7 +45,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic by its route. `queues` may be read; `perms` by broker; `refused`: why the group may not read it."""
+    """A topic by its route. `queues` may be read; `perms` by broker; `refused`: why the group may not read it.
+    `unlooked`: why nobody could look whether it may; both empty where it may."""
 
     name: str
     exists: bool
@@ -54,6 +55,7 @@ class TopicFacts:
     refused: str = ""
     near: str = ""
     """`: did you mean x?` of a topic that does not exist; "" where no name is near."""
+    unlooked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,14 @@ class SparkFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SentryFacts:
+    """`place`: host and project that events go to; `wrong`: why they cannot."""
+
+    place: str = ""
+    wrong: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DiskFacts:
     """A folder, or the nearest one above it that is there."""
 
@@ -156,6 +166,7 @@ class Facts:
     handler: HandlerFacts | None = None
     table: TableFacts | None = None
     spark: SparkFacts | None = None
+    sentry: SentryFacts | None = None
     disks: Sequence[DiskFacts] = ()
     machine: MachineFacts | None = None
 
@@ -174,6 +185,8 @@ def findings(facts: Facts) -> list[Finding]:
         found.append(_table(facts.table))
     if facts.spark is not None:
         found.append(_spark(facts.spark))
+    if facts.sentry is not None:
+        found.append(_sentry(facts.sentry))
     found += [_disk(disk) for disk in facts.disks]
     if facts.machine is not None:
         found += [_files(facts.machine), _memory(facts.machine)]
@@ -223,6 +236,10 @@ def _topic(topic: TopicFacts) -> Finding:
     if closed:
         return Finding(Level.WARNING, check, f"{topic.name} may not be read on {', '.join(closed)}",
                        f"its messages there wait; `mqadmin updateTopicPerm -t {topic.name} -p 6`")  # fmt: skip
+    if topic.unlooked:
+        return Finding(Level.WARNING, check, f"{topic.name}: not looked whether the group may read it ({topic.unlooked})",
+                       "until the brokers know the group, this is asked as TOOLS_CONSUMER: give this user SUB on that group,"
+                       " or look again when a member has run")  # fmt: skip
     return _fine(check, f"{topic.name}: {_count(topic.queues, 'queue')} on {_count(len(topic.perms), 'broker')}")
 
 
@@ -357,6 +374,12 @@ def _spark(spark: SparkFacts) -> Finding:
     if spark.wrong:
         return Finding(Level.FAULT, "table format", spark.wrong)
     return _fine("table format", f"{spark.format}: {spark.needs}")
+
+
+def _sentry(sentry: SentryFacts) -> Finding:
+    if sentry.wrong:
+        return Finding(Level.FAULT, "sentry", sentry.wrong)
+    return _fine("sentry", f"failed calls are sent to {sentry.place}; it was not asked")
 
 
 def _disk(disk: DiskFacts) -> Finding:

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.operations import Operations
-from ..remoting.admin_bodies import ConsumerConnections
+from ..remoting.admin_bodies import ClientConnection, ConsumerConnections
+from ..remoting.bodies import ConsumerRunningInfo
 from ..remoting.errors import RocketcrewError
 from ..remoting.queues import MessageQueue
+from ..supervisor.core.retry_delays import RETRY_DELAYS, decode_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,9 @@ class GroupMember:
     queues: tuple[MessageQueue, ...] | None
     in_hand: Mapping[MessageQueue, int] = field(default_factory=dict[MessageQueue, int])
     """Messages of each queue that it has pulled or popped and not finished, as it says."""
+    delayed: Mapping[MessageQueue, int] | None = None
+    """Messages of each queue that it has sent back and that wait for the delay of their retry; None of a member that does
+    not count them (Java's)."""
 
 
 async def members_of(
@@ -41,27 +46,26 @@ async def members_of(
     address = await _a_broker(cluster, group, topic)
     operations = Operations(cluster)
 
-    async def held_by(client_id: str) -> dict[MessageQueue, int] | None:
+    async def asked(client_id: str) -> ConsumerRunningInfo | None:
         try:
-            info = await operations.running_info(address, group, client_id)
+            return await operations.running_info(address, group, client_id)
         except RocketcrewError:
             return None
-        held = {mq: queue.cached_msg_count for mq, queue in info.mq_table.items()}
-        return held | {mq: queue.wait_ack_count for mq, queue in info.mq_pop_table.items()}
 
     clients = sorted(found.connection_set, key=lambda one: one.client_id)
-    held = await asyncio.gather(*(held_by(one.client_id) for one in clients))
-    return [
-        GroupMember(
-            one.client_id,
-            one.client_addr,
-            str(one.language),
-            str(one.version),
-            None if each is None else tuple(sorted(each)),
-            each or {},
-        )
-        for one, each in zip(clients, held, strict=True)
-    ], found
+    infos = await asyncio.gather(*(asked(one.client_id) for one in clients))
+    return [member_of(one, info) for one, info in zip(clients, infos, strict=True)], found
+
+
+def member_of(client: ClientConnection, info: ConsumerRunningInfo | None) -> GroupMember:
+    """A member by what the broker and it say of it; `info` None = it did not answer."""
+    who = (client.client_id, client.client_addr, str(client.language), str(client.version))
+    if info is None:
+        return GroupMember(*who, None)
+    held = {mq: queue.cached_msg_count for mq, queue in info.mq_table.items()}
+    held |= {mq: queue.wait_ack_count for mq, queue in info.mq_pop_table.items()}
+    text = info.user_consumer_info.get(RETRY_DELAYS)
+    return GroupMember(*who, tuple(sorted(held)), held, None if text is None else decode_counts(text))
 
 
 async def _a_broker(cluster: Cluster, group: str, topic: str | None) -> str:
@@ -72,6 +76,15 @@ async def _a_broker(cluster: Cluster, group: str, topic: str | None) -> str:
 def owners(members: list[GroupMember]) -> dict[MessageQueue, str]:
     """The member that has each queue."""
     return {mq: member.client_id for member in members for mq in member.queues or ()}
+
+
+def delayed(members: list[GroupMember]) -> dict[MessageQueue, int] | None:
+    """Messages of each queue that wait for the delay of their retry; None where no member counts them."""
+    counts = [member.delayed for member in members if member.delayed is not None]
+    found = Counter[MessageQueue]()
+    for each in counts:
+        found.update(dict(each))
+    return dict(found) if counts else None
 
 
 def in_hand(members: list[GroupMember]) -> dict[MessageQueue, int]:

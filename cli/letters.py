@@ -35,6 +35,8 @@ REPLAYED: Final = "replayed"
 HANDLED: Final = "handled"
 PURGED: Final = "purged"
 """What can be noted about a letter."""
+BEGUN: Final = "begun"
+"""A note that is about none: a replay of all letters began here."""
 Key = tuple[str, int, int, str]
 """Broker, queue id and queue offset in %DLQ%<group>, message id."""
 NO_KEY: Final[Key] = "", 0, 0, ""
@@ -250,7 +252,16 @@ class Notes:
 
     def add(self, letter: Letter, done: str) -> None:
         """Note it in the file, at once. Raises RocketcrewError for a file that cannot grow: the letter is not noted then."""
-        broker, queue_id, queue_offset, message_id = key = letter.key
+        self._append(letter.key, done, f"letter {letter.place} is not noted as {done}, and will be taken again")
+
+    def begin(self, name: str) -> Key:
+        """Note that a replay of that name begins; the key of this note, by which it is known. Raises as `add`."""
+        key = "", 0, 0, name
+        self._append(key, BEGUN, "nothing was sent")
+        return key
+
+    def _append(self, key: Key, done: str, otherwise: str) -> None:
+        broker, queue_id, queue_offset, message_id = key
         line = json.dumps(
             {
                 "broker": broker,
@@ -266,10 +277,7 @@ class Notes:
                     file.truncate(_last_line_at(self.path))
                 file.write(line.encode() + b"\n")
         except OSError as error:
-            raise RocketcrewError(
-                f"{self.path} cannot be written: {error.strerror or error}; letter {letter.place} is not noted as"
-                f" {done}, and will be taken again"
-            ) from error
+            raise RocketcrewError(f"{self.path} cannot be written: {error.strerror or error}; {otherwise}") from error
         self._noted(key, done)
 
     def _noted(self, key: Key, done: str) -> None:

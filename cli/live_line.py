@@ -180,7 +180,11 @@ def progress_line(found: Mapping[str, Any], per_second: float) -> str:
     if lag and per_second >= 1:
         parts.append(f"{duration(lag / per_second)} left")
     if found["stopping"]:
-        parts.append(f"stopping: {unfinished} in hand, Ctrl-C again forces")
+        loader: dict[str, Any] = found.get("loader") or {}
+        batch: dict[str, Any] = loader.get("running") or {}
+        rows = batch.get("rows", 0)
+        waits = f"the loader ends its batch of {rows} rows" if rows and not unfinished else f"{unfinished} in hand"
+        parts.append(f"stopping: {waits}, Ctrl-C again forces")
     elif found["paused"]:
         parts.append("paused by " + " and ".join(found["paused"]))
     return "  ".join(parts)

@@ -68,9 +68,11 @@ async def records(
         at = max(at, result.header.next_begin_offset)
 
 
-async def messages(cluster: Cluster, mq: MessageQueue, start: int, stop: int) -> AsyncIterator[StoredMessage]:
+async def messages(
+    cluster: Cluster, mq: MessageQueue, start: int, stop: int, *, group: str = TOOLS_GROUP
+) -> AsyncIterator[StoredMessage]:
     """The messages of a queue from `start` until before `stop`. Raises ProtocolError for a record that is damaged."""
-    async for _, _, record in records(cluster, mq, start, stop):
+    async for _, _, record in records(cluster, mq, start, stop, group=group):
         yield decode_message(record)
 
 

@@ -232,8 +232,10 @@ class Remoting:
         except ssl.SSLError as error:
             return UnreachableError(address, f"cannot connect: {explain(error)}")
         except OSError as error:
-            hint = f" ({HANDSHAKE_HINT})" if self._tls is not None and isinstance(error, ConnectionResetError) else ""
-            return UnreachableError(address, f"cannot connect: {reason_of(error)}{hint}")
+            cause = reason_of(error)
+            if self._tls is not None and isinstance(error, ConnectionResetError):
+                cause = f"{cause} ({HANDSHAKE_HINT})" if cause else HANDSHAKE_HINT  # the end of a handshake has no text
+            return UnreachableError(address, f"cannot connect: {cause}")
         self._connections[address] = connection
         for told in self._on_connect:
             told(address)

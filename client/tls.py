@@ -8,8 +8,11 @@ is trusted, as then every public certificate would do, whoever owns it.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import ssl
+import stat
 from pathlib import Path
 
 from ..remoting.errors import UsageError
@@ -42,6 +45,7 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     elif options.trust_cert_path:
         try:
+            _check_regular(options.trust_cert_path)
             context.load_verify_locations(options.trust_cert_path)
         except OSError as error:
             raise UsageError(f"security.tls_trust_cert_path {options.trust_cert_path}: {_file_error(error)}") from None
@@ -49,6 +53,7 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
         context.load_default_certs()
     if options.cert_path:
         try:
+            _check_regular(options.cert_path, options.key_path)
             # Without a function the password would be asked for on the terminal.
             context.load_cert_chain(options.cert_path, options.key_path or None, lambda: options.key_password)
         except OSError as error:
@@ -67,6 +72,7 @@ def server_context(cert_path: str, key_path: str) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
+        _check_regular(cert_path, key_path)
         context.load_cert_chain(cert_path, key_path or None, lambda: "")
     except OSError as error:
         files = cert_path + (f" with broker.tls_key_path {key_path}" if key_path else "")
@@ -119,6 +125,14 @@ def _is_locked(path: str) -> bool:
     """Whether a PEM file holds an encrypted key; OpenSSL says the same of a wrong password and of a file that is no PEM."""
     with Path(path).open("rb") as file:
         return b"ENCRYPTED" in file.read(64 * 1024)
+
+
+def _check_regular(*paths: str) -> None:
+    """Raises OSError for a path that is no regular file: to read a FIFO would wait, for ever perhaps, and deaf to signals.
+    An empty path is none."""
+    for path in filter(None, paths):
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EINVAL, f"{path} is no regular file")
 
 
 def _file_error(error: OSError) -> str:

@@ -91,7 +91,7 @@ class Beginning:
             mq = queue._replace(topic=self._access.wrap(queue.topic))
             offset, why = await rule.find(mq)
             found[queue] = max(offset, await self._operations.min_offset(mq))
-            _log.info("queue_begins", **place_keys(queue, found[queue]), why=why)
+            _log.info("queue_begins", **place_keys(queue, found[queue]), reason=why)
         return json.dumps(to_json(found))
 
     async def all_queues(self, topics: Sequence[str], group: str) -> list[MessageQueue]:

@@ -228,7 +228,7 @@ class Stream:
         deadline = time.monotonic() + self._settings.supervisor.stop_deadline_ms / 1000
         forced = not self._wait_for_batch(deadline)
         if forced:
-            _log.warning("batch_cancelled", why="a second signal" if self._stop.insisted() else "the stop deadline",
+            _log.warning("batch_cancelled", reason="a second signal" if self._stop.insisted() else "the stop deadline",
                          hint="its messages run again at the next start")  # fmt: skip
             with contextlib.suppress(Exception):
                 context.cancelAllJobs()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from .bodies import BrokerData, SubscriptionData
 from .body import Body
@@ -152,6 +154,61 @@ class ProducerConnections(Body):
     """Answer to 204."""
 
     connection_set: tuple[ClientConnection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInfo(Body):
+    """One member of a producer group. `remote_ip` is Java's text of a socket's address: "/host:port"."""
+
+    WIRE: ClassVar[Mapping[str, str]] = {"remote_ip": "remoteIP"}
+    client_id: str
+    remote_ip: str = ""
+    language: str = "JAVA"
+    version: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerTable(Body):
+    """Answer to 328: the members of each producer group."""
+
+    data: dict[str, tuple[ProducerInfo, ...]] = field(default_factory=dict[str, tuple[ProducerInfo, ...]])
+
+
+@dataclass(frozen=True, slots=True)
+class HaClientRuntimeInfo(Body):
+    """How a slave follows its master; of a master all is empty."""
+
+    master_addr: str | None = None
+    transferred_byte_in_second: int = 0
+    max_offset: int = 0
+    last_read_timestamp: int = 0
+    last_write_timestamp: int = 0
+    master_flush_offset: int = 0
+    activated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HaConnectionInfo(Body):
+    """One slave of a master."""
+
+    addr: str | None = None
+    slave_ack_offset: int = 0
+    diff: int = 0
+    in_sync: bool = False
+    transferred_byte_in_second: int = 0
+    transfer_from_where: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HaRuntimeInfo(Body):
+    """Answer to 907."""
+
+    master: bool = True
+    master_commit_log_max_offset: int = 0
+    in_sync_slave_nums: int = 0
+    ha_connection_info: tuple[HaConnectionInfo, ...] = ()
+    ha_client_runtime_info: HaClientRuntimeInfo = field(default_factory=HaClientRuntimeInfo)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@
 | `offset` | the queue offset |
 | `msg_id`, `keys`, `reconsume_times` | of the message: the id that clients show, the producer's keys, the finished attempts |
 | `group`, `client_id`, `worker` | who logs or is meant: consumer group, member of it, worker process |
-| `outcome` | what became of a message or a call |
+| `outcome` | what became of a message or a call: `failed`, `time_limit`, `dead_letter`, `dropped`, RocketMQ's word |
 | `duration_ms` | how long something took, in ms |
 | `error` | what was wrong, as text |
+| `reason` | why something was done, as text; of what went wrong it is `error` |
 | `trace_id` | of OpenTelemetry's span that was current, 32 hexadecimal digits |
 
 A line that speaks of one queue has all of the first three, so that `topic=orders` finds it; no key is another word for one
@@ -18,6 +19,13 @@ of these (SYNONYMS, which a test holds against every call of a logger).
 from __future__ import annotations
 
 from typing import Final, Protocol, TypedDict
+
+
+class EndedKeys(TypedDict):
+    """How a call of the handler ended; `duration_ms` in whole ms."""
+
+    outcome: str
+    duration_ms: int
 
 
 class Queue(Protocol):
@@ -65,6 +73,7 @@ SYNONYMS: Final = {
     "seconds": "duration_ms", "elapsed": "duration_ms", "elapsed_ms": "duration_ms", "took": "duration_ms",
     "took_ms": "duration_ms", "took_s": "duration_ms", "ran_ms": "duration_ms", "for_ms": "duration_ms",
     "duration": "duration_ms", "duration_s": "duration_ms", "err": "error", "exc": "error", "trace": "trace_id",
+    "why": "reason", "because": "reason",
     "body": "no body is logged unless asked for", "payload": "no body is logged unless asked for",
 }  # fmt: skip
 """Words that were used, or would be, and the key that is to be used instead."""

@@ -33,12 +33,14 @@ NOTHING: Final = OffsetSet()
 class Accounts:
     """What counts as loaded, and per queue the interval that spans the holes which the floor has passed.
 
-    `new`: what counts as loaded since the commit that these accounts belong to, and did not before.
+    `new`: what counts as loaded since the commit that these accounts belong to, and did not before. `tops`: the newest record
+    of each queue in its open epochs.
     """
 
     loaded: OffsetSet
     holes: OffsetSet = field(default_factory=OffsetSet)
     new: OffsetSet = field(default_factory=OffsetSet)
+    tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,11 +157,10 @@ def in_epochs(segment: SegmentFacts, epochs: Iterable[QueueKey]) -> SegmentFacts
 
 
 def tops_after(
-    tops: Mapping[QueueKey, Top], segments: Iterable[SegmentFacts], openings: Iterable[Opening] = ()
+    tops: Mapping[QueueKey, Top], segments: Iterable[SegmentFacts], since: Mapping[QueueKey, int]
 ) -> dict[QueueKey, Top]:
-    """The tops with what these segments (in their epochs) bring."""
+    """The tops with what these segments (in their epochs) bring; `since`: of epochs that begin with them (`Top.since_us`)."""
     after = dict(tops)
-    since = {opening.key: opening.ends.first_us for opening in openings}
     for segment in segments:
         for key, ends in segment.ends.items():
             top = after.get(key, Top(-1, -1, since.get(key, 0)))

@@ -32,7 +32,7 @@ from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import CLOSED, ENDS, FORGOTTEN, NO_ROWS, PASSED, ROWS, SETTLING, BatchOutcomes, Outcomes
-from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, shrunk
+from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, open_tops, shrunk
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .epochs import Opening, in_epochs, next_stretch, tops_after
@@ -289,9 +289,9 @@ class Loader:
         if stretch.epochs or (self._epoch_column and not state.batch):
             columns = merged(columns, (Column(EPOCH, "bigint"),))
         batch = state.batch + 1
-        tops = tops_after(state.tops, chosen, stretch.openings)
+        since = {opening.key: opening.ends.first_us for opening in stretch.openings}
         return Plan(
-            self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops, ended, facts, state.plan_id
+            self._new_id(batch), batch, takes, fold, columns, stretch.epochs, since, ended, facts, state.plan_id
         )  # fmt: skip
 
     def _detail_of(self, state: TableState, touched: Iterable[OffsetSet]) -> Detail | None:
@@ -438,7 +438,8 @@ class Loader:
         holes = state.holes if detail is None else (before - brought).hull()
         # Holes that were passed stay so: the floor never goes back.
         accounts, passed = shrunk(state.loaded | before | brought, holes, self._pieces_max, plan.ended)
-        accounts = replace(accounts, new=brought - (state.loaded - before))
+        tops = open_tops(tops_after(state.tops, facts.values(), plan.since), accounts.loaded)
+        accounts = replace(accounts, new=brought - (state.loaded - before), tops=tops)
         closed = before & (plan.settled - taken - finished)
         told = [(ROWS, taken), (NO_ROWS, finished), (CLOSED, closed), (PASSED, passed)]
         return accounts, Outcomes.of(told)
@@ -488,7 +489,7 @@ class Loader:
 
     def _drop_plan(self, plan: Plan, why: str) -> None:
         self.totals.replanned += 1
-        self._log.info("plan_dropped", plan=plan.id, batch=plan.batch, why=why)
+        self._log.info("plan_dropped", plan=plan.id, batch=plan.batch, reason=why)
         self._target.discard(plan)
         self._staging.forget(plan.id)
 

@@ -23,7 +23,7 @@ from ..conf.columns import Column
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from .costs import Costs
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 class Ends(NamedTuple):
@@ -92,8 +92,8 @@ class Plan:
     columns: tuple[Column, ...]
     epochs: tuple[QueueKey, ...] = ()
     """Queues whose records are of a later epoch than the first, each in that epoch."""
-    tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
-    """As they are after this plan."""
+    since: Mapping[QueueKey, int] = field(default_factory=dict[QueueKey, int])
+    """Epochs that the plan opens because a topic was made again, each with its `Top.since_us`."""
     ended: OffsetSet = field(default_factory=OffsetSet)
     """Holes that nobody will fill, so that the floor passes them (accounts.py)."""
     facts: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ def plan_to_json(plan: Plan) -> str:
             "ended": refer(plan.ended),
             "columns": plan.columns,
             "epochs": [key.to_json() for key in plan.epochs],
-            "tops": tops_to_json(plan.tops),
+            "since": [[key.to_json(), since_us] for key, since_us in sorted(plan.since.items())],
             "parent": plan.parent,
             "facts": plan.facts,
         },
@@ -213,7 +213,7 @@ def plan_from_json(text: str) -> Plan:
 
 
 def _plan_from(data: dict[str, Any]) -> Plan:
-    if data["version"] != PLAN_VERSION:
+    if data["version"] not in (1, PLAN_VERSION):
         raise ValueError(f"the plan has version {data['version']!r}, this program knows {PLAN_VERSION}")
     keys = [QueueKey.from_json(key) for key in data["queues"]]
 
@@ -233,10 +233,18 @@ def _plan_from(data: dict[str, Any]) -> Plan:
         ended=resolve(data.get("ended", [])),
         columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
         epochs=tuple(QueueKey.from_json(key) for key in data.get("epochs", ())),
-        tops=tops_from_json(data.get("tops", ())),
+        since=_since_from(data),
         parent=str(data.get("parent", "")),
         facts=tuple(str(name) for name in data.get("facts", ())),
     )
+
+
+def _since_from(data: dict[str, Any]) -> dict[QueueKey, int]:
+    """Version 1 has the newest record of each queue that the table has, as they are after the plan."""
+    if data["version"] == 1:
+        tops = tops_from_json(data.get("tops", ()))
+        return {key: top.since_us for key, top in tops.items() if top.since_us}
+    return {QueueKey.from_json(key): int(since_us) for key, since_us in data["since"]}
 
 
 def tops_to_json(tops: Mapping[QueueKey, Top]) -> list[list[object]]:

@@ -64,13 +64,13 @@ class Dropped:
             self._logged_all = True
             self._log.warning(
                 "rows_known_dropped", rows=whole,
-                why="all records of a segment are in the table: the group's offsets were reset, or a crash had much delivered"
-                " again; counted from now on",
+                reason="all records of a segment are in the table: the group's offsets were reset, or a crash had much"
+                " delivered again; counted from now on",
                 remedy="to load such records once more: rocketcrew reset --reprocess",
             )  # fmt: skip
         if rows > whole and not self._logged_some:
             self._logged_some = True
             self._log.info(
                 "rows_delivered_again", rows=rows - whole,
-                why="their records are in the table; usual after a crash; counted from now on",
+                reason="their records are in the table; usual after a crash; counted from now on",
             )  # fmt: skip

@@ -7,14 +7,18 @@ check: a table that has fewer batches than this file remembers was taken away.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..conf.segment_format import LOADER_STATUS_FILE
 from ..durable.files import write_atomically
 
 STATUS_VERSION = 1
+COMMIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds: a folder's commit takes some hundredths, one in a bucket or a catalog seconds."""
+_BOUNDS: Final = (*map(str, COMMIT_S), "+Inf")
 STARTING, WAITING, LOADING, STOPPED, FAILED = "starting", "waiting", "loading", "stopped", "failed"
 
 
@@ -23,9 +27,9 @@ class LoaderStatus:
     """The fields of loader.json. Times are wall-clock milliseconds since 1970, unless the name says seconds.
 
     `restarts`: starts after an end that was not in order. `batch_id`: the table's last batch that this folder loaded.
-    `*_total` count over all runs, the others since this start. `last`: the figures of the last batch. `waiting`: what
-    lies in ready/. `running`: how far the batch in work is, every few seconds; empty when there is none. `jvm_pid`: 0 until
-    Spark runs.
+    `*_total` count over all runs, the others since this start. `commit_buckets`, over all runs: commits by the bound, as
+    text in seconds, that their time is not above. `last`: the figures of the last batch. `waiting`: what lies in ready/.
+    `running`: how far the batch in work is, every few seconds; empty when there is none. `jvm_pid`: 0 until Spark runs.
     """
 
     version: int = STATUS_VERSION
@@ -39,6 +43,8 @@ class LoaderStatus:
     batch_id: int = 0
     batches_total: int = 0
     rows_total: int = 0
+    commit_buckets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_BOUNDS, 0))
+    commit_seconds_total: float = 0.0
     rows: int = 0
     rows_dropped: int = 0
     segments: int = 0
@@ -51,6 +57,11 @@ class LoaderStatus:
     running: dict[str, float | str] = field(default_factory=dict[str, float | str])
     exit_code: int | None = None
     error: str = ""
+
+    def committed(self, seconds: float) -> None:
+        """Count one more commit."""
+        self.commit_buckets[_BOUNDS[bisect_left(COMMIT_S, seconds)]] += 1
+        self.commit_seconds_total = round(self.commit_seconds_total + seconds, 3)
 
 
 class StatusFile:
@@ -67,6 +78,9 @@ class StatusFile:
                 self.status.batch_id = before.batch_id
                 self.status.batches_total = before.batches_total
                 self.status.rows_total = before.rows_total
+                if self.status.commit_buckets.keys() == before.commit_buckets.keys():
+                    self.status.commit_buckets = before.commit_buckets
+                    self.status.commit_seconds_total = before.commit_seconds_total
 
     def write(self, now_ms: int) -> None:
         """Replace the file. Raises OSError."""

@@ -19,7 +19,7 @@ from ..durable.files import write_atomically
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
-from .accounts import Accounts, open_tops
+from .accounts import Accounts
 from .errors import LoaderError
 from .object_store import Place, write_whole
 from .outcome_levels import FAN, SUFFIX, OutcomeLevels, Part
@@ -36,7 +36,7 @@ def write_state(
     path: Place, plan: Plan, accounts: Accounts, rows: int, *, durable: bool, partition_by: Sequence[str] = ()
 ) -> None:
     """Write what the table is after `plan`, whole or not at all. Raises OSError, LoaderError."""
-    names, queues = _queues_to_json(accounts, open_tops(plan.tops, accounts.loaded))
+    names, queues = _queues_to_json(accounts)
     state = {
         "version": STATE_VERSION,
         "plan": plan.id,
@@ -59,13 +59,13 @@ def read_state(path: Place) -> TableState:
     """The state in the file `path`. Raises LoaderError when it is missing or not understood."""
     try:
         data: dict[str, Any] = json.loads(path.read_bytes())
-        accounts, tops = _READERS[data["version"]](data)
+        accounts = _READERS[data["version"]](data)
         return TableState(
             batch=int(data["batch"]),
             plan_id=str(data["plan"]),
             loaded=accounts.loaded,
             columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
-            tops=tops,
+            tops=accounts.tops,
             partition_by=tuple(map(str, data.get("partition_by", ()))),
             holes=accounts.holes,
         )
@@ -76,14 +76,12 @@ def read_state(path: Place) -> TableState:
         ) from None
 
 
-Told = tuple[Accounts, Mapping[QueueKey, Top]]
-
-
-def _queues_to_json(accounts: Accounts, tops: Mapping[QueueKey, Top]) -> tuple[list[str], list[list[object]]]:
+def _queues_to_json(accounts: Accounts) -> tuple[list[str], list[list[object]]]:
     """The names, and `[group, topic, broker, queue id, closed, open, …]` for each queue, names by their place.
 
     `closed`: `[[epoch, start, stop], …]`; an open epoch: `[epoch, intervals, top, holes]`, where the last two may lack.
     """
+    tops = accounts.tops
     keys = sorted({*accounts.loaded.queues, *tops})
     names = sorted({name for key in keys for name in key[:3]})
     place = {name: at for at, name in enumerate(names)}
@@ -104,7 +102,7 @@ def _queues_to_json(accounts: Accounts, tops: Mapping[QueueKey, Top]) -> tuple[l
     return names, rows
 
 
-def _queues_from_json(data: dict[str, Any]) -> Told:
+def _queues_from_json(data: dict[str, Any]) -> Accounts:
     names: list[str] = [str(name) for name in data["names"]]
     loaded: dict[QueueKey, IntervalSet] = {}
     holes: dict[QueueKey, IntervalSet] = {}
@@ -120,19 +118,19 @@ def _queues_from_json(data: dict[str, Any]) -> Told:
                 tops[key] = Top(*(int(number) for number in told[0]))
             if len(told) > 1 and told[1]:
                 holes[key] = IntervalSet.of([(int(told[1][0]), int(told[1][1]))])
-    return Accounts(_filled(loaded), _filled(holes)), tops
+    return Accounts(_filled(loaded), _filled(holes), tops=tops)
 
 
 def _filled(queues: Mapping[QueueKey, IntervalSet]) -> OffsetSet:
     return OffsetSet({key: offsets for key, offsets in queues.items() if offsets})
 
 
-def _version_1(data: dict[str, Any]) -> Told:
+def _version_1(data: dict[str, Any]) -> Accounts:
     """The first format: all intervals, whatever their number."""
-    return Accounts(OffsetSet.from_json(data["loaded"])), tops_from_json(data.get("tops", ()))
+    return Accounts(OffsetSet.from_json(data["loaded"]), tops=tops_from_json(data.get("tops", ())))
 
 
-_READERS: Mapping[Any, Callable[[dict[str, Any]], Told]] = {1: _version_1, STATE_VERSION: _queues_from_json}
+_READERS: Mapping[Any, Callable[[dict[str, Any]], Accounts]] = {1: _version_1, STATE_VERSION: _queues_from_json}
 
 
 def check_partitions(table: Place, wanted: Sequence[str], there: Sequence[str]) -> None:

@@ -241,6 +241,7 @@ class Work:
             status.batch_id = report.batch
             status.batches_total += 1
             status.rows_total += report.rows
+            status.committed(report.commit_s)
             status.last = {
                 **{name: round(value, 3) for name, value in asdict(report).items()},
                 "rows_per_s": round(report.rows / report.seconds),

@@ -195,7 +195,7 @@ class Backlog:
         try:
             self._notices = FolderNotices(self._ready)
         except OSError as error:
-            log.info("backlog_is_listed", folder=str(self._ready), why=str(error))
+            log.info("backlog_is_listed", folder=str(self._ready), error=str(error))
 
     def _take_notices(self) -> None:
         if self._notices is None:

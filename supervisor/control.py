@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from ..remoting.errors import RocketcrewError, UsageError
+from .connected import in_tasks
 
 SOCKET_NAME = "control.sock"
 LINE_BYTES_MAX = 64 * 1024
@@ -46,7 +47,7 @@ class ControlServer:
             before = os.umask(0o177)
             try:
                 self._server = await asyncio.start_unix_server(
-                    self._serve, folder + "/" + SOCKET_NAME, limit=LINE_BYTES_MAX, start_serving=False
+                    in_tasks(self._serve), folder + "/" + SOCKET_NAME, limit=LINE_BYTES_MAX, start_serving=False
                 )
             finally:
                 os.umask(before)

@@ -149,8 +149,13 @@ def _of_loader(data: Mapping[str, Any], group: Labels) -> Iterator[Metric]:
         if key in loader:
             yield _counter(f"rocketcrew_loader_{name}", f"{name} of the loader", [(group, loader[key])])
     last: dict[str, Any] = loader.get("last") or {}
-    if "commit_s" in last:
-        yield _gauge("rocketcrew_loader_last_commit_seconds", "the newest commit", [(group, last["commit_s"])])
+    if "commit_buckets" in loader:
+        times = HistogramMetricFamily(
+            "rocketcrew_loader_commit_seconds", "seconds of the loader's commits", labels=("group",)
+        )
+        times.add_metric(group, _cumulated(loader["commit_buckets"].items()), loader["commit_seconds_total"])
+        yield times
+    if "seconds" in last:
         yield _gauge("rocketcrew_loader_last_batch_seconds", "the newest batch, whole", [(group, last["seconds"])])
     for name, key, text in (
         ("segments", "segments", "sealed segments that are not loaded yet"),

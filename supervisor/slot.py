@@ -196,7 +196,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
     if has_rows and ledgers[1] is not None and ledgers[0] not in (None, ledgers[1]):
         log.warning(
             "slot_not_taken_over", slot=other.path.name, ledger=str(ledgers[1]),
-            why="it was loaded with a ledger of its own, whose batches would be delivered again with ours",
+            reason="it was loaded with a ledger of its own, whose batches would be delivered again with ours",
             remedy=f"rocketcrew load --staging {other.segments}; then remove that folder",
         )  # fmt: skip
         return False

@@ -26,6 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ..conf.settings import MetricsSettings
 from ..remoting.errors import RocketcrewError, UsageError
+from .connected import in_tasks
 from .control import Command
 from .health import Health
 from .metrics import MetricsPage
@@ -169,7 +170,7 @@ class WebServer:
         last = first + self._settings.port_count - 1
         for port in range(first, last + 1):
             try:
-                self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)
+                self._server = await asyncio.start_server(in_tasks(self._serve), host, port, limit=HEAD_BYTES_MAX)
             except OSError as error:
                 if port < last:
                     continue

@@ -416,3 +416,12 @@ def test_documents_and_files_that_are_named_are_there() -> None:
             paths = re.findall(rf"(?<![\w/.-])((?:{rooms})/[\w/-]+\.(?:py|md|toml))\b", line)
             wrong += [f"{place} names {path}" for path in paths if not (ROOT / path).exists()]
     assert not wrong, "documents and files that are not in the repository:\n" + "\n".join(wrong)
+
+
+def test_files_that_run_first_are_there() -> None:
+    names = (ROOT / "tests/longest_first.txt").read_text().split()
+    gone = [name for name in names if not (ROOT / "tests" / name).is_file()]
+    assert not gone, (
+        f"tests/longest_first.txt names {gone}, which are not there: take them out, or write their new names"
+    )
+    assert len(set(names)) == len(names)

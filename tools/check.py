@@ -79,7 +79,8 @@ def static() -> list[Stage]:
 def phases(what: str) -> list[list[Stage]]:
     spread = ["-n", str(CORES), "--dist", "worksteal"] if CORES > 1 else []
     # Tests with processes share what a file has started, and there are more processes than tests: files are spread, in two.
-    by_file = ["-n", "2", "--dist", "loadfile"] if CORES > 1 else []
+    # In the order of tests/longest_first.txt, not of the number of their tests.
+    by_file = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"] if CORES > 1 else []
     if what == "static":
         return [static()]
     if what == "interop":

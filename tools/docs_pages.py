@@ -4,13 +4,17 @@
   values the defaults.
 - Commands: what each command's --help prints.
 - Architecture: ARCHITECTURE.md with its links turned round.
+
+Links that leave docs/ are for readers of a checkout; here they are what setup.py makes of them.
 """
 
 from __future__ import annotations
 
 import html
 import json
+import posixpath
 import re
+import runpy
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -27,8 +31,14 @@ _SETTING = re.compile(r"(\w+) = .*")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
-    """Put what a page is made of in the place of its mark."""
-    match page.file.src_uri:
+    """Put what a page is made of in the place of its mark, and links that leave the site right."""
+    setup, folder = runpy.run_path(str(ROOT / "setup.py")), posixpath.dirname(f"docs/{page.file.src_uri}")
+    return str(setup["published"](made(markdown, page.file.src_uri), setup["source"](), folder, site="docs"))
+
+
+def made(markdown: str, page: str) -> str:
+    """The page's own text, or what it is made of."""
+    match page:
         case "reference/settings.md":
             return markdown.replace("<!-- every setting -->", settings(DEFAULTS.read_text()))
         case "reference/commands.md":

@@ -27,7 +27,7 @@ from rocketcrew.cli.children import free_ports, listens
 from rocketcrew.testing import LocalBroker
 
 COUNT = 10
-WAIT_S = 240
+WAIT_S = 900
 SETTINGS = {"consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET", "consumer.rebalance_interval_ms": 1000}
 
 
@@ -45,7 +45,7 @@ def consumed(
             handler, topics=topic, group=broker.group(), name_servers=broker.name_server, workers=1, schema="n INT",
             target=None if target is None else str(target), settings=chosen,
         ) as crew:  # fmt: skip
-            crew.wait(max_messages=COUNT if target is None else None, timeout=WAIT_S)
+            crew.wait(max_messages=COUNT if target is None else None, timeout_s=WAIT_S)
         return crew
 
 
@@ -230,15 +230,15 @@ def main() -> None:
     names = (
         "pyspark",
         "deltalake",
+        "pyiceberg",
         "duckdb",
         "obstore",
         "msgspec",
         "opentelemetry-api",
         "sentry-sdk",
         "pandas",
-        "pyarrow",
     )
-    there = [f"{one} {found}" for one in names if (found := _version(one))]
+    there = [f"{one} {found}" for one in (*names, "pyarrow") if (found := _version(one))]
     print(f"rocketcrew[{extra}] on Python {sys.version.split()[0]}: works with {', '.join(there)}")
 
 

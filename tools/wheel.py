@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv-wheel"
 DIST = ROOT / "dist"
+LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)\)")
+"""To a file of the checkout."""
 NOT_SHIPPED = {"__pycache__"}
 NOT_COPIED = shutil.ignore_patterns(
     ".git",
@@ -112,6 +115,11 @@ def build() -> Path:
         missing = expected() - set(zipfile.ZipFile(wheel).namelist())
         if missing:
             sys.exit(f"the wheel lacks files of the rooms: {sorted(missing)}")
+        lost = dead_links(sdist, wheel)
+        if lost:
+            sys.exit(
+                f"links of README.md lead nowhere on the package's page, or their files are not in the sdist: {lost}"
+            )
         source = copied(Path(second))
         for path in source.rglob("*"):
             if not path.is_symlink():
@@ -125,6 +133,18 @@ def build() -> Path:
         DIST.mkdir()
         shutil.copy2(sdist, DIST)
         return Path(shutil.copy2(wheel, DIST))
+
+
+def dead_links(sdist: Path, wheel: Path) -> list[str]:
+    """Relative links of the description that a package index shows, and files that README.md links to and the sdist lacks."""
+    with zipfile.ZipFile(wheel) as file:
+        (metadata,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+        shown = file.read(metadata).decode("utf-8")
+    tree = sdist.name.removesuffix(".tar.gz")
+    there = {name.removeprefix(f"{tree}/") for name in members(sdist)}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    linked = {one.partition("#")[0] for one in LINK.findall(readme)}
+    return sorted({*LINK.findall(shown), *(linked - there)})
 
 
 def differences(one: Path, other: Path) -> str:

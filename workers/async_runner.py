@@ -169,7 +169,7 @@ class AsyncRunner(Runner):
             slowest = max(slowest, took)
             run.filtered += filtered and chunk.upto not in run.failures
             for message, error in failures:
-                self._fail(run, chunk.upto, message, error)
+                self._fail(run, chunk.upto, message, error, took)
             if not failures and chunk.upto not in run.failures:
                 self._keep(run, chunk.upto, rows)
             chunk.upto += 1

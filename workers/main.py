@@ -230,12 +230,15 @@ def make_worker(
         link.send(encode_notice(WINDOW, chunks=boot.async_concurrency))
         Message.call_clock[:] = [lambda: (wall_ns + (call_began_ns.get() or time.monotonic_ns())) // NS_PER_MS]
         in_time = limited(handler, min(filter(None, (soft_ns, hard_ns)), default=0))
-        return AsyncWorkerLoop(
+        coroutines = AsyncWorkerLoop(
             link, watched_async(in_time, boot.group, watchers),
             bounds=bounds, slab=slab, traces=traces, rows=rows, segments=segments, sealer=sealer,
             clock=time.monotonic_ns, cell=cell,
             memory=memory, log=log, loop=loop, concurrency=boot.async_concurrency,
         )  # fmt: skip
+        if events is not None:
+            coroutines.report_failures(events.failed)
+        return coroutines
     obey(SoftLimit(cell, time.monotonic_ns, soft_ns, CALLERS, NEVER), cell, soft_ns, hard_ns)
     Message.call_clock[:] = [lambda: (wall_ns + cell[STARTED_NS]) // NS_PER_MS]
     worker = WorkerLoop(
@@ -252,6 +255,8 @@ def make_worker(
         memory=memory,
         log=log,
     )
+    if events is not None:
+        worker.report_failures(events.failed)
     if obey_barriers():
         if not ordered:
             worker.offer_back()

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
-from ..remoting.errors import ProtocolError, RocketcrewError
+from ..remoting.errors import ProtocolError
 from ..remoting.log_keys import queue_keys
 from .api import Commit, Retry, Rollback, Suspend
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of
@@ -27,12 +27,11 @@ from .failures import Cause, Failure
 from .forks import end_fork
 from .message import Message, message_keys
 from .ordered_packets import Returned
-from .packets import QueueInfo, clip
+from .packets import QueueInfo
 from .rows import Prepared
 from .run import Run, records_of
-from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, failure_of
+from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, ended_keys, error_keys, failure_of
 from .sends import run_out
-from .user_errors import describe_error, user_traceback
 
 _SYSFLAG = Struct(">36xI")
 _RECONSUME_TIMES = Struct(">I")
@@ -147,7 +146,7 @@ class OrderedRunner(Runner):
             if verdict.error is not None:
                 done = index + verdict.done
                 self._end_run(run, done)
-                return self._given_back(work, done, end - done, batch, places, verdict.error)
+                return self._given_back(work, done, end - done, batch, places, verdict.error, took)
             index = end
             if verdict.commit:
                 self._end_run(run, index)
@@ -302,9 +301,11 @@ class OrderedRunner(Runner):
             self._close(run, run.start + run.records, run.busy_ns, run.slowest_ns)
 
     def _given_back(
-        self, work: OrderedWork, start: int, failed: int, batch: list[Message], places: list[int], error: BaseException
-    ) -> list[Returned | Consumed]:
-        """What to say of a failure of record `start`; a rollback also gives back what was staged before it."""
+        self, work: OrderedWork, start: int, failed: int, batch: list[Message], places: list[int], error: BaseException,
+        took_ns: int,
+    ) -> list[Returned | Consumed]:  # fmt: skip
+        """What to report of a failure of record `start`, whose call took `took_ns`; a rollback also gives back what was
+        staged before it."""
         message = next((message for message, place in zip(batch, places, strict=True) if place >= start), None)
         keys = message_keys(message) if message is not None else {**queue_keys(work.queue)}
         if isinstance(error, Rollback):
@@ -317,15 +318,16 @@ class OrderedRunner(Runner):
                 Returned(chunk_id, at, suspend_ms=_wait_ms(error.suspend_ms) if chunk_id == work.chunk_id else 0)
                 for chunk_id, at in sorted(first.items())
             ]
+        failure = failure_of(error)
+        ended = ended_keys(failure, took_ns)
         if isinstance(error, (Suspend, Retry)):
-            self._log.info("message_held", **keys, reason=error.reason)
-        elif isinstance(error, RocketcrewError):
-            self._log.warning("message_failed", **keys, error=clip(describe_error(error)))
+            self._log.info("message_held", **keys, **ended, reason=error.reason)
         else:
-            self._log.warning("message_failed", **keys, error=clip(describe_error(error)),
-                              exception=user_traceback(error))  # fmt: skip
+            self._log.warning("message_failed", **keys, **ended, **error_keys(error))
+        if self.on_failure is not None and message is not None:
+            self.on_failure(work.queue, message, error)
         suspend_ms = _wait_ms(error.suspend_ms) if isinstance(error, Suspend) else -1
-        return [Returned(work.chunk_id, start, failed, failure_of(error), suspend_ms)]
+        return [Returned(work.chunk_id, start, failed, failure, suspend_ms)]
 
 
 CALLERS: Final = HANDLER_CALLERS | {

@@ -31,8 +31,9 @@ from typing import Any, Final
 
 import structlog
 
+from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError, RocketcrewError
-from ..remoting.log_keys import place_keys, queue_keys
+from ..remoting.log_keys import EndedKeys, place_keys, queue_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE
 from .api import BodyError, Handler, Retry, SoftTimeLimitExceeded
 from .boot import WorkerBounds
@@ -96,6 +97,8 @@ class Runner:
         self.unreported = Unreported(cell)
         self.spare_ns = 0
         """Left of the time for flushes before calls."""
+        self.on_failure: Callable[[QueueInfo, Message | int, BaseException], None] | None = None
+        """Called with each failed message, or its queue offset, and its error. Never raises."""
         self.on_hold: Callable[[], None] | None = None
         """Called when something is held that only this worker can report."""
         self._due_ns = 0
@@ -261,7 +264,7 @@ class Runner:
                             self._keep_part(run, index, part)
             except BaseException as error:  # noqa: BLE001
                 # SystemExit too: a handler that calls sys.exit() has failed this message, and nothing else.
-                self._fail(run, index, message, error)
+                self._fail(run, index, message, error, clock() - last)
             now = clock()
             if now - last > slowest:  # noqa: PLR1730  max() is a call, here is the hot path
                 slowest = now - last
@@ -399,23 +402,27 @@ class Runner:
         for each in self._runs:
             if each.chunk_id == run.chunk_id and each.start <= index < each.start + each.records:
                 run = each
-        self._note(run, index, Failure(Cause.FAILED, clip(str(error))))
-        self._log.warning("rows_do_not_fit", **place_keys(run.queue, run.offsets[index]), error=str(error))
+        failure = Failure(Cause.FAILED, clip(str(error)))
+        self._note(run, index, failure)
+        self._log.warning("rows_do_not_fit", **place_keys(run.queue, run.offsets[index]),
+                          outcome=outcome_of(failure), error=str(error))  # fmt: skip
+        if self.on_failure is not None:
+            self.on_failure(run.queue, run.offsets[index], error)
 
-    def _fail(self, run: Run, index: int, message: Message, error: BaseException) -> None:
+    def _fail(self, run: Run, index: int, message: Message, error: BaseException, took_ns: int) -> None:
+        """`took_ns` is the time of the message's call; 0 = it was not called."""
         if self._forked:
             end_fork(error)
-        keys = message_keys(message)
+        failure = failure_of(error)
+        self._note(run, index, failure)
+        ended = ended_keys(failure, took_ns)
         if isinstance(error, Retry):
-            self._note(run, index, failure_of(error))
-            self._log.info("message_retry", **keys, delay_level=error.delay_level, reason=error.reason)
-            return
-        text = describe_error(error)
-        self._note(run, index, failure_of(error))
-        if isinstance(error, RocketcrewError):
-            self._log.warning("message_failed", **keys, error=clip(text))
+            self._log.info("message_retry", **message_keys(message), **ended, delay_level=error.delay_level,
+                           reason=error.reason)  # fmt: skip
         else:
-            self._log.warning("message_failed", **keys, error=clip(text), exception=user_traceback(error))
+            self._log.warning("message_failed", **message_keys(message), **ended, **error_keys(error))
+        if self.on_failure is not None:
+            self.on_failure(run.queue, message, error)
 
     def _note(self, run: Run, index: int, failure: Failure) -> None:
         lock = self.own()
@@ -450,7 +457,7 @@ class Runner:
                 cell[LAST] = run.offsets[index - 1]
                 cell[TAKEN] = 0
                 cell[STATE] = run.offsets[first] + 1
-                kept = self._run_batch(run, batch, places)
+                kept = self._run_batch(run, batch, places, started)
                 cell[STATE] = 0
             took = clock() - started
             self._end_batch(run, index, kept, took)
@@ -512,7 +519,7 @@ class Runner:
         """The wanted messages of one record; none when it is filtered or damaged (then it has failed)."""
         messages, damaged = messages_of(run, index, data, positions, wants)
         if damaged is not None:
-            self._fail(run, index, Message(data, positions[index], run.queue), damaged)
+            self._fail(run, index, Message(data, positions[index], run.queue), damaged, 0)
         return messages
 
     def _hold_batch(self, run: Run, first: int) -> None:
@@ -523,7 +530,7 @@ class Runner:
         finally:
             lock.release()
 
-    def _run_batch(self, run: Run, batch: list[Message], places: Sequence[int]) -> list[Kept[Place]]:
+    def _run_batch(self, run: Run, batch: list[Message], places: Sequence[int], started_ns: int) -> list[Kept[Place]]:
         """One call of a batch handler; the rows to be kept. Nothing of it is kept before everything that fails is known."""
         try:
             offsets = run.offsets
@@ -533,8 +540,9 @@ class Runner:
                 return []  # all done, nothing to keep
             results = batch_results(batch, result)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
+            took_ns = self._clock() - started_ns
             for message, index in zip(batch, places, strict=True):
-                self._fail(run, index, message, error)
+                self._fail(run, index, message, error, took_ns)
             return []
         values = self._buffer.plain_of_all(results)
         if values is not None:
@@ -547,7 +555,7 @@ class Runner:
                 if (prepared := self._prepare(message, result)) is not None:
                     kept.append(((run, index), *prepared))
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
-                self._fail(run, index, message, error)
+                self._fail(run, index, message, error, self._clock() - started_ns)
         return kept
 
 
@@ -557,6 +565,22 @@ def failure_of(error: BaseException) -> Failure:
         return asked(error.delay_level, clip(str(error)))
     timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
     return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))
+
+
+def outcome_of(failure: Failure) -> str:
+    """The word of a failure in the log."""
+    return "dead_letter" if failure.cause is Cause.GIVEN_UP else failure.cause.name.lower()
+
+
+def ended_keys(failure: Failure, took_ns: int) -> EndedKeys:
+    """For the log line of a failed message; `took_ns` is the time of its call."""
+    return {"outcome": outcome_of(failure), "duration_ms": took_ns // NS_PER_MS}
+
+
+def error_keys(error: BaseException) -> dict[str, str]:
+    """The error's text, and its traceback where the handler raised it and not we."""
+    text = {"error": clip(describe_error(error))}
+    return text if isinstance(error, RocketcrewError) else {**text, "exception": user_traceback(error)}
 
 
 HANDLER_CALLERS: Final = frozenset(

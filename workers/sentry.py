@@ -2,7 +2,8 @@
 
 A watcher (watching.py) around each call. One failed call is one event, also that of a batch. A failure is an error
 that is raised or returned by the call, or raised by the rows that it generates. What a handler asks for (Retry, Suspend,
-Rollback) is none.
+Rollback) is none. The runner reports every failed message (`failed`): so one that cannot be decoded, whose rows raise while
+they are taken, in whatever they are given, or do not fit, is an event too, and an error that was sent has a mark.
 
 Each call has an isolation scope of Sentry's, so that tags and breadcrumbs which the handler's code sets are not seen with
 later messages. What names the message is found when an event is sent: a call that succeeds does not pay for it.
@@ -24,6 +25,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 from ..conf.settings import SentrySettings
 from ..remoting.errors import ProtocolError, UsageError
@@ -31,6 +33,7 @@ from .api import Retry, Rollback, Suspend
 from .consume_hooks import CallResult
 from .failures import Attempts
 from .message import Message
+from .packets import QueueInfo
 from .runner import failure_of
 
 MODULE: Final = "sentry_sdk"
@@ -48,6 +51,13 @@ def check_sentry(settings: SentrySettings, installed: Callable[[str], object] = 
     """Raise UsageError when events are wanted and the SDK is not installed."""
     if settings.dsn and installed(MODULE) is None:
         raise UsageError("sentry.dsn is set, and sentry-sdk is not installed here: pip install 'rocketcrew[sentry]'")
+
+
+def sentry_place(settings: SentrySettings, installed: Callable[[str], object] = find_spec) -> str:
+    """Host and project that events go to, without the DSN's key. Raises UsageError as `check_sentry`."""
+    check_sentry(settings, installed)
+    dsn = urlsplit(settings.dsn)
+    return f"{dsn.hostname}, project {dsn.path.rpartition('/')[2]}"
 
 
 def set_up_sentry(settings: SentrySettings, env: Mapping[str, str], **more: Any) -> None:
@@ -108,31 +118,37 @@ class SentryEvents:
             except BaseException as error:
                 self._send(scope, error)
                 raise
-            failed = _returned_error(done.result)
-            if failed is not None:
-                self._send(scope, failed)
+            for number, failed in enumerate(_returned_errors(done.result)):
+                _mark(failed)
+                if not number:
+                    self._send(scope, failed)
 
     def watch(self, call: Callable[[Any], object], group: str, messages: Sequence[Message]) -> object:
         """Call the handler so."""
         with self.around(group, messages) as done:
             done.result = call(None)
-        rows = cast("Iterator[object]", done.result)
-        return self._rows(rows, group, messages) if isinstance(done.result, Iterator) else done.result
+        return done.result
 
-    def _rows(self, rows: Iterator[object], group: str, messages: Sequence[Message]) -> Iterator[object]:
-        """The same rows: the handler's code runs while they are taken."""
-        try:
-            yield from rows
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            with self._sdk.isolation_scope() as scope:
-                scope.add_event_processor(partial(self._described, group, messages))
-                self._send(scope, error)
-            raise
+    def failed(self, queue: QueueInfo, message: Message | int, error: BaseException) -> None:
+        """A message failed, which may be known by its queue offset only. Its error is sent, unless it was."""
+        if _MARK in vars(error):
+            return
+        with contextlib.suppress(Exception), self._sdk.isolation_scope() as scope:
+            if isinstance(message, Message):
+                scope.add_event_processor(partial(self._described, queue.group, [message]))
+            else:
+                facts = {
+                    "topic": queue.topic,
+                    "broker": queue.broker_name,
+                    "queue_id": queue.queue_id,
+                    "offset": message,
+                }
+                scope.add_event_processor(partial(self._with_facts, queue.group, [facts], 1))
+            self._send(scope, error)
 
     def _send(self, scope: Any, error: BaseException) -> None:
         """Give the event to the SDK's thread. Whatever goes wrong is Sentry's, and changes nothing."""
+        _mark(error)
         if os.getpid() != self._pid or not is_failure(error):
             return
         with contextlib.suppress(Exception):
@@ -143,12 +159,17 @@ class SentryEvents:
 
     def _described(self, group: str, messages: Sequence[Message], event: Event, hint: Mapping[str, Any]) -> Event:
         """The event with what names the messages; tags that the handler's code has set stay."""
-        error = (hint.get("exc_info") or (None, None, None))[1]
         listed = [_facts(message, bodies=self._include_bodies) for message in messages[:MESSAGES_MAX]]
+        return self._with_facts(group, listed, len(messages), event, hint)
+
+    def _with_facts(
+        self, group: str, listed: Sequence[Mapping[str, Any]], count: int, event: Event, hint: Mapping[str, Any]
+    ) -> Event:
+        error = (hint.get("exc_info") or (None, None, None))[1]
         tags: dict[str, Any] = {**self._names, "group": group}
         tags |= {key: listed[0][key] for key in _TAGS if listed and key in listed[0]}
-        if len(messages) > 1:
-            tags["messages"] = len(messages)
+        if count > 1:
+            tags["messages"] = count
         if error is not None and self._attempts is not None:
             times = [one["reconsume_times"] for one in listed if "reconsume_times" in one]
             if times:
@@ -159,6 +180,14 @@ class SentryEvents:
         event.setdefault("contexts", {})["rocketmq"] = {"group": group, "messages": listed}
         event.setdefault("transaction", self._names["handler"])
         return event
+
+
+_MARK: Final = "_rocketcrew_sent"
+
+
+def _mark(error: BaseException) -> None:
+    """It is on its way to Sentry. (A weak reference to an error cannot be had; its dictionary lives as long as the error.)"""
+    vars(error)[_MARK] = True
 
 
 _TAGS: Final = ("topic", "broker", "queue_id", "offset", "msg_id", "reconsume_times")
@@ -188,7 +217,7 @@ def is_failure(error: BaseException) -> bool:
     return not isinstance(error, (Retry, Suspend, Rollback, GeneratorExit))
 
 
-def _returned_error(result: object) -> BaseException | None:
-    """The error that a call returned, or of a batch the first one among its results."""
+def _returned_errors(result: object) -> Iterator[BaseException]:
+    """The error that a call returned, or those among the results of a batch."""
     given = cast("Sequence[object]", result) if isinstance(result, list | tuple) else (result,)
-    return next((each for each in given if isinstance(each, BaseException) and is_failure(each)), None)
+    return (each for each in given if isinstance(each, BaseException) and is_failure(each))

@@ -48,6 +48,7 @@ from .failures import Failure
 from .forks import end_fork
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .memory_watch import MemoryWatch
+from .message import Message
 from .ordered import OrderedRunner, OrderedWork
 from .ordered_packets import (
     CLASSIFY,
@@ -158,6 +159,10 @@ class WorkerLoop:
             ORDERED: self._on_ordered,
             CLASSIFY: self._on_classify,
         }
+
+    def report_failures(self, to: Callable[[QueueInfo, Message | int, BaseException], None]) -> None:
+        """`to` gets each failed message, or its queue offset, and its error."""
+        self._runner.on_failure = to
 
     def run(self) -> None:
         """Until STOP. Raises LinkClosedError when the supervisor is gone."""

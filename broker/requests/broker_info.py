@@ -1,9 +1,9 @@
-"""The broker about itself: runtime info 28, all consumer offsets 43, all delay offsets 45
-(BR/processor/AdminBrokerProcessor.java)."""
+"""The broker about itself: runtime info 28, all consumer offsets 43, all delay offsets 45, its slaves (it has none) 907
+(BR/processor/AdminBrokerProcessor.java, ST/ha/DefaultHAService.getRuntimeInfo)."""
 
 from __future__ import annotations
 
-from ...remoting.admin_bodies import KvTable
+from ...remoting.admin_bodies import HaRuntimeInfo, KvTable
 from ...remoting.codes import VERSION, RequestCode, ResponseCode
 from ...remoting.command import Command
 from ..state import BrokerState, Call
@@ -12,6 +12,7 @@ CODES = (
     RequestCode.GET_BROKER_RUNTIME_INFO,
     RequestCode.GET_ALL_CONSUMER_OFFSET,
     RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_BROKER_HA_STATUS,
 )
 
 
@@ -21,6 +22,9 @@ def handle(state: BrokerState, call: Call) -> Command:
         return command.response(ResponseCode.SUCCESS, body=state.offsets.dump())
     if command.code == RequestCode.GET_ALL_DELAY_OFFSET:
         return command.response(ResponseCode.SUCCESS, body=state.delays.dump())
+    if command.code == RequestCode.GET_BROKER_HA_STATUS:
+        body = HaRuntimeInfo(master_commit_log_max_offset=state.store.log_end).encode()
+        return command.response(ResponseCode.SUCCESS, body=body)
     return command.response(ResponseCode.SUCCESS, body=KvTable(runtime_info(state, call.now_ms)).encode())
 
 

@@ -1,5 +1,5 @@
-"""What operators look at and clean: entries of a queue 321, expired queues 306, topics that are gone 316, statistics 315, the
-progress of all groups 317, system topics 305 (BR/processor/AdminBrokerProcessor.java)."""
+"""What operators look at and clean: entries of a queue 321, expired queues 306, expired segments of the log 329, topics that
+are gone 316, statistics 315, the progress of all groups 317, system topics 305 (BR/processor/AdminBrokerProcessor.java)."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ...remoting.admin_bodies import (
     BrokerStatsItem,
     ConsumeQueueData,
     ConsumeQueueEntries,
-    ConsumeStats,
-    ConsumeStatsList,
     TopicList,
 )
 from ...remoting.admin_headers import BrokerStatsRequest, ConsumeStatsInBroker, QueryConsumeQueue
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
-from ...remoting.queues import MessageQueue
+from ...remoting.fastjson import dumps
+from ..long_answers import Steps, refuse_too_large
 from ..put_get_stats import DAY_MS, HOUR_MS, MINUTE_MS
 from ..refusal import Refused
 from ..state import BrokerState, Call
-from .consume_stats import progress
+from .consume_stats import stats_text
 
 CODES = (
     RequestCode.QUERY_CONSUME_QUEUE,
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
     RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.DELETE_EXPIRED_COMMITLOG,
     RequestCode.VIEW_BROKER_STATS_DATA,
     RequestCode.GET_BROKER_CONSUME_STATS,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
@@ -34,19 +34,22 @@ CODES = (
 ENTRIES_MAX = 1_000
 
 
-def handle(state: BrokerState, call: Call) -> Command:
+def handle(state: BrokerState, call: Call) -> Command | None:
     command = call.command
     if command.code == RequestCode.QUERY_CONSUME_QUEUE:
         return entries(state, command)
     if command.code == RequestCode.VIEW_BROKER_STATS_DATA:
         return statistics(state, call)
     if command.code == RequestCode.GET_BROKER_CONSUME_STATS:
-        return progress_of_all(state, command)
+        return state.long_answers.begin(call.channel, command, progress_of_all(state, command))
     if command.code == RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER:
         names = tuple(name for name in state.topics.names() if state.topics.is_system(name))
         return command.response(ResponseCode.SUCCESS, body=TopicList(names).encode())
     if command.code == RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE:
         state.store.drop_expired_entries()
+    elif command.code == RequestCode.DELETE_EXPIRED_COMMITLOG:  # as the timer does every few seconds
+        state.store.drop_older_than(call.now_ms - state.config.retention_ms)
+        state.store.drop_beyond(state.config.disk_max_used_space_ratio / 100)
     else:
         for topic in sorted({topic for topic, _ in state.store.queue_keys() if topic not in state.topics}):
             state.store.remove_topic(topic)
@@ -85,26 +88,27 @@ def statistics(state: BrokerState, call: Call) -> Command:
     return call.command.response(ResponseCode.SUCCESS, body=BrokerStatsData(*items).encode())
 
 
-def progress_of_all(state: BrokerState, command: Command) -> Command:
+def progress_of_all(state: BrokerState, command: Command) -> Steps:
     """For each group and each topic in which it has offsets and, when it is online, which it still subscribes."""
     only_ordered = ConsumeStatsInBroker.from_fields(command.fields).is_order
-    found: list[dict[str, tuple[ConsumeStats, ...]]] = []
-    total = 0
+    found: list[bytes] = []
+    total = length_bytes = 0
     for group in state.groups.names():
         members = state.clients.consumer_group(group)
-        parts: list[ConsumeStats] = []
+        parts: list[bytes] = []
         for name in state.offsets.topics_of(group):
+            yield
             topic = state.topics.get(name)
             if topic is None or (only_ordered and not topic.order):
                 continue
             if members is not None and members.subscriptions and name not in members.subscriptions:
                 continue
-            table = {
-                MessageQueue(name, state.config.name, queue_id): progress(state, group, name, queue_id)
-                for queue_id in range(topic.write_queue_nums)
-            }
-            total += sum(queue.broker_offset - queue.consumer_offset for queue in table.values())
-            parts.append(ConsumeStats(table))
-        found.append({group: tuple(parts)})
-    body = ConsumeStatsList(tuple(found), state.config.address, total, 0)
-    return command.response(ResponseCode.SUCCESS, body=body.encode())
+            text, behind = yield from stats_text(state, group, name, topic.write_queue_nums)
+            parts.append(b'{"consumeTps":0.0,"offsetTable":{%s}}' % text)
+            total += behind
+            length_bytes += len(text)
+            refuse_too_large(length_bytes, "ask for the groups one by one (208)")
+        found.append(b"{%s:[%s]}" % (dumps(group), b",".join(parts)))
+        yield
+    body = b'{"brokerAddr":%s,"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":0}'
+    return command.response(ResponseCode.SUCCESS, body=body % (dumps(state.config.address), b",".join(found), total))

@@ -302,7 +302,7 @@ def start_of(state: BrokerState, key: Key, init_mode: int) -> tuple[int, bytes |
     """Where the group pops next in a queue, and the change that says so where nothing does yet."""
     known = state.pops.table.next_offset(key)
     low, high = state.store.min_offset(key.topic, key.queue_id), state.store.max_offset(key.topic, key.queue_id)
-    reset = state.offsets.take_reset(key.topic, key.group, key.queue_id)
+    reset = state.take_reset(key.topic, key.group, key.queue_id)
     if reset is not None:
         return min(reset, high), begun(key, min(reset, high))
     committed = state.offsets.query(key.topic, key.group, key.queue_id)

@@ -55,7 +55,7 @@ def handle(state: BrokerState, call: Call) -> Command | None:
     """Answer, or None when the pull is held."""
     request = PullRequest.from_fields(call.command.fields)
     wanted = check(state, request)
-    fetched = fetch(state, request, wanted)
+    fetched = fetch(state, request, wanted, call.channel)
     code = answer_code(fetched, request.queue_offset)
     if request.sys_flag & PULL_COMMIT_OFFSET and state.offsets.has_room(request.topic, request.consumer_group):
         state.offsets.commit(request.topic, request.consumer_group, request.queue_id, request.commit_offset)
@@ -155,13 +155,16 @@ def wanted_by(subscription: SubscriptionData) -> Wanted:
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
 
 
-def fetch(state: BrokerState, request: PullRequest, wanted: Wanted) -> Fetched:
-    """Read from the queue, unless an operator's reset of the offset waits for this pull."""
-    reset = state.offsets.take_reset(request.topic, request.consumer_group, request.queue_id)
+def fetch(state: BrokerState, request: PullRequest, wanted: Wanted, channel: int) -> Fetched:
+    """Read from the queue, unless an operator's reset of the offset waits for this pull. Raises StorageError."""
+    queue = request.topic, request.consumer_group, request.queue_id
+    reset = state.offsets.pending_reset(*queue)
     if reset is not None:
-        low = state.store.min_offset(request.topic, request.queue_id)
-        high = state.store.max_offset(request.topic, request.queue_id)
-        return Fetched(GetStatus.OFFSET_RESET, reset, low, high)
+        if not state.offsets.is_followed(*queue, request.queue_offset, channel):
+            low = state.store.min_offset(request.topic, request.queue_id)
+            high = state.store.max_offset(request.topic, request.queue_id)
+            return Fetched(GetStatus.OFFSET_RESET, reset, low, high)
+        state.take_reset(*queue)
     fetched = state.store.get(request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, wanted)
     state.count_got(request.topic, request.consumer_group, fetched.count)
     return fetched
@@ -221,7 +224,7 @@ def repeat(state: BrokerState, pulls: Iterable[HeldPull]) -> list[Reply]:
 def execute_again(state: BrokerState, pull: HeldPull) -> Command:
     try:
         wanted = check(state, pull.request)
-        fetched = fetch(state, pull.request, wanted)
+        fetched = fetch(state, pull.request, wanted, pull.channel)
         return answer(pull.command, fetched, answer_code(fetched, pull.request.queue_offset))
     except Refused as refused:
         return pull.command.response(refused.code, refused.fields, remark=refused.remark)

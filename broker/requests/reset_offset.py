@@ -1,8 +1,8 @@
 """INVOKE_BROKER_TO_RESET_OFFSET 222, kept at the server (BR/processor/AdminBrokerProcessor.resetOffset, 5.2 and later).
 
-The new offset waits in the offset table: the group's next pull of the queue is answered 21 with it, and until then commits
-of members that still run are ignored. It waits over a restart of the broker too: members that run commit where they are, and
-that would take the reset back.
+The new offset waits in the offset table: the group's pulls of the queue are answered 21 with it until one begins there, and
+until then commits of members that still run are ignored. It waits over a restart of the broker too: members that run commit
+where they are, and that would take the reset back. That it is over is on the disk before the first message is delivered.
 `isForce` false keeps a queue whose committed offset is lower already.
 """
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ...client.access import Access
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ..options import with_settings
@@ -81,7 +82,17 @@ def broker(settings: Settings, as_json: bool) -> None:
         else:
             click.echo(f"name server {name_server}, broker {address}, data in {config.dir}; Ctrl-C stops it")
 
-    raise click.exceptions.Exit(run(config, ready))
+    raise click.exceptions.Exit(run(config, ready, _access(settings)))
+
+
+def _access(settings: Settings) -> Access | None:
+    """How name servers of others are reached, when there are any."""
+    if not settings.broker.register_with:
+        return None
+    from ...supervisor.member.access import access_of
+
+    found = access_of(settings)
+    return Access(credentials=found.credentials, tls=found.tls, connect_timeout_ms=found.connect_timeout_ms)
 
 
 @broker.command("check")

@@ -25,8 +25,11 @@ from ...conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ...conf.formats import not_a_folder
 from ...conf.settings import Settings, require
 from ...durable.files import try_lock
+from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ...remoting.queues import MessageQueue
+from ...source.reading import TOOLS_GROUP
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
@@ -52,7 +55,7 @@ from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines
 from ..unfinished import UNFINISHED_FILE, Course, command_of
-from ..wording import in_words, no_such_group, unknown_topic
+from ..wording import in_words, is_refusal, no_such_group, unknown_topic
 
 JSONL: Final = "jsonl"
 RATE: Final = "100/s"
@@ -86,10 +89,12 @@ class Desk:
         self.notes = Notes.read(home / NOTES_FILE)
         self.replayed = 0
         """Letters that this command has sent."""
+        self.first: dict[tuple[str, int], int] = {}
+        """The first offset that is kept, by broker and queue id, as of the last look."""
 
     def letters(self, wanted: Wanted, limit: int = 0) -> list[Letter]:
         """Those that are meant, oldest first; at most `limit` (0 = all). Raises UsageError for a name that none has."""
-        found = ask_cluster(self.access, self._read)
+        found = ask_cluster(self.access, self.read)
         missing = wanted.missing(found)
         if missing:
             raise UsageError(f"group {self.group} has no dead letter {', '.join(missing)}: see `rocketcrew dlq ls`")
@@ -100,11 +105,11 @@ class Desk:
         """As `letters`; of a replay that this command has begun and not ended what is left of it."""
         if course.round is None:
             return self.letters(wanted, limit)
-        left = course.left(self.letters(Wanted(done_too=True)))
+        left = course.left(self.letters(Wanted(done_too=True)), self.first)
         of = counted(len(course.round.letters), "letter")
         click.echo(
             f"goes on with the replay of {course.round.began} that did not end: {len(left)} of {of} are left"
-            " (--anew begins again)",
+            f" (--anew begins again{course.sends_again})",
             err=True,
         )
         return left
@@ -113,7 +118,8 @@ class Desk:
         """This run of a replay. Raises UsageError."""
         return Course(self.notes.path.with_name(UNFINISHED_FILE), command, self.notes, anew=anew)
 
-    async def _read(self, cluster: Cluster) -> list[Letter]:
+    async def read(self, cluster: Cluster) -> list[Letter]:
+        """All letters that brokers have. Raises RocketcrewError."""
         topic = DLQ_PREFIX + self.access.wrap(self.group)
         try:
             queues = await cluster.queues_to_read(topic, refresh=True)
@@ -129,11 +135,27 @@ class Desk:
                 f"{topic} may not be read: brokers of 4.9.0 and older make it so. Give it perm 6:"
                 f" mqadmin updateTopicPerm -t {topic} -p 6"
             )
+        try:
+            return await self._read_as(self.access.wrap(self.group), cluster, queues)
+        except BrokerError as error:
+            unknown = error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            if not (unknown or is_refusal(error.code, error.remark)):
+                raise
+            refused = error
+        try:  # a group that was deleted, or may not consume, has letters still
+            return await self._read_as(TOOLS_GROUP, cluster, queues)
+        except BrokerError:
+            raise refused from None
+
+    async def _read_as(self, group: str, cluster: Cluster, queues: Iterable[MessageQueue]) -> list[Letter]:
+        """All letters, pulled in the name of `group`."""
         operations = Operations(cluster)
         found: list[Letter] = []
         for mq in queues:
             low, high = await operations.min_offset(mq), await operations.max_offset(mq)
-            found += [Letter(mq, one, self.notes.of(mq, one)) async for one in messages(cluster, mq, low, high)]
+            self.first[mq.broker_name, mq.queue_id] = low
+            read = messages(cluster, mq, low, high, group=group)
+            found += [Letter(mq, one, self.notes.of(mq, one)) async for one in read]
         return found
 
     async def replay(self, cluster: Cluster, letters: Iterable[Letter], per_second: float) -> int:
@@ -324,9 +346,9 @@ def replay(
     acknowledged it: a replay that was interrupted goes on where it ended when the same command is called again, also with
     --all. After a kill or Ctrl-C the one letter in between may be sent twice. A replay with --all that has ended begins
     anew when it is called again; --anew does so with one that was interrupted. With --all and a time such as --since 2h each
-    call is another replay: one that is interrupted names the time that it goes on with. Where its letters are not found any
-    more, as their broker is away or has deleted them, it does not end, and exits with 1. The letters stay in %DLQ%<group>
-    until their broker's retention deletes them.
+    call is another replay: one that is interrupted names the time that it goes on with. Letters that were deleted meanwhile
+    are counted, and left out. Where others are not found, as their broker is away, it does not end, and exits with 1. The
+    letters stay in %DLQ%<group> until their broker's retention deletes them.
 
     With --handler a letter runs through that handler in this process first, and goes to the group only when the handler
     succeeds. What fails is shown and stays a dead letter; the same command tries it again, with --all after its end together
@@ -348,8 +370,12 @@ def replay(
     with desk.alone():
         course = desk.course(_command(desk.settings, wanted) if wanted.done_too else "", anew=anew)
         found = desk.letters_left(course, wanted, limit)
+        repeats = course.repeats(found)
+        for line in repeats:
+            click.echo(line, err=True)
         what = f"run {handler} here on" if handler else "replay"
-        if not _goes_on(found, what, desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
+        again = ", some of them once more" if repeats else ""
+        if not _goes_on(found, what, desk.group, again=again, dry_run=dry_run, yes=yes, as_json=as_json):
             return
         rest = goes_on_with(wanted) if wanted.done_too else GOES_ON
         local = Local(desk, handler, rate, rest, debug=debug, handled=handled, as_json=as_json) if handler else None
@@ -376,12 +402,15 @@ def _command(settings: Settings, wanted: Wanted) -> str:
 
 
 def _all_found(course: Course) -> int:
-    """The exit code, 1 when letters of the replay are not found, which is reported."""
+    """The exit code, 1 when letters of the replay are not found, which is reported. What is deleted is reported too."""
+    if course.deleted:
+        were = "letter of this replay was" if course.deleted == 1 else "letters of this replay were"
+        click.echo(f"{course.deleted} {were} not sent: deleted by the broker's retention", err=True)
     if not course.not_found:
         return EXIT_FINE
     click.echo(
-        f"{counted(course.not_found, 'letter')} of this replay are not found (broker away, or deleted by retention): the same"
-        " command looks for them again, --anew begins again without them",
+        f"{counted(course.not_found, 'letter')} of this replay are not found (is their broker away?): the same command"
+        f" looks for them again, --anew begins again without them{course.sends_again}",
         err=True,
     )
     return EXIT_FAILURE
@@ -582,7 +611,9 @@ def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -
     )
 
 
-def _goes_on(found: list[Letter], what: str, name: str, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
+def _goes_on(
+    found: list[Letter], what: str, name: str, *, dry_run: bool, yes: bool, as_json: bool, again: str = ""
+) -> bool:
     """Show what is meant, and ask; only somebody at a terminal is asked. With `dry_run` False always."""
     if dry_run:
         answer = {"group": name, "would": what, "letters": [letter.place for letter in found]}
@@ -591,4 +622,6 @@ def _goes_on(found: list[Letter], what: str, name: str, *, dry_run: bool, yes: b
         return False
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    return click.confirm(f"{what} {counted(len(found), 'dead letter')} of group {name}?", default=False, err=True)
+    return click.confirm(
+        f"{what} {counted(len(found), 'dead letter')} of group {name}{again}?", default=False, err=True
+    )

@@ -27,9 +27,10 @@ def doctor(context: click.Context, settings: Settings, handler: str | None, as_j
     to do.
 
     Name servers, routes, permissions of topics, retry topic and dead letters, the group's members (client ids, subscriptions,
-    queues), versions and clocks of brokers; the handler and its columns against the table; Spark and Java, disk, open files,
-    memory. Without HANDLER nothing is said of that. Where the table is in a bucket, one object is put beside it and deleted:
-    so its server proves that it keeps conditional puts. `rocketcrew run --check` does the same before it starts.
+    queues), versions and clocks of brokers; the handler and its columns against the table; Spark and Java, Sentry's SDK,
+    disk, open files, memory. Without HANDLER nothing is said of that. Where the table is in a bucket, one object is put
+    beside it and deleted: so its server proves that it keeps conditional puts. `rocketcrew run --check` does the same before
+    it starts.
 
     Exits with 1 when there is a fault, with 0 otherwise.
 

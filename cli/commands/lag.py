@@ -22,7 +22,7 @@ from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..controlling import running_slots
-from ..group_members import in_hand, members_of, owners
+from ..group_members import delayed, in_hand, members_of, owners
 from ..live_line import duration
 from ..options import Dependent, with_settings
 from ..stagings import topics_in_keys
@@ -65,9 +65,10 @@ def lag(
 
     MAX is the offset that the queue's next message will get, COMMITTED the first that the group has not finished, LAG the
     difference. Finished messages whose offset is not committed yet (every 5 s by default) still count as lag. With --watch,
-    IN HAND is what the queue's OWNER has pulled and not finished; a message that waits for a retry delay is in no queue
-    of the group until then. Without --watch, a group that brokers do not know yet is waited for, up to half a minute, while
-    a supervisor of it runs on this host. Exits with 3 when no name server or broker can be reached.
+    IN HAND is what the queue's OWNER has pulled and not finished. DELAYED are messages that came from this queue, failed, and
+    wait for the delay of their retry: they are in no queue of the group until then, and no lag. Members count them from
+    their start on, by RocketMQ's default delays. Without --watch, a group that brokers do not know yet is waited for, up to
+    half a minute, while a supervisor of it runs on this host. Exits with 3 when no name server or broker can be reached.
 
     \b
     Examples:
@@ -145,7 +146,7 @@ class Looks:
             members, _ = await members_of(cluster, group, self._topics[0] if self._topics else None)
             now = time.monotonic()
             earlier = None if before is None else (now - before[0], before[1])
-            rows = watched(found, earlier, owners(members), in_hand(members))
+            rows = watched(found, earlier, owners(members), in_hand(members), delayed(members))
             rows = [row | {"topic": self._access.unwrap(row["topic"])} for row in rows]
             if as_json:
                 click.echo(json.dumps({"group": self._group, "queues": rows}, ensure_ascii=False))
@@ -159,10 +160,10 @@ class Looks:
 
 def watched(
     found: list[QueueLag], before: tuple[float, list[QueueLag]] | None, owner: Mapping[MessageQueue, str],
-    held: Mapping[MessageQueue, int],
+    held: Mapping[MessageQueue, int], waits: Mapping[MessageQueue, int] | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Each queue with its owner, the messages that are in hand there (`held`), its rate and the seconds until its lag is 0,
-    which are None where nothing is known.
+    """Each queue with its owner, the messages that are in hand there (`held`), those that wait for the delay of their retry
+    (`waits`), its rate and the seconds until its lag is 0, which are None where nothing is known.
 
     `before` is the look before, and how many seconds ago it was.
     """
@@ -173,8 +174,9 @@ def watched(
         if before is not None and one.mq in earlier:
             rate = ((one.committed or 0) - earlier[one.mq]) / before[0]
         left = one.lag / rate if rate and rate > 0 else None
-        rows.append({**as_json_row(one), "in_hand": held.get(one.mq), "owner": owner.get(one.mq), "per_second": rate,
-                     "seconds_left": left})  # fmt: skip
+        later = None if waits is None else waits.get(one.mq, 0)
+        rows.append({**as_json_row(one), "in_hand": held.get(one.mq), "delayed": later, "owner": owner.get(one.mq),
+                     "per_second": rate, "seconds_left": left})  # fmt: skip
     return rows
 
 
@@ -201,6 +203,7 @@ def for_people(row: Mapping[str, Any]) -> dict[str, object]:
         "COMMITTED": "-" if row["committed"] is None else row["committed"],
         "LAG": row["lag"],
         "IN HAND": "-" if row["in_hand"] is None else row["in_hand"],
+        "DELAYED": "-" if row["delayed"] is None else row["delayed"],
         "PER S": "-" if rate is None else round(rate, 1),
         "LEFT": "-" if left is None or not row["lag"] else duration(left),
         "OWNER": row["owner"] or "-",

@@ -130,7 +130,7 @@ class Locking:
             self._again(pq, now)
         if lost:
             self.s.counters.locks_lost += len(lost)
-            self.s.log("warning", "queue_locks_lost", **_named(lost), because=why)
+            self.s.log("warning", "queue_locks_lost", **_named(lost), reason=why)
 
     def _expire(self, queues: list[ProcessQueue], now: float) -> None:
         """Not confirmed since: they count as lost from their last confirmation on."""

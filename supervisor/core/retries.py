@@ -18,14 +18,26 @@ from collections.abc import Callable
 
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from ...remoting.log_keys import place_keys
+from ...remoting.queues import MessageQueue
 from ...remoting.stored import raise_reconsume_times, reconsume_times_of
-from ...workers.failures import Cause, Failure, Mode, is_last, is_used_up, level_of, levels_of_retry, mode_of
+from ...workers.failures import (
+    Cause,
+    Failure,
+    Mode,
+    is_last,
+    is_used_up,
+    level_of,
+    levels_of_retry,
+    mode_of,
+    pop_delay_ms,
+)
 from .actions import SendBack
 from .blame import Fate, Lot
 from .charges import Charge
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
+from .retry_delays import level_delay_s
 from .state import State, Worker
 from .states import QueueState
 
@@ -108,7 +120,7 @@ class Retries:
         if mode is Mode.DROP:
             # The edge answers as if it had been accepted (ConsumeMessageConcurrentlyService.processConsumeResult).
             self.s.log("warning", "message_dropped", **place_keys(pq.mq, chunk.offsets[index]), outcome="dropped",
-                       error=failure.error, why="broadcasting: nothing is consumed again")  # fmt: skip
+                       error=failure.error, reason="broadcasting: nothing is consumed again")  # fmt: skip
         self.s.out.append(
             SendBack(
                 pq.handle, chunk.chunk_id, index, pq.mq, chunk.positions[index], chunk.positions[index + 1], mode,
@@ -139,7 +151,7 @@ class Retries:
         kind = NO_ROWS if failure.mode is Mode.DROP else DEAD_LETTER if failure.last else SENT_BACK
         s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
         self._count(failure)
-        self._note_levels(failure, reconsume_times_of(s.view, chunk.positions[index]))
+        self._note_wait(pq.mq, failure, reconsume_times_of(s.view, chunk.positions[index]), now)
         if failure.last:
             why: dict[str, object] = {"cause": failure.cause.name.lower(), "error": failure.error}
             if failure.facts is not None:
@@ -165,13 +177,18 @@ class Retries:
         counters.sent_back_messages += not dropped
         counters.dead_letter_messages += failure.last
 
-    def _note_levels(self, failure: Failure, reconsume_times: int) -> None:
-        """Where the message may wait for its delay now."""
-        if failure.mode is not Mode.SEND_BACK or failure.last:
+    def _note_wait(self, mq: MessageQueue, failure: Failure, reconsume_times: int, now: float) -> None:
+        """How long the message waits for its delay from now on, and at which levels it may be."""
+        if failure.mode not in (Mode.SEND_BACK, Mode.POP) or failure.last:
             return
         level = level_of(failure, failure.mode, self.s.config.delay_level_when_next_consume)
+        if failure.mode is Mode.POP:
+            self.s.retry_delays.waits(mq, pop_delay_ms(level, reconsume_times) / 1000, now)
+            return
+        levels = levels_of_retry(level, reconsume_times, failure.attempts)
+        self.s.retry_delays.waits(mq, level_delay_s(levels[-1]), now)
         found = self.s.sent_back_levels
-        for one in levels_of_retry(level, reconsume_times, failure.attempts):
+        for one in levels:
             found[one] = found.get(one, 0) + 1
 
     def _settled(self, pq: ProcessQueue, chunk: Chunk) -> None:

@@ -23,6 +23,7 @@ from .outcome_notes import OutcomeNotes
 from .places import Places
 from .process_queue import ProcessQueue, PulledQueue
 from .rate_limits import RateLimits
+from .retry_delays import RetryDelays
 from .sizing import ChunkSizer
 from .slab import Slab, Slot
 from .states import LIVING, WORKER, QueueState, Seen, WorkerEvent, WorkerState, move
@@ -300,7 +301,7 @@ class State(Crew):
         """Subscribed now."""
         self.recovered: dict[MessageQueue, tuple[int, Intervals]] = {}
         """Finished offsets of queues that are not assigned: (the committed offset they were noted above, the offsets)."""
-        self.counters, self.stats = Counters(), ConsumerStats()
+        self.counters, self.stats, self.retry_delays = Counters(), ConsumerStats(), RetryDelays()
         self.out: list[Action] = []
         self.queues: dict[int, ProcessQueue] = {}
         """By handle; an ended queue is not in it, so that a late answer finds nothing."""

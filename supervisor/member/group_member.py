@@ -329,7 +329,7 @@ class GroupMember:
                 offset, why = 0, "its topic was deleted"
             else:
                 offset, why = await self._first_offset.find(action.mq)
-            log.info("queue_opened", **place_keys(action.mq, offset), because=why)
+            log.info("queue_opened", **place_keys(action.mq, offset), reason=why)
         except RocketcrewError as error:
             log.warning("first_offset_not_found", **queue_keys(action.mq), error=str(error))
         self._core.handle(ev.Opened(action.handle, offset), self._loop.time())

@@ -111,7 +111,7 @@ class GroupWatch:
             there = await self._operations.group_on(addresses[self._turn % len(addresses)], self._group)
         except RocketcrewError as error:
             if isinstance(error, BrokerError) and error.code in REFUSALS:
-                log.info("subscriptions_not_compared", why=str(error))
+                log.info("subscriptions_not_compared", error=str(error))
                 self.disarm()
             return None
         if there is None:
@@ -157,7 +157,7 @@ class GroupWatch:
         self.mismatches = found
         if found:
             log.warning("subscription_mismatch", group=self._group, found=found,
-                        why="the broker filters by the newest subscription for the whole group: messages get lost",
+                        reason="the broker filters by the newest subscription for the whole group: messages get lost",
                         hint="give all members of the group the same topics and filters")  # fmt: skip
         else:
             log.info("subscriptions_agree", group=self._group)

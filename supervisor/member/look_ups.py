@@ -122,7 +122,7 @@ class LookUps:
         if self._strategy is not None:
             await self._strategy.start()
         if self._leaves_retries:
-            log.warning("retries_not_consumed_here", why="consumer.allocate_queues names no queue of the retry topic",
+            log.warning("retries_not_consumed_here", reason="consumer.allocate_queues names no queue of the retry topic",
                         hint=f"some member must name {RETRY_PREFIX}{self._group}@<broker>:0")  # fmt: skip
 
     async def check_brokers(self, topics: Iterable[str]) -> None:

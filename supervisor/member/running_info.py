@@ -17,6 +17,7 @@ from ...remoting.queues import MessageQueue
 from ..core.order import QUEUE
 from ..core.popping import PopLoop
 from ..core.process_queue import PulledQueue
+from ..core.retry_delays import RETRY_DELAYS, encode_counts
 from ..core.state import State
 from ..core.states import QueueState, WorkerState
 
@@ -55,6 +56,7 @@ def running_info(
         user_consumer_info={
             "rocketcrew.workers": str(ready),
             **{f"rocketcrew.{name}": str(value) for name, value in state.counters.as_dict().items()},
+            RETRY_DELAYS: encode_counts(state.retry_delays.waiting(clocks.monotonic_s)),
         },
         jstack=jstack,
     )

@@ -103,9 +103,9 @@ def _log(left: Left, verdict: Verdict, charges: Charges, *, stopping: bool) -> N
         return
     keys: dict[str, object] = {"offset": None if in_hand.waiting else in_hand.offset, "pid": facts["pid"]}
     if verdict is Verdict.NOBODY:
-        keys["why"] = "killed while it stopped: nobody is charged" if stopping else "all its calls waited"
+        keys["reason"] = "killed while it stopped: nobody is charged" if stopping else "all its calls waited"
     elif verdict is Verdict.NOTED:
-        keys["why"] = "other messages were in hand too: nobody is charged"
+        keys["reason"] = "other messages were in hand too: nobody is charged"
         keys["runs"] = charges.noted[mq, in_hand.offset].runs
     elif (charge := charges.get(mq, in_hand.offset)) is not None:
         keys |= {"deaths": charge.deaths, "records": in_hand.records}

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
+from ports import free_ports
 from proxy import Proxy
 from servers import (
     JAVA_OPTIONS,
@@ -22,7 +23,6 @@ from servers import (
     broker_ports,
     broker_settings,
     class_path,
-    free_ports,
     mqadmin,
     wait_until_answered,
     write_logging,

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pyspark
-from servers import Java, ServerError, free_ports, resolved
+from ports import free_ports
+from servers import Java, ServerError, resolved
 
 MAIN = "org.apache.hadoop.test.MiniDFSClusterManager"
 OPTIONS = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")

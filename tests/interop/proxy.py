@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from servers import free_ports
+from ports import free_ports
 
 READ_BYTES = 64 * 1024
 START_S = 120.0

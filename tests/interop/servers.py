@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from light_jvm import jvm_id
+from ports import free_ports, take
 
 from rocketcrew.cli.children import listens
 from rocketcrew.client.access import Access
@@ -44,8 +43,6 @@ STOP_TIMEOUT_S = 2.0
 """Short: an orderly stop of a broker takes ten seconds, and what it would write is thrown away."""
 POLL_S = 0.05
 LOG_TAIL_BYTES = 4000
-PORTS = range(20_000, 32_000)
-"""Below the kernel's ephemeral ports, so that no connection takes one between its choice and its use."""
 JAVA_OPTIONS = (
     "-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
     "-Djava.net.preferIPv4Stack=true",
@@ -53,6 +50,7 @@ JAVA_OPTIONS = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )  # fmt: skip
 CLIENT_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+LIGHT_COMPILER = ("-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC", "-proc:none")
 LOGBACK = '<configuration><root level="WARN"/></configuration>'
 BINARY_HEADERS = "-Drocketmq.serialize.type=ROCKETMQ"
 
@@ -179,7 +177,7 @@ def compiled(version: str, folder: Path) -> str:
     jars = class_path(version)
     sources = [str(file) for file in sorted((Path(__file__).parent / "java").glob("*.java"))]
     done = subprocess.run(
-        ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", jars, "-d", str(folder), *sources],
+        ["javac", *LIGHT_COMPILER, "-nowarn", "-encoding", "UTF-8", "-cp", jars, "-d", str(folder), *sources],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         timeout=START_TIMEOUT_S,
     )  # fmt: skip
@@ -338,45 +336,11 @@ def write_logging(folder: Path) -> None:
         (folder / "conf" / f"logback_{name}.xml").write_text(LOGBACK)
 
 
-def own_ports() -> range:
-    """This process's share of PORTS: no other worker of a test run chooses what a server of ours is about to take."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    share = len(PORTS) // workers
-    return PORTS[worker * share : (worker + 1) * share]
-
-
-_given: set[int] = set()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, on any address, and that were not given before: a stopped server may come back."""
-    found: list[int] = []
-    ports = own_ports()
-    for port in random.sample(ports, len(ports)):
-        if port not in _given and is_free(port):
-            found.append(port)
-        if len(found) == count:
-            _given.update(found)
-            return found
-    raise ServerError(f"fewer than {count} ports of {ports} are free")
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-        return True
-
-
 def broker_ports() -> tuple[int, int]:
     """(listening, replication): a broker also listens two below the first."""
     while True:
         port, replication = free_ports(2)
-        if port - 2 in own_ports() and port - 2 not in _given and is_free(port - 2):
-            _given.add(port - 2)
+        if take(port - 2):
             return port, replication
 
 
@@ -507,7 +471,11 @@ def is_known(servers: Servers) -> bool:
 
 
 def broker_settings(folder: Path, name_server_port: int, port: int, replication_port: int) -> str:
-    """Small files, short delays, and patience with a slow disk; all else as RocketMQ has it."""
+    """Small files, short delays, and patience with a slow disk; all else as RocketMQ has it.
+
+    Two intervals spare the processor: until the first metrics of transactions are written 5.5.0 loops without a pause (ten
+    seconds of one core after each start), and each flush of the timer wheel compares 39 MB byte by byte.
+    """
     settings = {
         "brokerClusterName": "DefaultCluster",
         "brokerName": "broker-a",
@@ -529,6 +497,8 @@ def broker_settings(folder: Path, name_server_port: int, port: int, replication_
         "flushConsumerOffsetInterval": 1000,
         "mappedFileSizeTimerLog": 1 << 20,
         "timerPrecisionMs": 100,
+        "timerFlushIntervalMs": 5000,
+        "transactionMetricFlushInterval": 200,
         "recallMessageEnable": "true",
         "transactionTimeOut": 1000,
         "transactionCheckInterval": 1000,

@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import WAIT_S, Crew, alive, duplicate_keys, patient_producer, send_numbers, wait_until
+from harness import WAIT_S, Crew, duplicate_keys, patient_producer, send_numbers, wait_for_end, wait_until
 from servers import VERSIONS, Kind, Servers
 
 from rocketcrew.cli.watch import Watch
@@ -161,7 +161,7 @@ def test_a_killed_supervisor_loses_nothing(servers: Servers, new_crew: CrewMaker
     wait_until(lambda: crew.counter("done_messages") > MESSAGES // 4, what="the first quarter")
     workers = crew.workers()
     crew.kill()
-    wait_until(lambda: not list(alive(workers)), what="the workers' end")
+    wait_for_end(workers, "the workers' end")
     crew.start()
     wait_until_finished(crew)
     verdict(crew, Crew.load)

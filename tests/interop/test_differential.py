@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,11 +183,10 @@ def send(servers: Servers, topic: str, numbers: range) -> None:
             producer.send_batch(batch, selector=lambda queues: queues[0])
 
 
-def wait_until_settled(servers: Servers, subject: Subject, sent: Iterable[int]) -> None:
-    """Every attempt was made, dead letters are dead, and everything is committed."""
-    numbers = list(sent)
-    attempts = sum(attempts_of(number) for number in numbers)
-    dead = sum(is_hopeless(number) for number in numbers)
+def wait_until_settled(servers: Servers, subject: Subject, sent: int) -> None:
+    """Of the first `sent` numbers every attempt was made, dead letters are dead, and everything is committed."""
+    attempts = sum(attempts_of(number) for number in range(sent))
+    dead = sum(is_hopeless(number) for number in range(sent))
     with Watch(servers.name_server) as watch:
 
         def settled() -> bool:
@@ -198,23 +197,30 @@ def wait_until_settled(servers: Servers, subject: Subject, sent: Iterable[int]) 
         wait_until(settled, WAIT_S, f"{attempts} attempts and {dead} dead letters of {subject.group}")
 
 
-def play(servers: Servers, subject: Subject) -> None:
-    """The script."""
+def play(servers: Servers, subject: Subject) -> Iterator[int]:
+    """The script. Where it goes on when everything so far is settled, it gives how many messages were sent so far."""
     servers.create_topic(subject.topic, QUEUES)
     send(servers, subject.topic, SENDS[0])
     subject.start()  # a new group finds a backlog
-    wait_until_settled(servers, subject, SENDS[0])
+    yield SENDS[0].stop
     send(servers, subject.topic, SENDS[1])  # while it runs
-    wait_until_settled(servers, subject, range(SENDS[1].stop))
+    yield SENDS[1].stop
     subject.stop()
     send(servers, subject.topic, SENDS[2])  # while it is away
     subject.start()
-    wait_until_settled(servers, subject, range(SENDS[2].stop))
+    yield SENDS[2].stop
     subject.kill()
     send(servers, subject.topic, SENDS[3])  # while it is dead
     subject.start()
-    wait_until_settled(servers, subject, range(SENDS[3].stop))
+    yield SENDS[3].stop
     subject.stop()
+
+
+def play_all(servers: Servers, subjects: Sequence[Subject]) -> None:
+    """All play the script part by part: one works while another is waited for."""
+    for parts in zip(*(play(servers, subject) for subject in subjects), strict=True):
+        for subject, sent in zip(subjects, parts, strict=True):
+            wait_until_settled(servers, subject, sent)
 
 
 # What is compared.
@@ -286,8 +292,7 @@ def differing(ours: Iterable[object], javas: Iterable[object]) -> set[object]:
 @pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 def test_java_and_we_end_the_script_alike(servers: Servers, tmp_path: Path, java_classes: JavaClasses) -> None:
     with both(servers, tmp_path, java_classes(servers.kind.version)) as (java, ours):
-        for subject in (java, ours):
-            play(servers, subject)
+        play_all(servers, (java, ours))
         ends = [end_of(servers, subject) for subject in (java, ours)]
     numbers = range(SENDS[-1].stop)
     assert len(ends[0].attempts) == sum(attempts_of(number) for number in numbers), "Java did not play the script"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
@@ -29,7 +30,7 @@ from servers import (
 )
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.cli.children import Child, free_ports, listens
+from rocketcrew.cli.children import Child, listens
 from rocketcrew.cli.watch import Watch
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from ports import free_ports
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
@@ -15,7 +16,7 @@ from harness import WAIT_S
 from needs import need_jars
 from servers import CLIENT_OPTIONS, VERSIONS, Java, class_path, write_logging
 
-from rocketcrew.cli.children import Child, free_ports, listens
+from rocketcrew.cli.children import Child, listens
 
 ACCOUNTS = """
 [[accounts]]

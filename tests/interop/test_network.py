@@ -12,12 +12,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import WAIT_S, Crew, wait_until
-from servers import VERSIONS, Servers, free_ports, send_by_java
+from servers import VERSIONS, Servers, send_by_java
 
 from rocketcrew.client.access import Access
 from rocketcrew.client.outgoing import OutgoingMessage

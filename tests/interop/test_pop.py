@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import HANDLERS, WAIT_S, Crew, alive, patient_producer, send_numbers, wait_until
+from harness import HANDLERS, WAIT_S, Crew, patient_producer, send_numbers, wait_for_end, wait_until
 from pressure_handlers import RELEASE, is_in_hand
 from servers import Kind, Servers
 
@@ -117,7 +117,7 @@ def test_kills_lose_nothing(servers: Servers, tmp_path: Path) -> None:
         acked = crew.counter("pop_acks")
         workers = crew.workers()
         crew.kill()
-        wait_until(lambda: not list(alive(workers)), what="the workers' end")
+        wait_for_end(workers, "the workers' end")
         assert acked
         crew.start()
         wait_until(lambda: set(numbers_of(crew)) == set(numbers), RETRY_WAIT_S, "every number")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
@@ -29,7 +30,6 @@ from servers import (
     broker_ports,
     broker_settings,
     class_path,
-    free_ports,
     resolved,
     run_servers,
     write_logging,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
@@ -23,7 +24,7 @@ from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.converting import convert
 from rocketcrew.broker.core import BrokerCore
 from rocketcrew.broker.disk import DiskStorage
-from rocketcrew.cli.children import Child, free_ports, listens
+from rocketcrew.cli.children import Child, listens
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations

@@ -65,7 +65,7 @@ def sealed(crew: Crew) -> set[int]:
 def opened(crew: Crew, topic: str) -> list[tuple[int, str]]:
     """Queue and reason of each line that says where a queue of the topic began."""
     lines = [json.loads(line) for line in crew.child.log.read_text().splitlines() if '"queue_opened"' in line]
-    return [(line["queue_id"], line["because"]) for line in lines if line["topic"] == topic]
+    return [(line["queue_id"], line["reason"]) for line in lines if line["topic"] == topic]
 
 
 @pytest.fixture

@@ -49,7 +49,8 @@ class Deaths:
     of_record: dict[tuple[str, int, int], int] = field(default_factory=dict[tuple[str, int, int], int])
     """The same of each record (topic, queue id, offset) that is not finished."""
     runs_of_number: dict[int, int] = field(default_factory=dict[int, int])
-    """How many whole runs each message has killed."""
+    """How many whole runs each message has killed since it was last a dead letter: a loss of power may take the journal's
+    word of that end, and it is delivered once more."""
     one_ledger: bool = False
     """There is only one slot: no record may cost more lives than the limit, whatever is killed and started again."""
     _marks: set[tuple[Record, str]] = field(default_factory=set[tuple[Record, str]])
@@ -269,3 +270,4 @@ class Coroner:
         told, true = int(facts["deaths"]), self._deaths.of_number.get(number, 0)
         if told < MAX_WORKER_DEATHS or told > true:
             raise Violation(f"message {number} is a dead letter for {told} deaths, it has cost {true}")
+        self._deaths.runs_of_number.pop(number, None)

@@ -29,6 +29,7 @@ EVENTS = (
     "a message was dropped", "messages were taken back from a slow worker",
     "messages of a queue that leaves were taken back", "a worker slept between its claim and its look",
     "a worker claimed what was taken back", "finished messages were read off a cell", "a report beside a call",
+    "an offset waited for its facts", "facts were not sealed",
     "a message was retried", "a message was sent back twice", "a notice came twice", "a partial report",
     "a plan was made again", "a pull was refused with 2", "a pull was refused with 215", "a request timed out",
     "a reset was undone", "a restart took over finished messages", "a seal was asked for",

@@ -71,8 +71,10 @@ class Folder:
         self.open: dict[tuple[str, int], Segment] = {}
         self.ready: dict[tuple[str, int], Segment] = {}
         self.settled: dict[MessageQueue, Intervals] = {}
-        self.notes = OffsetSet()
-        """What became of messages without rows, all kinds; never taken away here."""
+        self.facts = Outcomes()
+        """What became of messages without rows, in sealed files; never taken away here."""
+        self.unsynced_facts = Outcomes()
+        """The same in files that a loss of power takes; only a planted bug writes such."""
         self.offsets: dict[MessageQueue, int] = {}
         """A broadcasting member's file of offsets."""
         self.charges = ""
@@ -85,8 +87,10 @@ class Folder:
 
     def lose_power(self, world: World) -> None:
         """Of what was not fsynced, a part is left. An open segment keeps whole batches: a torn or zeroed one ends what is
-        salvaged. The journal is cut off, or ends in zeros, or has zeros in the place of some blocks before others."""
+        salvaged. The journal is cut off, or ends in zeros, or has zeros in the place of some blocks before others. Of facts
+        that were not synced nothing is left."""
         random = world.random
+        self.unsynced_facts = Outcomes()
         for segment in self.open.values():
             kept = random.randrange(len(segment.batches) + 1)
             rows, finished = segment.batches[kept - 1] if kept else (0, 0)
@@ -108,6 +112,20 @@ class Folder:
         else:
             world.note("power loss: zeros between blocks of the journal")
             self.journal[start:end] = bytes(end - start)
+
+    def noted(self) -> Outcomes:
+        """What its facts say."""
+        return Outcomes.union([self.facts, self.unsynced_facts])
+
+    def accounts_for(self, key: QueueKey) -> IntervalSet:
+        """The offsets of a queue of which its facts and sealed segments say what became of them."""
+        offsets = IntervalSet.of([])
+        for records in self.noted().kinds.values():
+            offsets |= records.of_queue(key)
+        for segment in self.ready.values():
+            facts = segment.facts()
+            offsets |= facts.offsets.of_queue(key) | facts.finished.of_queue(key)
+        return offsets
 
     def floor(self, topic: str, queue_id: int) -> int | None:
         """What its journal knows as committed, None = nothing."""
@@ -154,7 +172,7 @@ class Table:
         if not waiting:
             return
         facts = [segment.facts() for segment in waiting]
-        gaps = settled - self.loaded - known(facts, folder.notes, Outcomes())
+        gaps = settled - self.loaded - known(facts, OffsetSet(), folder.noted())
         if gaps:
             raise Violation(f"settled, and nobody knows what became of it: {told(gaps)}")
         count = len(waiting)

@@ -68,7 +68,7 @@ class Edge:
             act.FetchAssignment: self._fetch_assignment,
             act.FetchOffset: self._fetch_offset,
             act.Pull: self._pull,
-            act.Commit: self._commit_to_file if self._alone else self._commit,
+            act.Commit: self._commit_when_sealed,
             act.SendBack: self._send_back,
             act.Heartbeat: lambda _: self._heartbeat(),
             act.LockQueues: self._lock,
@@ -228,9 +228,21 @@ class Edge:
             self._core.handle(ev.Pulled(action.handle, result), self._world.now)
 
         command = self._requests.pull(
-            action, 1, batch_max=self._member.script.pull_batch, hold_ms=SUSPEND_MS, commits=not self._alone
+            action, 1, batch_max=self._member.script.pull_batch, hold_ms=SUSPEND_MS,
+            commits=not self._alone and self._member.sealing.all_sealed(),
         )  # fmt: skip
         self._ask(command, pulled, PULL_TIMEOUT_MS, sink, self._member.askers[action.mq])
+
+    def _commit_when_sealed(self, action: act.Commit) -> None:
+        def send(sealed: bool) -> None:
+            if not sealed:
+                self._core.handle(ev.Committed(action.handle, action.offset, False), self._world.now)
+            elif self._alone:
+                self._commit_to_file(action)
+            else:
+                self._commit(action)
+
+        self._member.sealing.sealed(send)
 
     def _commit_to_file(self, action: act.Commit) -> None:
         """As supervisor/member/local_offsets.py does it: whole or not at all; sometimes the disk refuses."""
@@ -244,6 +256,7 @@ class Edge:
         elif not action.guarded or offsets.get(mq, -1) < action.offset:
             key = (mq.topic, mq.queue_id)
             self._member.truth.may_pass(key, action.offset, "the local offset", self._member.askers[mq])
+            self._member.truth.explained(key, action.offset, "the local offset")
             if action.offset < offsets.get(mq, 0):
                 raise Violation(f"the local offset of {mq} goes back from {offsets[mq]} to {action.offset}")
             offsets[mq] = action.offset

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from rocketcrew.durable.intervals import Intervals, OffsetSet
-from rocketcrew.durable.outcomes import ENDS
+from rocketcrew.durable.intervals import Intervals
+from rocketcrew.durable.outcomes import Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
@@ -32,12 +32,12 @@ from .notebook import Notebook, queue_of
 from .parts import Parts
 from .pool import SimPool
 from .script import GROUP, LOCK_LIVE_MS, MAX_RECONSUME_TIMES, RETRY_TOPIC, SLOW_IN_ORDER_MS, TOPIC, Script
+from .sealing import SimSealing
 from .truth import Asker, Truth
 from .world import Violation, World
 
 JOURNAL_MAX_BYTES = 6_000
 LOOK_MS = 30
-PUBLISH_MS = 250
 
 
 class Killed(Exception):
@@ -83,6 +83,7 @@ class SimMember:
         self.coroner = Coroner(self, world, truth.deaths)
         for one in (folder, *dead):
             self._read_charges(one)
+        self.sealing = SimSealing(self)
         self.edge = Edge(self)
         self.pool = SimPool(self)
         self._performs: dict[type, Callable[[Any], None]] = self.edge.performs | self.pool.performs
@@ -125,7 +126,8 @@ class SimMember:
         for mq, intervals in other.settled.items():
             for start, end in intervals.pairs():
                 self.folder.settled.setdefault(mq, Intervals()).add(start, end)
-        self.folder.notes |= other.notes
+        self.folder.facts = Outcomes.union([self.folder.facts, other.facts])
+        self.folder.unsynced_facts = Outcomes.union([self.folder.unsynced_facts, other.unsynced_facts])
         self.folder.open |= other.open
         self.folder.ready |= other.ready
         other.open, other.ready, other.settled = {}, {}, {}
@@ -198,7 +200,7 @@ class SimMember:
         self.core.handle(ev.Start(), self.world.now)
         if self.script.commit_after_loaded:
             self._look_for_loaded()
-        self._publish()
+        self.sealing.start()
 
     def _write_anew(self) -> None:
         data, self._encoder = snapshot(self.journal)
@@ -215,19 +217,6 @@ class SimMember:
             if token not in self.folder.ready:
                 self.core.handle(ev.Loaded(*token), self.world.now)
         self.world.after(LOOK_MS, self.event, self._look_for_loaded)
-
-    def _publish(self) -> None:
-        """Write notes and settled.json, now and every little while."""
-        if self.alive:
-            self._write_settled()
-            self.world.after(PUBLISH_MS, self._publish)
-
-    def _write_settled(self) -> None:
-        notes = self.core.state.outcomes.take(GROUP)
-        self.folder.notes = OffsetSet.union(
-            [self.folder.notes, *(one for kind, one in notes.kinds.items() if kind not in ENDS)]
-        )
-        self.folder.settled = {mq: Intervals(i.pairs()) for mq, i in self.core.state.settled.items()}
 
     # --- events and actions -------------------------------------------------------------------------------------
 
@@ -374,7 +363,7 @@ class SimMember:
 
     def workers_left(self) -> None:
         """All workers have left after a stop: sign off and end."""
-        self._write_settled()
+        self.sealing.end()
         self.edge.sign_off()
         self.alive = False
         self.folder.held = False

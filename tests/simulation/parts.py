@@ -39,6 +39,12 @@ class Parts:
     """What a journal of a dead slot knew is written into the own one before that is removed."""
     guards_commits = True
     """The edge looks at the broker's offset before a guarded commit."""
+    waits_for_facts = True
+    """An offset is sent after the facts that it depends on are sealed."""
+    pulls_wait_for_facts = True
+    """A pull takes no offset along that depends on facts that are not sealed."""
+    syncs_facts = True
+    """A sealed file of facts is on the disk, and not only in its cache."""
 
     def __init__(self, focus: tuple[str, ...] = (), script: Mapping[str, Any] | None = None) -> None:
         self.focus = focus

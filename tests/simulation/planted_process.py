@@ -59,7 +59,28 @@ class LooksUpAtEachNotice(CoreParts):
                 self.s.out.append(FetchAssignment(topic))
 
 
+class SendsAtOnce(Parts):
+    """An offset is sent while the facts that it depends on are in memory alone."""
+
+    waits_for_facts = False
+
+
+class TakesAlong(Parts):
+    """A pull takes an offset along, whatever is sealed."""
+
+    pulls_wait_for_facts = False
+
+
+class SyncsNoFacts(Parts):
+    """A file of facts is renamed into place and not fsynced."""
+
+    syncs_facts = False
+
+
 PLANTED_PROCESS = {
+    "an offset goes before its facts": Planted(SendsAtOnce, 5),
+    "a pull takes an offset along before its facts": Planted(TakesAlong, 20),
+    "facts are not synced": Planted(SyncsNoFacts, 20, (POWER,)),
     "a failing action is told to nobody": Planted(TellsNobody, 20, (ACTIONS,), {"slow": 0.05}),
     "a member joins before it can work": Planted(JoinsFirst, 20, (BOOTS, "start member"), SEVERAL),
     "look-ups beside each other": Planted(LooksUpAtEachNotice, 20, (*COMING_AND_GOING, "slow network"), SEVERAL),

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum
 
+from rocketcrew.durable.intervals import IntervalSet
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.states import QueueState
 
 from . import bounds
 from .broker_host import BrokerHost
-from .disk import Folder, Table
+from .disk import Folder, Table, loader_key
 from .faults import Faults
 from .member import SimMember
 from .order_truth import OrderTruth
@@ -53,6 +54,7 @@ class Simulation:
         self.truth.strict_resets = self.script.members_max == 1
         self.truth.only_loaded_counts = self.script.commit_after_loaded
         self.table = Table(self.world, self.truth)
+        self.truth.accounted = self._accounted
         self.folders: list[Folder] = []
         self.members: list[SimMember] = []
         """Those that live, and those that ended and are not forgotten yet."""
@@ -70,6 +72,12 @@ class Simulation:
             or offset < truth.skipped_ever.get(key, 0)
             or self.broker.is_filtered(key, offset)
         )
+
+    def _accounted(self, key: QueueKey) -> IntervalSet:
+        offsets = self.table.loaded.of_queue(loader_key(MessageQueue(key[0], BROKER, key[1])))
+        for folder in self.folders:
+            offsets |= folder.accounts_for(loader_key(MessageQueue(key[0], BROKER, key[1])))
+        return offsets
 
     def run(self, steps: int) -> None:
         for _ in range(self.script.members):

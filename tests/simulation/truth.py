@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rocketcrew.durable.intervals import IntervalSet
+
 from .coroner import Deaths
 from .order_truth import OrderTruth, QueueKey
 from .world import Violation, World
@@ -68,6 +70,9 @@ class Truth:
         self.order = OrderTruth(world, lambda _key, _offset: None)
         self.is_filtered: Callable[[QueueKey, int], bool] = lambda _key, _offset: False
         self.max_offset: Callable[[QueueKey], int] = lambda _key: 0
+        self.accounted: Callable[[QueueKey], IntervalSet] = lambda _key: IntervalSet.of([])
+        """The offsets of a queue of which table, sealed segments and facts say what became of them."""
+        self._explained_to: dict[QueueKey, int] = {}
 
     # --- facts --------------------------------------------------------------------------------------------------
 
@@ -125,6 +130,9 @@ class Truth:
         for key, reset in list(self.resets.items()):
             if self.world.now_ms - reset.at_ms < RESET_HEARD_MS:
                 self.void_reset(key)
+        self._explained_to.clear()
+        for key, offset in self.broker_offsets.items():
+            self.explained(key, offset, "after a loss of power, the broker's committed offset")
 
     def broker_killed(self) -> None:
         self.order.broker_died_ms = self.world.now_ms
@@ -150,6 +158,7 @@ class Truth:
                     raise Violation(f"a queue that was taken away lowered the broker's offset of {key} to {offset}")
                 self.world.note("a guarded commit lost a race")
         self.may_pass(key, offset, "the broker's committed offset", asker)
+        self.explained(key, offset, "the broker's committed offset")
 
     # --- invariants ---------------------------------------------------------------------------------------------
 
@@ -182,6 +191,17 @@ class Truth:
         raise Violation(
             f"{what} of {key} is {offset}, but {safe} is not finished (ran {self.runs.get(key, {}).get(safe, 0)} times)"
         )
+
+    def explained(self, key: QueueKey, offset: int, what: str) -> None:
+        """Raise unless of everything below `offset` it is known what became of it: the broker will not deliver it again, so
+        nobody could find that out later."""
+        start = max(self._explained_to.get(key, 0), self.skipped_ever.get(key, 0))
+        if start >= offset:
+            return
+        unknown = IntervalSet.of([(start, offset)]) - self.accounted(key)
+        if unknown:
+            raise Violation(f"{what} of {key} is {offset}, and what became of {unknown.pieces} is nowhere")
+        self._explained_to[key] = offset
 
     def all_finished(self, key: QueueKey, start: int, end: int, what: str) -> None:
         """Raise unless every record of the interval was finished at some time."""

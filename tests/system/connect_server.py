@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pyspark
 from loaders import WAIT_S, wait_until
+from ports import free_ports
 
-from rocketcrew.cli.children import free_ports, listens
+from rocketcrew.cli.children import listens
 from rocketcrew.spark.java import find_java, make_shim
 
 HIDING = 'mount -t tmpfs tmpfs "$0" && exec "$@"'

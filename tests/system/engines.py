@@ -13,12 +13,13 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
+from ports import free_ports
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import HANDLERS, KEY, Broker, duplicate_keys, wait_until
 
-from rocketcrew.cli.children import Child, free_ports, listens
+from rocketcrew.cli.children import Child, listens
 from rocketcrew.cli.watch import Watch
 from rocketcrew.spark.java import find_java, make_shim
 
@@ -95,8 +96,8 @@ class Engine:
         assert duplicate_keys(self.rows()) == 0
 
 
-def processes_below(pid: int) -> list[int]:
-    return [one.pid for one in psutil.Process(pid).children(recursive=True)]
+def processes_below(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
 
 
 def replay(engine: Engine, handler: str, *words: str) -> tuple[int, dict[str, Any]]:

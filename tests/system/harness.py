@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.ipc
 import pytest
+from ports import free_ports
 
-from rocketcrew.cli.children import Child, free_ports, listens
+from rocketcrew.cli.children import Child, listens
 from rocketcrew.cli.watch import Watch
 from rocketcrew.client.access import Access
 from rocketcrew.client.opening import open_cluster
@@ -301,9 +302,25 @@ def duplicate_keys(rows: pa.Table) -> int:
     return sum(count - 1 for count in keys.values())
 
 
-def alive(pids: list[int]) -> Iterator[int]:
-    """Those of the processes that still run (zombies do not)."""
+def processes(pids: Iterable[int]) -> list[psutil.Process]:
+    """Those of them that there are, each known by its time of creation too: the system gives a number again."""
+    found: list[psutil.Process] = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                yield pid
+            found.append(psutil.Process(pid))
+    return found
+
+
+def runs(process: psutil.Process) -> bool:
+    """It is still there, and no zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_for_end(below: Iterable[int | psutil.Process], what: str) -> None:
+    """Until none of them runs. Numbers are looked up now: where time passes in between, the processes are to be given."""
+    numbers = [each for each in below if isinstance(each, int)]
+    left = [*processes(numbers), *(each for each in below if isinstance(each, psutil.Process))]
+    wait_until(lambda: not any(map(runs, left)), what=what)

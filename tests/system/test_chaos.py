@@ -17,7 +17,7 @@ from rocketcrew.cli.chaos.faults import FAULTS
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, alive, wait_until
+from harness import WAIT_S, wait_for_end, wait_until
 
 TIMEOUT_S = 900
 
@@ -133,7 +133,7 @@ def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
     try:
         wait_until(lambda: (trace := next(tmp_path.glob("rocketcrew-chaos-*/trace"), None)) is not None
                    and trace.stat().st_size > 0, what="messages at work")  # fmt: skip
-        below = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        below = psutil.Process(process.pid).children(recursive=True)
         assert len(below) >= 4
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 130
@@ -142,7 +142,7 @@ def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
         process.wait()
         assert process.stderr is not None
         process.stderr.close()
-    wait_until(lambda: not list(alive(below)), what="the end of all that it started")
+    wait_for_end(below, "the end of all that it started")
 
 
 @pytest.mark.parametrize(

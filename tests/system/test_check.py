@@ -87,3 +87,20 @@ def test_an_interrupt_leaves_no_process() -> None:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_a_failure_is_reported_before_the_last_test_has_run(tmp_path: Path) -> None:
+    for name in ("conftest.py", "longest_first.txt"):
+        (tmp_path / name).write_text((ROOT / "tests" / name).read_text())
+    (tmp_path / "test_few.py").write_text(
+        "import pytest\n\ndef test_bad():\n    assert 40 == 2, 'no'\n\n"
+        "@pytest.fixture\ndef torn():\n    raise OSError('gone')\n\ndef test_torn(torn):\n    pass\n"
+    )
+    command = ["pytest", "-q", "-n", "1", "--dist", "loadfile", "--no-loadscope-reorder", "-p", "no:cacheprovider", "."]
+    done = subprocess.run(
+        [sys.executable, "-Im", *command], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    while_it_runs = done.stdout.partition("= FAILURES =")[0].partition("= ERRORS =")[0]
+    said = [line for line in while_it_runs.splitlines() if line.startswith("failed: ")]
+    assert [line.split(" (")[0] for line in said] == ["failed: test_few.py::test_bad", "failed: test_few.py::test_torn"]
+    assert [line.split(": ", 2)[2] for line in said] == ["AssertionError: no", "OSError: gone"], done.stdout

@@ -98,7 +98,7 @@ def test_hup_under_load_changes_the_code_and_loses_nothing(tmp_path: Path, broke
     assert sorted((line["topic"], line["queue_id"]) for line in opened()) == sorted(queues(after))
     for line in opened():
         retry = line["topic"].startswith("%RETRY%")
-        assert line["because"].startswith("a retry topic: its beginning" if retry else "a young queue"), line
+        assert line["reason"].startswith("a retry topic: its beginning" if retry else "a young queue"), line
     assert after["counters"]["worker_deaths"] == 0
     send_numbers(broker, TOPIC, range(MESSAGES, MESSAGES + 100))  # all the others may be done before the new code boots
     rows = crew.finish(MESSAGES + 100)

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 from documented import blocks_of
-from harness import free_ports, patient, patient_producer, wait_until
+from harness import patient, patient_producer, wait_until
+from ports import free_ports
 
 from rocketcrew import Crew, CrewError, CrewTimeoutError, Retry, read
 from rocketcrew.remoting.errors import RocketcrewError, UsageError

@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, alive, wait_until
+from harness import WAIT_S, runs, wait_until
 
 
 def start(folder: Path, *arguments: str, temporary: Path | None = None) -> subprocess.Popen[str]:
@@ -41,13 +41,13 @@ def test_the_demo_accounts_for_every_file(tmp_path: Path) -> None:
     assert "files, " in err, "plain lines of progress where there is no terminal"
 
 
-def processes_of(folder: Path) -> list[int]:
+def processes_of(folder: Path) -> list[psutil.Process]:
     """Processes that name the demo's folder, and what they started."""
-    found: list[int] = []
+    found: list[psutil.Process] = []
     for process in psutil.process_iter(["cmdline"]):
         if str(folder) in " ".join(process.info["cmdline"] or ()):
             with contextlib.suppress(psutil.NoSuchProcess):
-                found += [process.pid, *(child.pid for child in process.children(recursive=True))]
+                found += [process, *process.children(recursive=True)]
     return found
 
 
@@ -66,7 +66,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, files: int, tmp_path: 
     demo = start(folder, "--files", str(files), temporary=tmp_path)
     wait_until(lambda: any(tmp_path.glob(f"data/{moment}")), what=moment)
     started = processes_of(folder)
-    assert demo.pid in started
+    assert demo.pid in {process.pid for process in started}
     os.killpg(demo.pid, signal.SIGINT)
     assert demo.wait(WAIT_S) == 130
-    wait_until(lambda: not [*alive(started), *processes_of(folder)], what="the end of every process")
+    wait_until(lambda: not [*filter(runs, started), *processes_of(folder)], what="the end of every process")

@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from engines import WAIT_S, Engine, lags, processes_below, replay
-from harness import Broker, alive, send_numbers, stored_messages, wait_until
+from harness import Broker, send_numbers, stored_messages, wait_for_end, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -33,7 +33,7 @@ def test_retries_dead_letters_a_kill_and_a_stop(broker: Broker, tmp_path: Path) 
     engine.wait_for("batch_done")
     jvm = engine.jvm()
     engine.kill()
-    wait_until(lambda: not list(alive([jvm.pid])), WAIT_S, "the end of the JVM")
+    wait_for_end([jvm.pid], "the end of the JVM")
     engine.start()
     engine.wait_for_rows(999)
     wait_until(lambda: engine.dead_letters() == 1, WAIT_S, "the dead letter")
@@ -41,7 +41,7 @@ def test_retries_dead_letters_a_kill_and_a_stop(broker: Broker, tmp_path: Path) 
     engine.wait_for_rows(1499)
     below = processes_below(engine.child.pid)
     assert engine.stop() == 0
-    wait_until(lambda: not list(alive(below)), WAIT_S, "the end of every process")
+    wait_for_end(below, "the end of every process")
     engine.check_exact([number for number in range(1500) if number != 999])
     assert '"waiting": 0' in engine.log.read_text(), "engine_progress tells what is left"
     rows = engine.rows()

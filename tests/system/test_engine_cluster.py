@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from engines import WAIT_S, Engine, Standalone, processes_below, replay
-from harness import Broker, alive, patient_producer, send_numbers, wait_until
+from harness import Broker, patient_producer, send_numbers, wait_for_end, wait_until
 
 from rocketcrew import OutgoingMessage
 
@@ -38,12 +38,12 @@ def test_an_executor_and_the_driver_are_killed(broker: Broker, tmp_path: Path) -
     engine.wait_for("batch_done")
     below = processes_below(engine.child.pid)
     engine.kill()
-    wait_until(lambda: not list(alive(below)), WAIT_S, "the end of every process")
+    wait_for_end(below, "the end of every process")
     engine.start()
     engine.wait_for_rows(1200)
     below = processes_below(engine.child.pid)
     assert engine.stop() == 0
-    wait_until(lambda: not list(alive(below)), WAIT_S, "the end of every process")
+    wait_for_end(below, "the end of every process")
     engine.check_exact(list(range(1200)))
     assert engine.dead_letters() == 0
 

@@ -17,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, say, send_numbers, wait_until
+from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wait_for_end, wait_until
 
 MESSAGES = 10_000
 TOPIC = "numbers"
@@ -78,7 +78,7 @@ def kill_supervisor(crew: Crew, broker: Broker) -> None:
     workers = crew.workers()
     left = (crew.slot / "temp_dir").read_text()
     crew.kill()
-    wait_until(lambda: not list(alive(workers)), what="the workers' end")
+    wait_for_end(workers, "the workers' end")
     crew.start()
     assert not Path(left).exists()  # the dead forkserver's socket
 
@@ -117,7 +117,7 @@ def test_no_orphan_outlives_the_supervisor(tmp_path: Path, broker: Broker) -> No
     )
     children = [*crew.workers(), crew.forkserver()]
     os.kill(crew.child.pid, signal.SIGKILL)
-    wait_until(lambda: not list(alive(children)), what="the end of every process of the crew")
+    wait_for_end(children, "the end of every process of the crew")
     crew.child.stop(WAIT_S)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import psutil
-from harness import WAIT_S, Broker, Crew, alive, say, send_numbers, wait_until
+from harness import WAIT_S, Broker, Crew, runs, say, send_numbers, wait_until
 from hostile_frames import Attack, Mutations, attack, is_frame, linger, recorded
 
 FRAMES, FULL_FRAMES = 6_000, 1_000_000
@@ -45,7 +45,7 @@ def test_a_pair_beside_a_million_hostile_frames(tmp_path: Path, full_numbers: bo
         found, peak = asyncio.run(hostile_rounds(broker, most, rounds))
         wait_until(lambda: crew.lag() == 0, what="the commit of all messages of the pair")
         assert crew.counter("invariant_violations") == 0
-        assert list(alive([broker.child.pid])), broker.child.tail()
+        assert runs(psutil.Process(broker.child.pid)), broker.child.tail()
         crew.stop()
     # A set: whatever is sent or handed out again on a busy machine is no fault.
     assert set(crew.staged_rows().column("number").to_pylist()) == set(range((rounds + 1) * ROUND_MESSAGES))

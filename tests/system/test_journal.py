@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, alive, patient_producer, wait_until
+from harness import WAIT_S, Broker, Crew, patient_producer, wait_for_end, wait_until
 from pressure_handlers import RELEASE
 
 from rocketcrew.client.admin import Admin
@@ -57,7 +57,7 @@ def committed(crew: Crew) -> int:
 def kill(crew: Crew) -> None:
     workers = crew.workers()
     crew.kill()
-    wait_until(lambda: not list(alive(workers)), what="the workers' end")
+    wait_for_end(workers, "the workers' end")
 
 
 def test_what_was_done_behind_a_stuck_message_does_not_run_again(

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, alive, patient_producer, say, wait_until
+from harness import WAIT_S, Broker, Crew, patient_producer, say, wait_for_end, wait_until
 from long_handlers import LONG
 
 from rocketcrew.client.admin import Admin
@@ -70,7 +70,7 @@ def test_what_ended_before_a_long_call_is_durable_during_it(
     assert not (tmp_path / "left").exists(), "it was reported after the call, not during it"
     workers = crew.workers()
     crew.kill()
-    wait_until(lambda: not list(alive(workers)), what="the workers' end")
+    wait_for_end(workers, "the workers' end")
     (tmp_path / "entered").unlink()
     (tmp_path / "release").touch()
     monkeypatch.setenv("LONG_HOW", "sleep")

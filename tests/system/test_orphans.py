@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from ports import free_ports
 
-from rocketcrew.cli.children import Child, free_ports
+from rocketcrew.cli.children import Child
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.control import ask
 

@@ -15,7 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, say, send_numbers, wait_until
+from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wait_for_end, wait_until
 
 from rocketcrew.supervisor.core.pauses import REPEATED_WITHIN_S
 
@@ -117,7 +117,7 @@ def test_a_stop_while_starting_ends_it_at_once(tmp_path: Path, broker: Broker, m
     assert "stopped_while_starting" in log
     assert '"running"' not in log
     importing = [int(mark.read_text())]
-    wait_until(lambda: not list(alive(importing)), what="the end of the process that imports")
+    wait_for_end(importing, "the end of the process that imports")
 
 
 @pytest.mark.parametrize("broken", ["import", "not a function", "port", "setting"])

@@ -181,6 +181,7 @@ class Reader:
 @pytest.mark.timeout(1800)  # up to twelve commands, each with a limit of its own
 @pytest.mark.parametrize(("page", "commands", "tracebacks"), [
     ("docs/tutorial.md", 7, 0), ("README.md", 3, 0), ("docs/how-to/dead-letters.md", 12, 1), ("docs/how-to/s3.md", 4, 0),
+    ("docs/how-to/iceberg.md", 4, 0),
 ])  # fmt: skip
 def test_what_a_page_shows_is_what_the_terminals_say(tmp_path: Path, page: str, commands: int, tracebacks: int) -> None:
     server = S3Server() if page.endswith("s3.md") else None

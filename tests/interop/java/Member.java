@@ -33,11 +33,13 @@ public class Member {
         consumer.subscribe(args[2], "*");
         consumer.registerMessageListener(new Numbers());
         consumer.start();
+        Commits commits = new Commits(consumer);
         say("STARTED");
         BufferedReader asked = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         while (asked.readLine() != null) {
             say("QUEUES " + queues(consumer, args[2]));
         }
+        commits.close();
         consumer.shutdown();
         say("ENDED");
         System.exit(0);

@@ -25,11 +25,13 @@ public class OrderedMember {
         FileOutputStream trace = new FileOutputStream(args[3], true);
         consumer.registerMessageListener(new Numbers(trace));
         consumer.start();
+        Commits commits = new Commits(consumer);
         System.out.println("STARTED");
         BufferedReader asked = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         while (asked.readLine() != null) {
             // nothing is asked
         }
+        commits.close();
         consumer.shutdown();
         System.out.println("ENDED");
         System.exit(0);

@@ -27,11 +27,13 @@ public class Scripted {
         consumer.subscribe(args[2], args[3]);
         consumer.registerMessageListener(new Rules());
         consumer.start();
+        Commits commits = new Commits(consumer);
         say("STARTED");
         BufferedReader asked = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         while (asked.readLine() != null) {
             say("STILL HERE");
         }
+        commits.close();
         consumer.shutdown();
         say("ENDED");
         System.exit(0);

@@ -20,7 +20,7 @@ from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketcrew.remoting.codes import FLAG_ONEWAY, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.fields import Header
-from rocketcrew.remoting.headers import PullRequest, SendBack, SendRequestV2
+from rocketcrew.remoting.headers import PullRequest, ResetOffset, SendBack, SendRequestV2
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
 
@@ -152,6 +152,11 @@ class Driver:
     def send_back(self, message: StoredMessage, group: str = "g", delay_level: int = 1, **more: Any) -> Command:
         header = SendBack(message.physical_offset, group, delay_level, max_reconsume_times=more.pop("limit", 16))
         return self.call(RequestCode.CONSUMER_SEND_MSG_BACK, header, **more)
+
+    def reset(self, **more: Any) -> Command:
+        """An administrator's reset, of all queues of T for g to their beginnings unless said otherwise."""
+        values: dict[str, Any] = {"topic": "T", "group": "g", "timestamp": 0, "is_force": True}
+        return self.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset(**(values | more)))
 
     def oneway(self, code: int, header: Header) -> list[Effect]:
         return self.request(code, header, flag=FLAG_ONEWAY)

@@ -20,6 +20,7 @@ from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.client.access import Access, Credentials, TlsOptions
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.request_rules import sign
+from rocketcrew.remoting.admin_bodies import ClusterInfo
 from rocketcrew.remoting.admin_headers import PutKvConfig
 from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, LockBatch, ProducerData, SubscriptionData
 from rocketcrew.remoting.codes import SYSFLAG_TRANSACTION_COMMIT, RequestCode, ResponseCode
@@ -283,6 +284,88 @@ def test_a_broker_with_tls_and_an_acl_lets_in_who_has_both(tmp_path):
                 with pytest.raises(RocketcrewError):
                     await answer(broker, CREW, strange)
             assert (await answer(broker, ADMIN, tls)).code == 0, "the others lost nothing"
+
+    asyncio.run(scenario())
+
+
+async def until(true):
+    """Let the loop turn until it is so."""
+    while True:
+        await asyncio.sleep(0)
+        if true():
+            return
+
+
+def test_a_peer_that_ends_no_handshake_gives_way_to_one_that_does(tmp_path):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    tls = TlsOptions(trust_cert_path=str(tmp_path / "ca.pem"))
+    config = BrokerConfig(tls_cert_path=str(tmp_path / "server.pem"))
+
+    async def scenario():
+        async with EmbeddedBroker(config=config) as broker:
+            edge = broker._edge
+            edge.connections_max = 2
+            host, _, port = broker.address.rpartition(":")
+            silent = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+            silent[2][1].write(b"no TLS at all")
+            async with open_cluster(Access(broker.name_server, tls=tls)) as cluster:
+                command = Command(RequestCode.GET_MAX_OFFSET, {"topic": "TBW102", "queueId": "0"})
+                assert (await cluster.remoting.request(broker.address, command, timeout_ms=60_000)).code == 0
+            assert await silent[0][0].read() == b"", "the oldest is closed"
+            for _, writer in silent:
+                writer.close()
+            await until(lambda: not edge.handshakes and not edge._connections)
+            late = await asyncio.open_connection(host, int(port))
+            await until(lambda: edge.handshakes)
+        assert await late[0].read() == b"", "a stop ends handshakes"
+        assert edge.handshakes == {}
+        late[1].close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_a_broker_registers_signed_and_by_tls(tmp_path):
+    """A name server that asks for both had never heard of it."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    (tmp_path / "acl.toml").write_text(FILE)
+    acl, pem = str(tmp_path / "acl.toml"), str(tmp_path / "server.pem")
+    tls = TlsOptions(trust_cert_path=str(tmp_path / "ca.pem"))
+
+    async def scenario():
+        theirs_config = BrokerConfig(name="theirs", acl_file=acl, tls_cert_path=pem)
+        async with EmbeddedBroker(config=theirs_config) as theirs:
+            config = BrokerConfig(name="ours", register_with=(theirs.name_server,))
+
+            async def known():
+                async with open_cluster(Access(theirs.name_server, tls=tls)) as cluster:
+                    command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
+                    info = await cluster.remoting.request(theirs.name_server, command, timeout_ms=60_000)
+                    return sorted(ClusterInfo.decode(info.body).broker_addr_table)
+
+            with structlog.testing.capture_logs() as lines:
+                async with EmbeddedBroker(config=config, access=Access(tls=tls)):
+                    await until(lambda: [line for line in lines if line["event"] == "broker.not_registered"])
+                assert await known() == ["theirs"]
+            async with EmbeddedBroker(config=config, access=Access(tls=tls, credentials=ADMIN)) as ours:
+                await until(lambda: ours._registering.rounds)
+                assert await known() == ["ours", "theirs"]
+            assert await known() == ["theirs"], "it took leave, signed too"
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_files_for_registering_that_are_not_there_are_said_before_anything_is_served(tmp_path):
+    async def scenario():
+        access = Access(tls=TlsOptions(trust_cert_path=str(tmp_path / "none.pem")))
+        config = BrokerConfig(register_with=("127.0.0.1:9",))
+        broker = EmbeddedBroker(tmp_path / "data", config=config, access=access)
+        with pytest.raises(UsageError, match=r"tls_trust_cert_path .*none\.pem"):
+            await broker.start()
+        assert not (tmp_path / "data").exists()
 
     asyncio.run(scenario())
 

@@ -1,16 +1,15 @@
-"""What administration tools ask: topics, groups, statistics, messages by id and key, resets, clients' own answers."""
+"""What administration tools ask: topics, groups, statistics, messages by id and key, clients' own answers."""
 
 from __future__ import annotations
 
 import sys
-from random import Random
 
 import pytest
 from refusing_disk import RefusingDisk
 
 from rocketcrew.broker.checkpoint import REMOVED
 from rocketcrew.broker.effects import SILENCE, Later
-from rocketcrew.broker.offset_table import PAIRS_MAX, OffsetTable
+from rocketcrew.broker.offset_table import PAIRS_MAX
 from rocketcrew.broker.state import GROUPS_TABLE, OFFSETS_TABLE, TOPICS_JOURNAL
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
@@ -30,7 +29,7 @@ from rocketcrew.remoting.admin_headers import (
     GroupName,
     TopicName,
 )
-from rocketcrew.remoting.bodies import ConsumerStatus, ResetOffsetBody
+from rocketcrew.remoting.bodies import ConsumerStatus
 from rocketcrew.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.headers import (
@@ -42,7 +41,6 @@ from rocketcrew.remoting.headers import (
     MinOffset,
     QueryMessage,
     QueryOffset,
-    ResetOffset,
     RunningInfoRequest,
     SearchOffset,
     SendRequestV2,
@@ -173,7 +171,7 @@ def test_offsets_of_a_topic_that_was_made_again_hold_over_a_kill(broker):
             broker.send(topic, b"new")
     broker.heartbeat()
     assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2)).code == 0
-    assert reset(broker, topic="U", queue_id=0, offset=3).code == 0
+    assert broker.reset(topic="U", queue_id=0, offset=3).code == 0
     broker.crash()
     assert [broker.core.state.offsets.query(topic, "g", 0) for topic in "TU"] == [2, 3]
 
@@ -225,7 +223,7 @@ def test_group_names_of_requests_leave_nothing_behind(make):
         header = UpdateOffset(f"c{number}", "T", 0, 7)
         code = broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header).code
         assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        assert reset(broker, group=f"no group {number}").code == ResponseCode.INVALID_PARAMETER
+        assert broker.reset(group=f"no group {number}").code == ResponseCode.INVALID_PARAMETER
     assert broker.core.state.offsets.groups_of("T") == []
     assert broker.heartbeat("a-new-one").code == 0
     assert broker.core.state.clients.consumer_group("a-new-one").client_ids() == ["c1"]
@@ -236,8 +234,8 @@ def test_a_reset_asks_for_room_too(broker):
     broker.send()
     for number in range(PAIRS_MAX):
         broker.core.state.offsets.commit("T", f"g{number}", 0, 0)
-    assert reset(broker, group="one-more").code == ResponseCode.SYSTEM_BUSY
-    assert reset(broker, group="g7").code == 0
+    assert broker.reset(group="one-more").code == ResponseCode.SYSTEM_BUSY
+    assert broker.reset(group="g7").code == 0
 
 
 def test_a_group_that_a_member_made_commits_after_a_kill_at_once(broker):
@@ -405,55 +403,6 @@ def test_messages_by_id_and_key(broker):
     assert ask("k") == ResponseCode.QUERY_NOT_FOUND
 
 
-def reset(broker, **more):
-    values = {"topic": "T", "group": "g", "timestamp": 0, "is_force": True} | more
-    return broker.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset(**values))
-
-
-def test_a_reset_waits_for_the_next_pull(broker):
-    for _ in range(3):
-        broker.send()
-    broker.heartbeat()
-    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
-    answer = reset(broker)
-    assert ResetOffsetBody.decode(answer.body).offset_table[MessageQueue("T", "broker-a", 0)] == 0
-    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
-    query = broker.call(RequestCode.QUERY_CONSUMER_OFFSET, QueryOffset("g", "T", 0))
-    assert query.fields["offset"] == "0", "a commit of somebody still running is void"
-    moved = broker.pull(3)
-    assert (moved.code, moved.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
-    assert (moved.fields["nextBeginOffset"], moved.fields["maxOffset"]) == ("0", "3")
-    assert broker.pull(0).code == 0
-    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2))
-    assert broker.core.state.offsets.query("T", "g", 0) == 2
-
-
-def test_a_reset_that_the_disk_refused_is_not_done(make):
-    """It was answered with an error and done all the same: the group began anew with the next pull."""
-    broker = make(RefusingDisk())
-    for _ in range(3):
-        broker.send()
-    broker.heartbeat()
-    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2))
-    broker.later(1_000)
-    for pending in (None, 1):
-        if pending is not None:
-            assert reset(broker, queue_id=0, offset=pending).code == 0
-        broker.storage.refuses[OFFSETS_TABLE] = 1
-        assert reset(broker).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert reset(broker, group="never-seen", topic="T").code == 0
-        broker.later(1_000)
-        broker.crash()
-        broker.heartbeat()
-        moved = broker.pull(3)
-        assert (moved.code, moved.fields["nextBeginOffset"]) == (
-            (ResponseCode.PULL_NOT_FOUND, "3") if pending is None else (ResponseCode.PULL_OFFSET_MOVED, "1")
-        )
-    broker.storage.refuses[OFFSETS_TABLE] = 1
-    assert reset(broker, group="new").code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert not broker.core.state.offsets.has_group("new")
-
-
 @pytest.mark.parametrize("refused", [GROUPS_TABLE, OFFSETS_TABLE])
 def test_a_group_that_the_disk_kept_from_being_deleted_or_changed_is_as_before(make, refused):
     broker = make(RefusingDisk())
@@ -474,97 +423,6 @@ def test_a_group_that_the_disk_kept_from_being_deleted_or_changed_is_as_before(m
     assert broker.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g", True)).code == 0
     assert broker.core.state.groups.known("g") is None
     assert broker.core.state.offsets.query("T", "g", 0) is None
-
-
-def test_a_reset_waits_over_a_restart_of_the_broker(broker):
-    """Members that ran went on to commit where they were, and took the reset back."""
-    for _ in range(3):
-        broker.send()
-    broker.heartbeat()
-    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
-    reset(broker, queue_id=0, offset=1)
-    broker.crash()
-    broker.heartbeat()
-    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
-    moved = broker.pull(3)
-    assert (moved.code, moved.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "1")
-    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2))
-    broker.later(broker.config.offset_flush_interval_ms)  # what was taken waits no more, after another one either
-    broker.crash()
-    broker.heartbeat()
-    assert broker.pull(2).code == 0
-    assert broker.core.state.offsets.query("T", "g", 0) == 2
-
-
-def test_pending_resets_go_with_their_topic_and_are_kept_below_the_end(broker):
-    offsets = broker.core.state.offsets
-    for topic in ("T", "U", "V"):
-        offsets.reset(topic, "g", 0, 7)
-    offsets.forget_topic("T")
-    again = OffsetTable()
-    again.load(offsets.dump())
-    again.clamp(lambda topic, _queue_id: 5 if topic == "U" else None)
-    assert [again.take_reset(topic, "g", 0) for topic in ("T", "U", "V")] == [None, 5, 7]
-    assert b"pendingResets" not in again.dump()
-
-
-def test_the_text_of_all_offsets_costs_what_changed_and_not_what_there_is():
-    offsets = OffsetTable()
-    for number in range(PAIRS_MAX):
-        offsets.commit("T", f"g{number}", 0, 0)
-    offsets.dump()
-    before = offsets.text.looks
-    offsets.commit("T", "g7", 0, 41)
-    offsets.reset("T", "g8", 1, 42)
-    text = offsets.dump()
-    assert offsets.text.looks - before < 5_000, "of 200,000 members"
-    assert text.count(b'"T@g7":{0:41}') == 1
-    assert text.endswith(b',"pendingResets":{"T@g8":{1:42}}}')
-
-
-def test_the_text_of_all_offsets_is_that_of_what_there_is_whatever_was_done_before():
-    random, offsets, names = Random(11), OffsetTable(), [f"g{number}" for number in range(30)]
-    for step in range(1, 401):
-        topic, group, queue_id = random.choice("TUV"), random.choice(names), random.randrange(3)
-        match random.randrange(4):
-            case 0:
-                offsets.commit(topic, group, queue_id, random.randrange(100))
-            case 1:
-                offsets.reset(topic, group, queue_id, random.randrange(100))
-            case 2:
-                offsets.take_reset(topic, group, queue_id)
-            case _:
-                offsets.forget_group(group)
-        text = offsets.dump()
-        if step % 20:
-            continue
-        again = OffsetTable()
-        again.load(text)
-        every = [(topic, group, queue_id) for topic in "TUV" for group in names for queue_id in range(3)]
-        assert [again.query(*each) for each in every] == [offsets.query(*each) for each in every]
-    pending = [offsets.take_reset(*each) for each in every]
-    assert [again.take_reset(*each) for each in every] == pending
-    assert any(offset is not None for offset in pending)
-    assert b"pendingResets" not in offsets.dump()
-
-
-def test_resets_by_time_by_offset_and_not_by_force(broker):
-    for _ in range(3):
-        broker.send()
-        broker.now_ms += 100
-    queue = MessageQueue("T", "broker-a", 0)
-
-    def target(**more):
-        return ResetOffsetBody.decode(reset(broker, **more).body).offset_table.get(queue)
-
-    assert target(timestamp=-1) == 3
-    assert target(timestamp=broker.now_ms - 200) == 1
-    assert target(queue_id=0, offset=2) == 2
-    assert target(queue_id=0, offset=99) == 3
-    assert target(timestamp=0) == 0
-    assert target(timestamp=-1, is_force=False) is None, "only back"
-    assert reset(broker, topic="no").code == ResponseCode.TOPIC_NOT_EXIST
-    assert reset(broker, queue_id=9).code == ResponseCode.INVALID_PARAMETER
 
 
 def test_a_clients_answer_is_passed_back(broker, tools):

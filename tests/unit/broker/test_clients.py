@@ -8,6 +8,8 @@ from rocketcrew.remoting.admin_bodies import (
     ConsumerConnections,
     GroupSubscription,
     ProducerConnections,
+    ProducerInfo,
+    ProducerTable,
     SubscriptionGroupConfig,
 )
 from rocketcrew.remoting.admin_headers import ConsumerConnectionRequest, GroupAndTopic, ProducerConnectionRequest
@@ -160,6 +162,18 @@ def test_connections(broker):
     assert broker.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, header).code == ResponseCode.CONSUMER_NOT_ONLINE
     none = ProducerConnectionRequest("nobody")
     assert broker.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, none).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_all_producers(broker):
+    assert broker.call(RequestCode.GET_ALL_PRODUCER_INFO).body == b'{"data":{}}'
+    broker.heartbeat(channel=4)
+    body = broker.call(RequestCode.GET_ALL_PRODUCER_INFO).body
+    member = ProducerInfo("c1", "/127.0.0.1:40004", "PYTHON", 475, broker.now_ms)
+    assert ProducerTable.decode(body) == ProducerTable({"pg": (member,)})
+    assert body == (
+        b'{"data":{"pg":[{"clientId":"c1","language":"PYTHON","lastUpdateTimestamp":%d,"remoteIP":"/127.0.0.1:40004",'
+        b'"version":475}]}}' % broker.now_ms
+    )
 
 
 @pytest.mark.parametrize(

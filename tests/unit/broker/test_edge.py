@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.edge import LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
+from rocketcrew.broker.edge import HANDSHAKES_MAX, LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
 from rocketcrew.broker.server import EmbeddedBroker, is_open_to_all, usable_address
 from rocketcrew.remoting.admin_bodies import ClusterInfo
 from rocketcrew.remoting.admin_headers import CreateTopic
@@ -438,6 +438,35 @@ def test_too_many_connections():
             client = await Client.open(broker.address)
             assert await client.read() is None
             edge._connections.clear()
+
+    run(story)
+
+
+def test_handshakes_have_places_and_the_oldest_gives_way():
+    """A peer that never ended its handshake had no place, so that any number of them could take all descriptors."""
+
+    async def story():
+        ended = []
+
+        def begin(name):
+            return edge.begin_handshake(name, lambda: ended.append(name))
+
+        async with EmbeddedBroker() as broker:
+            edge: Edge = broker._edge
+            assert all(begin(number) for number in range(HANDSHAKES_MAX))
+            assert begin("one more")
+            assert ended == [0]
+            assert list(edge.handshakes) == [*range(1, HANDSHAKES_MAX), "one more"]
+            edge.end_handshake(7)
+            edge.connections_max = HANDSHAKES_MAX - 1
+            assert begin("beyond all places")
+            assert ended == [0, 1]
+            edge.handshakes.clear()
+            edge._connections.update({-number: number for number in range(edge.connections_max)})
+            assert not begin("no room")
+            edge._connections.clear()
+            assert begin("room again")
+        assert not begin("after the stop")
 
     run(story)
 

@@ -6,12 +6,35 @@ import sys
 
 import pytest
 
+from rocketcrew.broker.long_answers import (
+    BODY_MAX_BYTES,
+    OPERATIONS_MAX,
+    WAITING_MAX,
+    LongAnswers,
+    refuse_too_large,
+)
 from rocketcrew.broker.put_get_stats import DAY_MS, HOUR_MS, LONG_MS, MINUTE_MS, NAMES_MAX, PutGetStats
-from rocketcrew.remoting.admin_bodies import BrokerStatsData, ConsumeQueueEntries, ConsumeStatsList, TopicList
-from rocketcrew.remoting.admin_headers import BrokerStatsRequest, ConsumeStatsInBroker, QueryConsumeQueue
-from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.broker.refusal import Refused
+from rocketcrew.remoting.admin_bodies import (
+    BrokerStatsData,
+    ConsumeQueueEntries,
+    ConsumeStats,
+    ConsumeStatsList,
+    HaRuntimeInfo,
+    TopicList,
+)
+from rocketcrew.remoting.admin_headers import (
+    BrokerStatsRequest,
+    ConsumeStatsInBroker,
+    ConsumeStatsRequest,
+    QueryConsumeQueue,
+)
+from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.hashing import java_hash
 from rocketcrew.remoting.headers import UpdateOffset
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import decode_messages
 
 
 def stats(broker, name, key):
@@ -117,6 +140,133 @@ def test_progress_of_all_groups(broker):
     assert sum(queue.broker_offset for queue in part.offset_table.values()) == 6
     ordered = broker.call(RequestCode.GET_BROKER_CONSUME_STATS, ConsumeStatsInBroker(True))
     assert ConsumeStatsList.decode(ordered.body).total_diff == 0
+
+
+GROUPS, TOPICS = 25, 30
+
+
+def with_many_offsets(make):
+    """A broker with 25 groups that have offsets in 30 topics of four queues: 3,000 looks and more."""
+    broker = make()
+    for number in range(TOPICS):
+        broker.send(f"T{number}")
+        broker.send(f"T{number}", queue_id=1)
+    for group in range(GROUPS):
+        broker.heartbeat(f"g{group}", {}, channel=2)
+        for number in range(TOPICS):
+            broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset(f"g{group}", f"T{number}", 0, 1))
+    return broker
+
+
+def rounds_until_answered(broker, tools, opaque):
+    """How many ticks it takes, and the answer."""
+    for ticks in range(1, 1_000):
+        assert broker.core.next_deadline_ms() == 0, "at once"
+        for _, answer in tools.replies(broker.later(0)):
+            if answer.opaque == opaque:
+                return ticks, answer
+    raise AssertionError("never answered")
+
+
+def test_the_progress_of_very_many_queues_is_answered_in_rounds(make, tools):
+    """One request looked at all queues of all groups in one turn, and everybody else waited."""
+    broker = with_many_offsets(make)
+    assert broker.request(RequestCode.GET_BROKER_CONSUME_STATS, ConsumeStatsInBroker(False)) == []
+    opaque = broker.opaque
+    assert broker.send("T0", queue_id=2).code == 0, "others are served meanwhile"
+    again = broker.call(RequestCode.GET_BROKER_CONSUME_STATS, ConsumeStatsInBroker(False))
+    assert again.code == ResponseCode.SYSTEM_BUSY
+    ticks, answer = rounds_until_answered(broker, tools, opaque)
+    looks = GROUPS * TOPICS * 4
+    assert looks // OPERATIONS_MAX <= ticks <= 2 * looks // OPERATIONS_MAX
+    found = ConsumeStatsList.decode(answer.body)
+    groups = {group: parts for entry in found.consume_stats_list for group, parts in entry.items()}
+    assert {name for name in groups if name[0] == "g"} == {f"g{number}" for number in range(GROUPS)}
+    assert all(len(groups[f"g{number}"]) == TOPICS for number in range(GROUPS))
+    behind = sum(
+        queue.broker_offset - queue.consumer_offset
+        for parts in groups.values()
+        for part in parts
+        for queue in part.offset_table.values()
+    )
+    assert found.total_diff == behind >= GROUPS * TOPICS
+    assert not broker.core.state.long_answers.waiting
+
+
+def test_a_group_in_very_many_topics_is_answered_in_rounds(make, tools):
+    broker = make()
+    for number in range(200):
+        broker.send(f"T{number}")
+        broker.heartbeat("g", {})
+        broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", f"T{number}", 0, 1))
+    assert broker.request(RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest("g")) == []
+    ticks, answer = rounds_until_answered(broker, tools, broker.opaque)
+    table = ConsumeStats.decode(answer.body).offset_table
+    assert (ticks, len(table)) == (800 // OPERATIONS_MAX, 800)
+    assert table[MessageQueue("T7", "broker-a", 0)].consumer_offset == 1
+    assert broker.call(RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest("g", "T7")).code == 0, "few are at once"
+
+
+def test_an_answer_in_rounds_goes_with_its_connection_and_an_error_in_it_is_an_answer(make, tools):
+    broker = with_many_offsets(make)
+    broker.request(RequestCode.GET_BROKER_CONSUME_STATS, ConsumeStatsInBroker(False), channel=7)
+    assert broker.core.channel_closed(broker.now_ms, 7) == []
+    assert not broker.core.state.long_answers.waiting
+
+    def failing():
+        for _ in range(OPERATIONS_MAX):
+            yield
+        refuse_too_large(BODY_MAX_BYTES + 1, "ask for less")
+
+    command = Command(RequestCode.GET_CONSUME_STATS, opaque=77)
+    assert broker.core.state.long_answers.begin(1, command, failing()) is None
+    ((channel, answer),) = tools.replies(broker.later(0))
+    assert (channel, answer.opaque, answer.code) == (1, 77, ResponseCode.SYSTEM_ERROR)
+    assert answer.remark.endswith("ask for less")
+
+
+def test_long_answers_are_made_by_turns_and_are_few():
+    done = [0] * (WAITING_MAX + 1)
+
+    def steps(number):
+        for _ in range(2 * OPERATIONS_MAX):
+            done[number] += 1
+            yield
+        return Command(0)
+
+    answers = LongAnswers()
+    for channel in range(WAITING_MAX):
+        assert answers.begin(channel, Command(0), steps(channel)) is None
+    assert set(done) == {OPERATIONS_MAX, 0}
+    with pytest.raises(Refused, match="try again"):
+        answers.begin(99, Command(0), steps(WAITING_MAX))
+    assert answers.begin(100, Command(0, flag=FLAG_ONEWAY), steps(0)) is None
+    assert len(answers.waiting) == WAITING_MAX
+
+
+def test_what_expired_goes_when_asked_and_nothing_else_does(make):
+    broker = make(retention_ms=60_000, mapped_file_size_commit_log=4_096)
+    for number in range(100):
+        broker.send(body=b"%d" % number)
+        broker.now_ms += 1_000
+    start = broker.core.state.store.log_start
+    assert broker.call(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+    kept = [
+        int(message.body) for message in decode_messages(broker.pull(broker.core.state.store.min_offset("T", 0)).body)
+    ]
+    assert start < broker.core.state.store.log_start
+    assert 20 <= kept[0] <= 40, "whole segments, of what is older than a minute"
+
+
+def test_a_broker_without_slaves_says_so(broker):
+    broker.send()
+    body = broker.call(RequestCode.GET_BROKER_HA_STATUS).body
+    assert HaRuntimeInfo.decode(body) == HaRuntimeInfo(True, broker.core.state.store.log_end)
+    assert body == (
+        b'{"haClientRuntimeInfo":{"activated":false,"lastReadTimestamp":0,"lastWriteTimestamp":0,"masterFlushOffset":0,'
+        b'"maxOffset":0,"transferredByteInSecond":0},"haConnectionInfo":[],"inSyncSlaveNums":0,"master":true,'
+        b'"masterCommitLogMaxOffset":%d}' % broker.core.state.store.log_end
+    )
 
 
 def test_cleaning_takes_nothing_that_is_used(broker):

@@ -372,6 +372,15 @@ def test_a_reset_begins_anew_there(broker, killed):
     assert in_flight(broker) == 4
 
 
+def test_a_reset_that_was_popped_from_is_not_repeated_after_a_kill(broker):
+    send(broker, 6, queues=1)
+    reset = ResetOffset("T", "g", -1, is_force=True, queue_id=0, offset=2)
+    assert broker.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset).code == 0
+    assert bodies(pop(broker, most=2)) == [b"2", b"3"]
+    broker.crash()
+    assert bodies(pop(broker)) == [b"4", b"5"]
+
+
 def test_a_reset_that_was_answered_holds_over_a_kill(broker):
     send(broker, 6, queues=1)
     for each in pop(broker):

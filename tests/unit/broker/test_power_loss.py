@@ -79,10 +79,12 @@ class Life:
         self.done_since_reset: set[int] | None = None  # while one waits for its answer
         self.now_ms = T0 + len(kept.acknowledged) * 1_000
         self.disk = RecordedDisk(folder, keeps=keeps)
+        self.end = contextlib.ExitStack()
         self.folder = folder
 
     def start(self) -> None:
         self.storage = DiskStorage(self.folder, calls=self.disk, has_thread=False)
+        self.end.callback(self.storage.abandon)
         self.core = BrokerCore(BrokerConfig(**SETTINGS), self.storage, Random(1), now_ms=self.now_ms)
         self.core.state.saved_timers.journal.whole_after_min = 2
         self.core.state.pops.journal.whole_after_min = self.random.choice((5, 10_000))
@@ -255,6 +257,7 @@ def cut_at_random(tmp_path: Path, seed: int, cases: int, keeps: bool = True) -> 
             for _ in range(ACTIONS):
                 life.act()
         life.disk.on_step = lambda: None
+        life.end.close()
         if base is not None:
             shutil.rmtree(base)
         base = None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rocketcrew.cli.checkup_facts import broker_clock_ms, check_start, refused
+from rocketcrew.cli.checkup_facts import broker_clock_ms, check_start, refused, sentry_facts
 from rocketcrew.cli.checkups import (
     BrokerFacts,
     DiskFacts,
@@ -16,6 +16,7 @@ from rocketcrew.cli.checkups import (
     HandlerFacts,
     Level,
     MachineFacts,
+    SentryFacts,
     SparkFacts,
     TableFacts,
     TopicFacts,
@@ -41,6 +42,7 @@ FINE = Facts(
     brokers=[BrokerFacts("a", "a:10911", "V5_3_1", 800)],
     handler=HANDLER,
     spark=SparkFacts("parquet", "pyspark 4.2.0, Java 17"),
+    sentry=SentryFacts("sentry.example, project 7"),
     disks=[DiskFacts("state", "/data", True, 90_000, 64)],
     machine=MACHINE,
 )
@@ -55,7 +57,7 @@ def test_a_sound_cluster_and_machine_have_one_fine_line_a_check() -> None:
     assert worst(found) is Level.FINE
     assert [one.check for one in found] == [
         "settings", "name server", "topic", "retry topic", "dead letters", "group", "client id", "subscriptions", "broker",
-        "clock", "handler", "columns", "table format", "disk", "open files", "shared memory",
+        "clock", "handler", "columns", "table format", "sentry", "disk", "open files", "shared memory",
     ]  # fmt: skip
     assert not [one for one in found if one.todo]
 
@@ -73,6 +75,7 @@ def group(**changes: object) -> dict[str, object]:
     [
         ({"settings": "security.key_file k cannot be read"}, "fault", "settings", "cannot be read"),
         ({"name_servers": {"a:1": "refused"}}, "fault", "name server", "a:1 answers no question (refused)"),
+        ({"sentry": SentryFacts(wrong="sentry-sdk is not installed")}, "fault", "sentry", "sentry-sdk is not installed"),
         ({"name_servers": {"a:1": "refused", "b:1": ""}}, "warning", "name server", "a:1"),
         ({"topics": [TopicFacts("ordes", exists=False, near=": did you mean orders?")]}, "warning", "topic",
          "ordes does not exist: did you mean orders? If not, create it"),
@@ -186,3 +189,15 @@ def test_the_tables_server_is_a_check_of_its_own() -> None:
     assert (fault.level, fault.check) == (Level.FAULT, "table")
     (columns,) = [one for one in findings(away) if one.check == "columns"]
     assert "not compared" in columns.found
+
+
+def test_a_topic_that_nobody_could_look_into_is_no_fault() -> None:
+    (found,) = [each for each in of(replace(FINE, topics=[replace(ORDERS, unlooked="TOOLS_CONSUMER")])) if each.todo]
+    assert (found.level, found.check) == (Level.WARNING, "topic")
+    assert "not looked" in found.found
+
+
+def test_where_failed_calls_are_sent_is_named_without_the_key() -> None:
+    facts = sentry_facts(load({"sentry.dsn": "https://secret@sentry.example:9000/of/7"}, {}, None))
+    assert facts == SentryFacts("sentry.example, project 7")
+    assert sentry_facts(load({}, {}, None)) is None

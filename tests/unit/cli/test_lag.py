@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.cli.commands.lag import KNOWN_AFTER_TRIES, as_json_row, for_people, lag, once_known, table, watched
-from rocketcrew.cli.group_members import GroupMember, in_hand
+from rocketcrew.cli.group_members import GroupMember, delayed, in_hand, member_of
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.cli.watch import QueueLag
+from rocketcrew.remoting.admin_bodies import ClientConnection
+from rocketcrew.remoting.bodies import ConsumerRunningInfo
 from rocketcrew.remoting.errors import BrokerError, UsageError
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.core.retry_delays import RETRY_DELAYS, encode_counts
 
 MQ = MessageQueue("orders", "a", 0)
 
@@ -22,6 +25,20 @@ def test_what_members_have_in_hand_is_of_pulls_and_pops() -> None:
         GroupMember("c3", "", "", "", (MQ,), {MQ: 4}),
     ]
     assert in_hand(both) == {MQ: 7}
+
+
+def test_what_waits_for_a_delay_is_the_sum_of_the_members_that_count_it() -> None:
+    java = member_of(ClientConnection("c1", "", "JAVA", 1), ConsumerRunningInfo())
+    silent = member_of(ClientConnection("c2", "", "JAVA", 1), None)
+    ours = member_of(
+        ClientConnection("c3", "", "PYTHON", 1),
+        ConsumerRunningInfo(user_consumer_info={RETRY_DELAYS: encode_counts({MQ: 3})}),
+    )
+    assert delayed([java, silent]) is None
+    assert delayed([java, ours, ours]) == {MQ: 6}
+    assert (silent.queues, java.queues) == (None, ())
+    strange = ConsumerRunningInfo(user_consumer_info={RETRY_DELAYS: "[[1]]"})
+    assert delayed([member_of(ClientConnection("c4", "", "PYTHON", 1), strange)]) == {}
 
 
 def test_a_table_for_people() -> None:
@@ -40,19 +57,21 @@ def test_a_table_for_people() -> None:
 def test_a_watched_queue_has_an_owner_a_rate_and_an_end() -> None:
     before = [QueueLag(MessageQueue("orders", "a", 0), 100, 10), QueueLag(MessageQueue("orders", "a", 1), 5, None)]
     now = [QueueLag(MessageQueue("orders", "a", 0), 120, 30), QueueLag(MessageQueue("orders", "a", 1), 5, None)]
-    first, second = watched(now, (2.0, before), {MQ: "c1"}, {MQ: 32})
+    first, second = watched(now, (2.0, before), {MQ: "c1"}, {MQ: 32}, {MQ: 3})
     assert (first["owner"], first["in_hand"], first["per_second"], first["seconds_left"]) == ("c1", 32, 10.0, 9.0)
+    assert (first["delayed"], second["delayed"], for_people(first)["DELAYED"]) == (3, 0, 3)
     assert (second["owner"], second["per_second"], second["seconds_left"]) == (None, 0.0, None)
     assert for_people(first)["LEFT"] == "9 s"
     assert for_people(second) | {"TOPIC": ""} == {
-        "TOPIC": "", "BROKER": "a", "QUEUE": 1, "MAX": 5, "COMMITTED": "-", "LAG": 5, "IN HAND": "-",
+        "TOPIC": "", "BROKER": "a", "QUEUE": 1, "MAX": 5, "COMMITTED": "-", "LAG": 5, "IN HAND": "-", "DELAYED": 0,
         "PER S": 0.0, "LEFT": "-", "OWNER": "-",
     }  # fmt: skip
 
 
 def test_the_first_look_has_no_rates() -> None:
-    (row,) = watched([QueueLag(MessageQueue("orders", "a", 0), 100, 10)], None, {}, {})
+    (row,) = watched([QueueLag(MessageQueue("orders", "a", 0), 100, 10)], None, {}, {}, None)
     assert row["per_second"] is None
+    assert (row["delayed"], for_people(row)["DELAYED"]) == (None, "-"), "Java's members do not count them"
     assert for_people(row)["PER S"] == "-"
 
 

@@ -77,6 +77,16 @@ def test_the_line_says_how_long_it_will_take() -> None:
     assert progress_line(FOUND | {"paused": ["operator"]}, 0.0) == "done 7  failed 1  0/s  lag 100  paused by operator"
     stopping = progress_line(FOUND | {"stopping": True}, 0.0)
     assert stopping == "done 7  failed 1  0/s  lag 100  stopping: 20 in hand, Ctrl-C again forces"
+    loader = {"running": {"rows": 6, "batch": 1}}
+    assert "stopping: 20 in hand, " in progress_line(FOUND | {"stopping": True, "loader": loader}, 0.0)
+
+
+def test_the_line_names_the_batch_that_a_stop_waits_for() -> None:
+    ended = FOUND | {"stopping": True, "queues": []}
+    batch = progress_line(ended | {"loader": {"running": {"rows": 6, "batch": 1}}}, 0.0)
+    assert batch.endswith("stopping: the loader ends its batch of 6 rows, Ctrl-C again forces")
+    for loader in (None, {}, {"running": {}}):
+        assert progress_line(ended | {"loader": loader}, 0.0).endswith("stopping: 0 in hand, Ctrl-C again forces")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")])

@@ -46,7 +46,7 @@ class Replays:
 
         notes = Notes.read(self._folder / "notes")
         course = Course(self._folder / "unfinished", "all", notes)
-        letters = LETTERS if course.round is None else course.left(LETTERS)
+        letters = LETTERS if course.round is None else course.left(LETTERS, {})
         try:
             if course.round is None:
                 step()
@@ -100,6 +100,47 @@ def test_without_the_notes_nobody_knows_what_was_sent(tmp_path: Path) -> None:
     assert Unfinished(file).of("all", Notes.read(tmp_path / "gone")) is None
 
 
+@pytest.mark.parametrize("before", [0, 2])
+def test_notes_that_are_gone_or_others_are_known_and_what_is_sent_twice_is_reported(
+    tmp_path: Path, before: int
+) -> None:
+    """A replay that began without notes went on without a word, and sent again what it had sent."""
+    file = tmp_path / "unfinished"
+    notes, others = Notes.read(tmp_path / "notes"), Notes.read(tmp_path / "others")
+    for letter in LETTERS[:before]:
+        notes.add(letter, REPLAYED)
+    Course(file, "all", notes).begin(LETTERS[:3], NOW)
+    notes.add(LETTERS[0], REPLAYED)
+    for letter in [*LETTERS, *LETTERS]:
+        others.add(letter, REPLAYED)
+    for replaced in (Notes.read(tmp_path / "gone"), others):
+        course = Course(file, "all", replaced)
+        assert course.round is None
+        (said,) = course.repeats(LETTERS)
+        assert NOW in said
+        assert "up to 3 of these letters were sent by it, and would be sent again" in said
+    course.begin(LETTERS, NOW)
+    assert Course(file, "all", others).round is not None, "what cannot be gone on with is forgotten"
+    assert Course(file, "more", others).repeats(LETTERS) == []
+
+
+def test_a_command_that_differs_a_little_says_what_it_would_send_again(tmp_path: Path) -> None:
+    notes, file = Notes.read(tmp_path / "notes"), tmp_path / "unfinished"
+    command = command_of(GIVEN, ("localhost:9876",), 0, 9)
+    other = command_of({**GIVEN, "limit": 5}, ("127.0.0.1:9876",), 0, 9)
+    Course(file, command, notes).begin(LETTERS[:3], NOW)
+    assert Course(file, other, notes).repeats(LETTERS) == [], "nothing was sent yet"
+    notes.add(LETTERS[0], REPLAYED)
+    (said,) = Course(file, other, notes).repeats(LETTERS)
+    assert "1 of these letters was sent by it already" in said
+    assert said.endswith("(limit 0, cluster localhost:9876)")
+    assert Course(file, command, notes).repeats(LETTERS) == [], "it goes on"
+    assert Course(file, other, notes).repeats(LETTERS[1:]) == []
+    for letter in LETTERS[1:3]:
+        notes.add(letter, REPLAYED)
+    assert Course(file, other, notes).repeats(LETTERS) == [], "it has sent all of its own"
+
+
 def test_a_file_of_something_else_and_one_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     file = tmp_path / "unfinished"
     for content in (b"[1]", b"{", b"\xff", b'{"all": 1}', b'{"all": {"began": "", "notes": 0, "letters": [1]}}'):
@@ -144,13 +185,30 @@ def test_a_replay_whose_letters_are_not_found_does_not_end(tmp_path: Path) -> No
     Course(file, "all", notes).begin(LETTERS, NOW)
     notes.add(LETTERS[0], REPLAYED)
     course = Course(file, "all", notes)
-    assert course.left(LETTERS[:2]) == [LETTERS[1]]
+    assert course.left(LETTERS[:2], {}) == [LETTERS[1]]
     notes.add(LETTERS[1], REPLAYED)
     course.end()
     assert course.not_found == 2
     again = Course(file, "all", notes)
-    assert again.left(LETTERS) == LETTERS[2:]
+    assert again.left(LETTERS, {}) == LETTERS[2:]
     again.end()
+    assert Course(file, "all", notes).round is None
+
+
+def test_what_the_brokers_retention_has_deleted_ends_with_the_rest(tmp_path: Path) -> None:
+    """Letters before the first that their queue keeps never come again: the replay did not end, and exited with 1."""
+    notes, file = Notes.read(tmp_path / "notes"), tmp_path / "unfinished"
+    Course(file, "all", notes).begin(LETTERS, NOW)
+    notes.add(LETTERS[0], REPLAYED)
+    course = Course(file, "all", notes)
+    assert course.left(LETTERS[3:], {("broker-a", 0): 2, ("broker-b", 0): 9}) == LETTERS[3:]
+    assert (course.deleted, course.not_found) == (1, 1), "the letter at offset 2 is not found and may be"
+    assert course.sends_again == ", and sends the 1 that was sent already again"
+    course.end()
+    course = Course(file, "all", notes)
+    assert course.left(LETTERS[3:], {("broker-a", 0): 3}) == LETTERS[3:]
+    assert (course.deleted, course.not_found) == (2, 0)
+    course.end()
     assert Course(file, "all", notes).round is None
 
 

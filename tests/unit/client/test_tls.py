@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import os
 import ssl
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from rocketcrew.client.access import Access, TlsOptions
 from rocketcrew.client.remoting_client import Remoting
-from rocketcrew.client.tls import client_context, compares_names, server_name
+from rocketcrew.client.tls import client_context, compares_names, server_context, server_name
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import UnreachableError, UsageError
 from rocketcrew.remoting.frame import FrameReader, encode
@@ -119,6 +120,20 @@ async def test_a_server_that_wants_a_certificate_gets_ours(pki):
             await ask(address, **trusted, cert_path=pki["stranger"], key_path=pki["stranger_key"])
 
 
+async def test_a_handshake_that_the_peer_ends_has_the_hint_as_its_cause():
+    """asyncio's error has no text then, and the hint stood in brackets after nothing."""
+
+    async def end(reader, writer):
+        writer.write_eof()
+        await reader.read()  # what is not read would reset the connection, which has a text
+        writer.close()
+
+    server = await asyncio.start_server(end, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(UnreachableError, match="cannot connect: during the TLS handshake: is TLS on there"):
+            await ask(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", auth_server=False)
+
+
 async def test_one_side_without_tls_is_told(pki, make_peer):
     async with tls_server(pki) as address:
         remoting = Remoting()
@@ -144,6 +159,20 @@ def test_files_that_cannot_be_used_are_named(pki, tmp_path):
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=says):
             client_context(TlsOptions(**options))
+
+
+@pytest.mark.parametrize("name", ["trust_cert_path", "cert_path", "key_path"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(pki, tmp_path, name):
+    """To read a FIFO waited in OpenSSL for somebody to write there, and no signal ended that."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    says = f"cannot be read: {fifo} is no regular file"
+    with pytest.raises(UsageError, match=says):
+        client_context(TlsOptions(**{"cert_path": pki["client"], "key_path": pki["client_key"], name: str(fifo)}))
+    if name != "trust_cert_path":
+        files = {"cert_path": pki["server"], "key_path": pki["server_key"], name: str(fifo)}
+        with pytest.raises(UsageError, match=f"broker.tls_cert_path .*{says}"):
+            server_context(**files)
 
 
 def test_a_locked_key_needs_its_password(pki, tmp_path):

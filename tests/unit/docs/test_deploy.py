@@ -6,6 +6,7 @@ import configparser
 import json
 import re
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rocketcrew.cli.main import rocketcrew as cli
 from rocketcrew.conf.exit_codes import EXIT_HANDLER, EXIT_USAGE
 from rocketcrew.conf.settings import load
 from rocketcrew.conf.sources import CONFIG_FILE_VARIABLE, KNOWN, environment_name
+from rocketcrew.spark.status import LoaderStatus
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
 from rocketcrew.supervisor.core.states import ServiceState
@@ -44,7 +46,7 @@ def exported() -> set[str]:
     settings = load({"consumer.group": "g", "consumer.topics": ["t"], "cluster.name_servers": "host:1"}, {}, None)
     slab = Slab(SLAB_BYTES_MIN)
     core = Core(core_config(settings, "me", ("t",)), slab, memoryview(bytearray(slab.size_bytes)))
-    loader = {"rows_total": 0, "batches_total": 0, "restarts": 0, "last": {"commit_s": 0.1, "seconds": 0.1}}
+    loader = {**asdict(LoaderStatus()), "last": {"seconds": 0.1}}
     backlog = {"segments": 0, "bytes": 0, "oldest_s": 0.0}
     extra = {"staff": {"workers": 1, "counts": {}}, "loader": loader, "backlog": backlog}
     families = PictureCollector(lambda: picture(core, ServiceState.RUNNING, {}, extra)).collect()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +21,7 @@ from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.epochs import EpochRequest, in_epochs, next_stretch
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
-from rocketcrew.spark.plan import Ends, Plan, SegmentFacts, Top, plan_from_json, plan_to_json
+from rocketcrew.spark.plan import Ends, Plan, SegmentFacts, Top, plan_from_json, plan_to_json, tops_to_json
 from rocketcrew.spark.reconciling import QueueEnds, reconcile
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
@@ -82,8 +84,22 @@ def test_other_requests_are_refused(text: bytes) -> None:
 
 def test_a_plan_keeps_its_epochs() -> None:
     key = QUEUE.in_epoch(3)
-    plan = Plan("x", 1, (), OffsetSet(), (), (key,), {key: Top(5, 6, 7)})
+    plan = Plan("x", 1, (), OffsetSet(), (), (key,), {key: 7})
     assert plan_from_json(plan_to_json(plan)) == plan
+
+
+def as_before(plan: Plan) -> str:
+    """The plan as the version before wrote it: with the newest record of each queue of the table."""
+    told = json.loads(plan_to_json(plan))
+    del told["since"]
+    tops = {QUEUE: Top(4, 5)} | {key: Top(2, 9, since) for key, since in plan.since.items()}
+    return json.dumps({**told, "version": 1, "tops": tops_to_json(tops)})
+
+
+def test_a_plan_of_before_is_read() -> None:
+    key = QUEUE.in_epoch(3)
+    plan = Plan("x", 1, (), OffsetSet(), (), (key,), {key: 7})
+    assert plan_from_json(as_before(plan)) == plan
 
 
 def later(record: Any, days: int) -> Any:
@@ -136,6 +152,37 @@ def test_a_new_table_has_the_epoch_from_its_first_file_on(world: World, segments
     first = min(world.table.rglob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     assert "_epoch" in pq.read_schema(first).names
     assert sorted(epoch or 0 for (epoch,) in world.rows("_epoch")) == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("point", [None, "planned", "noted", "done_marked"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_when_an_epoch_began_outlives_a_kill(world: World, segments: Any, point: str | None, version: int) -> None:
+    """What was sealed late is told from what is new by that time, so a frozen plan has it."""
+    world.seal([segments.Record(n) for n in range(5)])
+    world.drain(world.loader())
+    world.seal([later(segments.Record(n, ["new"]), 1) for n in range(3)])
+    frozen = 0
+
+    def crash(here: str) -> None:
+        nonlocal frozen
+        for path in (world.roots[0] / "plan").glob("[!.]*.json") if version == 1 else ():
+            path.write_text(as_before(plan_from_json(path.read_text())))
+            frozen += 1
+        if here == point:
+            raise Crash
+
+    with contextlib.suppress(Crash):
+        world.drain(world.loader(on_point=crash, epoch_on_recreated=True))
+    assert frozen or version == 2
+    world.drain(world.loader(epoch_on_recreated=True))
+    began = segment_helpers.EPOCH + timedelta(days=1)
+    tops = world.target().state().tops
+    assert tops[QUEUE].since_us == 0
+    assert tops[QUEUE.in_epoch(1)] == Top(2, round((began.timestamp() + 2) * 1e6), round(began.timestamp() * 1e6))
+    world.seal([segments.Record(5, ["late"])])
+    world.drain(world.loader(epoch_on_recreated=True))
+    assert world_rows(world) == sorted([(n, "row") for n in range(5)] + [(n, "new") for n in range(3)] + [(5, "late")])
+    assert sorted(epoch or 0 for (epoch,) in world.rows("_epoch")) == [0] * 6 + [1] * 3
 
 
 @pytest.mark.parametrize("point", [None, *POINTS])

@@ -133,14 +133,19 @@ def test_status_carries_totals_over_and_counts_unclean_ends(tmp_path: Path) -> N
     target = str(tmp_path / "table")
     first = StatusFile(tmp_path, target)
     first.status.rows_total, first.status.batch_id, first.status.state = 7, 3, STOPPED
+    for seconds in (0.05, 0.051, 500.0):
+        first.status.committed(seconds)
     first.write(123)
     second = StatusFile(tmp_path, target)
+    second.status.committed(0.01)
+    assert [count for count in second.status.commit_buckets.values() if count] == [2, 1, 1]
+    assert (second.status.commit_buckets["+Inf"], second.status.commit_seconds_total) == (1, 500.111)
     assert (second.status.rows_total, second.status.batch_id, second.status.restarts) == (7, 3, 0)
     second.status.state = FAILED
     second.write(124)
     assert StatusFile(tmp_path, target).status.restarts == 1
     other = StatusFile(tmp_path, "other table").status
-    assert (other.rows_total, other.batch_id) == (0, 0)
+    assert (other.rows_total, other.batch_id, sum(other.commit_buckets.values())) == (0, 0, 0)
     status = read_status(tmp_path / "loader.json")
     assert status is not None
     assert status.updated_ms == 124

@@ -45,3 +45,22 @@ def test_a_path_that_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
         await server.stop()
 
     asyncio.run(story())
+
+
+def test_the_end_of_the_loop_with_a_connection_open_is_no_fault(tmp_path: Path) -> None:
+    said: list[dict[str, object]] = []
+
+    async def story() -> asyncio.StreamWriter:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: said.append(context))
+        asked = asyncio.Event()
+        server = ControlServer(tmp_path, {"status": lambda _: asked.set() or {}})
+        await server.bind()
+        await server.serve()
+        _, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
+        writer.write(b'{"command": "status"}\n')
+        await asked.wait()
+        await server.stop()
+        return writer  # open: the server waits for its next question
+
+    asyncio.run(story())
+    assert said == []

@@ -334,6 +334,15 @@ def test_the_levels_that_messages_wait_at_are_counted_but_not_of_dead_letters(be
     for back in bench.take(act.SendBack):
         bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
     assert bench.core.state.sent_back_levels == {3: 1, 5: 1}
+    (mq,) = {pq.mq for pq in bench.core.state.queues.values()}
+    delays = bench.core.state.retry_delays
+    assert [delays.waiting(bench.now + after) for after in (0, 9, 11, 59, 63)] == [
+        {mq: 2},
+        {mq: 2},
+        {mq: 1},
+        {mq: 1},
+        {},
+    ]
     assert bench.counters.sent_back_messages == 3
 
 

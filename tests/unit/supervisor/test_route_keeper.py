@@ -15,7 +15,7 @@ from rocketcrew.supervisor.member.route_keeper import RouteKeeper
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
 
 
-class Hasty(selectors.SelectSelector):
+class Hasty(selectors.DefaultSelector):
     """Sleeps in no time, and adds up how long that would have been."""
 
     slept_s = 0.0

@@ -44,7 +44,8 @@ def picture(**more: Any) -> dict[str, Any]:
         "workers": [{"worker_id": "w.1", "index": 0, "messages": 1, "rss_bytes": 1 << 20}],
         "queues": [QUEUE, {**QUEUE, "queue_id": 1}], "popped": [], "stats": stats().picture(), "memory": {"slab_bytes": 64},
         "open_send_backs": 0, "unsealed_segments": 0, "staff": {"workers": 2, "counts": {"started": 3}},
-        "loader": {"rows_total": 7, "batches_total": 2, "restarts": 0, "last": {"commit_s": 0.01, "seconds": 0.5}},
+        "loader": {"rows_total": 7, "batches_total": 2, "restarts": 0, "last": {"seconds": 0.5},
+                   "commit_buckets": {"0.05": 1, "0.1": 0, "+Inf": 1}, "commit_seconds_total": 7.25},
         "backlog": {"segments": 1, "bytes": 99, "oldest_s": 2.5},
         **more,
     }  # fmt: skip
@@ -101,6 +102,9 @@ def test_metrics_are_read_by_the_parsers_of_prometheus(accept: str, parse: Calla
     assert samples["rocketmq_consumer_cached_bytes", *of_topic, ("topic", "orders")] == 1024
     assert samples["rocketmq_send_to_dlq_messages_total", *of_topic] == 3
     assert samples["rocketcrew_loader_rows_total", group] == 7
+    commits = "rocketcrew_loader_commit_seconds"
+    assert [samples[f"{commits}_bucket", group, ("le", bound)] for bound in ("0.05", "0.1", "+Inf")] == [1, 1, 2]
+    assert (samples[f"{commits}_count", group], samples[f"{commits}_sum", group]) == (2, 7.25)
     assert samples["rocketcrew_worker_deaths_total", ("cause", "crashed"), group] == 2
     assert samples["rocketcrew_worker_deaths_total", ("cause", "hard time limit"), group] == 1
     assert samples["rocketcrew_unloaded_oldest_seconds", group] == 2.5

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -110,11 +111,11 @@ class Bench:
         self.slab = mmap.mmap(-1, 1 << 20) if transport is Transport.SLAB else None
         self._slab_end = 0
         bounds = bounds or WorkerBounds()
-        rows = segments = self.sealer = None
+        rows = self.segments = self.sealer = None
         if folder is not None:
             rows = RowBuffer[Any](None if schema is None else parse_ddl(schema), "group")
             more = {} if write is None else {"write": write}
-            segments = SegmentWriter(
+            self.segments = SegmentWriter(
                 folder,
                 "w1",
                 rows.schema,
@@ -135,7 +136,7 @@ class Bench:
             bounds=bounds,
             slab=self.slab,
             rows=rows,
-            segments=segments,
+            segments=self.segments,
             sealer=self.sealer,
             clock=self.clock,
             cell=self.cell,
@@ -193,6 +194,9 @@ class Bench:
     def close(self) -> None:
         self.link.close()
         self.worker_link.close()
+        if self.segments is not None and self.segments.is_open:
+            os.close(self.segments._fd)  # pyright: ignore[reportPrivateUsage]
+            self.segments = None
 
 
 @pytest.fixture

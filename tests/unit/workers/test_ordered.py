@@ -172,6 +172,23 @@ def test_how_long_is_waited_and_who_gives_up(
     assert (*answer[:3], failure.cause, failure.level, answer.suspend_ms) == (1, 0, 1, cause, level, wait_ms)
 
 
+@pytest.mark.parametrize(
+    ("error", "event", "outcome"),
+    [(ValueError("no"), "message_failed", "failed"), (Retry(-1, "never"), "message_held", "dead_letter")],
+)
+def test_the_line_of_a_failed_message_has_its_outcome_and_how_long_its_call_took(
+    bench: Make, numbered: Make, error: BaseException, event: str, outcome: str
+) -> None:
+    def handle(_: Message) -> None:
+        b.clock.advance_ms(75)
+        raise error
+
+    b = bench(handle)
+    hand_over(b, Chunk(numbered(0, 2)))
+    (line,) = b.log.events
+    assert (line["event"], line["offset"], line["outcome"], line["duration_ms"]) == (event, 0, outcome, 75)
+
+
 def test_attempts_that_were_made_here_are_counted(bench: Make, make_record: Make) -> None:
     seen: list[tuple[int, int]] = []
     b = bench(lambda message: seen.append((number(message), message.reconsume_times)))

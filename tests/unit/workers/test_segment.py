@@ -193,6 +193,7 @@ def dead_worker(folder: Path, flushes: list[list[int]], worker_id: str = "dead-7
     segments = writer(folder, worker_id)
     for offsets in flushes:
         append(segments, offsets)
+    os.close(segments._fd)  # pyright: ignore[reportPrivateUsage]
     (path,) = open_segments(folder, [worker_id])
     return path
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,20 @@ from rocketcrew.conf.settings import SentrySettings
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.workers.api import BodyError, Handler, Retry, Suspend
+from rocketcrew.workers.api import BatchResult, BodyError, Commit, Handler, Retry, Suspend
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.failures import Attempts
 from rocketcrew.workers.message import Message
+from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
 from rocketcrew.workers.packets import QueueInfo
-from rocketcrew.workers.sentry import MESSAGES_MAX, SentryEvents, check_sentry, flush_sentry, set_up_sentry
+from rocketcrew.workers.sentry import (
+    MESSAGES_MAX,
+    SentryEvents,
+    check_sentry,
+    flush_sentry,
+    sentry_place,
+    set_up_sentry,
+)
 from rocketcrew.workers.watching import watched, watched_async
 
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
@@ -82,8 +92,7 @@ def call(function: Any, given: Any, *, batch: bool = False, attempts: Attempts |
     events = SentryEvents("w1", "shop:count", attempts, **more)
     handler = watched(Handler(function, batch=batch), "group", [events])
     try:
-        result: object = handler.function(given)
-        return list(result) if isinstance(result, Iterator) else result
+        return handler.function(given)
     except BaseException as error:  # noqa: BLE001
         return error
 
@@ -161,18 +170,6 @@ def test_a_returned_error_is_an_event(memory: Memory) -> None:
     assert [event["exception"]["values"][0]["value"] for event in memory.events] == ["returned"]
 
 
-def test_rows_that_fail_while_they_are_taken_are_one_event(memory: Memory) -> None:
-    def handle(_: object) -> Iterator[dict[str, int]]:
-        yield {"n": 1}
-        raise KeyError("second row")
-
-    assert isinstance(call(handle, message(UNIQ_KEY="U1")), KeyError)
-    (event,) = memory.events
-    assert event["tags"]["msg_id"] == "U1"
-    assert call(lambda _: iter([1, 2]), message()) == [1, 2]
-    assert len(memory.events) == 1
-
-
 def test_a_batch_is_one_event_with_a_bounded_list(memory: Memory) -> None:
     given = [message(offset=n, UNIQ_KEY=f"U{n}") for n in range(MESSAGES_MAX + 5)]
     call(raising(ValueError("no")), given, batch=True)
@@ -188,6 +185,140 @@ def test_a_message_that_cannot_be_decoded_fails_by_its_own_error(memory: Memory)
     error = ValueError("no")
     assert call(raising(error), Message(b"\0" * 100, 0, QUEUE), attempts=Attempts()) is error
     assert memory.events[0]["tags"]["topic"] == "TopicTest"
+
+
+Make = Any
+
+
+def bench_of(bench: Make, function: Any, **more: Any) -> Any:
+    """A worker whose handler and whose failures Sentry watches."""
+    batch = more.pop("batch", False)
+    events = SentryEvents("w1", "shop:count", Attempts())
+    b = bench(watched(Handler(function, batch=batch), "group", [events]), **more)
+    b.worker.report_failures(events.failed)
+    return b
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_rows_that_do_not_fit_are_events_that_name_the_record(
+    bench: Make, make_record: Make, tmp_path: Path, memory: Memory, batch: bool
+) -> None:
+    rows = [{"a": 1}, {"a": "secret"}, {"a": 2}]
+    function = (lambda _: rows) if batch else (lambda m: rows[m.queue_offset])
+    b = bench_of(
+        bench, function, batch=batch, schema="a int", folder=tmp_path, bounds=WorkerBounds(batch_messages_max=3)
+    )
+    b.chunk([make_record(offset=n) for n in range(3)])
+    b.steps(3)
+    (event,) = memory.events
+    assert event["exception"]["values"][-1]["value"] == "column a int: expected an integer, got str"
+    names = {key: event["tags"][key] for key in ("topic", "broker", "queue_id", "offset", "handler")}
+    assert names == {
+        "topic": "TopicTest", "broker": "broker-a", "queue_id": "3", "offset": "1", "handler": "shop:count"
+    }  # fmt: skip
+    assert "secret" not in repr(memory.events)
+
+
+class Rows:
+    """An iterable object that is no iterator."""
+
+    def __init__(self, rows: Iterator[object]) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[object]:
+        return self._rows
+
+
+@pytest.mark.parametrize("schema", ["a int", None])
+@pytest.mark.parametrize(
+    ("ordered", "batch", "form"),
+    [
+        *(
+            (ordered, *form)
+            for form in [
+                (False, lambda rows: rows),
+                (False, Rows),
+                (True, lambda rows: [None, rows]),
+                (True, lambda rows: [None, Rows(rows)]),
+                (True, BatchResult),
+                (True, lambda rows: BatchResult(Rows(rows))),
+            ]
+            for ordered in (False, True)
+        ),
+        (True, False, Commit),
+        (True, False, lambda rows: Commit(Rows(rows))),
+    ],
+)
+def test_rows_that_fail_while_they_are_taken_are_one_event(
+    bench: Make, make_record: Make, tmp_path: Path, memory: Memory, batch: bool, form: Any, ordered: bool,
+    schema: str | None,
+) -> None:  # fmt: skip
+    """In whatever they are given, and where rows are not kept too."""
+
+    def handle(given: Any) -> object:
+        if not batch and given.queue_offset == 0:
+            return None
+
+        def rows() -> Iterator[object]:
+            yield {"a": 1}
+            raise KeyError("second row")
+
+        return form(rows())
+
+    results = {} if schema is None else {"schema": schema, "folder": tmp_path}
+    b = bench_of(bench, handle, batch=batch, bounds=WorkerBounds(batch_messages_max=2), **results)
+    records = [make_record(offset=n, properties={"UNIQ_KEY": f"U{n}"}) for n in range(2)]
+    if ordered:
+        data = b"".join(records)
+        b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(data), 2, 0, (0, 0))], 0), data)
+    else:
+        b.chunk(records)
+    b.steps(3)
+    (event,) = memory.events
+    assert event["exception"]["values"][-1]["value"] == "'second row'"
+    assert event["tags"]["topic"] == "TopicTest"
+
+
+def test_a_result_that_is_no_row_is_one_event_of_its_message(
+    bench: Make, make_record: Make, tmp_path: Path, memory: Memory
+) -> None:
+    b = bench_of(bench, lambda _: True, schema="a int", folder=tmp_path)
+    b.chunk([make_record(offset=4, properties={"UNIQ_KEY": "U4"})])
+    b.steps(3)
+    (event,) = memory.events
+    assert (event["tags"]["msg_id"], event["tags"]["last_attempt"]) == ("U4", "false")
+
+
+def test_a_damaged_body_that_no_call_has_seen_is_an_event(
+    bench: Make, make_record: Make, spoil: Make, memory: Memory
+) -> None:
+    b = bench_of(bench, lambda _: None, batch=True, bounds=WorkerBounds(batch_messages_max=8))
+    b.chunk([spoil(make_record(offset=0)), make_record(offset=1)])
+    b.steps(3)
+    assert [event["tags"]["offset"] for event in memory.events] == ["0"]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_failure_that_its_call_has_reported_is_not_reported_again(
+    bench: Make, make_record: Make, memory: Memory, returned: bool, ordered: bool
+) -> None:
+    errors = [ValueError("one"), ValueError("two")]
+
+    def handle(given: list[Message]) -> object:
+        if returned:
+            return errors
+        raise errors[0]
+
+    b = bench_of(bench, handle, batch=True, bounds=WorkerBounds(batch_messages_max=2))
+    records = [make_record(offset=n) for n in range(2)]
+    if ordered:
+        data = b"".join(records)
+        b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(data), 2, 0, (0, 0))], 0), data)
+    else:
+        b.chunk(records)
+    b.steps(3)
+    assert [event["exception"]["values"][0]["value"] for event in memory.events] == ["one"]
 
 
 def test_tags_of_one_call_are_not_seen_with_the_next(memory: Memory) -> None:
@@ -250,6 +381,8 @@ def test_nothing_of_the_process_is_replaced_and_the_wait_at_the_end_is_bounded(m
 def test_sentry_without_its_extra_is_refused_with_the_command() -> None:
     with pytest.raises(UsageError, match=r"pip install 'rocketcrew\[sentry\]'"):
         check_sentry(settings(), lambda _: None)
+    with pytest.raises(UsageError, match=r"pip install 'rocketcrew\[sentry\]'"):
+        sentry_place(settings(), lambda _: None)
     check_sentry(settings(dsn=""), lambda _: None)
     check_sentry(settings())
 

@@ -11,7 +11,7 @@ import pytest
 
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.workers import packets
-from rocketcrew.workers.api import BatchResult, Retry, handler
+from rocketcrew.workers.api import BatchResult, BodyError, Retry, SoftTimeLimitExceeded, handler
 from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.failures import Cause, Failure, asked
 from rocketcrew.workers.link import LinkClosedError, Transport
@@ -103,6 +103,31 @@ def test_a_handler_that_raises_fails_its_message_only(bench: Make, make_record: 
     assert first["msg_id"]
     assert "raise ValueError" in first["exception"]
     assert "runner.py" not in first["exception"]
+
+
+@pytest.mark.parametrize(
+    ("error", "event", "outcome"),
+    [
+        (ValueError("no good"), "message_failed", "failed"),
+        (SoftTimeLimitExceeded(1.0), "message_failed", "time_limit"),
+        (BodyError("no Order", -1), "message_failed", "dead_letter"),
+        (Retry(3, "later"), "message_retry", "failed"),
+        (Retry(-1, "never"), "message_retry", "dead_letter"),
+    ],
+)
+@pytest.mark.parametrize("batch", [False, True])
+def test_the_line_of_a_failed_message_has_its_outcome_and_how_long_its_call_took(
+    bench: Make, make_record: Make, error: BaseException, event: str, outcome: str, batch: bool
+) -> None:
+    def handle(_: object) -> None:
+        b.clock.advance_ms(250)
+        raise error
+
+    b = bench(handler(batch=batch)(handle), bounds=WorkerBounds(batch_messages_max=2))
+    b.chunk([make_record(offset=n) for n in range(2)])
+    b.steps(3)
+    lines = [(line["event"], line["offset"], line["outcome"], line["duration_ms"]) for line in b.log.events]
+    assert lines == [(event, 0, outcome, 250), (event, 1, outcome, 250)]
 
 
 @pytest.mark.parametrize("returned", [False, True])

@@ -1,0 +1,73 @@
+"""How many messages of each queue wait for the delay of their retry, by this member's own send-backs. Pure.
+
+Brokers keep messages of all groups that wait for a delay in one topic, by level, and do not say whose they are. So the
+member counts: a message waits from the moment that its broker has taken it back until the delay is over. The delays of
+levels are RocketMQ's defaults; where brokers have others (`messageDelayLevel`), the numbers fall too early or too late.
+What was sent back before this member's start is not in them.
+
+Moments are rounded up to a small part of the delay, so that many failures of one queue are a few numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import ceil
+from typing import Final
+
+from ...remoting.queues import MessageQueue
+
+LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""By delay level, from 1 on (MessageStoreConfig.messageDelayLevel); a level above the last is the last."""
+PARTS: Final = 32
+"""Of a delay: so exact is a moment."""
+MOMENTS_MAX: Final = 2 * PARTS * len(LEVELS_S)
+"""Of one queue, after which those that are over are looked for; as many as this are never yet to come."""
+
+RETRY_DELAYS = "rocketcrew.retry_delays"
+"""Messages of each queue that wait for the delay of their retry, in userConsumerInfo, which is free text: as
+`[["orders", "broker-a", 0, 3], ...]`."""
+
+
+def level_delay_s(level: int) -> int:
+    """`level` from 1 on."""
+    return LEVELS_S[min(level, len(LEVELS_S)) - 1]
+
+
+class RetryDelays:
+    """Times are seconds of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._ends: dict[MessageQueue, dict[float, int]] = {}
+
+    def waits(self, mq: MessageQueue, delay_s: float, now: float) -> None:
+        """One message of the queue waits from now on, so long."""
+        ends = self._ends.setdefault(mq, {})
+        if len(ends) >= MOMENTS_MAX:
+            ends = self._ends[mq] = _to_come(ends, now)
+        part_s = delay_s / PARTS
+        end = ceil((now + delay_s) / part_s) * part_s
+        ends[end] = ends.get(end, 0) + 1
+
+    def waiting(self, now: float) -> dict[MessageQueue, int]:
+        """Messages that wait at that moment, of each queue that has any."""
+        found = {mq: sum(_to_come(ends, now).values()) for mq, ends in self._ends.items()}
+        return {mq: count for mq, count in found.items() if count}
+
+
+def _to_come(ends: Mapping[float, int], now: float) -> dict[float, int]:
+    return {end: count for end, count in ends.items() if end > now}
+
+
+def encode_counts(counts: Mapping[MessageQueue, int]) -> str:
+    """A number by queue as one text."""
+    return json.dumps([[*mq, count] for mq, count in sorted(counts.items())])
+
+
+def decode_counts(text: str) -> dict[MessageQueue, int]:
+    """The reverse; what is none of ours is empty."""
+    try:
+        return {MessageQueue(str(topic), str(broker), int(number)): int(count)
+                for topic, broker, number, count in json.loads(text)}  # fmt: skip
+    except (TypeError, ValueError):
+        return {}

@@ -1,0 +1,20 @@
+"""What all unit tests share: none may leave descriptors open, since later tests of the same process would run out of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+OPEN_FOLDER = "/proc/self/fd"
+LEFT_MAX = 48
+"""So many may stay: libraries open some at their first use and keep them (thread pools, an event loop of their own)."""
+
+
+@pytest.fixture(autouse=True)
+def descriptors_are_given_back() -> Iterator[None]:
+    before = len(os.listdir(OPEN_FOLDER))
+    yield
+    left = len(os.listdir(OPEN_FOLDER)) - before
+    assert left <= LEFT_MAX, f"the test left {left} descriptors open"
