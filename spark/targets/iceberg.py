@@ -282,6 +282,7 @@ class IcebergTarget:
         import pyiceberg.table.update
 
         made: Any = pyiceberg.table.update
+        refused: tuple[type[Exception], ...] = (LoaderError, *failures())
         try:
             folded = max((part.last for part in self._outcomes(batch).parts() if part.level > 0), default=0)
             table = self._there()
@@ -293,7 +294,7 @@ class IcebergTarget:
             ]
             if gone := expirable(kept, refs, folded, int(before_ms)):
                 commit_table(table, requirements(table), (made.RemoveSnapshotsUpdate(snapshot_ids=gone),))
-        except (LoaderError, *failures()) as error:
+        except refused as error:
             structlog.get_logger().warning("iceberg_snapshots_not_expired", table=self._spec.table, error=short(error))
 
     def _refuse_taken(self, table: Any, plan: Plan) -> None:
