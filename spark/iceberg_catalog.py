@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -25,11 +25,19 @@ ICEBERG_FILE: Final = "iceberg.json"
 CATALOG_NAME: Final = "rocketcrew"
 SQLITE_FILE: Final = "catalog.db"
 NAMESPACE: Final = "default"
-_SECRET: Final = re.compile(r"token|secret|password|credential|key", re.IGNORECASE)
+_SECRET: Final = re.compile(r"token|secret|passw|credential|authorization|(?<!partition-)key|pwd", re.IGNORECASE)
 _WITH_PASSWORD: Final = re.compile(r"://[^/@]*:[^/@]*@")
+_PARAMETER: Final = re.compile(r"[?&;]([^=&;]+)=")
+"""The names of a URI's query parameters."""
+_IN_MEMORY: Final = re.compile(r"sqlite(?:\+\w+)?://(?:/?|/:memory:.*|.*[?&]mode=memory.*)")
 _SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///(.+)")
 _NAME: Final = re.compile(r"[^.\s]+(?:\.[^.\s]+)+")
+_NO_NAME: Final = re.compile(r"[.\s]")
 _UNFIT: Final = re.compile(r"[%?#]")
+FILES: Final = f"{__package__}.iceberg_files.SyncedFileIO"
+"""What pyiceberg writes files with."""
+EXPIRED_MAX: Final = 1000
+"""Snapshots that are expired at once: what pyiceberg does for it grows with this number times that of all snapshots."""
 SAID_MAX: Final = 300
 """Characters of what a catalog says that are passed on."""
 
@@ -61,19 +69,36 @@ def catalog_of(folder: Path, options: Mapping[str, str]) -> CatalogSpec:
             " whose path has none of % ? #"
         )
     for name, value in options.items():
-        if _SECRET.search(name) or _WITH_PASSWORD.search(value):
+        if is_secret(name, value):
             raise UsageError(
                 f"spark.options.{name}: keys of a catalog do not go into settings, but into the environment, as pyiceberg"
                 f" reads them: PYICEBERG_CATALOG__{options.get('catalog', CATALOG_NAME).upper()}__"
-                f"{name.upper().replace('-', '_')}"
+                f"{name.upper().replace('-', '_').replace('.', '__')}"
             )
-    table = options.get("table", f"{NAMESPACE}.{folder.name.replace('.', '_')}")
+    if "py-io-impl" in options:
+        raise UsageError(
+            "spark.options.py-io-impl: rocketcrew has its own, which fsyncs the table's files: take it out"
+        )
+    if options.get("type") == "in-memory" or _IN_MEMORY.fullmatch(options.get("uri", "")):
+        raise UsageError(
+            "spark.options names a catalog in memory, which ends with this process, and the table with it: give a file"
+            " (uri = sqlite:////path/catalog.db), or none of catalog, type and uri"
+        )
+    table = options.get("table", f"{NAMESPACE}.{_NO_NAME.sub('_', folder.name)}")
     if not _NAME.fullmatch(table):
         raise UsageError(f"spark.options.table is {table!r}, not as namespace.table")
     given = {name: value for name, value in options.items() if name not in ("table", "catalog")}
     if not {"catalog", "type", "uri"} & options.keys():
         given |= {"type": "sql", "uri": f"sqlite:///{folder.parent / SQLITE_FILE}"}
+    match = _SQLITE.fullmatch(given.get("uri", ""))
+    if match and not match[1].startswith(("/", "file:")):  # whoever reads the table may be in another folder
+        given["uri"] = f"{match[0][: match.start(1)]}{Path.cwd()}/{match[1]}"
     return CatalogSpec(table, options.get("catalog", CATALOG_NAME), given)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether an option is a key or has one: in a URI before the host, or as a query parameter."""
+    return any(map(_SECRET.search, (name, *_PARAMETER.findall(value)))) or _WITH_PASSWORD.search(value) is not None
 
 
 def is_iceberg(table: Place) -> bool:
@@ -104,8 +129,8 @@ def write_spec(table: Path, spec: CatalogSpec) -> None:
         write_whole(path, text.encode())
 
 
-def open_catalog(spec: CatalogSpec, *, known: bool) -> Any:
-    """pyiceberg's catalog. `known`: it has had our table, so that nothing is made where it is missing.
+def open_catalog(spec: CatalogSpec, folder: Path, *, known: bool) -> Any:
+    """pyiceberg's catalog, for the table in `folder`. `known`: it has had the table, and nothing is made where it is missing.
 
     Raises UsageError when pyiceberg is not installed or refuses the configuration, LoaderError when it can't be asked.
     """
@@ -120,7 +145,11 @@ def open_catalog(spec: CatalogSpec, *, known: bool) -> Any:
         raise UsageError(
             f"Iceberg tables need the pyiceberg package ({error}): pip install 'rocketcrew[iceberg]'"
         ) from None
-    properties = {"init_catalog_tables": "false" if known else "true", **spec.properties}
+    from .iceberg_files import TABLE
+
+    properties = {
+        "init_catalog_tables": "false" if known else "true", "py-io-impl": FILES, TABLE: str(folder), **spec.properties,
+    }  # fmt: skip
     with asked(spec):
         try:
             try:
@@ -194,3 +223,27 @@ def main_is(
             return Main.UNKNOWN
         at = parents[at]
     return Main.IN_ORDER
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A snapshot in a table's metadata: its id, when it was made (ms since 1970), and the batch that it says it is."""
+
+    id: int
+    made_ms: int
+    batch: int | None
+
+
+def expirable(snapshots: Sequence[Kept], refs: Collection[int], folded: int, before_ms: int) -> list[int]:
+    """The snapshots of ours whose entries in the metadata nobody needs, the oldest first, EXPIRED_MAX at most.
+
+    `refs`: where branches and tags are, our newest batch's tag too. `folded`: up to this batch outcomes are merged, and
+    nobody asks any more which plan a batch was; it is no higher than the newest batch. Those made since `before_ms` stay, for
+    readers.
+    """
+    found = [
+        one
+        for one in snapshots
+        if one.batch is not None and one.batch <= folded and one.made_ms < before_ms and one.id not in refs
+    ]
+    return [one.id for one in sorted(found, key=lambda one: one.made_ms)][:EXPIRED_MAX]

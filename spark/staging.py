@@ -271,6 +271,9 @@ class Staging:
             path.unlink(missing_ok=True)
         for path in self.plans.glob("*.staged"):
             remove_tree(path)
+        for path in self.outcomes.glob(f".*{FACTS_SUFFIX}.new"):
+            if is_segment_name(path.name[1:].removesuffix(f"{FACTS_SUFFIX}.new")):  # others are the supervisor's
+                path.unlink(missing_ok=True)
 
     def delete_segment(self, name: str) -> None:
         """Delete a segment whose rows are in the table; missing is fine."""

@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow
+import structlog
 
 from ...conf.columns import check_partition_columns
-from ...durable.files import make_folders, sync_path
+from ...durable.files import make_folders
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
@@ -40,8 +41,10 @@ from ..convert import FILE_BYTES, Staged
 from ..errors import BatchTakenError, LoaderError
 from ..iceberg_catalog import (
     CatalogSpec,
+    Kept,
     Main,
     asked,
+    expirable,
     failures,
     is_iceberg,
     main_is,
@@ -72,11 +75,17 @@ TAG: Final = "rocketcrew"
 BRANCH: Final = "rocketcrew-"
 BATCH, PLAN, SNAPSHOT = "rocketcrew.batch", "rocketcrew.plan", "rocketcrew.snapshot"
 """Table properties; the first two are in the summary of a snapshot too."""
+DELETE_OLD: Final = "write.metadata.delete-after-commit.enabled"
 PROPERTIES: Final[Mapping[str, str]] = {
     "format-version": "2",
     "commit.manifest-merge.enabled": "true",  # else each commit adds a manifest that every reader opens
-    "write.metadata.delete-after-commit.enabled": "true",
+    DELETE_OLD: "true",
+    "write.metadata.previous-versions-max": "10",
 }
+AGE_MAX: Final = "history.expire.max-snapshot-age-ms"
+"""Iceberg's own table property: snapshots of ours that are younger stay."""
+AGE_MAX_MS: Final = 3_600_000
+"""Where the table has no such property."""
 TRIES_MAX: Final = 20
 """Commits that others were faster than, one after the other, with a state that stays: then something is wrong."""
 STATES_KEPT: Final = 2
@@ -89,7 +98,13 @@ Commit = Callable[[Any, Any, Any], object]
 
 def commit_table(table: Any, requirements: Any, updates: Any) -> object:
     """Have the table's catalog make the transaction. Raises CommitFailedException when a requirement does not hold."""
-    return table.catalog.commit_table(table, requirements, updates)
+    had = {one.metadata_file for one in table.metadata.metadata_log}
+    answer = table.catalog.commit_table(table, requirements, updates)
+    if answer.metadata.properties.get(DELETE_OLD) == "true":  # as pyiceberg's Table does after a commit of its own
+        for name in sorted(had - {one.metadata_file for one in answer.metadata.metadata_log}):
+            with suppress(OSError):
+                table.io.delete(name)
+    return answer
 
 
 class IcebergTarget:
@@ -97,15 +112,19 @@ class IcebergTarget:
 
     def __init__(
         self, path: Path, spec: CatalogSpec, partition_by: Sequence[str] | None = None, keep_outcomes_s: float = math.inf,
-        file_bytes: int = FILE_BYTES, commit: Commit = commit_table,
+        file_bytes: int = FILE_BYTES, commit: Commit = commit_table, now_s: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`partition_by` is what the table is to have; None: whatever it has. `commit`: another one is for tests."""
+        """`partition_by` is what the table is to have; None: whatever it has. `commit`: another one is for tests.
+
+        `now_s`: wall-clock time, by which snapshots are old.
+        """
         self.path = path.absolute()
         self._spec = spec
         self._partition_by = partition_by
         self._keep_outcomes_s = keep_outcomes_s
         self._file_bytes = file_bytes
         self._commit = commit
+        self._now_s = now_s
         self._catalog: Any = None
         self._staged: Staged | None = None
 
@@ -128,7 +147,7 @@ class IcebergTarget:
             # A file that was replaced is another catalog, and a connection to the old one would not know.
             if self._catalog is not None:
                 self._catalog.close()
-            self._catalog = open_catalog(self._spec, known=is_iceberg(self.path))
+            self._catalog = open_catalog(self._spec, self.path, known=is_iceberg(self.path))
         with asked(self._spec):
             from pyiceberg.exceptions import NoSuchTableError
 
@@ -136,6 +155,13 @@ class IcebergTarget:
                 table = self._catalog.load_table(self._spec.table)
             except NoSuchTableError:
                 return None
+            except FileNotFoundError:
+                if (self.path / "metadata").exists():
+                    raise
+                raise LoaderError(
+                    f"the Iceberg catalog {self._spec} still has the table {self._spec.table}, and {self.path / 'metadata'}"
+                    " is gone: drop the table there, or put the folder back. The segments stay"
+                ) from None
             finally:
                 if self._spec.sqlite is not None:
                     self._catalog.close()  # else each look keeps a descriptor open until Python collects its garbage
@@ -148,6 +174,16 @@ class IcebergTarget:
             raise UsageError(
                 f"{self._spec.table} of the catalog {self._spec} is in {table.location()}, and spark.target is {self.path}:"
                 " set it so, or name another table (spark.options.table)"
+            )
+        return table
+
+    def _there(self) -> Any:
+        """The table, in the middle of a batch. Raises LoaderError when it is gone."""
+        table = self.table()
+        if table is None:
+            raise LoaderError(
+                f"the Iceberg table {self._spec.table} was dropped from the catalog {self._spec} while a batch was written."
+                " The segments stay"
             )
         return table
 
@@ -233,10 +269,33 @@ class IcebergTarget:
                 f"the Iceberg catalog {self._spec} took batch {plan.batch} and does not have it: was it replaced meanwhile?"
                 " The segments stay"
             )
-        self._sync_metadata()
         delete_old_states(self.path / STATE_DIR, plan, STATES_KEPT)
         if plan.batch % FAN == 0:
             self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
+            self._expire(plan.batch)
+
+    def _expire(self, batch: int) -> None:
+        """Take old snapshots of ours out of the metadata, which every commit reads and writes whole. No file is deleted.
+
+        It is a transaction of its own, after the commit of `batch`. If it is refused, the next one comes FAN batches later.
+        """
+        import pyiceberg.table.update
+
+        made: Any = pyiceberg.table.update
+        refused: tuple[type[Exception], ...] = (LoaderError, *failures())
+        try:
+            folded = max((part.last for part in self._outcomes(batch).parts() if part.level > 0), default=0)
+            table = self._there()
+            before_ms = self._now_s() * 1000 - int(table.properties.get(AGE_MAX, AGE_MAX_MS))
+            refs = {int(table.properties[SNAPSHOT]), *(ref.snapshot_id for ref in table.metadata.refs.values())}
+            kept = [
+                Kept(one.snapshot_id, one.timestamp_ms, mark[0] if (mark := mark_of(one)) is not None else None)
+                for one in table.metadata.snapshots
+            ]
+            if gone := expirable(kept, refs, folded, int(before_ms)):
+                commit_table(table, requirements(table), (made.RemoveSnapshotsUpdate(snapshot_ids=gone),))
+        except refused as error:
+            structlog.get_logger().warning("iceberg_snapshots_not_expired", table=self._spec.table, error=short(error))
 
     def _refuse_taken(self, table: Any, plan: Plan) -> None:
         if not plan.follows(batch_of(table), plan_of(table)):
@@ -252,7 +311,6 @@ class IcebergTarget:
             snapshot = self._on_branch(table, plan, staged)
             if not self._goes_on_from(main, snapshot):
                 return False
-            self._sync(snapshot)
             self._commit(table, needed, moves(table, plan, snapshot))
         except CommitFailedException:
             # Also after an answer was lost, and the client has asked a second time: then it is there.
@@ -273,7 +331,7 @@ class IcebergTarget:
         They are not where pyiceberg has made its append a second time, as the table was changed meanwhile: it then has the
         branch begin with nothing, and to move `main` there would take all earlier rows out of the table.
         """
-        table: Any = self.table()
+        table = self._there()
         at = table.snapshot_by_id(snapshot)
         while at is not None and at.parent_snapshot_id != main:
             at = table.snapshot_by_id(at.parent_snapshot_id)
@@ -315,7 +373,7 @@ class IcebergTarget:
                 making.commit_transaction()
             except (CommitFailedException, TableAlreadyExistsError):
                 pass  # another loader was first: what it has made is looked at next
-        return self.table()
+        return self._there()
 
     def _on_branch(self, table: Any, plan: Plan, staged: Staged) -> int:
         """Write the rows to the plan's branch, which begins at `main`; its snapshot. The table is not touched by that."""
@@ -337,30 +395,6 @@ class IcebergTarget:
             for piece in _pieces(rows):
                 writing.append(piece, snapshot_properties=marks, branch=branch)
         return int(writing.commit_transaction().refs()[branch].snapshot_id)
-
-    def _sync_metadata(self) -> None:
-        """Before a segment is deleted: the newest metadata file, which the catalog names, is on the disk."""
-        table = self.table()
-        sync_path(local_path(table.metadata_location))
-        sync_path(self.path / "metadata")
-
-    def _sync(self, snapshot: int) -> None:
-        """What the snapshot has beyond `main` is on the disk after a power cut: pyiceberg leaves that to the system."""
-        table = self.table()
-        at, before = table.snapshot_by_id(snapshot), snapshot_of(table, MAIN)
-        new = {at.snapshot_id}  # a partitioned batch may have several
-        while (parent := table.snapshot_by_id(at.parent_snapshot_id)) is not None and parent.snapshot_id != before:
-            new.add(parent.snapshot_id)
-            at = parent
-        at = table.snapshot_by_id(snapshot)
-        files = {local_path(at.manifest_list)}
-        for manifest in at.manifests(table.io):
-            if manifest.added_snapshot_id in new:
-                entries = manifest.fetch_manifest_entry(table.io)
-                files |= {local_path(entry.data_file.file_path) for entry in entries if entry.snapshot_id in new}
-                files.add(local_path(manifest.manifest_path))
-        for path in files | {path.parent for path in files}:
-            sync_path(path)
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""

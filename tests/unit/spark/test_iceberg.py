@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,26 @@ import pyarrow as pa
 import pytest
 from loader_world import Crash, World
 from pyiceberg.exceptions import CommitFailedException
+from sqlalchemy import Engine, event
 
 from rocketcrew.cli.reading import DuckViews, dataset
+from rocketcrew.durable.files import FileCalls
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.iceberg_catalog import Main, catalog_of, is_iceberg, main_is, read_spec
+from rocketcrew.spark.iceberg_catalog import (
+    EXPIRED_MAX,
+    Kept,
+    Main,
+    catalog_of,
+    expirable,
+    is_iceberg,
+    main_is,
+    read_spec,
+)
+from rocketcrew.spark.iceberg_files import SyncedFileIO
 from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_columns import table_columns
 from rocketcrew.spark.table_keys import table_facts
@@ -73,14 +89,31 @@ def test_without_options_the_catalog_is_a_file_beside_the_table(tmp_path: Path) 
     assert (rest.table, rest.name, rest.sqlite) == ("a.b.c", "prod", None)
     assert rest.properties == {"type": "rest", "uri": "http://host:8181"}
     assert catalog_of(tmp_path / "t", {"catalog": "prod"}).properties == {}, "as pyiceberg's own configuration has it"
+    assert catalog_of(tmp_path / "my  orders.v2", {}).table == "default.my__orders_v2"
+    no_key = {"type": "rest", "uri": "http://host:8181/?user=me", "partition-key": "day"}
+    assert catalog_of(tmp_path / "t", no_key).properties == no_key
+
+
+def test_a_relative_sqlite_file_is_the_same_one_from_any_folder(tmp_path: Path) -> None:
+    spec = catalog_of(tmp_path / "t", {"uri": "sqlite:///./some/cat.db?timeout=9"})
+    assert spec.sqlite == Path("some/cat.db").absolute()
+    assert spec.properties["uri"] == f"sqlite:///{Path.cwd()}/./some/cat.db?timeout=9"
 
 
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
         ("t", {"token": "hidden"}, "PYICEBERG_CATALOG__ROCKETCREW__TOKEN"),
-        ("t", {"catalog": "prod", "s3.secret-access-key": "hidden"}, "PYICEBERG_CATALOG__PROD__S3.SECRET_ACCESS_KEY"),
+        ("t", {"catalog": "prod", "s3.secret-access-key": "hidden"}, "PYICEBERG_CATALOG__PROD__S3__SECRET_ACCESS_KEY"),
         ("t", {"uri": "postgresql://me:hidden@host/db"}, "PYICEBERG_CATALOG__ROCKETCREW__URI"),
+        ("t", {"uri": "postgresql+psycopg2://host/db?user=me&password=hidden"}, "PYICEBERG_CATALOG__ROCKETCREW__URI"),
+        ("t", {"uri": "mssql://host/db?odbc_connect=x;PWD=hidden"}, "PYICEBERG_CATALOG__ROCKETCREW__URI"),
+        ("t", {"header.Authorization": "Bearer hidden"}, "PYICEBERG_CATALOG__ROCKETCREW__HEADER__AUTHORIZATION"),
+        ("t", {"type": "in-memory"}, "a catalog in memory"),
+        ("t", {"uri": "sqlite://"}, "a catalog in memory"),
+        ("t", {"uri": "sqlite:///:memory:"}, "a catalog in memory"),
+        ("t", {"uri": "sqlite+pysqlite:///file:x?mode=memory&uri=true"}, "a catalog in memory"),
+        ("t", {"py-io-impl": "a.b"}, "take it out"),
         ("t", {"table": "orders"}, "not as namespace.table"),
         ("a%20b", {}, "'%' in it"),
     ],
@@ -89,6 +122,27 @@ def test_options_that_are_refused(tmp_path: Path, name: str, options: dict[str, 
     with pytest.raises(UsageError, match=said) as refused:
         catalog_of(tmp_path / name, options)
     assert "hidden" not in str(refused.value)
+
+
+def test_only_our_old_snapshots_are_expired_and_so_their_number_is_bounded() -> None:
+    """250 batches, one in 30 s; each FAN batches what is older than an hour goes."""
+    kept: list[Kept] = []
+    most = 0
+    for batch in range(1, 251):
+        kept.append(Kept(batch, batch * 30_000, batch))
+        if batch % FAN == 0:
+            gone = expirable(kept, {batch}, batch, batch * 30_000 - 3_600_000)
+            assert gone == sorted(gone)
+            kept = [one for one in kept if one.id not in gone]
+            assert kept[0].made_ms >= batch * 30_000 - 3_600_000
+        most = max(most, len(kept))
+    assert most <= 120 + FAN
+    mine, foreign, named, unfolded, young = (
+        Kept(1, 1, 1), Kept(2, 2, None), Kept(3, 3, 3), Kept(4, 4, 9), Kept(5, 5, 5),
+    )  # fmt: skip
+    assert expirable([young, unfolded, named, foreign, mine], {3}, 8, 5) == [1]
+    many = [Kept(number, number, 1) for number in range(EXPIRED_MAX + 9)]
+    assert expirable(many, (), 8, 10**6) == list(range(EXPIRED_MAX))
 
 
 # ------------------------------------------------------------------------------------------------------------- one loader
@@ -164,6 +218,83 @@ def test_a_commit_that_is_refused_for_another_reason_keeps_the_segments(world: W
         world.drain(world.loader(target=target_of(world, refuses)))
     assert path.exists()
     world.drain(world.loader())
+    world.assert_exact()
+
+
+class Recording(FileCalls):
+    """Which files and folders were fsynced, in order."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        self.synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+
+
+RECORDED = Recording()
+
+
+class RecordedIO(SyncedFileIO):
+    calls = RECORDED
+
+
+def test_what_a_catalog_names_is_on_the_disk_before_with_the_names_of_new_folders(world: World) -> None:
+    """Also the branch, the branch that is removed, and the commit that another one was faster than."""
+    spec = catalog_of(world.table, {})
+    spec = replace(spec, properties={**spec.properties, "py-io-impl": f"{RecordedIO.__module__}.RecordedIO"})
+    synced = RECORDED.synced
+    named: list[str] = []
+
+    def names(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if not statement.startswith(("INSERT INTO iceberg_tables", "UPDATE iceberg_tables")):
+            return
+        named.append(statement)
+        files = [path for kind in ("data", "metadata") for path in (world.table / kind).rglob("*") if path.is_file()]
+        assert any(str(path).endswith(".metadata.json") and f"file://{path}" in map(str, parameters) for path in files)
+        for path in files:
+            at = synced.index(str(path))
+            below = [one for one in path.parents if one.is_relative_to(world.table)]
+            assert below
+            assert [one for one in below if str(one) not in synced[at:]] == [], path
+
+    def dies(*_: Any) -> None:
+        raise Crash
+
+    event.listen(Engine, "before_cursor_execute", names)
+    try:
+        for offset, commit in ((1, commit_table), (2, dies), (3, commit_table)):
+            world.seal([world.helpers.Record(offset, [f"part-{offset}"])])
+            with suppress(Crash):
+                world.drain(world.loader(target=IcebergTarget(world.table, spec, ("value",), commit=commit)))
+    finally:
+        event.remove(Engine, "before_cursor_execute", names)
+    assert len(named) >= 6
+    world.assert_exact()
+
+
+def test_the_metadata_does_not_grow_with_the_batches(world: World) -> None:
+    """What others have appended or named stays; what is in the table does, too."""
+
+    def load(*offsets: int) -> None:
+        for offset in offsets:
+            world.seal([world.helpers.Record(offset)])
+            target = IcebergTarget(world.table, catalog_of(world.table, {}), now_s=lambda: time.time() + 7200)
+            world.drain(world.loader(target=target))
+
+    load(1, 2)
+    table = world.target().table()
+    named = table.current_snapshot().snapshot_id
+    table.manage_snapshots().create_tag(named, "audit").commit()
+    load(*range(3, FAN))
+    assert len(world.target().table().metadata.snapshots) == FAN, (
+        "one a batch, and the one with which the table was made"
+    )
+    load(FAN, FAN + 1)
+    table = world.target().table()
+    assert len(table.metadata.snapshots) == 3
+    assert table.refs()["audit"].snapshot_id == named
+    assert len(list((world.table / "metadata").glob("*.metadata.json"))) <= 11
     world.assert_exact()
 
 
@@ -382,6 +513,32 @@ def test_a_catalog_that_does_not_know_the_table_is_refused(world: World, tmp_pat
     with pytest.raises(LoaderError, match=r"does not know default\.table"):
         target.state()
     assert read_spec(world.table) == catalog_of(world.table, {})
+
+
+def test_a_folder_that_is_gone_while_the_catalog_has_the_table_is_named(world: World) -> None:
+    loaded(world, 1)
+    shutil.rmtree(world.table)
+    with pytest.raises(
+        LoaderError, match=r"still has the table default\.table.*drop the table there, or put the folder back"
+    ):
+        world.target().state()
+
+
+class DroppedAfterItsBranch(IcebergTarget):
+    """Somebody drops the table when the rows are on the branch."""
+
+    def _on_branch(self, table: Any, plan: Any, staged: Any) -> int:
+        snapshot = super()._on_branch(table, plan, staged)
+        self.table().catalog.drop_table("default.table")
+        return snapshot
+
+
+def test_a_table_that_is_dropped_within_a_batch_keeps_the_segments(world: World) -> None:
+    loaded(world, 1)
+    path = world.seal([world.helpers.Record(2)])
+    with pytest.raises(LoaderError, match=r"was dropped from the catalog.*The segments stay"):
+        world.drain(world.loader(target=DroppedAfterItsBranch(world.table, catalog_of(world.table, {}))))
+    assert path.exists()
 
 
 def test_tables_and_folders_of_others_are_refused(world: World) -> None:

@@ -78,6 +78,15 @@ def test_settled_records_that_are_not_understood_are_named(tmp_path: Path, text:
         staging.settled()
 
 
+def test_a_sweep_takes_the_drafts_of_notes_and_leaves_the_supervisors(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    names = (".w-000000001.arrows.facts.new", f".{1:020d}-77.facts.new", "w-000000001.arrows.facts")
+    for name in names:
+        (staging.outcomes / name).touch()
+    Staging(tmp_path).sweep()
+    assert sorted(path.name for path in staging.outcomes.iterdir()) == sorted(names[1:])
+
+
 def test_the_life_of_a_plan_on_disk(tmp_path: Path) -> None:
     staging = Staging(tmp_path)
     plan = Plan("00000001-ab", 1, (), offsets((0, 5)), ())
