@@ -259,7 +259,7 @@ class BareRunner(Runner):
                     if result is not None:
                         self._keep(run, index, [self._prepare(message, result)])
             except Exception as error:  # noqa: BLE001
-                self._fail(run, index, message, error)
+                self._fail(run, index, message, error, clock() - last)
             now = clock()
             if now - last > slowest:  # noqa: PLR1730
                 slowest = now - last
