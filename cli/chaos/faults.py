@@ -14,6 +14,7 @@ import random
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import psutil
@@ -152,13 +153,17 @@ async def _recycle(ground: Ground, _dice: random.Random) -> Callable[[], Awaitab
     return replaced
 
 
-async def _kill_broker(ground: Ground, _dice: random.Random) -> None:
+async def _kill_broker(ground: Ground, _dice: random.Random) -> Callable[[], Awaitable[bool]]:
+    """Over when the group's offsets that it had confirmed are there again: it dies with those of the last second."""
+    before = await ground.offsets()
     _end_broker(ground)
     await ground.start_broker()
+    return partial(ground.has_offsets, before)
 
 
-async def _expire(ground: Ground, _dice: random.Random) -> None:
+async def _expire(ground: Ground, _dice: random.Random) -> Callable[[], Awaitable[bool]]:
     """The supervisor stands still while the broker forgets it: its connection, its membership and its locks."""
+    before = await ground.offsets()
     ground.signal_supervisor(signal.SIGSTOP)
     try:
         _end_broker(ground)
@@ -166,6 +171,7 @@ async def _expire(ground: Ground, _dice: random.Random) -> None:
         await asyncio.sleep(STANDSTILL_S)
     finally:
         ground.signal_supervisor(signal.SIGCONT)
+    return partial(ground.has_offsets, before)
 
 
 def _end_broker(ground: Ground) -> None:

@@ -30,6 +30,7 @@ from ...conf.settings import Settings
 from ...remoting.admin_bodies import TopicConfig
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UsageError
+from ...remoting.queues import MessageQueue
 from ...spark.status import LoaderStatus, read_status
 from ...supervisor.control import ask
 from ...supervisor.member.access import access_of
@@ -262,6 +263,22 @@ class Ground:
             except RocketcrewError:
                 return -1
         return found
+
+    async def offsets(self) -> dict[MessageQueue, int]:
+        """What the broker has of the group in the queues of its topics, as far as it answers."""
+        found: dict[MessageQueue, int] = {}
+        for topic in (self.topic, f"%RETRY%{self.group}"):
+            with contextlib.suppress(RocketcrewError):
+                for mq in await self._cluster.queues_to_read(topic, refresh=True):
+                    offset = await self._operations.query_consumer_offset(self.group, mq)
+                    if offset is not None:
+                        found[mq] = offset
+        return found
+
+    async def has_offsets(self, before: Mapping[MessageQueue, int]) -> bool:
+        """Whether the broker has all of these offsets again, or later ones."""
+        found = await self.offsets()
+        return all(found.get(mq, -1) >= offset for mq, offset in before.items())
 
     async def dead_letters(self) -> int:
         """How many dead letters the group has; -1 while that cannot be known."""

@@ -344,6 +344,7 @@ class Assigning:
 
     def persist_all(self, now: float) -> None:
         """Save how far every queue has come."""
+        self.s.retry_delays.forget(now)
         for pq in list(self.s.queues.values()):
             if pq.state is not QueueState.OPENING:
                 pq.owner.persist(pq, now)

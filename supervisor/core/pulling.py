@@ -312,6 +312,10 @@ class Pulling:
         q = self.s.assigned(handle) if answered else self._answered(handle)
         self.s.counters.pull_errors += 1
         if q is not None:
+            if not answered:
+                # The broker may have died, and with it the newest offsets that it confirmed: it writes them every few
+                # seconds. Until they are there again, a start of ours would take its older ones for a reset.
+                q.committed_at = float("-inf")
             q.pull_pending = True
             self._later(q, now + delay_ms / 1000)
         self.feed_starved(now)

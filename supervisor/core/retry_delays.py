@@ -11,7 +11,9 @@ Moments are rounded up to a small part of the delay, so that many failures of on
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
+from heapq import heappop, heappush
 from math import ceil
 from typing import Final
 
@@ -21,9 +23,6 @@ LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600
 """By delay level, from 1 on (MessageStoreConfig.messageDelayLevel); a level above the last is the last."""
 PARTS: Final = 32
 """Of a delay: so exact is a moment."""
-MOMENTS_MAX: Final = 2 * PARTS * len(LEVELS_S)
-"""Of one queue, after which those that are over are looked for; as many as this are never yet to come."""
-
 RETRY_DELAYS = "rocketcrew.retry_delays"
 """Messages of each queue that wait for the delay of their retry, in userConsumerInfo, which is free text: as
 `[["orders", "broker-a", 0, 3], ...]`."""
@@ -38,25 +37,30 @@ class RetryDelays:
     """Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
-        self._ends: dict[MessageQueue, dict[float, int]] = {}
+        self._counts: dict[tuple[float, MessageQueue], int] = {}
+        self._ends: list[tuple[float, MessageQueue]] = []
+        """A heap of the same: moments when something is over, and of which queue."""
 
     def waits(self, mq: MessageQueue, delay_s: float, now: float) -> None:
         """One message of the queue waits from now on, so long."""
-        ends = self._ends.setdefault(mq, {})
-        if len(ends) >= MOMENTS_MAX:
-            ends = self._ends[mq] = _to_come(ends, now)
         part_s = delay_s / PARTS
-        end = ceil((now + delay_s) / part_s) * part_s
-        ends[end] = ends.get(end, 0) + 1
+        end = ceil((now + delay_s) / part_s) * part_s, mq
+        if end not in self._counts:
+            heappush(self._ends, end)
+        self._counts[end] = self._counts.get(end, 0) + 1
+
+    def forget(self, now: float) -> None:
+        """Drop what is over."""
+        while self._ends and self._ends[0][0] <= now:
+            del self._counts[heappop(self._ends)]
 
     def waiting(self, now: float) -> dict[MessageQueue, int]:
         """Messages that wait at that moment, of each queue that has any."""
-        found = {mq: sum(_to_come(ends, now).values()) for mq, ends in self._ends.items()}
-        return {mq: count for mq, count in found.items() if count}
-
-
-def _to_come(ends: Mapping[float, int], now: float) -> dict[float, int]:
-    return {end: count for end, count in ends.items() if end > now}
+        found: Counter[MessageQueue] = Counter()
+        for (end, mq), count in self._counts.items():
+            if end > now:
+                found[mq] += count
+        return dict(found)
 
 
 def encode_counts(counts: Mapping[MessageQueue, int]) -> str:

@@ -31,6 +31,9 @@ COMES_AND_GOES_EVERY = 4
 SLACK = 8
 """Things of one name that there may be more of, by chance of the moment at which they are counted."""
 GROWS = {
+    **dict.fromkeys(
+        ("RetryDelays._counts", "RetryDelays._ends"), "what waits for its retry now, at most a few a delay level"
+    ),
     "Item._notes": "one for each kind of figure and topic, made when the first is noted",
     "State.settled": "an interval for each time that a queue came back, or was reset, at most SETTLED_MAX a queue",
 }

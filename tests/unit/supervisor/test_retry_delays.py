@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.core.retry_delays import LEVELS_S, MOMENTS_MAX, PARTS, RetryDelays, level_delay_s
+from rocketcrew.supervisor.core.retry_delays import LEVELS_S, PARTS, RetryDelays, level_delay_s
 
 A, B = MessageQueue("orders", "a", 0), MessageQueue("orders", "a", 1)
 
@@ -27,12 +27,17 @@ def test_many_failures_are_a_few_numbers_and_none_that_waits_is_forgotten() -> N
     now, sent = 0.0, 0
     for step in range(20_000):
         delays.waits(A, LEVELS_S[step % len(LEVELS_S)], now)
+        delays.forget(now)
         now, sent = now + 1.0, sent + 1
-    assert len(delays._ends[A]) <= MOMENTS_MAX  # pyright: ignore[reportPrivateUsage]
+    kept = delays._ends  # pyright: ignore[reportPrivateUsage]
+    assert len(kept) == len(delays._counts) <= (PARTS + 1) * len(LEVELS_S)  # pyright: ignore[reportPrivateUsage]
     waiting = delays.waiting(now)[A]
     exact = sum(step + LEVELS_S[step % len(LEVELS_S)] > now for step in range(20_000))
     assert exact <= waiting <= exact * (1 + 2 / PARTS) + len(LEVELS_S)
-    assert delays.waiting(now + max(LEVELS_S) * (1 + 1 / PARTS)) == {}
+    over = now + max(LEVELS_S) * (1 + 1 / PARTS)
+    assert delays.waiting(over) == {}
+    delays.forget(over)
+    assert not kept
 
 
 @pytest.mark.parametrize(("level", "delay_s"), [(1, 1), (3, 10), (18, 7200), (40, 7200)])

@@ -307,3 +307,17 @@ def test_nothing_is_given_to_a_worker_that_boots(bench: Bench) -> None:
     assert bench.dispatched() == []
     bench.core.handle(ev.WorkerReady("w1"), bench.now)
     assert len(bench.dispatched()) == 1
+
+
+def test_a_pull_without_an_answer_has_the_offset_committed_again(bench: Bench) -> None:
+    """Its broker may have died, with the newest offsets that it confirmed; its older one would be taken for a reset."""
+    handle = bench.open(0)[0]
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    for chunk in bench.dispatched():
+        bench.done(chunk)
+    assert bench.persist() == [2]
+    assert bench.persist() == []
+    bench.core.handle(ev.NoAnswer(handle), bench.now)
+    assert bench.persist() == [2]
+    assert bench.persist() == []
