@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -38,6 +38,12 @@ FILES: Final = f"{__package__}.iceberg_files.SyncedFileIO"
 """What pyiceberg writes files with."""
 EXPIRED_MAX: Final = 1000
 """Snapshots that are expired at once: what pyiceberg does for it grows with this number times that of all snapshots."""
+GC: Final = "gc.enabled"
+AGE_MAX: Final = "history.expire.max-snapshot-age-ms"
+LEAST: Final = "history.expire.min-snapshots-to-keep"
+"""Iceberg's own table properties: whether anything may be expired, the age up to which, and the number of which all stay."""
+AGE_MAX_MS: Final = 432_000_000
+"""Iceberg's default: five days."""
 SAID_MAX: Final = 300
 """Characters of what a catalog says that are passed on."""
 
@@ -227,23 +233,70 @@ def main_is(
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A snapshot in a table's metadata: its id, when it was made (ms since 1970), and the batch that it says it is."""
+    """A snapshot in a table's metadata: id, when it was made (ms since 1970), the batch that it says it is, its parent."""
 
     id: int
     made_ms: int
     batch: int | None
+    parent: int | None = None
 
 
-def expirable(snapshots: Sequence[Kept], refs: Collection[int], folded: int, before_ms: int) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What stays of a branch: the newest `least` snapshots from `head` back, and all since `since_ms` (ms since 1970)."""
+
+    head: int
+    least: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a table keeps. `refs`: where its branches and tags are. `since_ms`: all snapshots made since then stay."""
+
+    refs: frozenset[int]
+    branches: tuple[Branch, ...]
+    since_ms: int
+
+
+def retention(properties: Mapping[str, str], refs: Mapping[str, Any], now_ms: int) -> Retention | None:
+    """What is to be kept, as Iceberg says it; None where nothing may be expired. `refs`: pyiceberg's SnapshotRef by name.
+
+    Where the table and a branch say different things, the one that keeps more counts. Raises ValueError for a bad property.
+    """
+    if properties.get(GC, "true").strip().lower() == "false":
+        return None
+    age_ms, least = int(properties.get(AGE_MAX, AGE_MAX_MS)), int(properties.get(LEAST, 1))
+    branches = (
+        Branch(
+            int(ref.snapshot_id),
+            max(least, ref.min_snapshots_to_keep or 1),
+            now_ms - max(age_ms, ref.max_snapshot_age_ms or 0),
+        )
+        for ref in refs.values()
+        if ref.snapshot_ref_type == "branch"
+    )
+    return Retention(frozenset(int(ref.snapshot_id) for ref in refs.values()), tuple(branches), now_ms - age_ms)
+
+
+def expirable(snapshots: Sequence[Kept], keep: Retention, ours: int, folded: int) -> list[int]:
     """The snapshots of ours whose entries in the metadata nobody needs, the oldest first, EXPIRED_MAX at most.
 
-    `refs`: where branches and tags are, our newest batch's tag too. `folded`: up to this batch outcomes are merged, and
-    nobody asks any more which plan a batch was; it is no higher than the newest batch. Those made since `before_ms` stay, for
-    readers.
+    `ours`: the snapshot of our newest batch. `folded`: up to this batch outcomes are merged, and nobody asks any more which
+    plan a batch was; it is no higher than the newest batch.
     """
+    known = {one.id: one for one in snapshots}
+    kept = {ours, *keep.refs}
+    for branch in keep.branches:
+        at, count = known.get(branch.head), 0
+        while at is not None:
+            if count < branch.least or at.made_ms >= branch.since_ms:
+                kept.add(at.id)
+            count += 1
+            at = None if at.parent is None else known.get(at.parent)
     found = [
         one
         for one in snapshots
-        if one.batch is not None and one.batch <= folded and one.made_ms < before_ms and one.id not in refs
+        if one.batch is not None and one.batch <= folded and one.made_ms < keep.since_ms and one.id not in kept
     ]
     return [one.id for one in sorted(found, key=lambda one: one.made_ms)][:EXPIRED_MAX]

@@ -40,6 +40,7 @@ from ..accounts import Accounts
 from ..convert import FILE_BYTES, Staged
 from ..errors import BatchTakenError, LoaderError
 from ..iceberg_catalog import (
+    AGE_MAX,
     CatalogSpec,
     Kept,
     Main,
@@ -50,6 +51,7 @@ from ..iceberg_catalog import (
     main_is,
     open_catalog,
     read_spec,
+    retention,
     short,
     write_spec,
 )
@@ -81,11 +83,8 @@ PROPERTIES: Final[Mapping[str, str]] = {
     "commit.manifest-merge.enabled": "true",  # else each commit adds a manifest that every reader opens
     DELETE_OLD: "true",
     "write.metadata.previous-versions-max": "10",
+    AGE_MAX: "21600000",  # 6 h: written out, so that all see it and can change it
 }
-AGE_MAX: Final = "history.expire.max-snapshot-age-ms"
-"""Iceberg's own table property: snapshots of ours that are younger stay."""
-AGE_MAX_MS: Final = 3_600_000
-"""Where the table has no such property."""
 TRIES_MAX: Final = 20
 """Commits that others were faster than, one after the other, with a state that stays: then something is wrong."""
 STATES_KEPT: Final = 2
@@ -277,6 +276,7 @@ class IcebergTarget:
     def _expire(self, batch: int) -> None:
         """Take old snapshots of ours out of the metadata, which every commit reads and writes whole. No file is deleted.
 
+        The table's own properties and branches say what is old (`iceberg_catalog.retention`).
         It is a transaction of its own, after the commit of `batch`. If it is refused, the next one comes FAN batches later.
         """
         import pyiceberg.table.update
@@ -286,13 +286,19 @@ class IcebergTarget:
         try:
             folded = max((part.last for part in self._outcomes(batch).parts() if part.level > 0), default=0)
             table = self._there()
-            before_ms = self._now_s() * 1000 - int(table.properties.get(AGE_MAX, AGE_MAX_MS))
-            refs = {int(table.properties[SNAPSHOT]), *(ref.snapshot_id for ref in table.metadata.refs.values())}
-            kept = [
-                Kept(one.snapshot_id, one.timestamp_ms, mark[0] if (mark := mark_of(one)) is not None else None)
+            keep = retention(table.properties, table.metadata.refs, int(self._now_s() * 1000))
+            if keep is None:
+                return
+            snapshots = [
+                Kept(
+                    one.snapshot_id,
+                    one.timestamp_ms,
+                    mark[0] if (mark := mark_of(one)) else None,
+                    one.parent_snapshot_id,
+                )
                 for one in table.metadata.snapshots
             ]
-            if gone := expirable(kept, refs, folded, int(before_ms)):
+            if gone := expirable(snapshots, keep, int(table.properties[SNAPSHOT]), folded):
                 commit_table(table, requirements(table), (made.RemoveSnapshotsUpdate(snapshot_ids=gone),))
         except refused as error:
             structlog.get_logger().warning("iceberg_snapshots_not_expired", table=self._spec.table, error=short(error))
