@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -299,7 +299,8 @@ class IcebergTarget:
                 for one in table.metadata.snapshots
             ]
             if gone := expirable(snapshots, keep, int(table.properties[SNAPSHOT]), folded):
-                commit_table(table, requirements(table), (made.RemoveSnapshotsUpdate(snapshot_ids=gone),))
+                needed = requirements(table, table.metadata.refs)
+                commit_table(table, (*needed, *unchanged(table)), (made.RemoveSnapshotsUpdate(snapshot_ids=gone),))
         except refused as error:
             structlog.get_logger().warning("iceberg_snapshots_not_expired", table=self._spec.table, error=short(error))
 
@@ -502,13 +503,38 @@ def snapshot_of(table: Any, ref: str) -> int | None:
     return None if found is None else int(found.snapshot_id)
 
 
-def requirements(table: Any) -> tuple[Any, ...]:
-    """What must still be as it is in `table`, for our commit to be made."""
+def requirements(table: Any, refs: Iterable[str] = (MAIN, TAG)) -> tuple[Any, ...]:
+    """What must still be as it is in `table`, for our commit to be made. `refs`: names of branches and tags."""
     import pyiceberg.table.update
 
     made: Any = pyiceberg.table.update  # its classes take names that type checkers do not see
-    refs = (made.AssertRefSnapshotId(ref=name, snapshot_id=snapshot_of(table, name)) for name in (MAIN, TAG))
-    return (made.AssertTableUUID(uuid=table.metadata.table_uuid), *refs)
+    where = (made.AssertRefSnapshotId(ref=name, snapshot_id=snapshot_of(table, name)) for name in refs)
+    return (made.AssertTableUUID(uuid=table.metadata.table_uuid), *where)
+
+
+class Unchanged:
+    """A requirement: the table's metadata is what was looked at. It has no form in which a server could be asked."""
+
+    def __init__(self, table: Any) -> None:
+        self._metadata = table.metadata
+
+    def validate(self, metadata: Any) -> None:
+        """Raises CommitFailedException when `metadata`, which the commit would replace, is another."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        if metadata != self._metadata:
+            raise CommitFailedException("the table was changed since it was looked at")
+
+
+def unchanged(table: Any) -> tuple[Any, ...]:
+    """That requirement, where pyiceberg itself checks requirements, and replaces just the metadata that it has checked.
+
+    To expire a snapshot removes each branch and tag at it, also one that was made since the look. A REST server can only be
+    asked for what is known of.
+    """
+    from pyiceberg.catalog import MetastoreCatalog
+
+    return (Unchanged(table),) if isinstance(table.catalog, MetastoreCatalog) else ()
 
 
 def moves(table: Any, plan: Plan, snapshot: int) -> tuple[Any, ...]:

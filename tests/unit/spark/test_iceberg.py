@@ -17,6 +17,7 @@ import pytest
 from loader_world import Crash, World
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 from sqlalchemy import Engine, event
 
 from rocketcrew.cli.reading import DuckViews, dataset
@@ -44,7 +45,15 @@ from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_columns import table_columns
 from rocketcrew.spark.table_keys import table_facts
-from rocketcrew.spark.targets.iceberg import BRANCH, PROPERTIES, SNAPSHOT, IcebergTarget, commit_table
+from rocketcrew.spark.targets.iceberg import (
+    BRANCH,
+    PROPERTIES,
+    SNAPSHOT,
+    IcebergTarget,
+    commit_table,
+    requirements,
+    unchanged,
+)
 
 TABLES = ("iceberg",)
 
@@ -133,10 +142,12 @@ HOUR = 3_600_000
 
 
 def branch_at(snapshot: int, least: int | None = None, age_ms: int | None = None) -> SnapshotRef:
-    return SnapshotRef(
+    made: Any = SnapshotRef  # it takes names that type checkers do not see
+    found: SnapshotRef = made(
         snapshot_id=snapshot, snapshot_ref_type=SnapshotRefType.BRANCH, min_snapshots_to_keep=least,
         max_snapshot_age_ms=age_ms,
     )  # fmt: skip
+    return found
 
 
 def test_only_our_old_snapshots_are_expired_and_so_their_number_is_bounded() -> None:
@@ -350,6 +361,31 @@ def test_the_metadata_does_not_grow_with_the_batches(world: World) -> None:
     assert len(table.metadata.snapshots) == 3
     assert table.refs()["audit"].snapshot_id == named
     assert len(list((world.table / "metadata").glob("*.metadata.json"))) <= 11
+    world.assert_exact()
+
+
+@pytest.mark.parametrize("name", ["audit", "made-before"])
+def test_a_tag_that_is_made_or_moved_while_snapshots_are_expired_stays(world: World, name: str) -> None:
+    loaded(world, 1)
+    old = world.target().table().current_snapshot().snapshot_id
+    loaded(world, 2)
+    target = world.target()
+    newest = target.table().current_snapshot().snapshot_id
+    target.table().manage_snapshots().create_tag(newest, "made-before").commit()
+    table = target.table()
+    needed = (*requirements(table, table.metadata.refs), *unchanged(table))
+    changing = world.target().table().manage_snapshots()
+    if name in table.refs():
+        changing = changing.remove_tag(name)
+    changing.create_tag(old, name).commit()
+    removes: Any = RemoveSnapshotsUpdate
+    with pytest.raises(CommitFailedException):
+        commit_table(table, needed, (removes(snapshot_ids=[old]),))
+    assert world.target().table().refs()[name].snapshot_id == old
+    world.target().table().manage_snapshots().remove_tag(name).commit()
+    table = target.table()
+    commit_table(table, (*requirements(table, table.metadata.refs), *unchanged(table)), (removes(snapshot_ids=[old]),))
+    assert old not in [one.snapshot_id for one in world.target().table().metadata.snapshots]
     world.assert_exact()
 
 
