@@ -32,7 +32,7 @@ import pyarrow
 import structlog
 
 from ...conf.columns import check_partition_columns
-from ...durable.files import make_folders
+from ...durable.files import CALLS, FileCalls, make_folders, sync_path
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
@@ -112,6 +112,7 @@ class IcebergTarget:
     def __init__(
         self, path: Path, spec: CatalogSpec, partition_by: Sequence[str] | None = None, keep_outcomes_s: float = math.inf,
         file_bytes: int = FILE_BYTES, commit: Commit = commit_table, now_s: Callable[[], float] = time.time,
+        calls: FileCalls = CALLS,
     ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has. `commit`: another one is for tests.
 
@@ -124,6 +125,7 @@ class IcebergTarget:
         self._file_bytes = file_bytes
         self._commit = commit
         self._now_s = now_s
+        self._calls = calls
         self._catalog: Any = None
         self._staged: Staged | None = None
 
@@ -138,6 +140,8 @@ class IcebergTarget:
             check_partitions(self.path, self._partition_by, fields)
         self._check_main(table)
         batch = batch_of(table)
+        with asked(self._spec), suppress(PermissionError):  # of somebody who only reads
+            self._sync_catalog()
         return read_state(self._state_path(batch, plan_of(table))) if batch else TableState(0, "", OffsetSet(), ())
 
     def table(self) -> Any:
@@ -230,7 +234,20 @@ class IcebergTarget:
     def has(self, plan: Plan) -> bool:
         """Whether the plan is the table's newest batch. An older one is answered by its records: they are loaded."""
         table = self.table()
-        return table is not None and plan_of(table) == plan.id
+        if table is None or plan_of(table) != plan.id:
+            return False
+        with asked(self._spec):
+            self._sync_catalog()
+        return True
+
+    def _sync_catalog(self) -> None:
+        """Have what was read from a SQLite catalog survive a power failure: segments are deleted by it.
+
+        A commit of SQLite ends with the removal of its journal, and leaves the folder to the system. A journal that is there
+        again after a power failure takes the commit back. Raises OSError.
+        """
+        if self._spec.sqlite is not None:
+            sync_path(self._spec.sqlite.resolve().parent, self._calls)
 
     def start(self) -> None:
         """Nothing to start."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,39 @@ def test_what_a_catalog_names_is_on_the_disk_before_with_the_names_of_new_folder
         event.remove(Engine, "before_cursor_execute", names)
     assert len(named) >= 6
     world.assert_exact()
+
+
+class AtCatalog(FileCalls):
+    """What is there each time the catalog's folder is fsynced: its journal, the newest metadata file, and segments."""
+
+    def __init__(self, catalog: Path, ready: Path) -> None:
+        self._catalog = catalog
+        self._ready = ready
+        self.seen: list[tuple[bool, str, int]] = []
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        if os.readlink(f"/proc/self/fd/{fd}") == str(self._catalog.parent):
+            with closing(sqlite3.connect(self._catalog)) as connection:
+                ((newest,),) = connection.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
+            self.seen.append((Path(f"{self._catalog}-journal").exists(), newest, len(list(self._ready.iterdir()))))
+
+
+@pytest.mark.parametrize("point", ["", "renamed", "duplicates"])
+def test_no_segment_is_deleted_before_the_end_of_the_catalogs_journal_is_on_the_disk(world: World, point: str) -> None:
+    """Also by a loader that finds another one's commit: of its own plan, or of records that it has too."""
+    calls = AtCatalog(world.table.parent.resolve() / "catalog.db", world.roots[0] / "ready")
+    world.seal([world.helpers.Record(1)])
+    if point == "renamed":
+        world.drain_with_crash(point)
+    elif point == "duplicates":
+        world.drain(world.loader())
+        world.seal([world.helpers.Record(1, ["again"])])
+    target = IcebergTarget(world.table, catalog_of(world.table, {}), calls=calls)
+    world.drain(world.loader(target=target))
+    world.assert_exact()
+    world.assert_clean()
+    assert (False, world.target().table().metadata_location, 1) in calls.seen
 
 
 def test_the_metadata_does_not_grow_with_the_batches(world: World) -> None:
