@@ -1,4 +1,4 @@
-"""What all unit tests share: none may leave descriptors open, since later tests of the same process would run out of them."""
+"""What all unit tests share: none leaves many descriptors open, else later tests of the same process would run out."""
 
 from __future__ import annotations
 
