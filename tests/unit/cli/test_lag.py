@@ -40,7 +40,9 @@ def test_what_waits_for_a_delay_is_the_sum_of_the_members_that_count_it() -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["[[1]]", "{", '[["orders", "broker-a", 0, 1e999]]', '[["orders", "broker-a", 0, -1]]', "[" * 100_000]
+    "text",
+    ["[[1]]", "{", '[["orders", "broker-a", 0, 1e999]]', '[["orders", "broker-a", 0, -1]]', "[" * 100_000],
+    ids=["short", "no JSON", "endless", "negative", "deep"],
 )
 def test_a_count_that_is_none_of_ours_is_passed_over(text: str) -> None:
     strange = ConsumerRunningInfo(user_consumer_info={RETRY_DELAYS: text})
