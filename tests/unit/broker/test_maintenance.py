@@ -294,6 +294,26 @@ def with_old_segments(make):
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
+def test_what_expired_does_not_go_when_asked_after_a_jump_of_the_clock(make, is_seen):
+    """It went at once, though a timer would have left it."""
+    broker = with_old_segments(make)
+    store = broker.core.state.store
+    start = store.log_start
+    if is_seen:
+        broker.later(30 * DAY_MS)
+        broker.later(600_500)
+    else:
+        broker.now_ms += 30 * DAY_MS
+    answer = broker.call(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    assert (answer.code, store.log_start) == (ResponseCode.SYSTEM_ERROR, start)
+    assert answer.remark.startswith(f"nothing expires for {3_000 if is_seen else 3_600} s more: the clock has jumped")
+    assert len(store.events) == 1
+    broker.now_ms += HOLD_MS
+    assert broker.call(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+    assert store.log_start > start
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
 def test_a_kill_does_not_end_the_hold_of_a_clock_that_jumped(make, is_seen):
     """One message with the wrong time, and a start saw no jump: all segments but the last expired."""
     broker = with_old_segments(make)
