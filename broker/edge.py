@@ -465,15 +465,17 @@ class Port:
 
     async def _shake(self, taken: socket.socket, connection: Connection) -> None:
         """Until the handshake has ended; the connection goes on without this task."""
-        with contextlib.suppress(OSError):  # the peer's affair: no TLS, too slow, gone
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                taken,
-                ssl=self._tls,
-                ssl_handshake_timeout=HANDSHAKE_S,
-                ssl_shutdown_timeout=HANDSHAKE_S,
-            )
-        self._edge.end_handshake(connection)
+        try:
+            with contextlib.suppress(OSError):  # the peer's affair: no TLS, too slow, gone
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: connection,
+                    taken,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_shutdown_timeout=HANDSHAKE_S,
+                )
+        finally:
+            self._edge.end_handshake(connection)
 
     async def close(self) -> None:
         """Take no more connections; those in their handshake end."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import gc
 import socket
+import ssl
 import struct
 
 import pytest
 import structlog
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.edge import HANDSHAKES_MAX, LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
+from rocketcrew.broker.edge import HANDSHAKES_MAX, LAG_MS, SAY_AGAIN_MS, Edge, Port, WallClock, connections_max
 from rocketcrew.broker.server import EmbeddedBroker, is_open_to_all, usable_address
 from rocketcrew.remoting.admin_bodies import ClusterInfo
 from rocketcrew.remoting.admin_headers import CreateTopic
@@ -467,6 +470,47 @@ def test_handshakes_have_places_and_the_oldest_gives_way():
             edge._connections.clear()
             assert begin("room again")
         assert not begin("after the stop")
+
+    run(story)
+
+
+@contextlib.asynccontextmanager
+async def port_of(edge, bound):
+    """A port that takes connections of `bound`, and speaks TLS."""
+    bound.setblocking(False)
+    port = Port(edge, bound, edge.broker_connection, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    try:
+        yield port
+    finally:
+        await port.close()
+
+
+class Odd(socket.socket):
+    """Accepts what is no stream: its handshake cannot even begin."""
+
+    taken = None
+
+    def accept(self):
+        if self.taken is not None:
+            raise BlockingIOError
+        self.taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        return self.taken, ("127.0.0.1", 1)
+
+
+def test_a_handshake_that_fails_for_a_reason_of_ours_gives_its_place_back():
+    async def story():
+        heard, odd = [], Odd()
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: heard.append(context["exception"]))
+        async with EmbeddedBroker() as broker, port_of(broker._edge, odd) as port:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert odd.taken.fileno() >= 0
+            assert not broker._edge.handshakes
+            assert not port._shaking
+        odd.taken.close()
+        del port
+        gc.collect()
+        assert [type(error) for error in heard] == [ValueError], "and it is no secret"
 
     run(story)
 
