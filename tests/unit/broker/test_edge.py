@@ -515,6 +515,38 @@ def test_a_handshake_that_fails_for_a_reason_of_ours_gives_its_place_back():
     run(story)
 
 
+class Refusing(socket.socket):
+    """Refuses each connection with one error; after some of them the test has failed."""
+
+    number = errno.EPROTO
+    refused = 0
+
+    def accept(self):
+        self.refused += 1
+        assert self.refused < 100, "nobody else had a turn"
+        raise OSError(self.number, "refused")
+
+
+@pytest.mark.parametrize("number", [errno.EPROTO, errno.EMFILE, errno.EBADF, errno.ECONNABORTED])
+def test_an_error_of_accept_that_comes_again_leaves_the_others_their_turn(number):
+    """Only those of missing descriptors made a pause: any other one took the loop for ever."""
+
+    async def story():
+        bound = Refusing()
+        bound.number = number
+        with structlog.testing.capture_logs() as lines:
+            async with EmbeddedBroker() as broker, port_of(broker._edge, bound) as port:
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert not port._task.done()
+        peer_is_gone = number == errno.ECONNABORTED
+        assert bound.refused > 1 if peer_is_gone else bound.refused == 1
+        said = [line for line in lines if line["event"] == "connection.not_accepted"]
+        assert len(said) == (0 if peer_is_gone else 1)
+
+    run(story)
+
+
 def test_connections_leave_files_for_the_store():
     """They were 10,000 whatever the process may open: the store had no descriptor left."""
     assert [connections_max(files) for files in (-1, 1 << 20, 1_024, 64)] == [10_000, 10_000, 704, 16]
