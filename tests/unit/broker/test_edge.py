@@ -12,6 +12,7 @@ import struct
 
 import pytest
 import structlog
+import trustme
 
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.edge import HANDSHAKES_MAX, LAG_MS, SAY_AGAIN_MS, Edge, Port, WallClock, connections_max
@@ -393,6 +394,46 @@ def test_ports_and_folders_in_use_are_usage_errors(tmp_path):
             pass
         with pytest.raises(UsageError, match="cannot be bound"):
             await EmbeddedBroker(config=BrokerConfig(host="192.0.2.1")).start()
+
+    run(story)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_start_that_fails_when_its_ports_are_served_serves_them_no_more(tmp_path, tls):
+    """Its ports' tasks went on, with sockets that were closed."""
+    paths = {}
+    if tls:
+        issued = trustme.CA().issue_cert("127.0.0.1")
+        paths = {"tls_cert_path": str(tmp_path / "cert.pem"), "tls_key_path": str(tmp_path / "key.pem")}
+        issued.private_key_and_cert_chain_pem.write_to_path(paths["tls_cert_path"])
+        issued.private_key_pem.write_to_path(paths["tls_key_path"])
+
+    class Broken:
+        """A clock that stops after its first looks."""
+
+        looks = 1
+
+        def __call__(self):
+            self.looks -= 1
+            if self.looks < 0:
+                raise RuntimeError("no clock")
+            return 1_700_000_000_000
+
+    async def story():
+        clock = Broken()
+        broker = EmbeddedBroker(tmp_path / "data", clock_ms=clock, config=BrokerConfig(**paths))
+        with pytest.raises(RuntimeError, match="no clock"):
+            await broker.start()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not broker.is_running
+        clock.looks = 1_000
+        await broker.start()
+        if not tls:
+            client = await Client.open(broker.address)
+            assert (await client.call(*send())).code == 0
+            await client.close()
+        await broker.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(story)
 
