@@ -6,7 +6,7 @@
 | `offset` | the queue offset |
 | `msg_id`, `keys`, `reconsume_times` | of the message: the id that clients show, the producer's keys, the finished attempts |
 | `group`, `client_id`, `worker` | who logs or is meant: consumer group, member of it, worker process |
-| `outcome` | what became of a message or a call: `failed`, `time_limit`, `dead_letter`, `dropped`, RocketMQ's word |
+| `outcome` | of a message or a call: `failed`, `time_limit`, `given_up`, `retry`, `held`, `dropped`, or RocketMQ's word |
 | `duration_ms` | how long something took, in ms |
 | `error` | what was wrong, as text |
 | `reason` | why something was done, as text; of what went wrong it is `error` |

@@ -319,8 +319,10 @@ class OrderedRunner(Runner):
                 for chunk_id, at in sorted(first.items())
             ]
         failure = failure_of(error)
-        ended = ended_keys(failure, took_ns)
+        ended = ended_keys(failure, error, took_ns)
         if isinstance(error, (Suspend, Retry)):
+            if failure.cause is Cause.FAILED:
+                ended["outcome"] = "held"
             self._log.info("message_held", **keys, **ended, reason=error.reason)
         else:
             self._log.warning("message_failed", **keys, **ended, **error_keys(error))

@@ -405,7 +405,7 @@ class Runner:
         failure = Failure(Cause.FAILED, clip(str(error)))
         self._note(run, index, failure)
         self._log.warning("rows_do_not_fit", **place_keys(run.queue, run.offsets[index]),
-                          outcome=outcome_of(failure), error=str(error))  # fmt: skip
+                          outcome=outcome_of(failure, error), error=str(error))  # fmt: skip
         if self.on_failure is not None:
             self.on_failure(run.queue, run.offsets[index], error)
 
@@ -415,7 +415,7 @@ class Runner:
             end_fork(error)
         failure = failure_of(error)
         self._note(run, index, failure)
-        ended = ended_keys(failure, took_ns)
+        ended = ended_keys(failure, error, took_ns)
         if isinstance(error, Retry):
             self._log.info("message_retry", **message_keys(message), **ended, delay_level=error.delay_level,
                            reason=error.reason)  # fmt: skip
@@ -567,14 +567,16 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))
 
 
-def outcome_of(failure: Failure) -> str:
-    """The word of a failure in the log."""
-    return "dead_letter" if failure.cause is Cause.GIVEN_UP else failure.cause.name.lower()
+def outcome_of(failure: Failure, error: BaseException) -> str:
+    """The word in the log for a call that did not finish its message; whether that was its last attempt is not known here."""
+    if failure.cause is Cause.GIVEN_UP:
+        return "given_up"
+    return "retry" if isinstance(error, Retry) else failure.cause.name.lower()
 
 
-def ended_keys(failure: Failure, took_ns: int) -> EndedKeys:
-    """For the log line of a failed message; `took_ns` is the time of its call."""
-    return {"outcome": outcome_of(failure), "duration_ms": took_ns // NS_PER_MS}
+def ended_keys(failure: Failure, error: BaseException, took_ns: int) -> EndedKeys:
+    """For the log line of such a message; `took_ns` is the time of its call."""
+    return {"outcome": outcome_of(failure, error), "duration_ms": took_ns // NS_PER_MS}
 
 
 def error_keys(error: BaseException) -> dict[str, str]:

@@ -3,7 +3,8 @@
 A watcher (watching.py) around each call. One failed call is one event, also that of a batch. A failure is an error
 that is raised or returned by the call, or raised by the rows that it generates. What a handler asks for (Retry, Suspend,
 Rollback) is none. The runner reports every failed message (`failed`): so one that cannot be decoded, whose rows raise while
-they are taken, in whatever they are given, or do not fit, is an event too, and an error that was sent has a mark.
+they are taken, in whatever they are given, or do not fit, is an event too, and an error that was sent has a mark. Not so a
+chunk whose records cannot be told apart, which is a line of the log (`chunk_undecodable`).
 
 Each call has an isolation scope of Sentry's, so that tags and breadcrumbs which the handler's code sets are not seen with
 later messages. What names the message is found when an event is sent: a call that succeeds does not pay for it.
@@ -106,20 +107,23 @@ class SentryEvents:
         self._attempts = attempts
         self._include_bodies = include_bodies
         self._pid = os.getpid()
+        self._calls = 0
 
     @contextlib.contextmanager
     def around(self, group: str, messages: Sequence[Message]) -> Generator[CallResult]:
         """The handler's call; its failure is sent."""
         done = CallResult()
+        self._calls += 1
         with self._sdk.isolation_scope() as scope:
             scope.add_event_processor(partial(self._described, group, messages))
             try:
                 yield done
             except BaseException as error:
+                self._mark(error, messages)
                 self._send(scope, error)
                 raise
             for number, failed in enumerate(_returned_errors(done.result)):
-                _mark(failed)
+                self._mark(failed, messages)
                 if not number:
                     self._send(scope, failed)
 
@@ -131,7 +135,7 @@ class SentryEvents:
 
     def failed(self, queue: QueueInfo, message: Message | int, error: BaseException) -> None:
         """A message failed, which may be known by its queue offset only. Its error is sent, unless it was."""
-        if _MARK in vars(error):
+        if self._is_marked(error, queue, message):
             return
         with contextlib.suppress(Exception), self._sdk.isolation_scope() as scope:
             if isinstance(message, Message):
@@ -144,11 +148,23 @@ class SentryEvents:
                     "offset": message,
                 }
                 scope.add_event_processor(partial(self._with_facts, queue.group, [facts], 1))
+            self._mark(error, [])
             self._send(scope, error)
+
+    def _mark(self, error: BaseException, messages: Sequence[Message]) -> None:
+        """It is on its way to Sentry, as what became of these messages, or of what the newest call gave: a handler may raise
+        the same object for others, too. (A weak reference to an error cannot be had.)"""
+        with contextlib.suppress(Exception):  # a class of somebody's
+            vars(error)[_MARK] = self._calls, frozenset(_place(message.queue, message) for message in messages)
+
+    def _is_marked(self, error: BaseException, queue: QueueInfo, message: Message | int) -> bool:
+        with contextlib.suppress(Exception):
+            call, places = vars(error).get(_MARK, (-1, frozenset()))
+            return call == self._calls or _place(queue, message) in places
+        return False
 
     def _send(self, scope: Any, error: BaseException) -> None:
         """Give the event to the SDK's thread. Whatever goes wrong is Sentry's, and changes nothing."""
-        _mark(error)
         if os.getpid() != self._pid or not is_failure(error):
             return
         with contextlib.suppress(Exception):
@@ -185,9 +201,13 @@ class SentryEvents:
 _MARK: Final = "_rocketcrew_sent"
 
 
-def _mark(error: BaseException) -> None:
-    """It is on its way to Sentry. (A weak reference to an error cannot be had; its dictionary lives as long as the error.)"""
-    vars(error)[_MARK] = True
+def _place(queue: QueueInfo, message: Message | int) -> tuple[str, str, int, int]:
+    """Where it is; the offset is -1 where it cannot be decoded."""
+    offset = message if isinstance(message, int) else -1
+    if isinstance(message, Message):
+        with contextlib.suppress(ProtocolError):
+            offset = message.queue_offset
+    return queue.topic, queue.broker_name, queue.queue_id, offset
 
 
 _TAGS: Final = ("topic", "broker", "queue_id", "offset", "msg_id", "reconsume_times")

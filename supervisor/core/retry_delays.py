@@ -72,6 +72,6 @@ def decode_counts(text: str) -> dict[MessageQueue, int]:
     """The reverse; what is none of ours is empty."""
     try:
         return {MessageQueue(str(topic), str(broker), int(number)): int(count)
-                for topic, broker, number, count in json.loads(text)}  # fmt: skip
-    except (TypeError, ValueError):
+                for topic, broker, number, count in json.loads(text) if count > 0}  # fmt: skip
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return {}

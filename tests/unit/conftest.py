@@ -1,7 +1,8 @@
-"""What all unit tests share: none may leave descriptors open, since later tests of the same process would run out of them."""
+"""What all unit tests share: none leaves many descriptors open, else later tests of the same process would run out."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -18,3 +19,11 @@ def descriptors_are_given_back() -> Iterator[None]:
     yield
     left = len(os.listdir(OPEN_FOLDER)) - before
     assert left <= LEFT_MAX, f"the test left {left} descriptors open"
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """For tests that count steps: a collection in between runs what others have registered for it, and that is counted."""
+    gc.disable()
+    yield
+    gc.enable()

@@ -50,6 +50,8 @@ from rocketcrew.remoting.headers import (
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_message, decode_messages
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 
 def create(broker, name="T", queues=4, perm=6, attributes=None):
     header = CreateTopic(name, "TBW102", queues, queues, perm, "SINGLE_TAG", attributes=attributes)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from functools import partial
 
+import pytest
+
 from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.remoting.admin_headers import CreateTopic
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.stored import decode_messages
+
+pytestmark = pytest.mark.usefixtures("no_collection")
 
 
 def test_an_arrival_wakes_and_the_send_is_answered_first(broker, tools):

@@ -38,6 +38,8 @@ from rocketcrew.remoting.headers import UpdateOffset
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_messages
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 
 def stats(broker, name, key):
     answer = broker.call(RequestCode.VIEW_BROKER_STATS_DATA, BrokerStatsRequest(name, key))

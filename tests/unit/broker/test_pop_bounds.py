@@ -22,6 +22,8 @@ from rocketcrew.remoting.stored import StoredMessage, decode_messages, walk
 
 from .test_pop import INVISIBLE_MS, SHOWN_AGAIN, ack, bodies, in_flight, messages_of, pop, pop_header, send
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 
 def events_of(broker):
     return [event for event, _ in broker.core.state.store.events]

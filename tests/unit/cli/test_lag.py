@@ -37,7 +37,15 @@ def test_what_waits_for_a_delay_is_the_sum_of_the_members_that_count_it() -> Non
     assert delayed([java, silent]) is None
     assert delayed([java, ours, ours]) == {MQ: 6}
     assert (silent.queues, java.queues) == (None, ())
-    strange = ConsumerRunningInfo(user_consumer_info={RETRY_DELAYS: "[[1]]"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[[1]]", "{", '[["orders", "broker-a", 0, 1e999]]', '[["orders", "broker-a", 0, -1]]', "[" * 100_000],
+    ids=["short", "no JSON", "endless", "negative", "deep"],
+)
+def test_a_count_that_is_none_of_ours_is_passed_over(text: str) -> None:
+    strange = ConsumerRunningInfo(user_consumer_info={RETRY_DELAYS: text})
     assert delayed([member_of(ClientConnection("c4", "", "PYTHON", 1), strange)]) == {}
 
 

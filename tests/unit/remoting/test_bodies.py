@@ -45,6 +45,8 @@ from rocketcrew.remoting.errors import ProtocolError, UsageError
 from rocketcrew.remoting.fastjson import DEPTH_MAX, dumps, dumps_object_keys, loads
 from rocketcrew.remoting.queues import MessageQueue
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 QUEUE = MessageQueue("t", "b", 3)
 QUEUE_TEXT = b'{"brokerName":"b","queueId":3,"topic":"t"}'
 

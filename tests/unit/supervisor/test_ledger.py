@@ -20,6 +20,8 @@ from rocketcrew.supervisor.core.ledger import Ledger
 
 from .conftest import Bench
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 BEGIN = 10
 TOKENS: list[Token] = [("w1", 1), ("w1", 2), ("w2", 1)]
 

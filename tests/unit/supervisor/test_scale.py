@@ -17,6 +17,8 @@ from rocketcrew.supervisor.core import events as ev
 
 from .conftest import ME, TOPIC
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 if TYPE_CHECKING:
     from rocketcrew.supervisor.core.chunks import Chunk
 

@@ -174,7 +174,12 @@ def test_how_long_is_waited_and_who_gives_up(
 
 @pytest.mark.parametrize(
     ("error", "event", "outcome"),
-    [(ValueError("no"), "message_failed", "failed"), (Retry(-1, "never"), "message_held", "dead_letter")],
+    [
+        (ValueError("no"), "message_failed", "failed"),
+        (Retry(2, "later"), "message_held", "held"),
+        (Retry(-1, "never"), "message_held", "given_up"),
+        (Suspend(1_000, "not yet"), "message_held", "held"),
+    ],
 )
 def test_the_line_of_a_failed_message_has_its_outcome_and_how_long_its_call_took(
     bench: Make, numbered: Make, error: BaseException, event: str, outcome: str

@@ -20,6 +20,8 @@ from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.row_keys import key_columns, key_of
 from rocketcrew.workers.segment import ENCODED_MAX_BYTES, ENCODED_MIN_BYTES, SegmentWriter
 
+pytestmark = pytest.mark.usefixtures("no_collection")
+
 pa: Any = pyarrow
 
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)

@@ -110,9 +110,9 @@ def test_a_handler_that_raises_fails_its_message_only(bench: Make, make_record: 
     [
         (ValueError("no good"), "message_failed", "failed"),
         (SoftTimeLimitExceeded(1.0), "message_failed", "time_limit"),
-        (BodyError("no Order", -1), "message_failed", "dead_letter"),
-        (Retry(3, "later"), "message_retry", "failed"),
-        (Retry(-1, "never"), "message_retry", "dead_letter"),
+        (BodyError("no Order", -1), "message_failed", "given_up"),
+        (Retry(3, "later"), "message_retry", "retry"),
+        (Retry(-1, "never"), "message_retry", "given_up"),
     ],
 )
 @pytest.mark.parametrize("batch", [False, True])
