@@ -39,7 +39,6 @@ from .name_server import NameServerCore
 from .refusal import Refused
 from .requests import end_transaction, forward, pop, pull, send
 from .requests.table import HANDLERS, Handler
-from .retention import HOLD_MS, AgeGuard
 from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
 
@@ -76,7 +75,6 @@ class BrokerCore:
         self._unanswered: deque[tuple[int, Reply]] = deque()  # what has to be flushed for them; ascending
         self._delays_to_save: deque[tuple[int, bytes]] = deque(maxlen=DELAYS_MAX)  # likewise
         self._later: list[tuple[int, Call]] = []  # requests that a test holds up: until when
-        self._age_guard = AgeGuard(self.state.store.newest_ms, now_ms)
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
         self._checkpoint_due = False
@@ -347,11 +345,10 @@ class BrokerCore:
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
                 self._checkpoint_due = True
-                if self._age_guard.look(now_ms, config.retention_ms):
-                    state.store.events.append(("store.nothing_expires_after_a_jump_of_the_clock", {"hold_ms": HOLD_MS}))
-                if self._age_guard.may_expire(now_ms):
-                    state.store.drop_older_than(now_ms - config.retention_ms)
-                state.store.drop_beyond(config.disk_max_used_space_ratio / 100)
+                try:
+                    state.expire_by_age(now_ms)
+                finally:  # a full disk takes no table
+                    state.store.drop_beyond(config.disk_max_used_space_ratio / 100)
                 self.trouble = None
             if now_ms >= self._next_flush_ms:
                 self._next_flush_ms = now_ms + config.flush_interval_ms

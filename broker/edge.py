@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
 import ssl
 import time
@@ -47,8 +46,7 @@ READ_BYTES = 262_144
 WRITE_HIGH_BYTES = 1 << 20
 HANDSHAKE_S = 10  # of TLS; who needs longer is disconnected
 HANDSHAKES_MAX = 256  # that have not ended; each has 256 KiB of buffer
-ACCEPT_AGAIN_S = 1  # after there was no descriptor
-NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+ACCEPT_AGAIN_S = 1  # after there was no descriptor, or another error
 IDLE_MS = 120_000
 IDLE_SCAN_MS = 10_000
 ROUND_FRAMES_MAX = 32  # about 2 ms of sends
@@ -450,9 +448,10 @@ class Port:
             try:
                 taken, _ = await loop.sock_accept(self._bound)
             except OSError as error:
-                if error.errno in NO_DESCRIPTOR:
+                gone = isinstance(error, ConnectionAbortedError)  # that peer alone; the next one may be there
+                if not gone:
                     self._edge.not_accepted(error)
-                    await asyncio.sleep(ACCEPT_AGAIN_S)
+                await asyncio.sleep(0 if gone else ACCEPT_AGAIN_S)
                 continue
             connection = self._made()
             if self._edge.begin_handshake(connection, partial(_shut, taken)):
@@ -465,15 +464,17 @@ class Port:
 
     async def _shake(self, taken: socket.socket, connection: Connection) -> None:
         """Until the handshake has ended; the connection goes on without this task."""
-        with contextlib.suppress(OSError):  # the peer's affair: no TLS, too slow, gone
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                taken,
-                ssl=self._tls,
-                ssl_handshake_timeout=HANDSHAKE_S,
-                ssl_shutdown_timeout=HANDSHAKE_S,
-            )
-        self._edge.end_handshake(connection)
+        try:
+            with contextlib.suppress(OSError):  # the peer's affair: no TLS, too slow, gone
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: connection,
+                    taken,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_shutdown_timeout=HANDSHAKE_S,
+                )
+        finally:
+            self._edge.end_handshake(connection)
 
     async def close(self) -> None:
         """Take no more connections; those in their handshake end."""

@@ -6,8 +6,8 @@ accepted and ignored, else a member that still runs would undo it, also after a 
 
 A pending reset answers each pull of the queue until a pull begins at its offset: an answer that was lost is repeated, and
 repeating one that arrived does nothing. (A genuine broker forgets the reset with its first answer.) A client that does not
-go where it is sent is sent there GIVEN_MAX times on one connection, and then served as it asks, as a genuine broker does
-after one time.
+go where it is sent is sent there GIVEN_MAX times on one connection, GIVEN_ALL_MAX times on all of them, and then served as it
+asks, as a genuine broker does after one time.
 
 The text form is `config/consumerOffset.json`: `{"offsetTable":{"topic@group":{0:12,1:9}}}` with bare numbers as keys,
 as fastjson writes it; admin tools get the same text (request 43). Pending resets, where there are any, follow in the same
@@ -25,6 +25,7 @@ from .table_text import BucketedText
 SEPARATOR = "@"
 PAIRS_MAX = 200_000  # of topic and group; groups need no members to leave offsets here
 GIVEN_MAX = 3  # answers with one reset on one connection
+GIVEN_ALL_MAX = 16  # on all connections: several may pull the queue in turn, and new ones come
 
 
 Kept = list[tuple[str, str, dict[int, int] | None, dict[int, int]]]
@@ -47,7 +48,7 @@ class OffsetTable:
         self._topics_of: dict[str, set[str]] = {}
         self._groups_of: dict[str, set[str]] = {}
         self._resets: dict[str, dict[int, int]] = {}  # by the same keys
-        self._given: dict[str, dict[int, tuple[int, int]]] = {}  # of these: the last connection answered, how often
+        self._given: dict[str, dict[int, dict[int, int]]] = {}  # of these: how often each connection was answered
         self.text = BucketedText()  # of the offsets
         self._resets_text = BucketedText()
 
@@ -124,11 +125,13 @@ class OffsetTable:
         """Whether the pending reset is over with a pull at `offset` on the connection `channel`; else that pull is to be
         answered with it, and counts as answered."""
         key = topic + SEPARATOR + group
-        given = self._given.setdefault(key, {})
-        last, times = given.get(queue_id, (channel, 0))
-        if times and (offset == self._resets[key][queue_id] or (last, times) == (channel, GIVEN_MAX)):
+        given = self._given.setdefault(key, {}).setdefault(queue_id, {})
+        times = given.get(channel, 0)
+        if given and (
+            offset == self._resets[key][queue_id] or times == GIVEN_MAX or sum(given.values()) == GIVEN_ALL_MAX
+        ):
             return True
-        given[queue_id] = channel, times + 1 if last == channel else 1
+        given[channel] = times + 1
         return False
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:

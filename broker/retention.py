@@ -4,38 +4,73 @@
 - By space: what counts is the room that the segments really take (blocks; they are sparse), as a share of the whole file
   system. Only the broker's own log counts: files of others that fill the disk are no reason to drop messages.
 - The last segment always stays.
-- A clock that jumps ahead makes everything old at once. After a jump of more than half the retention time, or a start so long
-  after the newest record, nothing expires by age for HOLD_MS: a wrong clock can be put right, and the broker started again.
+- A clock that jumps ahead makes everything old at once. After a jump of more than half the retention time, nothing expires by
+  age for HOLD_MS: a wrong clock can be put right, and the broker started again. The clock at the last look and the end of
+  the hold are kept in `config/clock.json`: a start compares with that look, since the newest record may have the wrong time.
+  A store with records and without that table is held too.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
-from .storage import StoredFile
+from .storage import Storage, StoredFile
 
+CLOCK_TABLE = "config/clock.json"
 JUMP_MIN_MS = 3_600_000  # less is no jump, however short the retention is
 HOLD_MS = 3_600_000
+SAVE_EVERY_MS = 600_000  # a look that is saved this late makes a jump longer by that at most
 
 
 class AgeGuard:
     """Whether records may expire by age: see the module's text."""
 
-    def __init__(self, newest_ms: int, now_ms: int) -> None:
-        """`newest_ms` is the store time of the newest record, 0 when there is none."""
-        self._seen_ms = newest_ms or now_ms
-        self._hold_until_ms = 0
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._seen_ms = 0
+        self._saved_ms: int | None = None  # what the table has of it
+        self.hold_until_ms = 0
+
+    def start(self, now_ms: int, newest_ms: int, *, has_records: bool) -> None:
+        """Begin from the last look that was saved; `newest_ms` is the store time of the newest record, 0 when unknown."""
+        saved = _saved_in(self._storage.load(CLOCK_TABLE)) or _saved_in(self._storage.load_previous(CLOCK_TABLE))
+        if saved is None:
+            self._seen_ms = min(newest_ms or now_ms, now_ms)
+            self.hold_until_ms = now_ms + HOLD_MS if has_records else 0
+            return
+        self._saved_ms, hold_until_ms = saved
+        self._seen_ms = min(self._saved_ms, now_ms)
+        self.hold_until_ms = min(hold_until_ms, now_ms + HOLD_MS)
 
     def look(self, now_ms: int, retention_ms: int) -> bool:
         """Call it every few seconds; True when the clock has jumped since the last call."""
         jumped = now_ms - self._seen_ms > max(retention_ms // 2, JUMP_MIN_MS)
         if jumped:
-            self._hold_until_ms = now_ms + HOLD_MS
+            self.hold_until_ms = now_ms + HOLD_MS
         self._seen_ms = now_ms
         return jumped
 
     def may_expire(self, now_ms: int) -> bool:
-        return now_ms >= self._hold_until_ms
+        return now_ms >= self.hold_until_ms
+
+    def save(self) -> None:
+        """Save the last look in a while, and on the disk when nothing may expire. Raises StorageError; until it succeeds the
+        table has a look from before a jump, and a start finds that jump again."""
+        if self._saved_ms is None or abs(self._seen_ms - self._saved_ms) >= SAVE_EVERY_MS:
+            text = json.dumps({"seen_ms": self._seen_ms, "hold_until_ms": self.hold_until_ms}).encode()
+            self._storage.replace(CLOCK_TABLE, text, sync=not self.may_expire(self._seen_ms))
+            self._saved_ms = self._seen_ms
+
+
+def _saved_in(text: bytes | None) -> tuple[int, int] | None:
+    """The clock at the last look and the end of the hold; None when nobody knows."""
+    try:
+        document = json.loads(text or b"")
+        seen_ms, hold_until_ms = document["seen_ms"], document["hold_until_ms"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return (seen_ms, hold_until_ms) if isinstance(seen_ms, int) and isinstance(hold_until_ms, int) else None
 
 
 def keep_from_by_age(log: StoredFile, store_time_ms: int, time_of: Callable[[int], int | None]) -> int:

@@ -144,6 +144,8 @@ class EmbeddedBroker:
             if remoting is not None:
                 self._registering = Registering(self.core.state, config.register_with, remoting)
         except BaseException:
+            await self._close_connections(says_goodbye=False)
+            self._core = None
             for bound in sockets:
                 bound.close()
             self._release()
@@ -160,7 +162,7 @@ class EmbeddedBroker:
         core.intercepts = self.intercepts
         name_server.intercepts = self.name_server_intercepts
         files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        edge = Edge(core, name_server, self._clock_ms, connections_max(files_max))
+        edge = self._edge = Edge(core, name_server, self._clock_ms, connections_max(files_max))
         loop = asyncio.get_running_loop()
         for made, bound in zip((edge.name_server_connection, edge.broker_connection), sockets, strict=True):
             if tls is not None:
@@ -170,7 +172,7 @@ class EmbeddedBroker:
         if isinstance(storage, DiskStorage):
             storage.syncer.on_flush = partial(_wake, loop, edge)
         edge.start()
-        self._core, self._edge = core, edge
+        self._core = core
         _log.info(
             "broker.ready",
             name_server=self.name_server,

@@ -48,6 +48,7 @@ from .pops import POPS_JOURNAL, POPS_TABLE, Pops, pop_retry_topic
 from .put_get_stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, PutGetStats
 from .refusal import Refused
 from .request_modes import MODES_TABLE, RequestModes
+from .retention import HOLD_MS, AgeGuard
 from .storage import Storage, StorageError
 from .timers import (
     GENUINE_CHECKPOINT,
@@ -131,6 +132,7 @@ class BrokerState:
         self.waits_for_disk = config.flush == "sync" and storage.has_disk
         self.store = MessageStore(storage, limits, host, config.port, waits_for_disk=self.waits_for_disk)
         self.store.arrived = self._arrived
+        self.age_guard = AgeGuard(storage)
         self.ids = UniqueIds(host, 0, random.getrandbits(32))
         self._journal = storage.open(TOPICS_JOURNAL, JOURNAL_BYTES, buffered=False)
         self.events: list[tuple[str, dict[str, object]]] = []  # of the start, for the log
@@ -181,6 +183,8 @@ class BrokerState:
             self.topics.__contains__, self._tags_code, self._revivable, topics_lost=not known, removals=removals
         )
         self.store.believe_times_until(now_ms + CLOCK_AHEAD_MAX_MS)
+        has_records = self.store.log_end > self.store.log_start
+        self.age_guard.start(now_ms, self.store.newest_ms, has_records=has_records)
         self._revive(now_ms)
         self.offsets.forget_topics(lambda topic: topic not in self.topics)  # a kill came before they were saved without
         self._clamp()
@@ -302,6 +306,17 @@ class BrokerState:
                     timeout_ms=4 * config.registration_interval_ms,
                 ),
             )
+
+    def expire_by_age(self, now_ms: int) -> bool:
+        """Drop what is older than the retention time; False, and nothing, while that is held up after a jump of the clock.
+        Raises StorageError, also when all is dropped."""
+        guard, retention_ms = self.age_guard, self.config.retention_ms
+        if guard.look(now_ms, retention_ms):
+            self.store.events.append(("store.nothing_expires_after_a_jump_of_the_clock", {"hold_ms": HOLD_MS}))
+        if may_expire := guard.may_expire(now_ms):
+            self.store.drop_older_than(now_ms - retention_ms)
+        guard.save()
+        return may_expire
 
     def save_tables(self, flushed: int) -> None:
         """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""

@@ -9,9 +9,10 @@ import struct
 
 import pytest
 import structlog
+import trustme
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.edge import HANDSHAKES_MAX, LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
+from rocketcrew.broker.edge import LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
 from rocketcrew.broker.server import EmbeddedBroker, is_open_to_all, usable_address
 from rocketcrew.remoting.admin_bodies import ClusterInfo
 from rocketcrew.remoting.admin_headers import CreateTopic
@@ -394,6 +395,46 @@ def test_ports_and_folders_in_use_are_usage_errors(tmp_path):
     run(story)
 
 
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_start_that_fails_when_its_ports_are_served_serves_them_no_more(tmp_path, tls):
+    """Its ports' tasks went on, with sockets that were closed."""
+    paths = {}
+    if tls:
+        issued = trustme.CA().issue_cert("127.0.0.1")
+        paths = {"tls_cert_path": str(tmp_path / "cert.pem"), "tls_key_path": str(tmp_path / "key.pem")}
+        issued.private_key_and_cert_chain_pem.write_to_path(paths["tls_cert_path"])
+        issued.private_key_pem.write_to_path(paths["tls_key_path"])
+
+    class Broken:
+        """A clock that stops after its first looks."""
+
+        looks = 1
+
+        def __call__(self):
+            self.looks -= 1
+            if self.looks < 0:
+                raise RuntimeError("no clock")
+            return 1_700_000_000_000
+
+    async def story():
+        clock = Broken()
+        broker = EmbeddedBroker(tmp_path / "data", clock_ms=clock, config=BrokerConfig(**paths))
+        with pytest.raises(RuntimeError, match="no clock"):
+            await broker.start()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not broker.is_running
+        clock.looks = 1_000
+        await broker.start()
+        if not tls:
+            client = await Client.open(broker.address)
+            assert (await client.call(*send())).code == 0
+            await client.close()
+        await broker.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(story)
+
+
 def test_stop_closes_connections_and_twice_is_no_harm():
     async def story():
         broker = EmbeddedBroker()
@@ -438,35 +479,6 @@ def test_too_many_connections():
             client = await Client.open(broker.address)
             assert await client.read() is None
             edge._connections.clear()
-
-    run(story)
-
-
-def test_handshakes_have_places_and_the_oldest_gives_way():
-    """A peer that never ended its handshake had no place, so that any number of them could take all descriptors."""
-
-    async def story():
-        ended = []
-
-        def begin(name):
-            return edge.begin_handshake(name, lambda: ended.append(name))
-
-        async with EmbeddedBroker() as broker:
-            edge: Edge = broker._edge
-            assert all(begin(number) for number in range(HANDSHAKES_MAX))
-            assert begin("one more")
-            assert ended == [0]
-            assert list(edge.handshakes) == [*range(1, HANDSHAKES_MAX), "one more"]
-            edge.end_handshake(7)
-            edge.connections_max = HANDSHAKES_MAX - 1
-            assert begin("beyond all places")
-            assert ended == [0, 1]
-            edge.handshakes.clear()
-            edge._connections.update({-number: number for number in range(edge.connections_max)})
-            assert not begin("no room")
-            edge._connections.clear()
-            assert begin("room again")
-        assert not begin("after the stop")
 
     run(story)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from refusing_disk import RefusingDisk
 
 from rocketcrew.broker.long_answers import (
     BODY_MAX_BYTES,
@@ -15,6 +16,7 @@ from rocketcrew.broker.long_answers import (
 )
 from rocketcrew.broker.put_get_stats import DAY_MS, HOUR_MS, LONG_MS, MINUTE_MS, NAMES_MAX, PutGetStats
 from rocketcrew.broker.refusal import Refused
+from rocketcrew.broker.retention import CLOCK_TABLE, HOLD_MS
 from rocketcrew.remoting.admin_bodies import (
     BrokerStatsData,
     ConsumeQueueEntries,
@@ -283,6 +285,101 @@ def test_a_clock_that_jumps_ahead_expires_nothing_for_an_hour(make, at_start):
         broker.later(60_000)
     assert store.log_start > start, "it is true, it seems"
     assert len(store.events) == 1
+
+
+def with_old_segments(make):
+    broker = make(mapped_file_size_commit_log=4_096)
+    for number in range(100):
+        broker.send(body=b"%d" % number)
+    broker.later(5_000)
+    return broker
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_what_expired_does_not_go_when_asked_after_a_jump_of_the_clock(make, is_seen):
+    """It went at once, though a timer would have left it."""
+    broker = with_old_segments(make)
+    store = broker.core.state.store
+    start = store.log_start
+    if is_seen:
+        broker.later(30 * DAY_MS)
+        broker.later(600_500)
+    else:
+        broker.now_ms += 30 * DAY_MS
+    answer = broker.call(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    assert (answer.code, store.log_start) == (ResponseCode.SYSTEM_ERROR, start)
+    assert answer.remark.startswith(f"nothing expires for {3_000 if is_seen else 3_600} s more: the clock has jumped")
+    assert len(store.events) == 1
+    broker.now_ms += HOLD_MS
+    assert broker.call(RequestCode.DELETE_EXPIRED_COMMITLOG).code == 0
+    assert store.log_start > start
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_kill_does_not_end_the_hold_of_a_clock_that_jumped(make, is_seen):
+    """One message with the wrong time, and a start saw no jump: all segments but the last expired."""
+    broker = with_old_segments(make)
+    start = broker.core.state.store.log_start
+    broker.now_ms += 30 * DAY_MS
+    if is_seen:
+        broker.later(0)
+    broker.send()
+    for _ in range(2):
+        broker.crash()
+        for _ in range(2):
+            broker.later(600_000)
+        assert broker.core.state.store.log_start == start
+    broker.crash()
+    for _ in range(3):
+        broker.later(600_000)
+    assert broker.core.state.store.log_start > start, "an hour after the jump was seen, whatever was killed meanwhile"
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b'{"seen_ms":"1","hold_until_ms":0}', b'{"seen_ms":1e999,"hold_until_ms":0}']
+)
+def test_a_start_that_does_not_know_the_clock_of_the_last_look_holds_too(make, text):
+    broker = with_old_segments(make)
+    start = broker.core.state.store.log_start
+    broker.now_ms += 30 * DAY_MS
+    broker.send()
+    for _ in range(2):  # the generation before too
+        broker.storage.replace(CLOCK_TABLE, text)
+    broker.crash()
+    for _ in range(59):
+        broker.later(60_000)
+        assert broker.core.state.store.log_start == start
+    broker.later(60_000)
+    assert broker.core.state.store.log_start > start
+
+
+def test_a_hold_and_a_look_from_a_time_to_come_count_from_the_clock_that_was_put_right(make):
+    broker = with_old_segments(make)
+    start, right_ms = broker.core.state.store.log_start, broker.now_ms
+    broker.later(365 * DAY_MS)
+    broker.now_ms = right_ms
+    broker.crash()
+    assert broker.core.state.age_guard.hold_until_ms == right_ms + HOLD_MS
+    broker.later(5_000)
+    broker.later(30 * DAY_MS)
+    assert broker.core.state.store.log_start == start, "another jump"
+    assert len(broker.core.state.store.events) == 1
+
+
+def test_a_jump_that_the_disk_could_not_keep_is_found_again(make):
+    broker = make(RefusingDisk(), mapped_file_size_commit_log=4_096)
+    for number in range(100):
+        broker.send(body=b"%d" % number)
+    broker.later(5_000)
+    start = broker.core.state.store.log_start
+    broker.storage.refuses[CLOCK_TABLE] = 1
+    broker.later(30 * DAY_MS)
+    assert broker.core.trouble is not None
+    broker.send()
+    broker.crash()
+    broker.later(5_000)
+    assert broker.core.state.store.log_start == start
+    assert len(broker.core.state.store.events) == 1
 
 
 def test_a_broker_without_slaves_says_so(broker):

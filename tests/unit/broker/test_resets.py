@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from refusing_disk import RefusingDisk
 
-from rocketcrew.broker.offset_table import GIVEN_MAX, PAIRS_MAX, OffsetTable
+from rocketcrew.broker.offset_table import GIVEN_ALL_MAX, GIVEN_MAX, PAIRS_MAX, OffsetTable
 from rocketcrew.broker.state import OFFSETS_TABLE
 from rocketcrew.remoting.bodies import ResetOffsetBody
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
@@ -137,6 +138,17 @@ def test_a_client_that_follows_no_reset_is_served_as_it_asks_in_the_end(make):
     assert [moved_to(broker.pull(2)) for _ in range(GIVEN_MAX)] == ["0"] * GIVEN_MAX
     assert broker.pull(2).code == 0
     assert broker.pull(3).code == ResponseCode.PULL_NOT_FOUND
+
+
+@pytest.mark.parametrize(("channels", "answers_max"), [(2, 2 * GIVEN_MAX), (1_000, GIVEN_ALL_MAX)])
+def test_clients_that_follow_no_reset_in_turn_are_served_as_they_ask_in_the_end(make, channels, answers_max):
+    """Each took the other's count away: both got the reset for ever."""
+    broker = reset_pending(make)
+    codes = [
+        broker.call(RequestCode.PULL_MESSAGE, broker.pull_header(2), channel=1 + number % channels).code
+        for number in range(50)
+    ]
+    assert codes == [ResponseCode.PULL_OFFSET_MOVED] * answers_max + [0] * (50 - answers_max)
 
 
 def test_a_newer_reset_counts_for_itself_although_the_older_one_was_answered(make):
