@@ -147,6 +147,9 @@ def main() -> int:
         "power cuts of facts", "tests/unit/supervisor/test_sealing.py", "--full-numbers", "-n", "2", "--timeout=0"
     )  # fmt: skip
     soak.stage(
+        "races of loaders at an Iceberg table", "tests/unit/spark/test_iceberg.py", "--full-numbers", "--timeout=3600"
+    )  # fmt: skip
+    soak.stage(
         "hostile frames at the broker", "tests/system/test_hostile_frames.py", "--full-numbers", "-s", "--timeout=7200"
     )  # fmt: skip
     soak.run("kills of workers", [sys.executable, "bench/kills.py", f"--kills={options.kills}"])

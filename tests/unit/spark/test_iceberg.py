@@ -289,9 +289,9 @@ def test_no_segment_is_deleted_before_the_end_of_the_catalogs_journal_is_on_the_
 # ---------------------------------------------------------------------------------------------------------- several loaders
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
-def test_of_two_loaders_with_the_same_records_one_brings_them(world: World, rounds: int) -> None:
+def test_of_two_loaders_with_the_same_records_one_brings_them(world: World, full_numbers: bool) -> None:
     """Each time the other one commits in the moment in which rows are on the branch and `main` is about to move."""
+    rounds = 200 if full_numbers else 10
     for first in range(1, 2 * rounds, 2):
         for at in (0, 1):
             world.seal([world.helpers.Record(first), world.helpers.Record(first + 1)], at=at)
