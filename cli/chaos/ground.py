@@ -35,6 +35,7 @@ from ...spark.status import LoaderStatus, read_status
 from ...supervisor.control import ask
 from ...supervisor.member.access import access_of
 from ..children import Child, ChildError, free_ports
+from ..moving import committed_offsets
 from ..watch import lag_of
 from .handler import TRACE
 from .verdict import Line, parse, standing
@@ -269,10 +270,9 @@ class Ground:
         found: dict[MessageQueue, int] = {}
         for topic in (self.topic, f"%RETRY%{self.group}"):
             with contextlib.suppress(RocketcrewError):
-                for mq in await self._cluster.queues_to_read(topic, refresh=True):
-                    offset = await self._operations.query_consumer_offset(self.group, mq)
-                    if offset is not None:
-                        found[mq] = offset
+                queues = await self._cluster.queues_to_read(topic, refresh=True)
+                offsets = await committed_offsets(self._operations, self.group, queues)
+                found |= {mq: offset for mq, offset in zip(queues, offsets, strict=True) if offset is not None}
         return found
 
     async def has_offsets(self, before: Mapping[MessageQueue, int]) -> bool:
