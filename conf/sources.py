@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -89,6 +90,14 @@ def find_file(named: Path | None, env: Mapping[str, str], folder: Path) -> Path 
 def environment_name(setting: str) -> str:
     """The environment variable of "section.key"."""
     return ENV_PREFIX + setting.replace(".", "_").upper()
+
+
+def without_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a command that gets all of its settings from its parent: none in it, and no file is read. Some from
+    here and others from there may contradict each other, such as an access key without its secret."""
+    return {name: value for name, value in env.items() if not name.startswith(ENV_PREFIX)} | {
+        CONFIG_FILE_VARIABLE: os.devnull
+    }
 
 
 def show(value: object) -> str:

@@ -7,6 +7,7 @@ epoch, of these the one with the most reconsume times, among equals the one stor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,13 +69,8 @@ def read(
     if on_hdfs(target) and spark is None:
         raise UsageError(f"{target} is on HDFS, which is read by Spark only: read(target, spark=session)")
     place: Place = hdfs_table(str(target), spark) if on_hdfs(target) else place_of(str(target), options or {})
-    if form not in FORMS:
-        raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
-    if form == "spark" and spark is None:
-        raise UsageError("form='spark' needs a session: read(target, spark=session)")
+    check_form(form, latest=latest, spark=spark is not None, pandas=find_spec("pandas") is not None)
     if spark is not None:
-        if form not in ("arrow", "spark"):
-            raise UsageError(f"form={form!r} is read without Spark: leave one of form= and spark= out")
         if isinstance(place, ObjectPath):
             raise UsageError(
                 f"{target} is in a bucket: read it without spark=. Your own Spark reads it as format delta, with hadoop-aws"
@@ -82,8 +78,6 @@ def read(
         return as_data_frame(spark, place, latest=latest)
     found = dataset(place)
     if form == "dataset":
-        if latest:
-            raise UsageError("form='dataset' has every row: latest=True is possible with form='arrow' and 'pandas'")
         return found
     try:
         table = found.to_table()
@@ -91,6 +85,20 @@ def read(
         raise LoaderError(f"the table {target} can't be read: {error}. {UNREADABLE_REMEDY}") from None
     table = latest_rows(table) if latest else table
     return table.to_pandas() if form == "pandas" else table
+
+
+def check_form(form: str, *, latest: bool, spark: bool, pandas: bool) -> None:
+    """Raise UsageError for a form that cannot be had. `spark`: a session was given; `pandas`: it is installed."""
+    if form not in FORMS:
+        raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
+    if form == "spark" and not spark:
+        raise UsageError("form='spark' needs a session: read(target, spark=session)")
+    if form not in {"arrow", "spark"} and spark:
+        raise UsageError(f"form={form!r} is read without Spark: leave one of form= and spark= out")
+    if form == "dataset" and latest:
+        raise UsageError("form='dataset' has every row: latest=True is possible with form='arrow' and 'pandas'")
+    if form == "pandas" and not pandas:
+        raise UsageError("form='pandas' needs pandas, which is not installed: pip install pandas")
 
 
 def latest_rows(table: Any) -> Any:

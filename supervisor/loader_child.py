@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import structlog
 
 from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
 from ..conf.settings import Settings, SparkSettings
-from ..conf.sources import environment_name
+from ..conf.sources import environment_name, without_settings
 from ..spark.object_store import absolute
 from ..workers.parent_death import die_with_parent
 from ..workers.stack_dump import StackFile
@@ -100,12 +100,14 @@ class LoaderChild:
             words += ["--set", f"results.{key}={getattr(self._settings.results, key)}"]
         return words
 
-    def environment(self) -> dict[str, str]:
-        """Settings that may hold passwords or commas: other users do not see them in the list of processes."""
+    def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
+        """`ours` without its settings, and with those that may hold passwords or commas: other users do not see them in the
+        list of processes."""
         spark = self._settings.spark
         tables = {"conf": dict(spark.conf), "options": dict(spark.options)}
         tables_set = {environment_name(f"spark.{key}"): json.dumps(table) for key, table in tables.items()}
         return {
+            **without_settings(ours),
             **tables_set,
             environment_name("spark.partition_by"): ",".join(spark.partition_by),
             environment_name("spark.master"): spark.master,
@@ -151,7 +153,7 @@ class LoaderChild:
             *self.arguments(), "--stacks-fd", str(self._stack_file.shared.fd),
             pass_fds=(self._stack_file.shared.fd,),
             stdin=asyncio.subprocess.PIPE,  # its end shows the loader that we are gone
-            env={**os.environ, **self.environment()},
+            env=self.environment(os.environ),
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),
         )  # fmt: skip

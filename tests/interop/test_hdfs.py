@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 
+from documented import DOCS, shell_lines, swapped
 from hdfs_cluster import HdfsCluster, cluster_jars
 from light_jvm import light_environment
 from loader_world import World
@@ -324,9 +325,11 @@ def test_a_process_that_is_killed(loaders: HdfsLoaders, world: HdfsWorld, point:
     loaders.run()
     loaders.assert_exact()
     loaders.assert_clean()
-    query = ["query", "--json", "--target", world.url, "SELECT count(*) AS n FROM latest"]
+    own = {"hdfs://namenode:8020/warehouse/billing": world.url}
+    (typed,) = (words for _, words in shell_lines(DOCS / "how-to/table.md") if words[0] == "query")
+    query = [*(swapped(word, own) for word in typed), "--json"]
     asked = subprocess.run(
         [sys.executable, "-m", "rocketcrew", *query],
         capture_output=True, text=True, check=False, timeout=WAIT_S,
     )  # fmt: skip
-    assert asked.stdout == '[{"n": 4}]\n', asked.stderr
+    assert asked.stdout == '[{"count(1)": 4}]\n', asked.stderr

@@ -16,12 +16,14 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 import pytest
 
 import rocketcrew
+import rocketcrew.testing
 from rocketcrew.cli.commands.init import files_of
 from rocketcrew.cli.main import COMMANDS
 from rocketcrew.cli.main import rocketcrew as cli
@@ -35,11 +37,12 @@ PACKAGE = ROOT / "src/rocketcrew"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 HANDLER_PAGES = {"README.md": 1, "docs/tutorial.md": 1, "docs/how-to/handlers.md": 10, "docs/how-to/order.md": 2,
                  "docs/how-to/dead-letters.md": 2, "docs/how-to/s3.md": 1,
-                 "docs/how-to/iceberg.md": 1}  # fmt: skip
+                 "docs/how-to/iceberg.md": 1, "docs/how-to/operate.md": 1, "docs/how-to/table.md": 1}  # fmt: skip
 """And how many handlers are shown there."""
 SAMPLES = {
     "count": b'{"state": "paid", "order_id": "o", "total": 1.5, "items": [{"price": 9.5}]}',
     "bill": b"{}",
+    "handle": b'{"total": 1.5}',
     "book": b"x",
 }
 """What handlers that need nothing of the reader's own are called with."""
@@ -84,8 +87,8 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 def parse(command: click.Command, context: click.Context, words: list[str]) -> None:
     """Find the command below and read its options; nothing is run, no value is looked at. Raises UsageError."""
     if isinstance(command, click.Group):
-        assert words, f"{context.command_path} of what?"
-        if words[0].startswith("-"):
+        assert words or command.invoke_without_command, f"{context.command_path} of what?"
+        if not words or words[0].startswith("-"):
             return command.make_parser(context).parse_args(list(words)) and None
         below = command.get_command(context, words[0])
         assert below is not None, f"no command {words[0]}"
@@ -193,6 +196,36 @@ def test_every_setting_and_command_has_its_place() -> None:
         assert (heading, default) == (name, json.dumps(defaults[section][key]))
 
 
+@pytest.mark.parametrize("module", [rocketcrew, rocketcrew.testing], ids=lambda module: module.__name__)
+def test_every_public_name_is_on_the_page_of_the_python_api(module: ModuleType) -> None:
+    page = (ROOT / "docs/reference/api.md").read_text()
+    shown = set(re.findall(rf"^::: {module.__name__}\.(\w+)$", page, re.MULTILINE))
+    assert shown == {name for name in module.__all__ if not name.startswith("_")}
+
+
+def test_the_ratios_to_java_are_those_that_were_measured() -> None:
+    """Each case's last ratio is within the range that the comparison has for it; the README's has those of no-op handlers."""
+    (measured,) = json.loads((ROOT / "docs/proof.json").read_text())["sections"]["java"]["runs"]
+    ratios = {
+        found[1]: float(found[2])
+        for said in measured["results"]
+        if (found := re.match(r"(.+?): .* ratio ([\d.]+);", said))
+    }
+    assert len(ratios) == 3
+    page = (ROOT / "docs/comparison.md").read_text()
+    for case, ratio in ratios.items():
+        (row,) = (line for line in page.splitlines() if f"; {case}" in line)
+        assert within(ratio, row), row
+    readme = (ROOT / "README.md").read_text()
+    assert all(within(ratio, readme) for case, ratio in ratios.items() if case.startswith("no-op"))
+
+
+def within(ratio: float, text: str) -> bool:
+    """Whether it is in the first range `1.2 to 1.4` of the text."""
+    low, high = re.findall(r"\b(\d\.\d+) to (\d\.\d+)\b", text)[0]
+    return float(low) <= ratio <= float(high)
+
+
 def test_the_troubleshooting_page_names_events_that_are_logged() -> None:
     code = "\n".join(file.read_text() for room in PACKAGE.iterdir() if room.is_dir() for file in room.rglob("*.py"))
     page = (ROOT / "docs/how-to/troubleshoot.md").read_text()
@@ -227,6 +260,15 @@ def test_the_troubleshooting_page_explains_every_warning_and_error() -> None:
     assert {"topic_not_found", "drain_deadline", "reload_rolled_back", "connection.refused", "loader_bug"} <= events
     cells = "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
     assert not sorted(events - set(re.findall(r"`([\w.]+)`", cells)))
+
+
+def test_every_page_with_a_terminal_is_typed_by_a_test() -> None:
+    """Each block with a terminal says which one, so that a reader of it knows where a command runs."""
+    tests = (ROOT / "tests/system/test_typed_pages.py").read_text()
+    typed = set(re.findall(r'\("([\w/-]+\.md)", \d+, \d+\)', tests))
+    blocks_of = {page: re.findall(r"^```console(.*)$", page.read_text(), re.MULTILINE) for page in PAGES}
+    assert typed == {str(page.relative_to(ROOT)) for page, found in blocks_of.items() if found}
+    assert not [one for found in blocks_of.values() for one in found if not re.fullmatch(r' title="\w+ terminal"', one)]
 
 
 def test_a_new_project_has_the_files_that_the_page_shows() -> None:

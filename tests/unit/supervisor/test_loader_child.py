@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -49,13 +49,13 @@ def child_of(given: dict[str, object], folder: Path) -> LoaderChild:
     return LoaderChild(conf.load({**given, "cluster.name_servers": "h:9876"}, {}, None), Slot(folder / "0", "g", -1))
 
 
-def understood(child: LoaderChild, folder: Path) -> LoaderConfig:
-    """What the loader's process makes of its command line and environment, in a folder without a settings file."""
+def understood(child: LoaderChild, folder: Path, env: Mapping[str, str] | None = None) -> LoaderConfig:
+    """What the loader's process makes of its command line and environment in that folder; `env` is the supervisor's."""
     python, dash_m, program, name, *words = child.arguments()
     (folder / "0" / "segments").mkdir(parents=True, exist_ok=True)
     assert (dash_m, program, name) == ("-m", "rocketcrew", "load")
     assert python
-    with load.make_context(name, words, obj=Surroundings(child.environment(), folder)) as context:
+    with load.make_context(name, words, obj=Surroundings(child.environment(env or {}), folder)) as context:
         arguments = dict(context.params)
         settings = read_sources(context, arguments, {"target": "spark.target", "master": "spark.master"}).load()
         assert arguments["once"] is False
@@ -76,6 +76,22 @@ def test_every_setting_reaches_the_loader(tmp_path: Path, setting: str) -> None:
 
 def test_no_setting_is_forgotten_here() -> None:
     assert {one.name for one in fields(SparkSettings)} - {"load"} == OTHERS.keys() - {"high_water_mib"}
+
+
+def test_settings_of_the_environment_and_of_a_file_do_not_reach_the_loader_by_half(tmp_path: Path) -> None:
+    """A secret key in the environment, and its access key in a file that `run` was given by -c; or a file in the folder."""
+    child = child_of({}, tmp_path)
+    wanted = understood(child, tmp_path)
+    env = {
+        "ROCKETCREW_SECURITY_SECRET_KEY": "s",
+        "ROCKETCREW_SPARK_MAX_ROWS": "1",
+        "ROCKETCREW_CONFIG": "gone.toml",
+        "A": "b",
+    }
+    assert understood(child, tmp_path, env) == wanted
+    assert child.environment(env)["A"] == "b"
+    (tmp_path / "rocketcrew.toml").write_text('[security]\naccess_key = "a"\n[spark]\nmax_rows = 1\n')
+    assert understood(child, tmp_path, env) == wanted
 
 
 def test_passwords_are_not_on_the_command_line(tmp_path: Path) -> None:
