@@ -114,7 +114,7 @@ def test_a_batch_read_with_all_columns(spark: Any, broker: Broker) -> None:
 
 
 def test_the_page_runs_as_it_is_written(spark: Any, broker: Broker, tmp_path: Path) -> None:
-    topic = Topic(broker, "orders", 3)
+    topic = Topic(broker, "orders", 2 * QUEUES)
     Topic(broker, "orders-copy", 1)
     own = {
         "10.0.0.5:9876;10.0.0.6:9876": broker.name_server, "10.0.0.5:9876": broker.name_server,
@@ -126,7 +126,7 @@ def test_the_page_runs_as_it_is_written(spark: Any, broker: Broker, tmp_path: Pa
     found: dict[str, Any] = {"spark": spark}
     exec(swapped(shown, own), found)
     try:
-        assert found["orders"].count() == 3
+        assert found["orders"].count() == 2 * QUEUES
 
         def copied() -> bool:
             topic.send(1)  # the stream begins at the end of the topic, whenever it looks first
