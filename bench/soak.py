@@ -4,9 +4,9 @@
 
 Each round runs every system fault test anew; then come the pool's faults in each order mode at length (`rocketcrew chaos`),
 power cuts of the embedded broker and of sealed facts, a million hostile frames at the broker, and as many beside Java
-clients, kills of random workers (kills.py) and of the loader on every kind of table (loader_kills.py), the faults on genuine servers of both versions (where
-java and mvn are), the differential test, and the simulation with many seeds. A stage that fails does not keep the next ones
-from running. Ends with one line for each fault and stage.
+clients, kills of random workers (kills.py) and of the loader on every kind of table (loader_kills.py), the faults on genuine
+servers of both versions (where java and mvn are), the differential test, and the simulation with many seeds. A stage that
+fails does not keep the next ones from running. Ends with one line for each fault and stage.
 """
 
 from __future__ import annotations
