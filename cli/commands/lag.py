@@ -119,8 +119,9 @@ async def check_known(cluster: Cluster, topics: Collection[str]) -> None:
 
 
 async def starts_here(cluster: Cluster, access: Access, group: str) -> bool:
-    """Whether a supervisor of the group, named with its namespace, runs on this host. Raises UnknownNameError when none of its
-    topics exists: the brokers will not hear of the group before one does."""
+    """Whether a supervisor of the group, named with its namespace, runs on this host.
+
+    Raises UnknownNameError when none of its topics exists: the brokers do not hear of the group before one does."""
     slots = [slot for slot in running_slots() if slot.parent.name == group]
     if slots:
         topics: list[str] = []

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.lag import KNOWN_AFTER_TRIES, as_json_row, for_people, lag, once_known, table, waits_for, watched
+from rocketcrew.cli.commands.lag import (
+    KNOWN_AFTER_TRIES,
+    as_json_row,
+    for_people,
+    lag,
+    once_known,
+    table,
+    waits_for,
+    watched,
+)
 from rocketcrew.cli.group_members import GroupMember, delayed, in_hand, member_of
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.cli.watch import QueueLag
@@ -140,6 +149,8 @@ def test_another_that_is_not_known_is_an_error(topic: str, starts: bool, slept: 
 def test_a_group_that_runs_without_its_topic_names_the_topic_and_those_that_are_near() -> None:
     known = ["orders", "payments", "%RETRY%ordres", "%DLQ%billing"]
     text = str(waits_for("billing", ["ordres"], known))
-    assert text.startswith("the group billing runs, and the cluster does not know the topic ordres: did you mean orders?")
+    assert text.startswith(
+        "the group billing runs, and the cluster does not know the topic ordres: did you mean orders?"
+    )
     assert "first message makes a topic" in text
     assert "any of the topics a, b. The first" in str(waits_for("billing", ["a", "b"], known))
