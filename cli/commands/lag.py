@@ -121,7 +121,7 @@ async def check_known(cluster: Cluster, topics: Collection[str]) -> None:
 async def starts_here(cluster: Cluster, access: Access, group: str) -> bool:
     """Whether a supervisor of the group, named with its namespace, runs on this host.
 
-    Raises UnknownNameError when none of its topics exists: the brokers do not hear of the group before one does."""
+    Raises RocketcrewError when none of its topics exists: the brokers do not hear of the group before one does."""
     slots = [slot for slot in running_slots() if slot.parent.name == group]
     if slots:
         topics: list[str] = []
@@ -145,15 +145,13 @@ async def _exists(cluster: Cluster, topic: str) -> bool:
     return True
 
 
-def waits_for(group: str, missing: Sequence[str], known: Collection[str]) -> UnknownNameError:
+def waits_for(group: str, missing: Sequence[str], known: Collection[str]) -> RocketcrewError:
     """The error for a group that runs, and none of whose topics is among the cluster's `known` ones."""
     names = [name for name in known if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
     which = f"the topic {missing[0]}" if len(missing) == 1 else f"any of the topics {', '.join(missing)}"
     near_one = near(missing[0], names) if len(missing) == 1 else ""
-    return with_hint(
-        f"the group {group} runs, and the cluster does not know {which}{near_one}",
-        "The first message makes a topic, where brokers allow that",
-    )
+    said = f"the group {group} runs, and the cluster does not know {which}{near_one}"
+    return RocketcrewError(str(with_hint(said, "The first message makes a topic, where brokers allow that")))
 
 
 async def once_known(

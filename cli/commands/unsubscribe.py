@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ...remoting.errors import UsageError
+from ...remoting.errors import RocketcrewError
 from ...remoting.names import RETRY_PREFIX
 from ..controlling import Target, to_change_supervisor
 
@@ -28,7 +28,7 @@ def unsubscribe(target: Target, topic: str) -> None:
     def what(found: dict[str, Any]) -> str:
         topics = {name.rpartition("%")[2] for name in found["subscriptions"] if not name.startswith(RETRY_PREFIX)}
         if topics == {topic}:
-            raise UsageError(f"{topic} is the last topic, which stays: use `rocketcrew stop`")
+            raise RocketcrewError(f"{topic} is the only topic: subscribe another one first, or stop the member")
         return f"unsubscribe {topic}" + ("" if topic in topics else ", which is not subscribed")
 
     answer = target.change("unsubscribe", what, topic=topic)

@@ -155,7 +155,7 @@ def test_a_dry_run_refuses_what_would_be_refused() -> None:
     with pytest.raises(UsageError, match="has no expression"):
         called(subscribe, Supervisor(True, False, dry_run=True), subscription="w:SQL92:")
     supervisor = Supervisor(True, False, dry_run=True, subscriptions={"t": {}, "%RETRY%g": {}})
-    with pytest.raises(UsageError, match="the last topic"):
+    with pytest.raises(RocketcrewError, match="the only topic"):
         called(unsubscribe, supervisor, topic="t")
 
 
