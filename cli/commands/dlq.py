@@ -50,7 +50,7 @@ from ..letters import (
     per_second,
     whole,
 )  # fmt: skip
-from ..messages import BODY_FORMATS, messages, text_of, when
+from ..messages import BODY_FORMATS, messages, nothing_until, text_of, when
 from ..options import Dependent, with_settings
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
@@ -90,8 +90,8 @@ class Desk:
         self.notes = Notes.read(home / NOTES_FILE)
         self.replayed = 0
         """Letters that this command has sent."""
-        self.first: dict[tuple[str, int], int] = {}
-        """The first offset that is kept, by broker and queue id, as of the last look."""
+        self.read_to: dict[tuple[str, int], int] = {}
+        """By broker and queue id, as of the last look: all letters below this offset that there are were read."""
 
     def letters(self, wanted: Wanted, limit: int = 0) -> list[Letter]:
         """Those that are meant, oldest first; at most `limit` (0 = all). Raises UsageError for a name that none has."""
@@ -106,7 +106,7 @@ class Desk:
         """As `letters`; of a replay that this command has begun and not ended what is left of it."""
         if course.round is None:
             return self.letters(wanted, limit)
-        left = course.left(self.letters(Wanted(done_too=True)), self.first)
+        left = course.left(self.letters(Wanted(done_too=True)), self.read_to)
         of = counted(len(course.round.letters), "letter")
         click.echo(
             f"goes on with the replay of {course.round.began} that did not end: {len(left)} of {of} are left"
@@ -154,9 +154,12 @@ class Desk:
         found: list[Letter] = []
         for mq in queues:
             low, high = await operations.min_offset(mq), await operations.max_offset(mq)
-            self.first[mq.broker_name, mq.queue_id] = low
-            read = messages(cluster, mq, low, high, group=group)
-            found += [Letter(mq, one, self.notes.of(mq, one)) async for one in read]
+            read = [one async for one in messages(cluster, mq, low, high, group=group)]
+            found += [Letter(mq, one, self.notes.of(mq, one)) for one in read]
+            end = read[-1].queue_offset + 1 if read else low
+            if end < high:  # 4.9 goes on to name a first offset that it has deleted, where it has deleted all
+                end = min(high, await nothing_until(cluster, mq, end, group))
+            self.read_to[mq.broker_name, mq.queue_id] = end
         return found
 
     async def replay(self, cluster: Cluster, letters: Iterable[Letter], per_second: float) -> int:
