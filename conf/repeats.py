@@ -72,5 +72,5 @@ class Outages:
         if now - self._said_at < DISTANCE_MAX_S:
             return {}
         self._said_at = now
-        counts, self._unsaid = self._unsaid, Counter()
+        counts, self._unsaid = self._unsaid, Counter[str]()
         return counts
