@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from documented import DOCS, swapped
 from harness import Broker, patient_producer, wait_until
 
 from pyspark_rocketmq import stream_lag
@@ -111,31 +109,6 @@ def test_a_batch_read_with_all_columns(spark: Any, broker: Broker) -> None:
     assert {(row.queueOffset, row.keys) for row in chosen.collect()} == {
         (at // QUEUES, f"key-{at}") for at in range(40)
     }
-
-
-def test_the_page_runs_as_it_is_written(spark: Any, broker: Broker, tmp_path: Path) -> None:
-    topic = Topic(broker, "orders", 2 * QUEUES)
-    Topic(broker, "orders-copy", 1)
-    own = {
-        "10.0.0.5:9876;10.0.0.6:9876": broker.name_server, "10.0.0.5:9876": broker.name_server,
-        "/data/checkpoint": str(tmp_path / "checkpoint"),
-    }  # fmt: skip
-    (shown,) = re.findall(
-        r"^```python\n(.*?)^```", (DOCS / "how-to/spark-source.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    found: dict[str, Any] = {"spark": spark}
-    exec(swapped(shown, own), found)
-    try:
-        assert found["orders"].count() == 2 * QUEUES
-
-        def copied() -> bool:
-            topic.send(1)  # the stream begins at the end of the topic, whenever it looks first
-            copies = spark.read.format("rocketmq").option("nameServer", broker.name_server)
-            return bool(copies.option("subscribe", "orders-copy").load().count() > 1)
-
-        wait_until(copied, what="a copied message")
-    finally:
-        found["query"].stop()
 
 
 def test_ranges_are_split_and_offsets_and_predicates_choose(spark: Any, broker: Broker) -> None:
