@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from terminal import LIMIT_S, ends_with_us, environment
 
@@ -24,6 +24,14 @@ KEYS: Final = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}
 """Key codes and what they type."""
 TO_CHROMIUM, FROM_CHROMIUM = 3, 4
 """The descriptors that it uses with --remote-debugging-pipe."""
+
+
+class Screen(NamedTuple):
+    """In CSS pixels."""
+
+    width: int
+    height: int
+    mobile: bool
 
 
 class Browser:
@@ -87,9 +95,9 @@ class Browser:
         assert poll.poll(max(left, 0) * 1_000), f"the browser said nothing for {LIMIT_S} s"
         return os.read(self._from, READ_BYTES_MAX)
 
-    def look(self, *, width: int, height: int, mobile: bool = False, dark: bool = False) -> None:
+    def look(self, screen: Screen, *, dark: bool = False) -> None:
         """The screen, and what its owner likes."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+        self.call("Emulation.setDeviceMetricsOverride", **screen._asdict(), deviceScaleFactor=1)
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 

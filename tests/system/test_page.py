@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import CHROMIUM, Browser
+from browser import CHROMIUM, Browser, Screen
 from terminal import LIMIT_S, Terminal, asked, run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -52,7 +52,7 @@ token = "s3cret"
 [log]
 file = "crew.log"
 """
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844, "mobile": True}
+DESKTOP, PHONE = Screen(1280, 900, mobile=False), Screen(390, 844, mobile=True)
 FOCUS = "document.activeElement"
 
 
@@ -123,7 +123,7 @@ def fits_every_screen(browser: Browser) -> None:
     grounds: set[str] = set()
     for device, size in (("desktop", DESKTOP), ("phone", PHONE)):
         for dark in (False, True):
-            browser.look(**size, dark=dark)
+            browser.look(size, dark=dark)
             browser.screenshot(SHOTS / f"{device}-{'dark' if dark else 'light'}.png")
             assert browser.value("document.documentElement.scrollWidth <= innerWidth"), "tables scroll, not the page"
             for part in ("errors", "faults", "loader"):
@@ -134,7 +134,7 @@ def fits_every_screen(browser: Browser) -> None:
 
 
 def obeys_the_keyboard(browser: Browser, url: str) -> None:
-    browser.look(**DESKTOP)
+    browser.look(DESKTOP)
     tab_to(browser, "Pause")
     browser.press("Enter")
     browser.until(text("answer") + ".startsWith('the token is wrong')")
@@ -176,7 +176,7 @@ def test_the_page(tmp_path: Path, browser: Browser) -> None:
     with Terminal(tmp_path, "run", "shop", "-t", "orders", "-g", "billing", "-c", "crew.toml", "--embedded") as ours:
         name_server = ours.until("embedded broker: ").split()[2]
         url = ours.until("status page: ").split()[2]
-        browser.look(**DESKTOP)
+        browser.look(DESKTOP)
         browser.open(url)
         browser.until(text("state") + " === 'running'")
         shows_what_happens(browser, tmp_path, name_server, url)
@@ -186,7 +186,7 @@ def test_the_page(tmp_path: Path, browser: Browser) -> None:
         browser.open(url)
         browser.until(text("state") + " === 'running'")
         assert ours.stop() == 0
-        browser.look(**PHONE)
+        browser.look(PHONE)
         browser.until(text("away") + ".startsWith('No answer from the supervisor')")
         assert browser.value(text("state")) == "no answer"
         browser.screenshot(SHOTS / "away.png")

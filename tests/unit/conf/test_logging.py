@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -189,7 +189,7 @@ def test_a_line_has_the_id_of_the_current_span() -> None:
 
 
 @contextlib.contextmanager
-def file_size_limit(size_bytes: int) -> Iterator[None]:
+def file_size_limit(size_bytes: int) -> Generator[None]:
     """As on a full disk, files grow no further than this."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
