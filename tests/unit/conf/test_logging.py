@@ -172,6 +172,19 @@ def test_lines_of_an_outage_are_counted_by_broker_and_not_by_queue() -> None:
     assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == ["a", "b"]
 
 
+def test_an_outage_is_one_line_for_each_server_whatever_fails_because_of_it() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    log = structlog.get_logger()
+    for offset in range(100):
+        log.warning("pull_failed", topic="t", broker="a", queue_id=0, offset=offset, error="a:1: Connection refused")
+        log.warning("heartbeat_failed", broker="a", address="a:1", error="a:1: Connection refused")
+        log.warning("route_not_renewed", topic="t", error="n:1: no name server answered")
+        log.warning("commit_failed", topic="t", broker="a", queue_id=0, offset=1, error="COMMIT was refused: 16 NO")
+    events = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
+    assert events == ["pull_failed", "commit_failed"], "a refusal is no outage, and has a line of its own"
+
+
 def test_a_line_has_the_id_of_the_current_span() -> None:
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
@@ -296,6 +309,8 @@ def test_without_a_file_the_log_goes_where_it_went() -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_named_with_what_to_do(tmp_path: Path) -> None:
-    for path in (tmp_path / "nosuch" / "crew.log", tmp_path):
+    fifo = tmp_path / "unread"
+    os.mkfifo(fifo)
+    for path in (tmp_path / "nosuch" / "crew.log", tmp_path, fifo):
         with pytest.raises(UsageError, match=r"^log\.file = '.*' cannot be written \(.*\): name a file in a folder"):
             log_stream(str(path), io.StringIO())
