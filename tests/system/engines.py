@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,9 @@ WAIT_S = 420.0
 
 
 class Engine:
-    """A driver process; `kill` and `start` keep its state folder. `words`: how it is started, where that matters."""
+    """A driver process; `kill` and `start` keep its state folder."""
 
-    def __init__(
-        self, folder: Path, broker: Broker, handler: str, topic: str, group: str, *, words: Sequence[str] = (),
-        **settings: object,
-    ) -> None:  # fmt: skip
-        self.words = words
+    def __init__(self, folder: Path, broker: Broker, handler: str, topic: str, group: str, **settings: object) -> None:
         self.folder, self.broker, self.handler, self.topic, self.group = folder, broker, handler, topic, group
         self.home = folder / "state" / group / "engine"
         self.table = folder / "the table"
@@ -49,12 +44,16 @@ class Engine:
             **settings,
         }
 
-    def start(self) -> None:
-        usual = ["run", self.handler, "--engine", "spark", "-t", self.topic, "-g", self.group]
-        words = [*(self.words or [*usual, "-n", self.broker.name_server])]
+    def words(self) -> list[str]:
+        """Of its command."""
+        words = ["run", self.handler, "--engine", "spark", "-t", self.topic, "-g", self.group]
+        words += ["-n", self.broker.name_server]
         for key, value in self.settings.items():
             words += ["--set", f"{key}={value}"]
-        self.child = Child("engine", words, log=self.log, cwd=HANDLERS)
+        return words
+
+    def start(self) -> None:
+        self.child = Child("engine", self.words(), log=self.log, cwd=HANDLERS)
 
     def said(self, event: str) -> int:
         """How often the log has the event."""
@@ -107,18 +106,10 @@ def processes_below(pid: int) -> list[psutil.Process]:
 
 def replay(engine: Engine, handler: str, *words: str) -> tuple[int, dict[str, Any]]:
     """`replay --diff` over all that the topic has; exit code and what it prints."""
-    usual = [
-        "replay", handler, "--from", "1d", "-t", engine.topic, "-g", engine.group,
-        "-n", engine.broker.name_server, "--diff", str(engine.table),
-    ]  # fmt: skip
-    return replayed(engine, *usual, *words)
-
-
-def replayed(engine: Engine, *words: str) -> tuple[int, dict[str, Any]]:
-    """Exit code of a `replay`, and what it prints."""
     command = [
-        sys.executable, "-m", "rocketcrew", *words, "--json",
-        "--set", f"supervisor.data_dir={engine.folder / 'state'}", "--set", "spark.driver_memory=600m",
+        sys.executable, "-m", "rocketcrew", "replay", handler, "--from", "1d", "-t", engine.topic, "-g", engine.group,
+        "-n", engine.broker.name_server, "--diff", str(engine.table), "--json",
+        "--set", f"supervisor.data_dir={engine.folder / 'state'}", "--set", "spark.driver_memory=600m", *words,
     ]  # fmt: skip
     done = subprocess.run(command, cwd=HANDLERS, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.stdout, done.stderr

@@ -10,8 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from documented import DOCS, shell_lines, swapped
-from engines import WAIT_S, Engine, Standalone, processes_below, replayed
+from engines import WAIT_S, Engine, Standalone, processes_below, replay
 from harness import Broker, patient_producer, send_numbers, wait_for_end, wait_until
 
 from rocketcrew import OutgoingMessage
@@ -49,27 +48,18 @@ def test_an_executor_and_the_driver_are_killed(broker: Broker, tmp_path: Path) -
     assert engine.dead_letters() == 0
 
 
-def test_a_standalone_cluster_by_the_commands_of_its_page(broker: Broker, tmp_path: Path) -> None:
+def test_a_standalone_cluster(broker: Broker, tmp_path: Path) -> None:
     cluster = Standalone(tmp_path)
-    own = {
-        "functions:measure_anew": "engine_handlers:as_in_the_end", "functions:measure": "numbers_handler:number_retried_once",
-        "sources": "standalone", "functions": "spark%standalone", ".rocketcrew/functions/table": str(tmp_path / "the table"),
-        "10.0.0.5:9876": broker.name_server, "spark://10.0.0.9:7077": cluster.url, "/tmp/rows": str(tmp_path / "rows"),
-        "2026-01-30": "1d", "2026-01-31": "0s",
-    }  # fmt: skip
-    typed_run, typed_replay = (
-        [swapped(word, own) for word in words] for _, words in shell_lines(DOCS / "how-to/spark-cluster.md")
-    )
     try:
         send_numbers(broker, "standalone", range(300))
-        engine = Engine(tmp_path, broker, "", "standalone", "spark%standalone", words=typed_run,
-                        **{"spark.conf": cluster.conf(), "engine.partitions": 4})  # fmt: skip
+        engine = Engine(tmp_path, broker, "numbers_handler:number_retried_once", "standalone", "spark%standalone",
+                        **{"spark.master": cluster.url, "spark.conf": cluster.conf(), "engine.partitions": 4})  # fmt: skip
         engine.start()
         engine.wait_for_rows(300)
         assert engine.stop() == 0
         engine.check_exact(list(range(300)))
-        code, found = replayed(engine, *typed_replay, "--master", cluster.url, "--set", f"spark.conf={cluster.conf()}")
+        words = ["--master", cluster.url, "--set", f"spark.conf={cluster.conf()}"]
+        code, found = replay(engine, "engine_handlers:as_in_the_end", *words)
         assert (code, found["handled"], found["difference"]["only_replay"], found["fine"]) == (0, 300, 0, True)
-        assert list((tmp_path / "rows").glob("*.parquet"))
     finally:
         cluster.stop()
