@@ -1,10 +1,12 @@
 """Java's DefaultMQPushConsumer and rocketcrew side by side on one genuine RocketMQ broker.
 
 Rate: both consume the same backlog of a topic with 8 queues, each run as a new group, no-op handlers, Java with its 20
-threads, we with a worker per core; consume batch 1 and 32. The first tenth warms up and is not counted. Runs alternate;
-medians and the ratio of the medians are printed, and the CPU time by message of all processes of each consumer, which other
-load on the machine changes least. Latency: messages stored at a steady rate; milliseconds from the broker's store timestamp
-(whole milliseconds, so 0.5 ms of it on average are rounding, for both) to the handler's first act.
+threads, we with a worker per core; consume batch 1 and 32. A third case, on our side only, returns a row of five columns for
+each message (written and sealed, not loaded); it is compared with Java's batch of 1, which returns nothing. The first tenth
+warms up and is not counted. Runs alternate; medians and the ratio of the medians are printed, and the CPU time by message of
+all processes of each consumer, which other load on the machine changes least. Latency: messages stored at a steady rate;
+milliseconds from the broker's store timestamp (whole milliseconds, so 0.5 ms of it on average are rounding, for both) to the
+handler's first act.
 
     python bench/java.py [--version 5.5.0] [--runs 5] [--messages 300000] [--body-bytes 1024] [--rate 1000] [--seconds 10]
 
@@ -38,7 +40,6 @@ from rocketcrew.client.outgoing import OutgoingMessage  # noqa: E402
 from rocketcrew.client.producer import Producer  # noqa: E402
 
 QUEUES = 8
-BATCHES = {1: "no_op", 32: "no_op_batch"}
 SEND_BATCH = 32
 SENDS_IN_FLIGHT = 8
 WARM_UP_LATENCIES = 500
@@ -79,6 +80,23 @@ def whole_cpu_us(pid: int) -> float:
     return float(times.user + times.system) * 1e6
 
 
+class Case(NamedTuple):
+    """What our side does with the backlog, and Java's batch size that it is compared with."""
+
+    name: str
+    batch: int
+    module: str
+    handler: str
+
+
+CASES = (
+    Case("no-op, batch 1", 1, "handlers", "no_op"),
+    Case("no-op, batch 32", 32, "handlers", "no_op_batch"),
+    Case("a row each, batch 1", 1, "row_handlers", "dict5"),
+)
+JAVA_BATCHES = tuple(dict.fromkeys(case.batch for case in CASES))
+
+
 class Rate(NamedTuple):
     """Of one run: messages a second, and the CPU time of all processes of the consumer by message, in µs."""
 
@@ -113,9 +131,11 @@ class Bench:
             java.stop()
 
     @contextmanager
-    def _crew(self, handler: str, topic: str, **settings: object) -> Iterator[Crew]:
+    def _crew(self, module: str, handler: str, topic: str, **settings: object) -> Iterator[Crew]:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            crew = Crew(Path(folder), self.site.name_server, handler, topic, settings, group=self._group())
+            crew = Crew(
+                Path(folder), self.site.name_server, handler, topic, settings, group=self._group(), module=module
+            )
             try:
                 yield crew
             finally:
@@ -130,9 +150,9 @@ class Bench:
             _, count, seconds = next(line for line in java.lines() if line.startswith("RATE ")).split()
         return Rate(int(count) / float(seconds), cpu / (self.messages - pulled))
 
-    def our_rate(self, batch: int) -> Rate:
-        settings = {"consumer.consume_message_batch_max_size": batch}
-        with self._crew(BATCHES[batch], "backlog", **settings) as crew:
+    def our_rate(self, case: Case) -> Rate:
+        settings = {"consumer.consume_message_batch_max_size": case.batch}
+        with self._crew(case.module, case.handler, "backlog", **settings) as crew:
             wait_done(crew, self.messages // 10)
             begin, first, cpu = time.perf_counter(), crew.done(), sum(crew.cpu())
             seconds = wait_done(crew, self.messages, RUN_S) - begin
@@ -151,7 +171,7 @@ class Bench:
     def our_latency(self, topic: str) -> list[float]:
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         os.environ["BENCH_LATENCIES"] = str(folder)
-        with self._crew("store_latency", topic) as crew:
+        with self._crew("handlers", "store_latency", topic) as crew:
             asyncio.run(send_steadily(self.site.name_server, topic, self.rate, WARM_UP_LATENCIES))
             wait_done(crew, WARM_UP_LATENCIES)
             asyncio.run(send_steadily(self.site.name_server, topic, self.rate, self.measured))
@@ -167,23 +187,31 @@ def progress(line: str) -> None:
 
 
 def rates(bench: Bench, runs: int) -> list[dict[str, object]]:
-    """A row for each batch size; runs of both alternate."""
-    found: dict[tuple[str, int], list[Rate]] = {}
-    for number in range(runs):
-        for batch in BATCHES:
-            for name, measure in (("java", bench.java_rate), ("ours", bench.our_rate)):
-                run = measure(batch)
-                found.setdefault((name, batch), []).append(run)
-                progress(f"run {number + 1} of {runs}, batch {batch}, {name}: {run.per_s:,.0f}/s, {run.cpu_us:.1f} µs")
-    rows: list[dict[str, object]] = []
-    for batch in BATCHES:
-        java, ours = found["java", batch], found["ours", batch]
-        per_s = {"java_per_s": median(run.per_s for run in java), "ours_per_s": median(run.per_s for run in ours)}
-        rows.append({
-            "batch": batch, "runs": runs, **per_s, "ratio": per_s["ours_per_s"] / per_s["java_per_s"],
-            "java_cpu_us": median(run.cpu_us for run in java), "ours_cpu_us": median(run.cpu_us for run in ours),
-        })  # fmt: skip
-    return rows
+    """A row for each case; runs of both alternate."""
+    java: dict[int, list[Rate]] = {}
+    ours: dict[Case, list[Rate]] = {}
+
+    def noted(name: str, run: Rate) -> Rate:
+        progress(f"{name}: {run.per_s:,.0f}/s, {run.cpu_us:.1f} µs")
+        return run
+
+    for number in range(1, runs + 1):
+        of_runs = f"run {number} of {runs}"
+        for batch in JAVA_BATCHES:
+            java.setdefault(batch, []).append(noted(f"{of_runs}, java, batch {batch}", bench.java_rate(batch)))
+            for case in CASES:
+                if case.batch == batch:
+                    ours.setdefault(case, []).append(noted(f"{of_runs}, ours, {case.name}", bench.our_rate(case)))
+    return [compared(case, java[case.batch], ours[case]) for case in CASES]
+
+
+def compared(case: Case, java: list[Rate], ours: list[Rate]) -> dict[str, object]:
+    """Medians of both and their ratio."""
+    per_s = {"java_per_s": median(run.per_s for run in java), "ours_per_s": median(run.per_s for run in ours)}
+    return {
+        "case": case.name, "runs": len(ours), **per_s, "ratio": per_s["ours_per_s"] / per_s["java_per_s"],
+        "java_cpu_us": median(run.cpu_us for run in java), "ours_cpu_us": median(run.cpu_us for run in ours),
+    }  # fmt: skip
 
 
 def latencies(bench: Bench, runs: int) -> list[dict[str, object]]:

@@ -12,6 +12,7 @@ from typing import Any, Final, get_args
 
 import structlog
 
+from ..conf.units import in_whole_ms
 from .core import actions as act
 from .core.decisions import Core
 from .core.failed_actions import action_failed
@@ -98,7 +99,7 @@ class Acting:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due = due
-        self._timer = self._loop.call_at(due, self._tick)
+        self._timer = self._loop.call_at(in_whole_ms(due), self._tick)
 
     def _tick(self) -> None:
         self._timer_due = float("inf")

@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from .cells import BETWEEN, CHUNK_ID, HELD, STATE, CellView
+from .cells import BETWEEN, CHUNK_ID, HELD, STARTED_NS, STATE, CellView
 
 INDEX_BITS: Final = 16
 CHUNK_BITS: Final = 24
@@ -100,6 +100,12 @@ class Unreported:
             self.hold(*first)
         elif self._base:
             self._cell[HELD] = self._base
+
+
+def in_hand(cell: CellView) -> tuple[int, ...]:
+    """The words that change with each call. Where they are as they were before a `look` that found something, the same call
+    goes on, and another look would find the same: it needs no barrier to know that."""
+    return cell[STATE], cell[CHUNK_ID], cell[STARTED_NS], cell[HELD]
 
 
 def look(cell: CellView, reports: int, barrier: Callable[[], bool]) -> Seen | None:

@@ -96,6 +96,8 @@ class Child:
     """As the worker counts them (workers/claims.py)."""
     reports: int = 0
     """Packets of reports that were read (workers/unreported.py)."""
+    call_read: tuple[int, ...] = ()
+    """The call in which its cell was read last, and `reports` then: as long as it goes on, there is nothing new to read."""
     known_queues: KnownQueues = field(default_factory=KnownQueues)
     progress: str = ""
     """How far the handler is with the message in hand, as it reported itself."""

@@ -20,10 +20,10 @@ import structlog
 
 from ...conf.units import NS_PER_MS
 from ...workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile
-from ...workers.claims import find_barrier, take_back
+from ...workers.claims import take_back
 from ...workers.reporter import REPORT_SIGNAL
 from ...workers.time_limits import SOFT_SIGNAL
-from ...workers.unreported import look
+from ...workers.unreported import in_hand, look
 from ..core import events as ev
 from ..core.actions import AskReport, ReadCell, Reclaim
 from ..core.decisions import Core
@@ -136,13 +136,16 @@ def sample_memory(child: Child, call_ns: int) -> None:
 
 
 class CellReader:
-    """Of all workers; `children` by worker id. Where the system has no barrier, nothing is ever reclaimed or read."""
+    """Of all workers; `children` by worker id. Where the system has no `barrier` (workers/claims.py), nothing is ever
+    reclaimed or read."""
 
-    def __init__(self, core: Core, cells: CellFile, children: Mapping[str, Child]) -> None:
+    def __init__(
+        self, core: Core, cells: CellFile, children: Mapping[str, Child], barrier: Callable[[], bool] | None
+    ) -> None:
         self._core = core
         self._cells = cells
         self._children = children
-        self._barrier = find_barrier()
+        self._barrier = barrier
         self._loop = asyncio.get_running_loop()
 
     def take(self, action: Reclaim) -> None:
@@ -159,12 +162,18 @@ class CellReader:
         self._core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, unbegun, claimed), self._loop.time())
 
     def read(self, action: ReadCell) -> None:
-        """Read what the worker has finished; without effect when it runs nothing, or a report of it is on its way."""
+        """Read what the worker has finished; without effect when it runs nothing, a report of it is on its way, or it has
+        been read in this call."""
         child = self._children.get(action.worker_id)
         if child is None or self._barrier is None:
             return
-        seen = look(self._cells.view(child.cell_slot), child.reports, self._barrier)
+        cell = self._cells.view(child.cell_slot)
+        call = (*in_hand(cell), child.reports)
+        if call == child.call_read:
+            return
+        seen = look(cell, child.reports, self._barrier)
         if seen is not None:
+            child.call_read = call
             wall_ms = time.time_ns() // NS_PER_MS
             event = ev.CellRead(action.worker_id, seen.chunk_id, seen.offset, seen.held, wall_ms)
             self._core.handle(event, self._loop.time())

@@ -15,10 +15,12 @@ from typing import Any
 
 import structlog
 
+from ...conf.units import in_whole_ms
 from ...remoting.queues import MessageQueue
 from ...remoting.traces import TraceRecord
 from ...workers import packets
 from ...workers.cells import CellFile
+from ...workers.claims import find_barrier
 from ...workers.link import Transport, link_pair
 from ...workers.packets import LEAVES, PROGRESS, WANTS_OUT, WINDOW, QueueInfo, progress_text
 from ...workers.spawn import WorkerProcess, WorkerStartError
@@ -94,7 +96,7 @@ class Pool:
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Start: self._start, Kill: self._end_boot, DropGeneration: self._drop, GiveUp: self._give_up, Note: _note,
         }  # fmt: skip
-        cells_read = self._cell_reader = CellReader(core, cells, self.children)
+        cells_read = self._cell_reader = CellReader(core, cells, self.children, find_barrier())
         self.performs: dict[type, Callable[[Any], None]] = {
             **self.feeding.performs,
             Retired: self.let_leave, Reclaim: cells_read.take, ReadCell: cells_read.read, AskReport: cells_read.ask,
@@ -130,7 +132,7 @@ class Pool:
         if self._staffing_timer is not None:
             self._staffing_timer.cancel()
         due = self.staffing.next_due(now)
-        self._staffing_timer = None if due is None else self._loop.call_at(due, self.run_staffing)
+        self._staffing_timer = None if due is None else self._loop.call_at(in_whole_ms(due), self.run_staffing)
         self._acted()
 
     async def _wait_changed(self, deadline: float) -> bool:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rocketcrew.conf.units import NS_PER_MS
+from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.state import Worker
 from rocketcrew.supervisor.core.states import WorkerState
 from rocketcrew.supervisor.pool.child import Child
-from rocketcrew.supervisor.pool.watching import Watch
-from rocketcrew.workers.cells import HARD_NS, STARTED_NS, STATE, CellFile
+from rocketcrew.supervisor.pool.watching import CellReader, Watch
+from rocketcrew.workers.cells import CHUNK_ID, HARD_NS, STARTED_NS, STATE, CellFile
+from rocketcrew.workers.unreported import Unreported
 
 from .test_scale import FLAT, steps
+
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 
 class Process:
@@ -79,3 +84,49 @@ def test_what_is_ended_is_looked_at_until_it_is_gone(tmp_path: Path) -> None:
         assert sent[1:] == [9]
         del children["w0"]
         assert watch.look() > 0
+
+
+def test_a_call_is_read_once_however_long_it_takes(make: Callable[..., Bench], tmp_path: Path) -> None:
+    """Each reading interrupts all processors twice, and while one call goes on nothing more ends. The next call is read."""
+    barriers: list[None] = []
+
+    def barrier() -> bool:
+        barriers.append(None)
+        return True
+
+    bench = make(chunk_messages_max=4)
+    (handle,) = bench.open(0)
+    bench.worker("w0")
+    bench.core.state.sizer.tail_us = 100.0
+    bench.found(handle, range(4))
+    chunk = bench.dispatched()[0]
+
+    def done() -> list[tuple[int, int]]:
+        return [(entry.start, entry.end) for entry in bench.take(act.JournalDone)]
+
+    with crew(tmp_path, 1) as (_, children, cells, _), cells.view(0) as words:
+
+        async def made() -> CellReader:
+            return CellReader(bench.core, cells, children, barrier)
+
+        reader = asyncio.run(made())
+        unreported = Unreported(words)
+        unreported.offer()
+        words[CHUNK_ID], words[STARTED_NS], words[STATE] = chunk.chunk_id, 10, 1 + 1
+        for _ in range(3):
+            reader.read(act.ReadCell("w0"))
+        assert (done(), len(barriers)) == ([(0, 1)], 2)
+        words[STARTED_NS], words[STATE] = 20, 2 + 1
+        for _ in range(3):
+            reader.read(act.ReadCell("w0"))
+        assert (done(), len(barriers)) == ([(1, 2)], 4)
+        unreported.hold(chunk.chunk_id, 2)
+        unreported.sent(1)  # a report that was not read: what is found is not taken, and is looked for again
+        words[STARTED_NS], words[STATE] = 30, 3 + 1
+        for _ in range(2):
+            reader.read(act.ReadCell("w0"))
+        assert (done(), len(barriers)) == ([], 8)
+        children["w0"].reports += 1
+        for _ in range(2):
+            reader.read(act.ReadCell("w0"))
+        assert (done(), len(barriers)) == ([(2, 3)], 10)
