@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,9 @@ from .segments import read_facts
 
 LOOKS = 100
 """How often files of facts are read again because one was replaced meanwhile: each time costs who replaces it an fsync."""
+
+Reader = Callable[[bytes], Outcomes]
+"""Of a file with notes. Raises ValueError for a damaged one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +121,31 @@ class Staging:
 
     def facts(self) -> dict[str, Outcomes]:
         """The files of facts by name; only looks. Damaged files, and links that lead nowhere, are passed over."""
-        return {path.name: facts for path, facts in self._look(FACTS_SUFFIX).items()}
+        return {path.name: facts for path, facts in self._look().items() if path.suffix == FACTS_SUFFIX}
 
-    def _look(self, suffix: str) -> dict[Path, Outcomes]:
-        """A file that is replaced while they are read is contained in one that this look may have missed: so they are read
+    def _look(self) -> dict[Path, Outcomes]:
+        """All files of facts, and of what is left of such.
+
+        A file that is replaced while they are read is contained in one that this look may have missed: so they are read
         again until the same files are there as before, at most `LOOKS` times.
         """
         found: dict[Path, Outcomes] = {}
-        listed = self._sealed(suffix)
+        listed = self._named(FACTS_SUFFIX, LEFT_SUFFIX)
         for _ in range(LOOKS):
             found = {}
             for path in listed:
                 with contextlib.suppress(ValueError, FileNotFoundError):
                     found[path] = self._read(path)
-            before, listed = listed, self._sealed(suffix)
+            before, listed = listed, self._named(FACTS_SUFFIX, LEFT_SUFFIX)
             if listed == before:
                 break
-        self._known = {path: known for path, known in self._known.items() if path.suffix != suffix or path in found}
+        self._known = {path: known for path, known in self._known.items() if path in found}
         return found
 
-    def _sealed(self, suffix: str) -> list[Path]:
-        return sorted(self.outcomes.glob(f"[!.]*{suffix}"))
+    def _named(self, *suffixes: str) -> list[Path]:
+        """Files of `outcomes/` that end so, but for drafts, by name."""
+        names = (name for name in os.listdir(self.outcomes) if name[0] != "." and name.endswith(suffixes))
+        return [self.outcomes / name for name in sorted(names)]
 
     def _read(self, path: Path) -> Outcomes:
         """What a file of facts says. Raises ValueError, FileNotFoundError."""
@@ -163,12 +170,12 @@ class Staging:
         An earlier version may write a note once more just after it was renamed: then with all that was in it, and joining
         sets twice changes nothing.
         """
-        self.set_damaged_aside()
-        for path in self.outcomes.glob("[!.]*.json"):
+        self._set_damaged_aside([(path, facts_from_bytes) for path in self._named(FACTS_SUFFIX, LEFT_SUFFIX)])
+        for path in self._named(".json"):
             path.replace(path.with_suffix(".taken"))
         notes: list[Outcomes] = []
         taken: list[Path] = []
-        for path in sorted(self.outcomes.glob("[!.]*.taken")):
+        for path in self._named(".taken"):
             try:
                 notes.append(notes_from_json(path.read_bytes()))
                 taken.append(path)
@@ -178,10 +185,10 @@ class Staging:
 
     def set_damaged_aside(self) -> None:
         """Files that say what became of records, or what is settled, and cannot be read: they go to bad/."""
-        readers: list[tuple[Path, Callable[[bytes], Outcomes]]] = [
-            *((path, facts_from_bytes) for suffix in (FACTS_SUFFIX, LEFT_SUFFIX) for path in self._sealed(suffix)),
-            *self._old(),
-        ]
+        sealed = self._named(FACTS_SUFFIX, LEFT_SUFFIX)
+        self._set_damaged_aside([*((path, facts_from_bytes) for path in sealed), *self._old()])
+
+    def _set_damaged_aside(self, readers: Iterable[tuple[Path, Reader]]) -> None:
         for path, read in readers:
             try:
                 read(path.read_bytes())
@@ -190,7 +197,7 @@ class Staging:
             except ValueError as error:
                 self._set_aside(path, str(error), OffsetSet())
 
-    def _old(self) -> list[tuple[Path, Callable[[bytes], Outcomes]]]:
+    def _old(self) -> list[tuple[Path, Reader]]:
         """What earlier versions wrote in place of files of what is left."""
         return [(self.root / SETTLED_FILE, settled_from_json), (self.root / KEPT_FILE, notes_from_json)]
 
@@ -203,24 +210,22 @@ class Staging:
         """The names of all files of facts, and what these, other notes and what is left say that is not folded into the
         loaded set; only looks. Damaged files are passed over. What is settled has its rows in what is listed in ready/ after
         this, or in the table."""
-        facts = self.facts()
-        notes = [
-            *facts.values(),
-            *self.left().values(),
-        ]  # in this order: what a commit takes is left before it is deleted
-        for path in [*self.outcomes.glob("[!.]*.json"), *self.outcomes.glob("[!.]*.taken")]:
-            with contextlib.suppress(ValueError, FileNotFoundError):
-                notes.append(notes_from_json(path.read_bytes()))
-        return tuple(facts), Outcomes.union(notes)
+        notes = self._read_old([*self._old(), *((path, notes_from_json) for path in self._named(".json", ".taken"))])
+        notes |= self._look()
+        return tuple(path.name for path in notes if path.suffix == FACTS_SUFFIX), Outcomes.union(notes.values())
 
     def left(self) -> dict[Path, Outcomes]:
         """The files with what earlier commits left, also those of earlier versions; only looks. Damaged ones are passed
         over. There are several after a take-over, or a kill."""
+        left = {path: one for path, one in self._look().items() if path.suffix == LEFT_SUFFIX}
+        return self._read_old(self._old()) | left
+
+    def _read_old(self, readers: Iterable[tuple[Path, Reader]]) -> dict[Path, Outcomes]:
         found: dict[Path, Outcomes] = {}
-        for path, read in self._old():
+        for path, read in readers:
             with contextlib.suppress(ValueError, FileNotFoundError):
                 found[path] = read(path.read_bytes())
-        return found | self._look(LEFT_SUFFIX)
+        return found
 
     def leave(self, plan_id: str, left: Outcomes, before: Mapping[Path, Outcomes]) -> None:
         """Have `left`, which is in the table's outcomes as far as it says what became of records, for the next plans; then
@@ -235,7 +240,7 @@ class Staging:
 
     def was_loaded(self) -> bool:
         """Whether a commit has taken something from here, of whatever table."""
-        return bool(self._sealed(LEFT_SUFFIX)) or (self.root / KEPT_FILE).exists()
+        return bool(self._named(LEFT_SUFFIX)) or (self.root / KEPT_FILE).exists()
 
     def unloaded_names(self) -> set[str]:
         """The segments that are sealed or still open: all that workers have written and the table does not have yet."""

@@ -134,6 +134,8 @@ class Months(Simulation):
             for leap in range(LEAPS_A_MONTH):
                 self._day(leap)
             self._rest()
+            for folder in self.folders:
+                self.table.load(folder, all_of_it=True)
             self.counted.append(sizes(*self._roots(), *modules()))
             self.world.calm = False
         if not lives_on.alive:

@@ -64,7 +64,7 @@ class SimSealing:
         member = self._member
         asked, self._asked = self._asked, []
         self._gather()
-        if not self._waiting:
+        if asked and not self._waiting.without(SETTLED):
             self._tell(asked, sealed=True)
             return
         self._writing = True
