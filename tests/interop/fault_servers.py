@@ -91,6 +91,12 @@ class GenuineBroker:
     def runs(self) -> bool:
         return self._java is not None
 
+    @property
+    def pid(self) -> int:
+        """Of the JVM that runs now."""
+        assert self._java is not None, f"{self.name} does not run"
+        return self._java.pid
+
 
 class Site:
     """See the module's text. `name_server` is what clients are given."""
