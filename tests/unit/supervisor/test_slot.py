@@ -21,7 +21,7 @@ from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
 from rocketcrew.supervisor.slot import Slot, adopt, slot_mode, take_slot
-from rocketcrew.workers.salvage import open_segments
+from rocketcrew.workers.sealing import open_segments
 
 MQ = MessageQueue("orders", "broker-a", 3)
 
