@@ -6,17 +6,28 @@ notes them as `recovered`.
 
 What is settled is noted too, whatever became of it: the loader takes it for loaded, or finds that a segment is lost. No
 offset waits for that.
+
+`RecentFailures` is for people: the messages that failed last, with their errors and what became of them, in `/status` and on
+the page. Older ones are counted (Counters), were logged by their workers, and are in `dlq` where they are dead letters.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from ...durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from ...durable.outcomes import FILTERED, NO_ROWS, RECOVERED, SETTLED, Outcomes
+from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from .chunks import Chunk
 from .journal import JournalState
+
+KEPT_MAX: Final = 20
+"""Failed messages that are shown."""
+ERROR_CHARACTERS_MAX: Final = 300
 
 
 class OutcomeNotes:
@@ -80,3 +91,35 @@ class OutcomeNotes:
             )
             for (kind, mq), intervals in noted.items()
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    outcome: str
+    mq: MessageQueue
+    offset: int
+    error: str
+    at: float
+
+
+class RecentFailures:
+    """The newest KEPT_MAX; times are seconds of the core's clock."""
+
+    def __init__(self) -> None:
+        self._kept: deque[_Failed] = deque(maxlen=KEPT_MAX)
+
+    def note(self, outcome: str, mq: MessageQueue, offset: int, error: str, now: float) -> None:
+        """`outcome`: "retry", "held" (tried again here), "dropped" or "dead_letter"; `mq` and `offset` of this attempt."""
+        self._kept.append(_Failed(outcome, mq, offset, error[:ERROR_CHARACTERS_MAX], now))
+
+    def picture(self, now: float) -> list[dict[str, Any]]:
+        """JSON types, the newest first."""
+        return [
+            {
+                **place_keys(each.mq, each.offset),
+                "outcome": each.outcome,
+                "error": each.error,
+                "age_s": round(max(0.0, now - each.at), 3),
+            }
+            for each in reversed(self._kept)
+        ]
