@@ -21,6 +21,8 @@ from ..remoting.errors import UsageError
 from .errors import LoaderError, remedy
 from .object_store import STATE_DIR, Place, write_whole
 
+ICEBERG: Final = "iceberg"
+"""The value of `spark.format`."""
 ICEBERG_FILE: Final = "iceberg.json"
 CATALOG_NAME: Final = "rocketcrew"
 SQLITE_FILE: Final = "catalog.db"

@@ -55,7 +55,7 @@ TEST_FILE_LINES_MAX = 700
 
 EDGES: dict[str, frozenset[str]] = {
     "remoting": frozenset(),
-    "broker": frozenset({"converting", "disk", "edge", "registering", "server", "syncing"}),
+    "broker": frozenset({"converting", "disk", "edge", "registering", "server", "syncing", "tls"}),
     "source": frozenset(
         {
             "access_options",
@@ -319,7 +319,6 @@ def test_functions_are_short() -> None:
 
 SMALL_LINES = 60
 SMALL: dict[str, str] = {
-    "conf/repeats.py": "pure, beside logging.py that writes",
     "engine/progress.py": "pure, beside stream.py that talks to Spark",
     "source/lags.py": "pure, and the part that users import in a listener of their own",
     "source/progress.py": "pure, beside pulling.py that talks to brokers",
