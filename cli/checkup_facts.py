@@ -38,9 +38,8 @@ from ..remoting.headers import PullRequest
 from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..source.reading import TOOLS_GROUP
-from ..spark.config import ICEBERG
 from ..spark.errors import LoaderError
-from ..spark.iceberg_catalog import check_catalog
+from ..spark.iceberg_catalog import ICEBERG, check_catalog
 from ..supervisor.core.checks import check_consumer, subscriptions
 from ..supervisor.core.slab import SLAB_BYTES_MIN
 from ..supervisor.core.subscriptions import Subscriptions, differences
