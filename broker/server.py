@@ -33,7 +33,7 @@ import structlog
 
 from ..client.access import Access
 from ..client.remoting_client import Remoting
-from ..client.tls import server_context
+from ..client.tls import check_regular, server_context
 from ..remoting.errors import UsageError
 from .acl import Acl, parse_acl
 from .config import BrokerConfig
@@ -253,9 +253,8 @@ class EmbeddedBroker:
 def _read_acl(path: str) -> Acl:
     """The accounts of a file. Raises UsageError."""
     try:
+        check_regular(path)
         mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):  # to read a FIFO would wait, for ever perhaps
-            raise UsageError(f"broker.acl_file {path} cannot be read: it is no regular file")
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"

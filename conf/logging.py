@@ -17,30 +17,32 @@ import logging
 import re
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor
 
-from .repeats import Repeats
+from .repeats import Outages, Repeats
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 OF_OUTAGES = frozenset(
     {
-        "name_server_failed", "commit_failed", "pull_failed", "heartbeat_failed", "route_not_renewed", "connection_closed",
-        "rebalance_look_up_failed", "send_back_failed", "resend_failed", "drain_deadline", "lock_failed", "unlock_failed",
-        "pop_failed", "ack_failed", "search_offset_failed", "address_server_failed",
+        "name_server_failed", "pull_failed", "heartbeat_failed", "route_not_renewed", "connection_closed",
+        "rebalance_look_up_failed", "send_back_failed", "resend_failed", "lock_failed", "unlock_failed", "pop_failed",
+        "ack_failed", "search_offset_failed", "address_server_failed", "commit_failed",
     }
 )  # fmt: skip
 """Events that come many times a second while a broker or name server is away, of every queue and connection."""
+REFUSED = " was refused: "
+"""In the error of a server that answers (BrokerError): that is no outage, and counted by itself."""
 
 OF_MESSAGES = frozenset(
     {
         "filter_failed", "key_function_failed", "consume_hook_failed", "send_hook_failed", "taken_as_success",
-        "invisible_time_not_changed", "traces_not_sent",
+        "invisible_time_not_changed", "traces_not_sent", "drain_deadline",
         "pop_refused", "request_failed", "settled_write_failed", "journal_write_failed", "local_offsets_not_written",
     }
 )  # fmt: skip
@@ -111,31 +113,31 @@ class _Bound:
 class _Counted:
     """A processor that lets the first of a repeated event pass, then some, each with the number `times` that it stands for.
 
-    The same outage is the same event of the same address, else broker, else topic. The same fault that messages meet is the
-    same event of the same topic and hook, with the same error but for its numbers: two filters have a line each. What comes
-    after the last line that passed is in no `times`.
+    Outages are counted together (`repeats.Outages`), those of each level apart: a line that stands for several events names
+    them in `counts`. The same fault that messages meet is the same event of the same topic and hook, with the same error but
+    for its numbers: two filters have a line each. What comes after the last line that passed is in no `times`.
     """
 
     def __init__(self) -> None:
         self._repeats = Repeats()
+        self._outages = defaultdict[str, Outages](Outages)
 
     def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
-        what = event.get("event")
+        what, error = event.get("event"), str(event.get("error", ""))
         if what not in OF_OUTAGES and what not in OF_MESSAGES:
             return event
-        if what in OF_OUTAGES:
-            fault: tuple[object, ...] = (what, event.get("address") or event.get("broker") or event.get("topic"))
+        server, now = event.get("broker") or event.get("address") or event.get("url") or "", time.monotonic()
+        if what in OF_OUTAGES and REFUSED not in error:
+            counts = self._outages[name].came(str(what), str(server), now)
+            times = sum(counts.values())
+            more = {"counts": dict(counts)} if len(counts) > 1 else {}
         else:
-            fault = (
-                what,
-                event.get("topic"),
-                event.get("hook"),
-                _NUMBER.sub("", str(event.get("error", "")))[:ERROR_MAX],
-            )
-        times = self._repeats.came(fault, time.monotonic())
+            fault = (what, event.get("topic"), event.get("hook"), _NUMBER.sub("", error)[:ERROR_MAX])
+            times = self._repeats.came(fault if what in OF_MESSAGES else (*fault, server), now)
+            more = {}
         if not times:
             raise structlog.DropEvent
-        return event if times == 1 else {**event, "times": times}
+        return event if times == 1 else {**event, "times": times, **more}
 
 
 def _with_trace(_logger: object, _name: str, event: EventDict) -> EventDict:

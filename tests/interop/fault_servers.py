@@ -20,11 +20,11 @@ from servers import (
     JAVA_OPTIONS,
     STOP_TIMEOUT_S,
     Java,
+    Tools,
     answers,
     broker_ports,
     broker_settings,
     class_path,
-    mqadmin,
     wait_until_answered,
     write_logging,
 )
@@ -114,6 +114,7 @@ class Site:
         (folder / "namesrv.conf").write_text(f"listenPort={self._name_server_port}\nbindAddress=127.0.0.1\n")
         self._name_server_java: Java | None = None
         self._name_server_starts = 0
+        self._tools = Tools(folder, version, self.name_server)
         self.brokers: dict[str, GenuineBroker] = {}
 
     @property
@@ -183,7 +184,7 @@ class Site:
 
     def admin(self, *words: str) -> list[str]:
         """What RocketMQ's own `mqadmin` prints."""
-        return mqadmin(self.folder, self.classes, self.name_server, *words)
+        return self._tools(*words).splitlines()
 
     @contextmanager
     def proxied(self, *names: str) -> Iterator[tuple[str, Proxy]]:
@@ -192,6 +193,7 @@ class Site:
             yield proxy.name_server, proxy
 
     def stop(self) -> None:
+        self._tools.stop()
         for broker in self.brokers.values():
             broker.stop()
         self.stop_name_server()

@@ -166,6 +166,19 @@ def test_lines_of_an_outage_are_counted_by_broker_and_not_by_queue() -> None:
     assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == ["a", "b"]
 
 
+def test_an_outage_is_one_line_for_each_server_whatever_fails_because_of_it() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    log = structlog.get_logger()
+    for offset in range(100):
+        log.warning("pull_failed", topic="t", broker="a", queue_id=0, offset=offset, error="a:1: Connection refused")
+        log.warning("heartbeat_failed", broker="a", address="a:1", error="a:1: Connection refused")
+        log.warning("route_not_renewed", topic="t", error="n:1: no name server answered")
+        log.warning("commit_failed", topic="t", broker="a", queue_id=0, offset=1, error="COMMIT was refused: 16 NO")
+    events = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
+    assert events == ["pull_failed", "commit_failed"], "a refusal is no outage, and has a line of its own"
+
+
 def test_a_line_has_the_id_of_the_current_span() -> None:
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 

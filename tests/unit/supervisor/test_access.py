@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,9 @@ def test_a_key_file_is_used_unless_a_key_is_given(tmp_path: Path) -> None:
     assert access(security__key_file=str(file), **own).credentials == Credentials("other", "o")
     with pytest.raises(UsageError, match=r"key_file .*missing cannot be read: No such file"):
         access(security__key_file=str(tmp_path / "missing"))
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(UsageError, match=r"key_file .*fifo cannot be read: .* no regular file"):
+        access(security__key_file=str(tmp_path / "fifo"))
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is not UTF-8"):
         access(security__key_file=str(file))
