@@ -18,6 +18,7 @@ from ports import free_ports
 from proxy import Proxy
 from servers import (
     JAVA_OPTIONS,
+    STOP_TIMEOUT_S,
     Java,
     Tools,
     answers,
@@ -82,9 +83,10 @@ class GenuineBroker:
         if self._java is not None:
             self._java.terminate()
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """TERM, then KILL after `timeout_s`; an orderly end takes some ten seconds."""
         if self._java is not None:
-            self._java.stop()
+            self._java.stop(timeout_s)
             self._java = None
 
     @property
