@@ -39,7 +39,7 @@ from .acl import Acl, parse_acl
 from .config import BrokerConfig
 from .core import BrokerCore
 from .disk import DiskStorage
-from .edge import Clock, Edge, Port, WallClock, connections_max
+from .edge import Clock, Edge, WallClock, connections_max
 from .effects import SILENCE, Intercept
 from .name_server import KV_TABLE, NameServerCore
 from .registering import Registering
@@ -90,7 +90,6 @@ class EmbeddedBroker:
         self._core: BrokerCore | None = None
         self._edge: Edge | None = None
         self._servers: list[asyncio.Server] = []
-        self._ports: list[Port] = []  # with TLS, in place of these
         self._registering: Registering | None = None
 
     @property
@@ -165,10 +164,8 @@ class EmbeddedBroker:
         edge = self._edge = Edge(core, name_server, self._clock_ms, connections_max(files_max))
         loop = asyncio.get_running_loop()
         for made, bound in zip((edge.name_server_connection, edge.broker_connection), sockets, strict=True):
-            if tls is not None:
-                self._ports.append(Port(edge, bound, made, tls))
-            else:
-                self._servers.append(await loop.create_server(made, sock=bound, backlog=BACKLOG))
+            factory = made if tls is None else edge.over_tls(made, tls)
+            self._servers.append(await loop.create_server(factory, sock=bound, backlog=BACKLOG))
         if isinstance(storage, DiskStorage):
             storage.syncer.on_flush = partial(_wake, loop, edge)
         edge.start()
@@ -243,9 +240,6 @@ class EmbeddedBroker:
         if self._edge is not None:
             self._edge.stop()
         self._servers.clear()
-        for port in self._ports:
-            await port.close()
-        self._ports.clear()
         await asyncio.sleep(0)  # one turn of the loop, in which the transports close their sockets
 
     def _release(self) -> None:

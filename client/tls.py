@@ -71,6 +71,7 @@ def server_context(cert_path: str, key_path: str) -> ssl.SSLContext:
     Raises UsageError for files that are missing, no PEM, encrypted, or do not fit together.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a peer could ask for that work again and again
     try:
         check_regular(cert_path, key_path)
         context.load_cert_chain(cert_path, key_path or None, lambda: "")
