@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -35,7 +35,7 @@ from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
 from ..workers.routing import check_takes
-from ..workers.salvage import open_segments
+from ..workers.sealing import open_segments
 from ..workers.sentry import check_sentry
 from ..workers.slab_memory import SlabMemory
 from .acting import Acting
@@ -70,7 +70,6 @@ from .pool.worker_pool import Pool
 from .sealing import Sealing
 from .slot import adopt, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
 from .status import picture, staffing_picture
-from .web import Site, WebServer, forget_targets
 from .wiring import (
     CELL_SLOTS,
     Boots,
@@ -82,6 +81,9 @@ from .wiring import (
     table_spec,
     with_topics,
 )
+
+if TYPE_CHECKING:
+    from .web import WebServer
 
 WORKER_STOP_MS = 5_000
 """Workers have nothing left to do when they are asked to leave: sealing and the user's teardown hook."""
@@ -284,8 +286,10 @@ class Supervisor:
         await self._control.bind()
         self._to_end.append(self._control.stop)
         settings = self.settings.metrics
-        forget_targets(self._slot.path)
+        self._slot.forget_targets()
         if settings.port:
+            from .web import Site, WebServer  # brings prometheus_client, which few supervisors need
+
             health = Health(self.settings.consumer.consume_timeout_min * 60)
             site = Site(settings, self.picture, self._commands, health, self._loop.time, recent_faults)
             labels = {"group": self.settings.consumer.group, "slot": self._slot.path.name}

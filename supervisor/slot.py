@@ -55,6 +55,8 @@ SLOTS_MAX = 256
 """Supervisors of one group on one host; more is a sign of a loop that starts them."""
 PRIVATE = 0o700
 MEMBER_FILE = "member"
+TARGETS_FILE = "prometheus.json"
+"""Where the metrics are served, while they are (web.py)."""
 LOADER_LOCK = "lock"
 """In plan/; held by the loader of that staging folder (spark/staging.py)."""
 
@@ -102,6 +104,10 @@ class Slot:
         """(worker id, sequence number) of every sealed segment that is still there."""
         found = (SEGMENT_NAME.fullmatch(path.name) for path in (self.segments / READY_DIR).iterdir())
         return {(match["worker"], int(match["seq"])) for match in found if match}
+
+    def forget_targets(self) -> None:
+        """Nothing is served for this slot: what a killed supervisor has left must not say so."""
+        (self.path / TARGETS_FILE).unlink(missing_ok=True)
 
     def release(self) -> None:
         os.close(self.lock_fd)

@@ -32,10 +32,10 @@ from .connected import in_tasks
 from .control import Command
 from .health import Health
 from .metrics import MetricsPage
+from .slot import TARGETS_FILE
 
 REQUEST_TIMEOUT_S: Final = 5.0
 HEAD_BYTES_MAX: Final = 8 * 1024
-TARGETS_FILE: Final = "prometheus.json"
 TOKEN_HEADER: Final = "x-rocketcrew-token"  # noqa: S105  its name
 ACTIONS: Final = frozenset({"pause", "resume", "scale", "stacks"})
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
@@ -160,11 +160,6 @@ def _probe(wrong: str) -> Response:
     return _text(503, wrong) if wrong else _text(200, "ok")
 
 
-def forget_targets(slot: Path) -> None:
-    """Nothing is served for this slot: also what a killed supervisor has left says so no more."""
-    (slot / TARGETS_FILE).unlink(missing_ok=True)
-
-
 def targets(host: str, port: int, labels: Mapping[str, str]) -> str:
     """Where the metrics are, as a file of Prometheus's file_sd_configs says it; a wildcard address is this machine."""
     name = "localhost" if host in _WILDCARDS else f"[{host}]" if ":" in host else host
@@ -209,7 +204,7 @@ class WebServer:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
-            forget_targets(self._targets_file.parent)
+            self._targets_file.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

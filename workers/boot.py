@@ -52,6 +52,8 @@ class TableSpec(NamedTuple):
 
 
 NEW_TABLE: Final = TableSpec("")
+COLUMNS_FILE: Final = "columns.ddl"
+"""Beside the slots: where inferred columns are frozen (inferring.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

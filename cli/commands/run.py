@@ -21,6 +21,7 @@ from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ..embedded import EmbeddedBroker, start_broker
 from ..exit_codes import ForcedStopError
+from ..importing import uncollected
 from ..interrupts import Interrupts
 from ..live_line import LiveLine, Rate, Reloads, beside, progress_line, start_block
 from ..options import LIVE_LEVEL, live_line, log_output, reread_settings, with_settings
@@ -128,7 +129,6 @@ def run_here(
     import uvloop
 
     around = surroundings(click.get_current_context())
-    _calm_collector()
     with (
         _name_servers(settings, embedded, around.interrupts) as (settings_to_use, broker),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -204,9 +204,10 @@ async def _supervise(
     broker: EmbeddedBroker | None, unwanted: Callable[[], bool], env: Mapping[str, str], as_json: bool,
 ) -> Summary:  # fmt: skip
     """`unwanted`: a signal has come before the supervisor took the signals over, which is the first that its run does."""
-
-    from ...supervisor.notify import Notify
-    from ...supervisor.service import Supervisor
+    with uncollected():
+        from ...supervisor.notify import Notify
+        from ...supervisor.service import Supervisor
+    _calm_collector()
 
     loop, line, output = asyncio.get_running_loop(), live_line(), log_output()
     if line is not None and not settings.log.file:  # workers log as we do

@@ -19,11 +19,11 @@ from proxy import Proxy
 from servers import (
     JAVA_OPTIONS,
     Java,
+    Tools,
     answers,
     broker_ports,
     broker_settings,
     class_path,
-    mqadmin,
     wait_until_answered,
     write_logging,
 )
@@ -112,6 +112,7 @@ class Site:
         (folder / "namesrv.conf").write_text(f"listenPort={self._name_server_port}\nbindAddress=127.0.0.1\n")
         self._name_server_java: Java | None = None
         self._name_server_starts = 0
+        self._tools = Tools(folder, version, self.name_server)
         self.brokers: dict[str, GenuineBroker] = {}
 
     @property
@@ -181,7 +182,7 @@ class Site:
 
     def admin(self, *words: str) -> list[str]:
         """What RocketMQ's own `mqadmin` prints."""
-        return mqadmin(self.folder, self.classes, self.name_server, *words)
+        return self._tools(*words).splitlines()
 
     @contextmanager
     def proxied(self, *names: str) -> Iterator[tuple[str, Proxy]]:
@@ -190,6 +191,7 @@ class Site:
             yield proxy.name_server, proxy
 
     def stop(self) -> None:
+        self._tools.stop()
         for broker in self.brokers.values():
             broker.stop()
         self.stop_name_server()

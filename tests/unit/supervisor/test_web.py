@@ -19,7 +19,8 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.control import Command
 from rocketcrew.supervisor.core.stats import ConsumerStats
 from rocketcrew.supervisor.health import SLACK_S, Health
-from rocketcrew.supervisor.web import TARGETS_FILE, Request, Response, Site, WebServer, page_html, read_request, targets
+from rocketcrew.supervisor.slot import TARGETS_FILE
+from rocketcrew.supervisor.web import Request, Response, Site, WebServer, page_html, read_request, targets
 
 QUEUE = {"topic": "orders", "broker": "b", "queue_id": 0, "state": "assigned", "next_offset": 9, "committed": 4,
          "end_offset": 20, "lag": 16, "unfinished": 5, "unfinished_bytes": 512, "span": 5}  # fmt: skip
