@@ -68,7 +68,7 @@ from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
 from .sealing import Sealing
-from .slot import adopt, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
+from .slot import adopt, forget_targets, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
 from .status import picture, staffing_picture
 from .wiring import (
     CELL_SLOTS,
@@ -286,7 +286,7 @@ class Supervisor:
         await self._control.bind()
         self._to_end.append(self._control.stop)
         settings = self.settings.metrics
-        self._slot.forget_targets()
+        forget_targets(self._slot.path)
         if settings.port:
             from .web import Site, WebServer  # brings prometheus_client, which few supervisors need
 

@@ -55,8 +55,6 @@ SLOTS_MAX = 256
 """Supervisors of one group on one host; more is a sign of a loop that starts them."""
 PRIVATE = 0o700
 MEMBER_FILE = "member"
-TARGETS_FILE = "prometheus.json"
-"""Where the metrics are served, while they are (web.py)."""
 LOADER_LOCK = "lock"
 """In plan/; held by the loader of that staging folder (spark/staging.py)."""
 
@@ -64,6 +62,8 @@ TEMP_NOTE = "temp_dir"
 """In the slot: the folder with the forkserver's socket."""
 TEMP_PREFIX = "pymp-"
 """multiprocess' own; nothing else is ever removed, whatever the note says."""
+TARGETS_FILE = "prometheus.json"
+"""In the slot: where its metrics are served (web.py)."""
 CLIENTS_FOLDER = "clients"
 NAME_CHARACTERS_MAX = 200
 
@@ -104,10 +104,6 @@ class Slot:
         """(worker id, sequence number) of every sealed segment that is still there."""
         found = (SEGMENT_NAME.fullmatch(path.name) for path in (self.segments / READY_DIR).iterdir())
         return {(match["worker"], int(match["seq"])) for match in found if match}
-
-    def forget_targets(self) -> None:
-        """Nothing is served for this slot: what a killed supervisor has left must not say so."""
-        (self.path / TARGETS_FILE).unlink(missing_ok=True)
 
     def release(self) -> None:
         os.close(self.lock_fd)
@@ -330,6 +326,11 @@ def sweep_sockets(slot: Path) -> None:
         if noted.name.startswith(TEMP_PREFIX) and str(noted) != temp_dir():
             shutil.rmtree(noted, ignore_errors=True)
         (slot / TEMP_NOTE).unlink()
+
+
+def forget_targets(slot: Path) -> None:
+    """Nothing is served for this slot: also what a killed supervisor has left says so no more."""
+    (slot / TARGETS_FILE).unlink(missing_ok=True)
 
 
 def lock_client(data_dir: Path, group: str, client_id: str) -> int:

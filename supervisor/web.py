@@ -32,7 +32,7 @@ from .connected import in_tasks
 from .control import Command
 from .health import Health
 from .metrics import MetricsPage
-from .slot import TARGETS_FILE
+from .slot import TARGETS_FILE, forget_targets
 
 REQUEST_TIMEOUT_S: Final = 5.0
 HEAD_BYTES_MAX: Final = 8 * 1024
@@ -204,7 +204,7 @@ class WebServer:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
-            self._targets_file.unlink(missing_ok=True)
+            forget_targets(self._targets_file.parent)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
