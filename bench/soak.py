@@ -50,6 +50,7 @@ GENUINE = (
     "tests/interop/test_first_commit.py",
     "tests/interop/test_differential.py",
     "tests/interop/test_hdfs.py",
+    "tests/interop/test_iceberg_rest.py",
 )
 
 

@@ -8,21 +8,25 @@ wrong in a test that runs a command in-process. What is logged often should hold
 which costs nothing to look up; that is also where the keys of a queue or a worker are bound once.
 
 A log line must never stop the work: a stream that is closed, or whose reader has gone, drops the line.
+
+With `log.file` the processes of a crew write to one file (`LogFile`), which may be rotated under them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import sys
 import time
 from collections import defaultdict, deque
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor
 
+from ..remoting.errors import UsageError
 from .repeats import Outages, Repeats
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -79,6 +83,74 @@ class LineWriter:
             self._stream.flush()
 
     debug = info = warning = error = critical = exception = fatal = log = msg
+
+
+class LogFile:
+    """A log file that several processes append to, and that is rotated in either of logrotate's ways.
+
+    Renamed, or deleted: the next line goes to a new file of that name, and no signal is needed; as long as that cannot be
+    made, lines go on into the old one. Copied and cut short (`copytruncate`): the next line is at the new end. A line is one
+    write, so those of several processes stay apart. Nothing is locked: a signal's handler and a fork's child may log.
+    """
+
+    def __init__(self, path: str) -> None:
+        """`path` counts from the current folder, also when the process leaves that. Raises UsageError."""
+        self._path = os.path.abspath(path)
+        self._cut = False
+        """The disk was full in the middle of a line."""
+        try:
+            self._number = self._open()
+        except OSError as error:
+            raise UsageError(
+                f"log.file = {path!r} cannot be written ({error.strerror}): name a file in a folder that is there and that"
+                " this user may write to, or leave log.file empty to log to stderr"
+            ) from error
+        self._id = self._id_of_open()
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str) -> int:
+        """Append whole lines. Raises OSError, as when the disk is full."""
+        self._follow()
+        data = (("\n" if self._cut else "") + text).encode("utf-8", "backslashreplace")
+        written = os.write(self._number, data)
+        self._cut = written < len(data)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        """Nothing is written after this."""
+        os.close(self._number)
+
+    def _follow(self) -> None:
+        """Take the file that has the name now, under the same descriptor: a thread that writes meanwhile has one too."""
+        with contextlib.suppress(OSError):
+            try:
+                found = os.stat(self._path)
+                if (found.st_dev, found.st_ino) == self._id:
+                    return
+            except FileNotFoundError:
+                pass
+            number = self._open()
+            os.dup2(number, self._number, inheritable=False)
+            os.close(number)
+            self._id, self._cut = self._id_of_open(), False
+
+    def _open(self) -> int:
+        # Of a FIFO the opening would wait for a reader, and a write for one that reads; of a file nothing waits anyhow.
+        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
+
+    def _id_of_open(self) -> tuple[int, int]:
+        found = os.fstat(self._number)
+        return found.st_dev, found.st_ino
+
+
+def log_stream(file: str, otherwise: TextIO) -> TextIO:
+    """Where a process logs to: `log.file`, or `otherwise` where that is empty. Raises UsageError."""
+    return cast("TextIO", LogFile(file)) if file else otherwise
 
 
 class _LineHandler(logging.Handler):

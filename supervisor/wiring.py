@@ -248,7 +248,8 @@ class Boots:
             sentry=s.sentry if s.sentry.dsn else None,
             attempts=attempts_of(s),
             bounds=worker_bounds(s),
-            access=access_of(s),
+            access=None if self.handler.sends is False else access_of(s),
             log_format=s.log.format,
             log_level=s.log.level,
+            log_file=s.log.file,
         )

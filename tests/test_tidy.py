@@ -322,6 +322,7 @@ SMALL: dict[str, str] = {
     "engine/progress.py": "pure, beside stream.py that talks to Spark",
     "source/lags.py": "pure, and the part that users import in a listener of their own",
     "source/progress.py": "pure, beside pulling.py that talks to brokers",
+    "spark/iceberg_rest.py": "a class of pyiceberg's, which is imported where a table is in a REST catalog",
     "workers/lifecycle.py": "the main module of a process of its own, started by its name",
     "workers/preload.py": "the forkserver imports it by its name, before its first fork",
     "workers/strategy.py": "the main module of a process of its own, started by its name",

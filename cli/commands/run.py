@@ -25,7 +25,7 @@ from ..importing import uncollected
 from ..interrupts import Interrupts
 from ..live_line import LiveLine, Rate, Reloads, beside, progress_line, start_block
 from ..options import LIVE_LEVEL, live_line, log_output, reread_settings, with_settings
-from ..patient_output import drop_rest
+from ..patient_output import PatientOutput, drop_rest
 from ..surroundings import Surroundings, check_nothing_shadows, import_from_here, surroundings
 
 if TYPE_CHECKING:
@@ -167,7 +167,12 @@ def _run_on_spark(
         interrupts.raise_again()  # the stream takes the signals over itself, and gives them back
         if broker is not None:
             broker.watch_by_thread(lambda: os.kill(os.getpid(), signal.SIGTERM))
-        return run_stream(settings_to_use, spec, surroundings(context).env)
+        output = log_output()
+        try:
+            with output or contextlib.nullcontext():  # a reader of the log that stops does not stop the batches
+                return run_stream(settings_to_use, spec, surroundings(context).env)
+        finally:
+            _give_up_on(output)
 
 
 def _check(settings: Settings, spec: HandlerSpec, around: Surroundings) -> None:
@@ -205,13 +210,13 @@ async def _supervise(
     _calm_collector()
 
     loop, line, output = asyncio.get_running_loop(), live_line(), log_output()
-    if line is not None:  # workers log as we do
+    if line is not None and not settings.log.file:  # workers log as we do
         settings = dataclasses.replace(settings, log=dataclasses.replace(settings.log, level=LIVE_LEVEL))
 
     def again() -> Settings:
         read = reread_here(reread, Path.cwd(), sys.path)
         found = dataclasses.replace(read, cluster=settings.cluster)  # an embedded broker's address is not on disk
-        return found if line is None else dataclasses.replace(found, log=settings.log)
+        return found if line is None or settings.log.file else dataclasses.replace(found, log=settings.log)
 
     showing: list[asyncio.Task[None]] = []
 
@@ -224,7 +229,8 @@ async def _supervise(
         elif line is None and page:
             (output or sys.stderr).write(f"status page: {page}\n")
         if line is not None:
-            block = start_block(found, table=_rows_go_to(settings), name_servers=_cluster(settings), page=page)
+            block = start_block(found, table=_rows_go_to(settings), name_servers=_cluster(settings), page=page,
+                                log=settings.log.file)  # fmt: skip
             line.write(block + "\n")
             showing.append(loop.create_task(_show(line, supervisor)))
 
@@ -252,8 +258,13 @@ async def _supervise(
                     task.cancel()
                 await asyncio.gather(*showing, return_exceptions=True)
     finally:
-        if output is not None and output.stalled:  # what is still said would keep the process from ending
-            drop_rest((1, 2) if os.isatty(1) else (2,))
+        _give_up_on(output)
+
+
+def _give_up_on(output: PatientOutput | None) -> None:
+    """Of an output that takes nothing any more: what is still said would keep the process from ending."""
+    if output is not None and output.stalled:
+        drop_rest((1, 2) if os.isatty(1) else (2,))
 
 
 def reread_here(reread: Callable[[], Settings], folder: Path, path: Sequence[str]) -> Settings:

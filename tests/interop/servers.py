@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,7 +120,7 @@ def run_to_its_end(home: Path, jars: str, option: str) -> None:
 
 
 def resolved(name: str, coordinates: Sequence[str]) -> str:
-    """The class path of `group:artifact:version` artifacts and all they need, kept in the folder `name` of the cache."""
+    """The class path of `group:artifact:version[:classifier]` artifacts and all they need, kept in the cache under `name`."""
     folder = cache_folder() / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -134,9 +134,10 @@ def resolved(name: str, coordinates: Sequence[str]) -> str:
 
 
 def pom_text(name: str, coordinates: Sequence[str]) -> str:
+    names = ("groupId", "artifactId", "version", "classifier")
     dependencies = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>\n".format(
-            *one.split(":")
+        "<dependency>{}</dependency>\n".format(
+            "".join(f"<{name}>{part}</{name}>" for name, part in zip(names, one.split(":"), strict=False))
         )
         for one in coordinates
     )
@@ -320,8 +321,9 @@ class Java:
     """One Java program with its output in a file and, where it listens to it, its stdin as a pipe."""
 
     def __init__(
-        self, name: str, folder: Path, classes: str, words: Sequence[str], options: Sequence[str] = CLIENT_OPTIONS
-    ) -> None:
+        self, name: str, folder: Path, classes: str, words: Sequence[str], options: Sequence[str] = CLIENT_OPTIONS,
+        env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.log = folder / f"{name}.log"
         parent = os.getpid()
@@ -329,7 +331,7 @@ class Java:
             self._process = subprocess.Popen(
                 ["java", *archived(classes), *options, f"-Duser.home={folder}", "-cp", classes, *words],
                 stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=folder, text=True,
-                env={**os.environ, "ROCKETMQ_HOME": str(folder)},
+                env={**os.environ, "ROCKETMQ_HOME": str(folder), **(env or {})},
                 start_new_session=True,
                 preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  started by the main thread, before others
             )  # fmt: skip
