@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import psutil
 from measure import HERE, Crew, interruptible, median, report, wait_done
@@ -33,7 +33,7 @@ from measure import HERE, Crew, interruptible, median, report, wait_done
 for folder in ("system", "interop"):
     sys.path.insert(0, str(HERE.parent / "tests" / folder))
 
-from fault_servers import Site, run_site  # noqa: E402
+from fault_servers import run_site  # noqa: E402
 from servers import JAVA_OPTIONS, Java, compiled, missing_programs  # noqa: E402
 
 from rocketcrew.client.outgoing import OutgoingMessage  # noqa: E402
@@ -104,6 +104,17 @@ class Rate(NamedTuple):
     cpu_us: float
 
 
+class Site(Protocol):
+    """A name server and brokers that run."""
+
+    @property
+    def name_server(self) -> str: ...
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        """Returns when the topic has its route."""
+        ...
+
+
 class Bench:
     """One site, its topics filled, and runs of both consumers on it."""
 
@@ -141,8 +152,8 @@ class Bench:
             finally:
                 crew.stop()
 
-    def java_rate(self, batch: int) -> Rate:
-        with self._java("backlog", batch, self.messages // 10, self.messages, "-") as java:
+    def java_rate(self, batch: int, topic: str = "backlog") -> Rate:
+        with self._java(topic, batch, self.messages // 10, self.messages, "-") as java:
             java.wait_for(lambda: "WARM" in java.lines(), "warm up", RUN_S)
             cpu, pulled = whole_cpu_us(java.pid), self.messages // 10
             java.wait_for(lambda: any(line.startswith("RATE ") for line in java.lines()), "consume", RUN_S)

@@ -104,15 +104,18 @@ class Source:
 
 
 class EmbeddedBroker:
-    """The embedded broker as a process."""
+    """The embedded broker as a process; its files are in `folder`/broker."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, object] = {}) -> None:
         port, name_server_port = free_ports(2)
         self.name_server = f"127.0.0.1:{name_server_port}"
-        self.child = Child("broker", [
-            "broker", "--set", f"broker.name_server_port={name_server_port}", "--set", f"broker.port={port}",
-            "--set", f"broker.dir={folder / 'broker'}",
-        ], log=folder / "broker.log")  # fmt: skip
+        self.address = f"127.0.0.1:{port}"
+        words = ["broker"]
+        for key, value in {
+            "broker.name_server_port": name_server_port, "broker.port": port, "broker.dir": folder / "broker", **settings,
+        }.items():  # fmt: skip
+            words += ["--set", f"{key}={value}"]
+        self.child = Child("broker", words, log=folder / "broker.log")
         self.child.wait_for(lambda: listens(name_server_port) and listens(port), START_S, "start")
 
     def stop(self) -> None:

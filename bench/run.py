@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ALL = ("throughput", "efficiency", "pool", "uneven", "latency", "loader", "source", "table", "commits", "scale", "java")
+ALL = (
+    "throughput", "efficiency", "pool", "uneven", "latency", "loader", "source", "table", "commits", "scale", "java",
+    "broker",
+)  # fmt: skip
 
 
 def main() -> int:

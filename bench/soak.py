@@ -3,10 +3,10 @@
     python bench/soak.py [--rounds 10] [--kills 1000] [--loader-kills 40] [--seeds 2000] [--steps 5000] [--messages 50000]
 
 Each round runs every system fault test anew; then come the pool's faults in each order mode at length (`rocketcrew chaos`),
-power cuts of the embedded broker and of sealed facts, a million hostile frames at the broker, kills of random workers
-(kills.py) and of the loader on every kind of table (loader_kills.py), the faults on genuine servers of both versions (where
-java and mvn are), the differential test, and the simulation with many seeds. A stage that fails does not keep the next ones
-from running. Ends with one line for each fault and stage.
+power cuts of the embedded broker and of sealed facts, a million hostile frames at the broker, and as many beside Java
+clients, kills of random workers (kills.py) and of the loader on every kind of table (loader_kills.py), the faults on genuine
+servers of both versions (where java and mvn are), the differential test, and the simulation with many seeds. A stage that
+fails does not keep the next ones from running. Ends with one line for each fault and stage.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ GENUINE = (
     "tests/interop/test_first_commit.py",
     "tests/interop/test_differential.py",
     "tests/interop/test_hdfs.py",
+    "tests/interop/test_iceberg_rest.py",
 )
 
 
@@ -155,6 +156,10 @@ def main() -> int:
     soak.run("kills of workers", [sys.executable, "bench/kills.py", f"--kills={options.kills}"])
     soak.run("uneven handlers", [sys.executable, "bench/uneven.py"])
     soak.run("kills of the loader", [sys.executable, "bench/loader_kills.py", f"--kills={options.loader_kills}"])
+    if shutil.which("javac") and shutil.which("mvn"):
+        soak.stage(
+            "hostile frames beside Java clients", "tests/interop/test_hostile.py", "--full-numbers", "-s", "--timeout=7200"
+        )  # fmt: skip
     if options.messages and shutil.which("java") and shutil.which("mvn"):
         soak.stage(
             f"genuine servers, {options.messages} messages", *GENUINE, f"--fault-messages={options.messages}",

@@ -63,23 +63,13 @@ def convert(folder: Path, config: BrokerConfig, now_ms: int) -> Converted:
     fresh, before = folder.with_name(folder.name + CONVERTING), folder.with_name(folder.name + BEFORE)
     if (fresh / DONE).exists() and not folder.exists():
         return _take_over(folder, fresh, before)  # a kill came between the two renames
-    if (fresh / DONE).exists() and (before.exists() or not (folder / LOG).is_dir()):
-        raise UsageError(
-            f"a conversion of {folder} was cut short, and something else was put there since: the converted messages are in "
-            f"{fresh}. Move {folder} away and run `rocketcrew broker convert` again to have those; or, to keep what is in "
-            f"{folder} instead, move {fresh} and {before} away"
-        )
-    if not (folder / LOG).is_dir():
-        raise UsageError(f"broker data folder {folder} has no {LOG}: there is nothing to convert")
+    _refuse_leftovers(folder, fresh, before)
     source = DiskStorage(folder)  # locked until the new one has its name
     try:
         if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
             return Converted(0, len(list((folder / LOG).iterdir())), None)
-        if before.exists():
-            raise UsageError(f"{before} is there from an earlier conversion: move or remove it first")
+        _refuse_taken_names(fresh, before)
         if fresh.exists():
-            if not fresh.joinpath("lock").exists():
-                raise UsageError(f"{fresh} is no store that a conversion began: move or remove it first")
             shutil.rmtree(fresh)  # an earlier conversion was cut short; the source has everything
         try:
             records = _copy(source, folder, fresh, replace(config, dir=str(folder)), now_ms)
@@ -95,6 +85,46 @@ def convert(folder: Path, config: BrokerConfig, now_ms: int) -> Converted:
         return _take_over(folder, fresh, before)
     finally:
         source.abandon()
+
+
+def to_convert(folder: Path, config: BrokerConfig) -> int | None:
+    """How many records `convert` would copy, None when there is nothing to do; nothing is changed.
+
+    Raises as `convert` for what would be refused, but for what is found only while the tables are read."""
+    fresh, before = folder.with_name(folder.name + CONVERTING), folder.with_name(folder.name + BEFORE)
+    if (fresh / DONE).exists() and not folder.exists():
+        return int((fresh / DONE).read_text(encoding="ascii"))
+    _refuse_leftovers(folder, fresh, before)
+    source = DiskStorage(folder)
+    try:
+        if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
+            return None
+        _refuse_taken_names(fresh, before)
+        _refuse_if_full(folder)
+        report = check(source)
+        if report.damaged:
+            raise UsageError(f"{folder} has damage, and is not converted: `rocketcrew broker check` names it")
+        return report.records
+    finally:
+        source.abandon()
+
+
+def _refuse_leftovers(folder: Path, fresh: Path, before: Path) -> None:
+    if (fresh / DONE).exists() and (before.exists() or not (folder / LOG).is_dir()):
+        raise UsageError(
+            f"a conversion of {folder} was cut short, and something else was put there since: the converted messages are in "
+            f"{fresh}. Move {folder} away and run `rocketcrew broker convert` again to have those; or, to keep what is in "
+            f"{folder} instead, move {fresh} and {before} away"
+        )
+    if not (folder / LOG).is_dir():
+        raise UsageError(f"broker data folder {folder} has no {LOG}: there is nothing to convert")
+
+
+def _refuse_taken_names(fresh: Path, before: Path) -> None:
+    if before.exists():
+        raise UsageError(f"{before} is there from an earlier conversion: move or remove it first")
+    if fresh.exists() and not fresh.joinpath("lock").exists():
+        raise UsageError(f"{fresh} is no store that a conversion began: move or remove it first")
 
 
 def _copy(source: DiskStorage, folder: Path, fresh: Path, config: BrokerConfig, now_ms: int) -> int:
@@ -267,4 +297,4 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-__all__ = ["Converted", "convert", "ends_of", "records_of"]
+__all__ = ["Converted", "convert", "ends_of", "records_of", "to_convert"]

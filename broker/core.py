@@ -116,13 +116,17 @@ class BrokerCore:
             effects += state.notices
             state.notices.clear()
         if response is not None and response is not SILENCE and not command.is_oneway:
-            if state.waits_for_disk and state.written > before:
-                self._unanswered.append((state.written, Reply(channel, response)))
-            else:
-                effects.append(Reply(channel, response))
+            effects += self._replies(Reply(channel, response), before)
         if state.arrivals:
             effects += self._wake_arrived()
         return effects
+
+    def _replies(self, reply: Reply, written_before: int) -> list[Effect]:
+        """The answer, unless it has to wait for what was written for it since."""
+        if self.state.waits_for_disk and self.state.written > written_before:
+            self._unanswered.append((self.state.written, reply))
+            return []
+        return [reply]
 
     def _serve(self, call: Call) -> Command | None:
         command = call.command
@@ -258,12 +262,12 @@ class BrokerCore:
     def _answer_on(self) -> list[Effect]:
         """One more round of the answer whose turn it is."""
         waiting = self.state.long_answers.waiting
-        each = waiting.popleft()
+        each, before = waiting.popleft(), self.state.written
         answer = self._answer(each.command, each.round)
         if answer is None:
             waiting.append(each)
             return []
-        return [Reply(each.channel, answer)]
+        return self._replies(Reply(each.channel, answer), before)
 
     def _deliver_delayed(self, now_ms: int) -> None:
         state = self.state

@@ -10,9 +10,8 @@ connections have their turn.
   already, and no held pull, so what is queued for it stays bounded. One that reads nothing for LAG_MS is disconnected.
 - A frame that cannot be right ends its connection, as there is no way to find the next one's start.
 - A handler that fails by a bug of ours answers code 1 and is logged; the broker lives.
-- With TLS a connection has its place from its first byte on (`Port`): a peer that does not end the handshake within
-  HANDSHAKE_S is disconnected, and the one that has been at it for longest as soon as there is no room, or more than
-  HANDSHAKES_MAX of them.
+- With TLS (tls.py) a connection has its place from its first byte on: the one that has been at its handshake for longest is
+  disconnected as soon as there is no room, or more than HANDSHAKES_MAX of them.
 - A connection with neither read nor write for `IDLE_MS` is closed, as the genuine server does (IdleStateHandler).
 - Time comes from one timer, set to the earliest deadline of both cores.
 """
@@ -20,12 +19,9 @@ connections have their turn.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, Protocol, cast
 
 import structlog
@@ -38,15 +34,14 @@ from .core import BrokerCore
 from .disk import OPEN_FILES_MAX
 from .effects import CloseChannel, Effect, Reply
 from .name_server import NameServerCore
+from .tls import CIPHERED_BYTES, TlsConnection
 
 CONNECTIONS_MAX = 10_000
 FILES_RESERVED = OPEN_FILES_MAX + 64  # of this process: the store's, the log's, both ports, what Python needs
 CONNECTIONS_MIN = 16
 READ_BYTES = 262_144
 WRITE_HIGH_BYTES = 1 << 20
-HANDSHAKE_S = 10  # of TLS; who needs longer is disconnected
-HANDSHAKES_MAX = 256  # that have not ended; each has 256 KiB of buffer
-ACCEPT_AGAIN_S = 1  # after there was no descriptor, or another error
+HANDSHAKES_MAX = 256  # that have not ended
 IDLE_MS = 120_000
 IDLE_SCAN_MS = 10_000
 ROUND_FRAMES_MAX = 32  # about 2 ms of sends
@@ -110,7 +105,7 @@ class Edge:
         self.name_server = name_server
         self.clock_ms = clock_ms
         self._connections: dict[int, Connection] = {}
-        self.handshakes: dict[Connection, Callable[[], object]] = {}  # oldest first; what ends it
+        self.handshakes: dict[TlsConnection, Callable[[], object]] = {}  # oldest first; what ends it
         self._written: set[Connection] = set()
         self._next_channel = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -121,6 +116,7 @@ class Edge:
         self._stopped = False
         self._said: dict[str, tuple[int, int]] = {}  # kind of refusal -> when it was logged last, how many since
         self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self.ciphered_buffer = memoryview(bytearray(CIPHERED_BYTES))  # the same for what TLS is yet to decrypt
 
     def say(self, kind: str, **fields: object) -> None:
         """Log one refusal of a kind; further ones within a minute are counted, and the next line says how many."""
@@ -134,8 +130,9 @@ class Edge:
 
     def loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """The loop's exception handler. Connections that cannot be taken are one line a minute, not a traceback each: as
-        long as there are no descriptors, the loop tries again every second."""
-        if str(context.get("message", "")).startswith("socket.accept()"):
+        long as there are no descriptors, the loop tries again every second, and after any other error at once."""
+        message = str(context.get("message", ""))
+        if message.startswith("socket.accept()") or "_accept_connection" in message:
             self.not_accepted(context.get("exception"))
         else:
             loop.default_exception_handler(context)
@@ -145,7 +142,7 @@ class Edge:
 
     # Connections
 
-    def begin_handshake(self, connection: Connection, end: Callable[[], object]) -> bool:
+    def begin_handshake(self, connection: TlsConnection, end: Callable[[], object]) -> bool:
         """Give a connection its place before its handshake; `end` ends that. False when there is no room."""
         if self._stopped:
             return False
@@ -158,7 +155,7 @@ class Edge:
         self.handshakes[connection] = end
         return True
 
-    def end_handshake(self, connection: Connection) -> None:
+    def end_handshake(self, connection: TlsConnection) -> None:
         """It ended somehow, or will."""
         self.handshakes.pop(connection, None)
 
@@ -170,9 +167,12 @@ class Edge:
         """Protocol factory of the name server's port."""
         return Connection(self, self.name_server)
 
+    def over_tls(self, made: Callable[[], Connection], context: ssl.SSLContext) -> Callable[[], TlsConnection]:
+        """Protocol factory of a port that speaks TLS before `made` connections."""
+        return lambda: TlsConnection(self, made(), context)
+
     def opened(self, connection: Connection) -> int | None:
         """The channel of a new connection, None when there are too many."""
-        self.end_handshake(connection)
         if self._stopped or len(self._connections) >= self.connections_max:
             return None
         self._next_channel += 1
@@ -284,6 +284,8 @@ class Edge:
             self._timer.cancel()
         for connection in list(self._connections.values()):
             connection.abort()
+        for end in list(self.handshakes.values()):
+            end()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -431,61 +433,3 @@ class Connection(asyncio.BufferedProtocol):
         if self.channel is not None:
             channel, self.channel = self.channel, None
             self._edge.closed(self, channel)
-
-
-class Port:
-    """One port, listening. Without TLS asyncio's own server does; with it connections are taken here, since that server
-    says of no handshake that it began or failed, and so they could not be counted."""
-
-    def __init__(self, edge: Edge, bound: socket.socket, made: Callable[[], Connection], tls: ssl.SSLContext) -> None:
-        self._edge, self._bound, self._made, self._tls = edge, bound, made, tls
-        self._shaking: dict[asyncio.Task[None], socket.socket] = {}
-        self._task = asyncio.get_running_loop().create_task(self._accept())
-
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                taken, _ = await loop.sock_accept(self._bound)
-            except OSError as error:
-                gone = isinstance(error, ConnectionAbortedError)  # that peer alone; the next one may be there
-                if not gone:
-                    self._edge.not_accepted(error)
-                await asyncio.sleep(0 if gone else ACCEPT_AGAIN_S)
-                continue
-            connection = self._made()
-            if self._edge.begin_handshake(connection, partial(_shut, taken)):
-                task = loop.create_task(self._shake(taken, connection))
-                self._shaking[task] = taken
-                task.add_done_callback(self._shaking.pop)
-            else:
-                taken.close()
-            await asyncio.sleep(0)  # a burst of connections leaves the others their turn
-
-    async def _shake(self, taken: socket.socket, connection: Connection) -> None:
-        """Until the handshake has ended; the connection goes on without this task."""
-        try:
-            with contextlib.suppress(OSError):  # the peer's affair: no TLS, too slow, gone
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: connection,
-                    taken,
-                    ssl=self._tls,
-                    ssl_handshake_timeout=HANDSHAKE_S,
-                    ssl_shutdown_timeout=HANDSHAKE_S,
-                )
-        finally:
-            self._edge.end_handshake(connection)
-
-    async def close(self) -> None:
-        """Take no more connections; those in their handshake end."""
-        self._task.cancel()
-        for taken in self._shaking.values():
-            _shut(taken)
-        await asyncio.gather(self._task, *self._shaking, return_exceptions=True)
-        self._bound.close()
-
-
-def _shut(taken: socket.socket) -> None:
-    """End a handshake as its peer could: its transport reads the end, and closes."""
-    with contextlib.suppress(OSError):  # it is gone already
-        taken.shutdown(socket.SHUT_RDWR)

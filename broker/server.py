@@ -33,13 +33,13 @@ import structlog
 
 from ..client.access import Access
 from ..client.remoting_client import Remoting
-from ..client.tls import server_context
+from ..client.tls import check_regular, server_context
 from ..remoting.errors import UsageError
 from .acl import Acl, parse_acl
 from .config import BrokerConfig
 from .core import BrokerCore
 from .disk import DiskStorage
-from .edge import Clock, Edge, Port, WallClock, connections_max
+from .edge import Clock, Edge, WallClock, connections_max
 from .effects import SILENCE, Intercept
 from .name_server import KV_TABLE, NameServerCore
 from .registering import Registering
@@ -90,7 +90,6 @@ class EmbeddedBroker:
         self._core: BrokerCore | None = None
         self._edge: Edge | None = None
         self._servers: list[asyncio.Server] = []
-        self._ports: list[Port] = []  # with TLS, in place of these
         self._registering: Registering | None = None
 
     @property
@@ -165,10 +164,8 @@ class EmbeddedBroker:
         edge = self._edge = Edge(core, name_server, self._clock_ms, connections_max(files_max))
         loop = asyncio.get_running_loop()
         for made, bound in zip((edge.name_server_connection, edge.broker_connection), sockets, strict=True):
-            if tls is not None:
-                self._ports.append(Port(edge, bound, made, tls))
-            else:
-                self._servers.append(await loop.create_server(made, sock=bound, backlog=BACKLOG))
+            factory = made if tls is None else edge.over_tls(made, tls)
+            self._servers.append(await loop.create_server(factory, sock=bound, backlog=BACKLOG))
         if isinstance(storage, DiskStorage):
             storage.syncer.on_flush = partial(_wake, loop, edge)
         edge.start()
@@ -243,9 +240,6 @@ class EmbeddedBroker:
         if self._edge is not None:
             self._edge.stop()
         self._servers.clear()
-        for port in self._ports:
-            await port.close()
-        self._ports.clear()
         await asyncio.sleep(0)  # one turn of the loop, in which the transports close their sockets
 
     def _release(self) -> None:
@@ -259,9 +253,8 @@ class EmbeddedBroker:
 def _read_acl(path: str) -> Acl:
     """The accounts of a file. Raises UsageError."""
     try:
+        check_regular(path)
         mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):  # to read a FIFO would wait, for ever perhaps
-            raise UsageError(f"broker.acl_file {path} cannot be read: it is no regular file")
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"

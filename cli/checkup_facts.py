@@ -45,8 +45,7 @@ from ..supervisor.core.subscriptions import Subscriptions, differences
 from ..supervisor.loader_child import where
 from ..supervisor.member.access import access_of, check_files, in_namespace
 from ..supervisor.wiring import available_cores, own_client_id, table_at, with_topics
-from ..workers.boot import TableSpec
-from ..workers.inferring import COLUMNS_FILE
+from ..workers.boot import COLUMNS_FILE, TableSpec
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerLoadError, HandlerSpec
 from ..workers.sentry import sentry_place

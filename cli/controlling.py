@@ -22,15 +22,17 @@ from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.namespaces import wrap
 from ..supervisor.control import SOCKET_NAME, ask
 from ..supervisor.member.access import namespace_of
+from .changing import changes, would
 from .options import with_settings
 
 
 class Target:
     """One running supervisor."""
 
-    def __init__(self, slot: Path, as_json: bool) -> None:
+    def __init__(self, slot: Path, *, as_json: bool, dry_run: bool = False) -> None:
         self.slot = slot
         self.as_json = as_json
+        self.dry_run = dry_run
 
     def ask(self, command: str, **arguments: object) -> dict[str, Any]:
         """Its answer. Raises RocketcrewError for a refusal, UsageError when none answers."""
@@ -39,16 +41,34 @@ class Target:
             raise RocketcrewError(str(answer["error"]))
         return answer
 
+    def change(self, command: str, what: Callable[[dict[str, Any]], str], **arguments: object) -> dict[str, Any] | None:
+        """As `ask`. With --dry-run the supervisor is asked for its status only, of which `what` makes what would be done (a
+        verb first); then None."""
+        if not self.dry_run:
+            return self.ask(command, **arguments)
+        found = self.ask("status")
+        place = {"group": found["group"], "slot": str(self.slot), "pid": found["pid"]}
+        where = f" (group {found['group']}, slot {self.slot.name}, pid {found['pid']})"
+        would(what(found) + ("" if self.as_json else where), as_json=self.as_json, **place)
+        return None
+
     def tell(self, answer: dict[str, Any], line: str) -> None:
         """The answer as JSON, or the line."""
         click.echo(json.dumps(answer, ensure_ascii=False) if self.as_json else line)
 
 
+def to_change_supervisor(function: Callable[..., None]) -> Callable[..., None]:
+    """As `to_supervisor`, for what changes something (`changing`)."""
+    return changes(asks=False)(to_supervisor(function))
+
+
 def to_supervisor(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function that gets a Target as its first argument."""
 
-    def command(settings: Settings, /, slot: str | None, as_json: bool, **arguments: Any) -> None:
-        function(Target(find(settings, slot), as_json), **arguments)
+    def command(
+        settings: Settings, /, slot: str | None, as_json: bool, dry_run: bool = False, **arguments: Any
+    ) -> None:
+        function(Target(find(settings, slot), as_json=as_json, dry_run=dry_run), **arguments)
 
     made: Callable[..., None] = with_settings(asks_cluster=False, group="consumer.group")(
         functools.update_wrapper(command, function)

@@ -129,7 +129,8 @@ def as_flags(settings: BrokerSettings) -> list[str]:
 def _start(
     settings: BrokerSettings, ports: tuple[int, int], log_file: Path, check: Callable[[], None]
 ) -> EmbeddedBroker:
-    words = ["broker", "--json", *as_flags(dataclasses.replace(settings, name_server_port=ports[0], port=ports[1]))]
+    on_ports = dataclasses.replace(settings, name_server_port=ports[0], port=ports[1])
+    words = ["broker", "--json", "--set", "log.file=", *as_flags(on_ports)]
     child = Child("embedded broker", words, log=log_file, announces=True, own_log=True)
     try:
         ready = child.announcement(START_S, check)

@@ -197,7 +197,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def start_block(found: Mapping[str, Any], *, table: str, name_servers: str, page: str = "") -> str:
+def start_block(found: Mapping[str, Any], *, table: str, name_servers: str, page: str = "", log: str = "") -> str:
     """What a person wants to know at the start."""
     topics = [topic for topic in sorted(found["subscriptions"]) if not topic.startswith("%")]
     rows = {
@@ -207,6 +207,7 @@ def start_block(found: Mapping[str, Any], *, table: str, name_servers: str, page
         "workers": f"{found['ready_workers']} processes",
         "rows go to": table,
         "state in": found["slot"],
+        "log": log,
         "page": page,
         "stop": "Ctrl-C finishes what was begun; `rocketcrew status`, `top`, `stop` from another terminal",
     }

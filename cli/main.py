@@ -18,6 +18,7 @@ from typing import Final
 import click
 
 from .exit_codes import guarded
+from .importing import uncollected
 from .interrupts import Interrupts
 from .surroundings import Surroundings, surroundings
 from .wording import near
@@ -74,7 +75,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f".commands.{cmd_name.replace('-', '_')}", __package__)
+        with uncollected():
+            module = importlib.import_module(f".commands.{cmd_name.replace('-', '_')}", __package__)
         command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command), f"cli/commands/{cmd_name}.py has no click command {cmd_name}"
         return command

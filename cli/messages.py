@@ -76,6 +76,13 @@ async def messages(
         yield decode_message(record)
 
 
+async def nothing_until(cluster: Cluster, mq: MessageQueue, at: int, group: str) -> int:
+    """Where the broker goes on when it has no message at the offset `at`; `at` itself where it has one, or does not say."""
+    address = await cluster.address_of(mq, only_this=False)
+    result = parse_pull(await Operations(cluster).pull(address, pull_request(group, mq, at, 1)), address)
+    return at if result.status is PullStatus.FOUND else max(at, result.header.next_begin_offset)
+
+
 def body_of(message: StoredMessage, how: str) -> Any:
     """The body in one of BODY_FORMATS: text where it is text, parsed JSON, hexadecimal, base64, or None.
 

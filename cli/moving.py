@@ -20,7 +20,8 @@ from ..remoting.errors import BrokerError, UsageError
 from ..remoting.queues import MessageQueue
 from ..supervisor.member.access import access_of
 from .asking import ask_cluster
-from .commands.reset import GroupOffsets, Move, agrees, note_skipped, report, resting_engine, show_moves
+from .changing import agrees
+from .commands.reset import QUESTION, GroupOffsets, Move, note_skipped, report, resting_engine, show_moves
 from .stagings import group_in_keys, staging_folders
 
 Plan = Callable[[Cluster, Access], Awaitable[list[Move]]]
@@ -61,7 +62,7 @@ def carry_out(
         if not as_json:
             show_moves(moves, group, [])
         changed = [move for move in moves if move.old != move.new]
-        done = bool(changed) and not dry_run and agrees(yes)
+        done = bool(changed) and not dry_run and agrees(QUESTION, yes=yes)
         if done:
             offsets.move(changed, "", 0, online=False)
             note_skipped(settings, staging_folders(settings), changed, access, command)

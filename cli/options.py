@@ -39,6 +39,8 @@ LIVE_LEVEL: Final = "warning"
 """Below the start block and beside the live line, only what needs somebody is logged."""
 RUNS_HANDLERS: Final = frozenset({"run", "dev"})
 """Commands that are a supervisor: on a terminal they have a live line."""
+LOG_TO_FILE: Final = RUNS_HANDLERS | frozenset({"broker", "load"})
+"""Commands that obey log.file. The others answer somebody who waits, and say there what is wrong."""
 LONG_RUNNING: Final = RUNS_HANDLERS | frozenset({"broker", "load", "demo", "chaos", "compact", "replay", "reconcile"})
 """Commands whose log is worth reading as they go. The others answer one question: their answer, or the one error, is all that
 they say, unless a log level is asked for."""
@@ -182,23 +184,25 @@ def read_sources(context: click.Context, arguments: dict[str, Any], named: Mappi
 
 
 def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> None:
-    """Log to stderr as the settings say; NO_COLOR is obeyed."""
-    from ..conf.logging import set_up
+    """Log to stderr, or to log.file, as the settings say; NO_COLOR is obeyed. Raises UsageError."""
+    from ..conf.logging import log_stream, set_up
 
     colors = False if env.get("NO_COLOR") else None
     level, stream = settings.log.level, sys.stderr
     line = output = None
+    file = settings.log.file if process in LOG_TO_FILE else ""
     if process in RUNS_HANDLERS and (own := _descriptor_of_its_own(sys.stderr)) is not None:
         # Standard error is another one while the line is shown (`live_line.beside`).
-        live = settings.origin["log.level"] == "default" and settings.log.format != "json" and os.isatty(own)
+        wanted = file or (settings.origin["log.level"] == "default" and settings.log.format != "json")
+        live = bool(wanted) and os.isatty(own)
         human = settings.log.format == "human" or (settings.log.format == "auto" and os.isatty(own))
         output = PatientOutput(own, not_shown if human else _not_logged)
         line = LiveLine(output, lambda: os.get_terminal_size(own).columns) if live else None
-        level, stream = LIVE_LEVEL if live else level, cast("TextIO", line or output)
+        level, stream = LIVE_LEVEL if live and not file else level, cast("TextIO", line or output)
     elif settings.origin["log.level"] == "default" and process not in LONG_RUNNING:
         level = "error"
     click.get_current_context().meta.update({_LIVE: line, _OUTPUT: output})
-    set_up(settings.log.format, level, stream, process, colors=colors)
+    set_up(settings.log.format, level, log_stream(file, stream), process, colors=colors)
 
 
 def _descriptor_of_its_own(stream: TextIO) -> int | None:

@@ -22,10 +22,10 @@ from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import SYSFLAG_LOW_BYTE
 from ..workers.api import BatchResult, Handler
-from ..workers.boot import NEW_TABLE, TableSpec
+from ..workers.boot import COLUMNS_FILE, NEW_TABLE, TableSpec
 from ..workers.calls import Wants, batch_results, chooser
 from ..workers.ddl import as_schema
-from ..workers.inferring import COLUMNS_FILE, INFER, Inferring, declared_columns
+from ..workers.inferring import INFER, Inferring, declared_columns
 from ..workers.loading import HandlerSpec, load
 from ..workers.message import INNER_BATCH_BIT, Message, expand_inner_batch
 from ..workers.packets import QueueInfo

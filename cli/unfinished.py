@@ -136,12 +136,12 @@ class Course:
         self.deleted = 0
         """Letters of it that brokers have deleted."""
 
-    def left(self, letters: list[Letter], first: Mapping[tuple[str, int], int]) -> list[Letter]:
-        """What is left of `round`; `letters` are all that brokers have now, `first` is the first offset that is kept, by
-        broker and queue id: what was before it is deleted for certain."""
+    def left(self, letters: list[Letter], read_to: Mapping[tuple[str, int], int]) -> list[Letter]:
+        """What is left of `round`; `letters` are all that brokers have now. `read_to`, by broker and queue id: what is in the
+        queue below this offset is among `letters`, so what is not is deleted for certain."""
         assert self.round is not None
         missing = self.round.not_found(letters, self._notes)
-        deleted = [one for one in missing if one[2] < first.get((one[0], one[1]), 0)]
+        deleted = [one for one in missing if one[2] < read_to.get((one[0], one[1]), 0)]
         self.deleted, self.not_found = len(deleted), len(missing) - len(deleted)
         return self.round.left(letters, self._notes)
 

@@ -205,6 +205,10 @@ class Cluster:
         """The addresses of every broker that a route in use names, slaves too."""
         return self._brokers.all_addresses(masters_only=masters_only)
 
+    def broker_at(self, address: str) -> str | None:
+        """The name of the broker that has a replica at the address, None when no route in use names it."""
+        return next((name for name in self._brokers.names if address in self._brokers.ids(name).values()), None)
+
     def broker_names(self) -> list[str]:
         """The names of every broker that a route in use names."""
         return self._brokers.names

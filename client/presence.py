@@ -95,7 +95,8 @@ class Presence:
         try:
             await self._operations.heartbeat(address, data)
         except RocketcrewError as error:
-            _log.warning("heartbeat_failed", address=address, error=str(error))
+            broker = self._cluster.broker_at(address)
+            _log.warning("heartbeat_failed", broker=broker, address=address, error=str(error))
 
     async def _unregister(self, address: str) -> None:
         try:

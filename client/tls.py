@@ -45,7 +45,7 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     elif options.trust_cert_path:
         try:
-            _check_regular(options.trust_cert_path)
+            check_regular(options.trust_cert_path)
             context.load_verify_locations(options.trust_cert_path)
         except OSError as error:
             raise UsageError(f"security.tls_trust_cert_path {options.trust_cert_path}: {_file_error(error)}") from None
@@ -53,7 +53,7 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
         context.load_default_certs()
     if options.cert_path:
         try:
-            _check_regular(options.cert_path, options.key_path)
+            check_regular(options.cert_path, options.key_path)
             # Without a function the password would be asked for on the terminal.
             context.load_cert_chain(options.cert_path, options.key_path or None, lambda: options.key_password)
         except OSError as error:
@@ -71,8 +71,9 @@ def server_context(cert_path: str, key_path: str) -> ssl.SSLContext:
     Raises UsageError for files that are missing, no PEM, encrypted, or do not fit together.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a peer could ask for that work again and again
     try:
-        _check_regular(cert_path, key_path)
+        check_regular(cert_path, key_path)
         context.load_cert_chain(cert_path, key_path or None, lambda: "")
     except OSError as error:
         files = cert_path + (f" with broker.tls_key_path {key_path}" if key_path else "")
@@ -127,7 +128,7 @@ def _is_locked(path: str) -> bool:
         return b"ENCRYPTED" in file.read(64 * 1024)
 
 
-def _check_regular(*paths: str) -> None:
+def check_regular(*paths: str) -> None:
     """Raises OSError for a path that is no regular file: to read a FIFO would wait, for ever perhaps, and deaf to signals.
     An empty path is none."""
     for path in filter(None, paths):

@@ -8,39 +8,45 @@ wrong in a test that runs a command in-process. What is logged often should hold
 which costs nothing to look up; that is also where the keys of a queue or a worker are bound once.
 
 A log line must never stop the work: a stream that is closed, or whose reader has gone, drops the line.
+
+With `log.file` the processes of a crew write to one file (`LogFile`), which may be rotated under them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import sys
 import time
-from collections import deque
-from typing import TextIO
+from collections import defaultdict, deque
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor
 
-from .repeats import Repeats
+from ..remoting.errors import UsageError
+from .repeats import Outages, Repeats
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 OF_OUTAGES = frozenset(
     {
-        "name_server_failed", "commit_failed", "pull_failed", "heartbeat_failed", "route_not_renewed", "connection_closed",
-        "rebalance_look_up_failed", "send_back_failed", "resend_failed", "drain_deadline", "lock_failed", "unlock_failed",
-        "pop_failed", "ack_failed", "search_offset_failed", "address_server_failed",
+        "name_server_failed", "pull_failed", "heartbeat_failed", "route_not_renewed", "connection_closed",
+        "rebalance_look_up_failed", "send_back_failed", "resend_failed", "lock_failed", "unlock_failed", "pop_failed",
+        "ack_failed", "search_offset_failed", "address_server_failed", "commit_failed",
     }
 )  # fmt: skip
 """Events that come many times a second while a broker or name server is away, of every queue and connection."""
+REFUSED = " was refused: "
+"""In the error of a server that answers (BrokerError): that is no outage, and counted by itself."""
 
 OF_MESSAGES = frozenset(
     {
         "filter_failed", "key_function_failed", "consume_hook_failed", "send_hook_failed", "taken_as_success",
-        "invisible_time_not_changed", "traces_not_sent",
+        "invisible_time_not_changed", "traces_not_sent", "drain_deadline",
         "pop_refused", "request_failed", "settled_write_failed", "journal_write_failed", "local_offsets_not_written",
     }
 )  # fmt: skip
@@ -79,6 +85,74 @@ class LineWriter:
     debug = info = warning = error = critical = exception = fatal = log = msg
 
 
+class LogFile:
+    """A log file that several processes append to, and that is rotated in either of logrotate's ways.
+
+    Renamed, or deleted: the next line goes to a new file of that name, and no signal is needed; as long as that cannot be
+    made, lines go on into the old one. Copied and cut short (`copytruncate`): the next line is at the new end. A line is one
+    write, so those of several processes stay apart. Nothing is locked: a signal's handler and a fork's child may log.
+    """
+
+    def __init__(self, path: str) -> None:
+        """`path` counts from the current folder, also when the process leaves that. Raises UsageError."""
+        self._path = os.path.abspath(path)
+        self._cut = False
+        """The disk was full in the middle of a line."""
+        try:
+            self._number = self._open()
+        except OSError as error:
+            raise UsageError(
+                f"log.file = {path!r} cannot be written ({error.strerror}): name a file in a folder that is there and that"
+                " this user may write to, or leave log.file empty to log to stderr"
+            ) from error
+        self._id = self._id_of_open()
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str) -> int:
+        """Append whole lines. Raises OSError, as when the disk is full."""
+        self._follow()
+        data = (("\n" if self._cut else "") + text).encode("utf-8", "backslashreplace")
+        written = os.write(self._number, data)
+        self._cut = written < len(data)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        """Nothing is written after this."""
+        os.close(self._number)
+
+    def _follow(self) -> None:
+        """Take the file that has the name now, under the same descriptor: a thread that writes meanwhile has one too."""
+        with contextlib.suppress(OSError):
+            try:
+                found = os.stat(self._path)
+                if (found.st_dev, found.st_ino) == self._id:
+                    return
+            except FileNotFoundError:
+                pass
+            number = self._open()
+            os.dup2(number, self._number, inheritable=False)
+            os.close(number)
+            self._id, self._cut = self._id_of_open(), False
+
+    def _open(self) -> int:
+        # Of a FIFO the opening would wait for a reader, and a write for one that reads; of a file nothing waits anyhow.
+        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
+
+    def _id_of_open(self) -> tuple[int, int]:
+        found = os.fstat(self._number)
+        return found.st_dev, found.st_ino
+
+
+def log_stream(file: str, otherwise: TextIO) -> TextIO:
+    """Where a process logs to: `log.file`, or `otherwise` where that is empty. Raises UsageError."""
+    return cast("TextIO", LogFile(file)) if file else otherwise
+
+
 class _LineHandler(logging.Handler):
     """Python's own `logging` through the same writer: libraries, asyncio, warnings."""
 
@@ -111,31 +185,31 @@ class _Bound:
 class _Counted:
     """A processor that lets the first of a repeated event pass, then some, each with the number `times` that it stands for.
 
-    The same outage is the same event of the same address, else broker, else topic. The same fault that messages meet is the
-    same event of the same topic and hook, with the same error but for its numbers: two filters have a line each. What comes
-    after the last line that passed is in no `times`.
+    Outages are counted together (`repeats.Outages`), those of each level apart: a line that stands for several events names
+    them in `counts`. The same fault that messages meet is the same event of the same topic and hook, with the same error but
+    for its numbers: two filters have a line each. What comes after the last line that passed is in no `times`.
     """
 
     def __init__(self) -> None:
         self._repeats = Repeats()
+        self._outages = defaultdict[str, Outages](Outages)
 
     def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
-        what = event.get("event")
+        what, error = event.get("event"), str(event.get("error", ""))
         if what not in OF_OUTAGES and what not in OF_MESSAGES:
             return event
-        if what in OF_OUTAGES:
-            fault: tuple[object, ...] = (what, event.get("address") or event.get("broker") or event.get("topic"))
+        server, now = event.get("broker") or event.get("address") or event.get("url") or "", time.monotonic()
+        if what in OF_OUTAGES and REFUSED not in error:
+            counts = self._outages[name].came(str(what), str(server), now)
+            times = sum(counts.values())
+            more = {"counts": dict(counts)} if len(counts) > 1 else {}
         else:
-            fault = (
-                what,
-                event.get("topic"),
-                event.get("hook"),
-                _NUMBER.sub("", str(event.get("error", "")))[:ERROR_MAX],
-            )
-        times = self._repeats.came(fault, time.monotonic())
+            fault = (what, event.get("topic"), event.get("hook"), _NUMBER.sub("", error)[:ERROR_MAX])
+            times = self._repeats.came(fault if what in OF_MESSAGES else (*fault, server), now)
+            more = {}
         if not times:
             raise structlog.DropEvent
-        return event if times == 1 else {**event, "times": times}
+        return event if times == 1 else {**event, "times": times, **more}
 
 
 def _with_trace(_logger: object, _name: str, event: EventDict) -> EventDict:

@@ -1,7 +1,9 @@
-"""What is said again and again while a broker or name server is away: the first line at once, then counted. Pure."""
+"""What is said again and again: the first line at once, then counted. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,3 +44,33 @@ class Repeats:
         found.said_at = now
         found.distance_s = min(2 * found.distance_s, DISTANCE_MAX_S)
         return times
+
+
+class Outages:
+    """Counts the lines of lost brokers and name servers. Each server has its first line at once; then all of them together
+    have one in DISTANCE_MAX_S seconds, with how many there were of each event and server."""
+
+    def __init__(self) -> None:
+        self._came_at: dict[str, float] = {}
+        self._said_at = float("-inf")
+        self._unsaid = Counter[str]()
+
+    def came(self, event: str, server: str, now: float) -> Mapping[str, int]:
+        """What the line that came now is to stand for, itself included; nothing when it is not said. `server` is empty where
+        the line names none: it belongs to an outage that there is, or is one. `now` in seconds."""
+        what = f"{event} {server}".rstrip()
+        if server or not any(now - at < DISTANCE_MAX_S for at in self._came_at.values()):
+            before = self._came_at.get(server)
+            if before is None and len(self._came_at) >= KINDS_MAX:
+                self._came_at.clear()
+            self._came_at[server] = now
+            if before is None or now - before >= QUIET_S:
+                if not self._unsaid:
+                    self._said_at = now
+                return {what: 1}
+        self._unsaid[what] += 1
+        if now - self._said_at < DISTANCE_MAX_S:
+            return {}
+        self._said_at = now
+        counts, self._unsaid = self._unsaid, Counter[str]()
+        return counts

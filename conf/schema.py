@@ -239,6 +239,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     "log": {
         "level": Choice(("debug", "info", "warning", "error")),
         "format": Choice(("auto", "human", "json")),
+        "file": _PATH,
     },
     "broker": {
         "host": Text("an IP address", formats.ip_address, empty_ok=False),

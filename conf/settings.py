@@ -244,6 +244,7 @@ class LogSettings:
 
     level: str
     format: str
+    file: str
 
 
 @dataclass(frozen=True, slots=True)

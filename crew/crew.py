@@ -106,7 +106,8 @@ class Crew:
         self.settings: Final = _for_a_crew(with_topics(found, self._handler))
         flags = {"consumer.topics": "topics=", "consumer.group": "group="}
         require(self.settings, flags, flag_names=flags)
-        self.log: Final = (Path(self.settings.supervisor.data_dir) / LOG_FILE).absolute()
+        own = self.settings.log.file
+        self.log: Final = (Path(own) if own else Path(self.settings.supervisor.data_dir) / LOG_FILE).absolute()
         """The file with the log of the supervisor and its workers, and with what handlers print. It is appended to."""
         self._embedded = embedded
         self._process: subprocess.Popen[bytes] | None = None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from ..cli.embedded import EmbeddedBroker, start_broker
-from ..conf.logging import set_up
+from ..conf.logging import log_stream, set_up
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError
 from ..supervisor.service import Summary, Supervisor
@@ -104,7 +104,8 @@ def _say(out: IO[bytes], said: Said) -> None:
 def _run(parent: int, out: IO[bytes]) -> Summary:
     order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301  it comes from the process that started this one
     sys.path[:] = order.search_path
-    set_up(order.settings.log.format, order.settings.log.level, sys.stderr, "crew")
+    wanted = order.settings.log
+    set_up(wanted.format, wanted.level, log_stream(wanted.file, sys.stderr), "crew")
     import uvloop
 
     with _reached(order) as (settings, broker):

@@ -12,8 +12,9 @@ from ..conf.formats import on_hdfs
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, require
 from ..remoting.errors import UsageError
-from ..spark.config import ARROW, DELTA, DELTA_RS, ICEBERG, LoaderConfig
+from ..spark.config import ARROW, DELTA, DELTA_RS, LoaderConfig
 from ..spark.config import loader_config as config_of
+from ..spark.iceberg_catalog import ICEBERG
 from ..spark.object_store import absolute
 from ..spark.session import SessionSettings, delta_conf
 from ..spark.spark_writer import SparkWriter

@@ -128,8 +128,36 @@ class _Group:
 
 def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lambda _: None) -> Compacted:
     """Compact the table at `table`. Raises UsageError, LoaderError; the table is whole in any case."""
-    if (table / "_delta_log").is_dir():
+    if _is_delta(table):
         return _compact_delta(table, file_bytes, on_point)
+    return _Exchange(_parquet(table).absolute(), file_bytes, on_point).run()
+
+
+def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
+    """How many files of the table `compact` would look at to merge them, and how many it has; nothing is changed. Raises as
+    `compact`. Of a Delta table delta-rs chooses among the small files of a partition: no more than these."""
+    if _is_delta(table):
+        added: Any = pa.table(open_log(table).get_add_actions())
+        files_of: list[dict[str, Any]] = added.select(["path", "size_bytes"]).to_pylist()
+        small = Counter(one["path"].rpartition("/")[0] for one in files_of if one["size_bytes"] < file_bytes)
+        return sum(count for count in small.values() if count > 1), len(files_of)
+    folders = batch_folders(_parquet(table))
+    files = {batch: len(data_files(folder)) for batch, folder in folders.items()}
+    groups = groups_of([_size(batch, folder) for batch, folder in folders.items()], file_bytes)
+    return sum(files[batch] for group in groups for batch in group), sum(files.values())
+
+
+def _is_delta(table: Place) -> bool:
+    """Whether it is a Delta table with a batch. Raises UsageError for one without."""
+    if not (table / "_delta_log").is_dir():
+        return False
+    if not DeltaTarget(table, append_by_delta_rs, lambda: None).state().batch:
+        raise UsageError(f"{table} holds no batch yet: nothing to compact")
+    return True
+
+
+def _parquet(table: Place) -> Path:
+    """The folder of a Parquet table that has a batch. Raises UsageError for anything else."""
     if is_iceberg(table):
         raise UsageError(
             f"{table} is an Iceberg table, whose files pyiceberg does not merge: have Spark do it (CALL"
@@ -141,12 +169,10 @@ def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lam
     if not folders:
         raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to compact")
     read_state(folders[max(folders)] / STATE_FILE)
-    return _Exchange(table.absolute(), file_bytes, on_point).run()
+    return table
 
 
 def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None]) -> Compacted:
-    if not DeltaTarget(table, append_by_delta_rs, lambda: None).state().batch:
-        raise UsageError(f"{table} holds no batch yet: nothing to compact")
     library = delta_rs()
     with _only_compaction(table):
         opened = open_log(table)

@@ -20,7 +20,6 @@ from .object_store import Place, absolute, place_of
 from .plan import Limits, Trigger
 
 PARQUET, ARROW, DELTA, DELTA_RS, FOREACH = "parquet", "pyarrow", "delta", "deltalake", "foreach"
-ICEBERG = "iceberg"
 PLAN_TRIGGERS = 8
 """A plan takes up to this many times `max_bytes`, and never more than `max_rows`: after a backlog, fewer and larger commits
 are cheaper, while the copies on disk and the time until a stop takes effect stay bounded."""

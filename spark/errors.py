@@ -50,8 +50,14 @@ def exit_code(error: BaseException) -> int:
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 
 
-def unreadable(file: object, error: Exception) -> str:
+def unreadable(file: object, error: Exception, *, iceberg: bool = False) -> str:
     """A data file of a table that is gone or damaged, and what brings its rows back."""
+    if iceberg:
+        said = "is gone" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
+        return (
+            f'{file}: {said}, and the Iceberg table names it: have pyiceberg take it out of the table ("A data file that is'
+            ' gone or damaged" in docs/how-to/iceberg.md), and run its messages again: rocketcrew reconcile --rerun'
+        )
     if isinstance(error, FileNotFoundError):
         return (
             f"{file} is gone, and the table's log names it: DeltaTable.repair() of the deltalake package takes it out"

@@ -12,6 +12,7 @@ Names, keys and high availability are those of Hadoop's configuration: HADOOP_CO
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable, Generator, Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -165,7 +166,7 @@ class HdfsPath(RemotePath[Hdfs]):
 
     def write_whole(self, data: bytes, as_old_as: float | None = None) -> None:
         """Write the file so that it is whole or not there. `as_old_as`: seconds since 1970."""
-        draft = self.parent / f".{self.name}.new"
+        draft = self.parent / f".{self.name}.{secrets.token_hex(8)}.new"
         draft.write_bytes(data)
         if as_old_as is not None:
             with asked(draft):

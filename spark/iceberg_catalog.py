@@ -21,6 +21,8 @@ from ..remoting.errors import UsageError
 from .errors import LoaderError, remedy
 from .object_store import STATE_DIR, Place, write_whole
 
+ICEBERG: Final = "iceberg"
+"""The value of `spark.format`."""
 ICEBERG_FILE: Final = "iceberg.json"
 CATALOG_NAME: Final = "rocketcrew"
 SQLITE_FILE: Final = "catalog.db"
@@ -31,6 +33,7 @@ _PARAMETER: Final = re.compile(r"[?&;]([^=&;]+)=")
 """The names of a URI's query parameters."""
 _IN_MEMORY: Final = re.compile(r"sqlite(?:\+\w+)?://(?:/?|/:memory:.*|.*[?&]mode=memory.*)")
 _SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///(.+)")
+_FILE_URI: Final = "file:"
 _NAME: Final = re.compile(r"[^.\s]+(?:\.[^.\s]+)+")
 _NO_NAME: Final = re.compile(r"[.\s]")
 _UNFIT: Final = re.compile(r"[%?#]")
@@ -90,14 +93,19 @@ def catalog_of(folder: Path, options: Mapping[str, str]) -> CatalogSpec:
             "spark.options names a catalog in memory, which ends with this process, and the table with it: give a file"
             " (uri = sqlite:////path/catalog.db), or none of catalog, type and uri"
         )
+    match = _SQLITE.fullmatch(options.get("uri", ""))
+    if match and match[1].startswith(_FILE_URI):
+        raise UsageError(
+            f"spark.options.uri = {options['uri']} has a URI of SQLite in a URI: give the file by its path, as"
+            " sqlite:////data/catalog.db"
+        )
     table = options.get("table", f"{NAMESPACE}.{_NO_NAME.sub('_', folder.name)}")
     if not _NAME.fullmatch(table):
         raise UsageError(f"spark.options.table is {table!r}, not as namespace.table")
     given = {name: value for name, value in options.items() if name not in ("table", "catalog")}
     if not {"catalog", "type", "uri"} & options.keys():
         given |= {"type": "sql", "uri": f"sqlite:///{folder.parent / SQLITE_FILE}"}
-    match = _SQLITE.fullmatch(given.get("uri", ""))
-    if match and not match[1].startswith(("/", "file:")):  # whoever reads the table may be in another folder
+    if match and not match[1].startswith("/"):  # whoever reads the table may be in another folder
         given["uri"] = f"{match[0][: match.start(1)]}{Path.cwd()}/{match[1]}"
     return CatalogSpec(table, options.get("catalog", CATALOG_NAME), given)
 
@@ -145,7 +153,6 @@ def open_catalog(spec: CatalogSpec, folder: Path, *, known: bool) -> Any:
             raise LoaderError(f"the Iceberg catalog {spec.sqlite} is gone: put the file back. The segments stay")
         make_folders(spec.sqlite.parent)
     try:
-        from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NoSuchPropertyException, NotInstalledError
     except ImportError as error:
         raise UsageError(
@@ -159,16 +166,31 @@ def open_catalog(spec: CatalogSpec, folder: Path, *, known: bool) -> Any:
     with asked(spec):
         try:
             try:
-                return load_catalog(spec.name, **properties)
+                return _loaded(spec.name, properties)
             except failures():
                 if known or spec.sqlite is None:
                     raise
-                return load_catalog(spec.name, **properties)  # another loader has made its tables in the same moment
+                return _loaded(spec.name, properties)  # another loader has made its tables in the same moment
         except (NoSuchPropertyException, NotInstalledError, ValueError) as error:
             raise UsageError(
                 f"spark.options does not name an Iceberg catalog: {short(error)}. For example type = rest and"
                 " uri = http://host:8181; or none of catalog, type and uri, for a SQLite file"
             ) from None
+
+
+def _loaded(name: str, properties: Mapping[str, str]) -> Any:
+    """What pyiceberg makes of the properties and of its own configuration of the catalog `name`; REST with our limit."""
+    from pyiceberg.catalog import CatalogType, infer_catalog_type, load_catalog
+    from pyiceberg.utils.config import Config, merge_config
+
+    whole: Any = merge_config(Config().get_catalog_config(name) or {}, dict(properties))
+    kind = whole.get("type") or infer_catalog_type(name, whole)
+    is_rest = kind is CatalogType.REST or str(kind).lower() == CatalogType.REST.value
+    if is_rest and "py-catalog-impl" not in whole and "uri" in whole:
+        from .iceberg_rest import LimitedRestCatalog
+
+        return LimitedRestCatalog(name, **whole)
+    return load_catalog(name, **properties)
 
 
 def failures() -> tuple[type[Exception], ...]:
@@ -183,7 +205,7 @@ def failures() -> tuple[type[Exception], ...]:
         pass
     else:
         found.append(SQLAlchemyError)
-    return (*found, OSError, ValueError, pyarrow.ArrowException)
+    return (*found, OSError, ValueError, RuntimeError, pyarrow.ArrowException)  # RuntimeError: what a server has not
 
 
 @contextmanager
@@ -193,13 +215,29 @@ def asked(spec: CatalogSpec) -> Generator[None]:
         yield
     except failures() as error:
         raise LoaderError(
-            f"the Iceberg table {spec.table} of the catalog {spec} can't be used: {short(error)}{remedy(str(error))}."
+            f"the Iceberg table {spec.table} of the catalog {spec} can't be used: {short(error)}{_remedy(spec, error)}."
             " The segments stay"
         ) from None
 
 
+def _remedy(spec: CatalogSpec, error: Exception) -> str:
+    from pyiceberg.exceptions import AuthorizationExpiredError, ForbiddenError, OAuthError, UnauthorizedError
+
+    if isinstance(error, AuthorizationExpiredError | ForbiddenError | OAuthError | UnauthorizedError):
+        return (
+            f". Its keys are read from the environment (PYICEBERG_CATALOG__{spec.name.upper()}__TOKEN, or __CREDENTIAL) or"
+            " from ~/.pyiceberg.yaml: set them for the loader, with the rights to write the table"
+        )
+    return remedy(str(error))
+
+
 def short(error: Exception) -> str:
-    """What it says, in a line."""
+    """What it says, in a line; of a failed request the first cause, which requests and urllib3 wrap several times."""
+    while type(error).__module__.startswith(("requests.", "urllib3.")):
+        cause = error.__cause__ or error.__context__
+        if not isinstance(cause, Exception):
+            break
+        error = cause
     return f"{type(error).__name__}: {' '.join(str(error).split())[:SAID_MAX]}"
 
 

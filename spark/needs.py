@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Final
 
@@ -66,6 +65,8 @@ def installed_version(package: str) -> str:
     """The version of an installed package; "?" for one that can be imported and does not say; "" when there is none."""
     if find_spec(package) is None:
         return ""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:

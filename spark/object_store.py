@@ -270,7 +270,8 @@ def write_whole(path: Place, data: bytes, *, as_old_as: float | None = None) -> 
         path.write_whole(data, as_old_as)
         return
     make_folders(path.parent)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    # Not by the process's id: in containers on two hosts that share the file system it may be one and the same.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     draft.write_bytes(data)
     if as_old_as is not None:
         os.utime(draft, (as_old_as, as_old_as))

@@ -207,7 +207,7 @@ def open_session(settings: SessionSettings) -> Session:
         try:
             spark = builder.getOrCreate()
         except Exception as error:
-            raise SparkStartError(_why_not_started(settings, java, error)) from error
+            raise SparkStartError(why_not_started(settings, java, error)) from error
     return Session(spark, java)
 
 
@@ -337,7 +337,8 @@ def _environment(settings: SessionSettings, spark_home: Path, shim: Path) -> Gen
 _NOT_FOUND = re.compile(r"unresolved dependency: ([^:\s]+[#:][^:\s]+[;:][^:\s]+): not found")
 
 
-def _why_not_started(settings: SessionSettings, java: Java, error: Exception) -> str:
+def why_not_started(settings: SessionSettings, java: Java, error: Exception) -> str:
+    """What the JVM's logs in the session's folder say; of jars that Maven does not find, which, and which ones exist."""
     lines: deque[str] = deque(maxlen=LOG_TAIL_LINES)
     for name in ("jvm.log", "spark.log"):
         with contextlib.suppress(OSError), (settings.folder / name).open(encoding="utf-8", errors="replace") as log:

@@ -75,7 +75,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
             try:
                 presence.add(_keys_of(file))
             except (OSError, pa.ArrowException) as error:
-                broken.append(unreadable(file, error))
+                broken.append(unreadable(file, error, iceberg=is_iceberg(table)))
     newest = ledger.state.epochs
 
     def now(key: QueueKey) -> QueueKey:

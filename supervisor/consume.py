@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ..conf.logging import set_up
+from ..conf.logging import log_stream, set_up
 from ..conf.settings import Settings, load
 from ..conf.sources import find_file
 from ..remoting.errors import UsageError
@@ -99,6 +99,6 @@ def consume(
     )  # fmt: skip
     if not (found.cluster.name_servers or found.cluster.namesrv_domain):
         raise UsageError(NO_NAME_SERVER)
-    set_up(found.log.format, found.log.level, sys.stderr, "consume")
+    set_up(found.log.format, found.log.level, log_stream(found.log.file, sys.stderr), "consume")
     spec = spec_of(handler, found.workers.boot_timeout_ms)
     return asyncio.run(Supervisor(found, spec, notify=Notify(os.environ, os.getpid())).run())

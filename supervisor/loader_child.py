@@ -93,6 +93,7 @@ class LoaderChild:
             sys.executable, "-m", "rocketcrew", "load", "--follow", "--quarantine",
             "--staging", str(self._segments), "--target", self.target,
             "--set", f"log.level={self._settings.log.level}", "--set", f"log.format={self._settings.log.format}",
+            "--set", f"log.file={self._settings.log.file}",
         ]  # fmt: skip
         for key in _PASSED:
             words += ["--set", f"spark.{key}={getattr(spark, key)}"]

@@ -21,7 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -35,7 +35,7 @@ from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
 from ..workers.routing import check_takes
-from ..workers.salvage import open_segments
+from ..workers.sealing import open_segments
 from ..workers.sentry import check_sentry
 from ..workers.slab_memory import SlabMemory
 from .acting import Acting
@@ -68,9 +68,8 @@ from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
 from .sealing import Sealing
-from .slot import adopt, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
+from .slot import adopt, forget_targets, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
 from .status import picture, staffing_picture
-from .web import Site, WebServer
 from .wiring import (
     CELL_SLOTS,
     Boots,
@@ -82,6 +81,9 @@ from .wiring import (
     table_spec,
     with_topics,
 )
+
+if TYPE_CHECKING:
+    from .web import WebServer
 
 WORKER_STOP_MS = 5_000
 """Workers have nothing left to do when they are asked to leave: sealing and the user's teardown hook."""
@@ -284,10 +286,14 @@ class Supervisor:
         await self._control.bind()
         self._to_end.append(self._control.stop)
         settings = self.settings.metrics
+        forget_targets(self._slot.path)
         if settings.port:
+            from .web import Site, WebServer  # brings prometheus_client, which few supervisors need
+
             health = Health(self.settings.consumer.consume_timeout_min * 60)
             site = Site(settings, self.picture, self._commands, health, self._loop.time, recent_faults)
-            self._web = WebServer(settings, site)
+            labels = {"group": self.settings.consumer.group, "slot": self._slot.path.name}
+            self._web = WebServer(settings, site, self._slot.path, labels)
             await self._web.start()
             self._to_end.append(self._web.stop)
 
@@ -366,6 +372,7 @@ class Supervisor:
 
     def picture(self) -> dict[str, Any]:
         """The status, as the control socket and the metrics page show it."""
+        now = self._loop.time()
         extra = {
             "loader": self._loader.status(), "backlog": self._backlog.status(), "schema": self._pool.schema,
             "slot": str(self._slot.path),
@@ -373,9 +380,10 @@ class Supervisor:
             "pid": os.getpid(),
             "http_port": self._web.port if self._web is not None else 0,
             "staff": staffing_picture(self._pool.staffing),
+            "recent_failures": self.core.state.recent_failures.picture(now),
             **self._member.picture(),
         }  # fmt: skip
-        facts = worker_facts(self._pool.children.values(), self._pool.running)
+        facts = worker_facts(self._pool.children.values(), self._pool.running, now)
         return picture(self.core, self.service, facts, extra)
 
     async def stacks(self) -> list[ProcessStack]:

@@ -62,6 +62,8 @@ TEMP_NOTE = "temp_dir"
 """In the slot: the folder with the forkserver's socket."""
 TEMP_PREFIX = "pymp-"
 """multiprocess' own; nothing else is ever removed, whatever the note says."""
+TARGETS_FILE = "prometheus.json"
+"""In the slot: where its metrics are served (web.py)."""
 CLIENTS_FOLDER = "clients"
 NAME_CHARACTERS_MAX = 200
 
@@ -324,6 +326,11 @@ def sweep_sockets(slot: Path) -> None:
         if noted.name.startswith(TEMP_PREFIX) and str(noted) != temp_dir():
             shutil.rmtree(noted, ignore_errors=True)
         (slot / TEMP_NOTE).unlink()
+
+
+def forget_targets(slot: Path) -> None:
+    """Nothing is served for this slot: also what a killed supervisor has left says so no more."""
+    (slot / TARGETS_FILE).unlink(missing_ok=True)
 
 
 def lock_client(data_dir: Path, group: str, client_id: str) -> int:

@@ -21,21 +21,25 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from ..conf.settings import MetricsSettings
+from ..durable.files import write_atomically
 from ..remoting.errors import RocketcrewError, UsageError
 from .connected import in_tasks
 from .control import Command
 from .health import Health
 from .metrics import MetricsPage
+from .slot import TARGETS_FILE, forget_targets
 
 REQUEST_TIMEOUT_S: Final = 5.0
 HEAD_BYTES_MAX: Final = 8 * 1024
 TOKEN_HEADER: Final = "x-rocketcrew-token"  # noqa: S105  its name
 ACTIONS: Final = frozenset({"pause", "resume", "scale", "stacks"})
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+_WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})
 _REASONS: Final = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
                    503: "Service Unavailable"}  # fmt: skip
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -156,16 +160,25 @@ def _probe(wrong: str) -> Response:
     return _text(503, wrong) if wrong else _text(200, "ok")
 
 
-class WebServer:
-    """Listens on the first free of `metrics.port_count` ports from `metrics.port` on."""
+def targets(host: str, port: int, labels: Mapping[str, str]) -> str:
+    """Where the metrics are, as a file of Prometheus's file_sd_configs says it; a wildcard address is this machine."""
+    name = "localhost" if host in _WILDCARDS else f"[{host}]" if ":" in host else host
+    return json.dumps([{"targets": [f"{name}:{port}"], "labels": dict(labels)}]) + "\n"
 
-    def __init__(self, settings: MetricsSettings, site: Site) -> None:
+
+class WebServer:
+    """Listens on the first free of `metrics.port_count` ports from `metrics.port` on, and writes that into TARGETS_FILE."""
+
+    def __init__(self, settings: MetricsSettings, site: Site, slot: Path, labels: Mapping[str, str]) -> None:
+        """`labels` are those of the target."""
         self._settings = settings
         self._site = site
+        self._targets_file = slot / TARGETS_FILE
+        self._labels = labels
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen. Raises UsageError when no port is free."""
+        """Listen. Raises UsageError when no port is free, OSError when the slot cannot be written."""
         host, first = self._settings.host, self._settings.port
         last = first + self._settings.port_count - 1
         for port in range(first, last + 1):
@@ -179,7 +192,8 @@ class WebServer:
                     f"metrics.port = {first}: cannot listen on {host}, {ports} ({error.strerror}); choose another port, a"
                     " larger metrics.port_count, or 0 to serve no metrics"
                 ) from error
-            return
+            break
+        write_atomically(self._targets_file, targets(host, self.port, self._labels), durable=False)
 
     @property
     def port(self) -> int:
@@ -190,6 +204,7 @@ class WebServer:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+            forget_targets(self._targets_file.parent)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

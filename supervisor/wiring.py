@@ -13,14 +13,12 @@ from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
-from ..spark.config import ICEBERG
-from ..spark.iceberg_catalog import catalog_of
+from ..spark.iceberg_catalog import ICEBERG, catalog_of
 from ..spark.object_store import check_conditional_puts, place_of
 from ..spark.table_columns import table_columns
-from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerBounds
+from ..workers.boot import COLUMNS_FILE, NEW_TABLE, TableSpec, WorkerBoot, WorkerBounds
 from ..workers.cells import CELLS_FILE
 from ..workers.failures import Attempts
-from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
 from ..workers.routing import agreed_topics
@@ -250,7 +248,8 @@ class Boots:
             sentry=s.sentry if s.sentry.dsn else None,
             attempts=attempts_of(s),
             bounds=worker_bounds(s),
-            access=access_of(s),
+            access=None if self.handler.sends is False else access_of(s),
             log_format=s.log.format,
             log_level=s.log.level,
+            log_file=s.log.file,
         )

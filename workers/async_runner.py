@@ -34,7 +34,8 @@ from .rows import Prepared
 from .run import Run, records_of
 from .runner import Runner
 from .steps import CallUnderWay, Steps, call_under_way
-from .time_limits import NS_PER_S, CallTimedOutError
+from .time_limits import NS_PER_S
+from .user_errors import CallTimedOutError
 from .worker import WorkerLoop
 
 HEART_S: Final = 0.05

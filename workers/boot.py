@@ -52,6 +52,8 @@ class TableSpec(NamedTuple):
 
 
 NEW_TABLE: Final = TableSpec("")
+COLUMNS_FILE: Final = "columns.ddl"
+"""Beside the slots: where inferred columns are frozen (inferring.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,8 @@ class WorkerBoot:
     """By which a failure is known to be the last one, for Sentry."""
     bounds: WorkerBounds = field(default_factory=WorkerBounds)
     access: Access | None = None
-    """How messages out of the handler reach the brokers (sends.py)."""
+    """How messages out of the handler reach the brokers (sends.py); None where it sends none: it has no credentials then."""
     log_format: str = "auto"
     log_level: str = "info"
+    log_file: str = ""
+    """Empty = stderr."""

@@ -31,8 +31,7 @@ from .api import (
     Suspend,
 )
 from .message import Message
-from .time_limits import CallTimedOutError
-from .user_errors import describe_error
+from .user_errors import CallTimedOutError, describe_error
 
 CONSUME_SUCCESS: Final = "CONSUME_SUCCESS"
 RECONSUME_LATER: Final = "RECONSUME_LATER"

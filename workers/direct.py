@@ -7,7 +7,7 @@ at, so that rows which do not fit show, and thrown away: the table has this reco
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError
@@ -16,14 +16,10 @@ from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Handler, Retry
 from .calls import batch_results
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
-from .packets import DirectResult, QueueInfo, clip
+from .packets import LATER, SUCCESS, THROW_EXCEPTION, DirectResult, QueueInfo, clip
 from .rows import RowBuffer
 from .sends import run_out
 from .user_errors import describe_error, user_traceback
-
-SUCCESS: Final = "CR_SUCCESS"
-LATER: Final = "CR_LATER"
-THROW_EXCEPTION: Final = "CR_THROW_EXCEPTION"
 
 
 def offset_of(record: bytes) -> int:

@@ -24,7 +24,6 @@ from .fitting import RowError, check_ran
 pa: Any = pyarrow
 
 INFER: Final = "infer"
-COLUMNS_FILE: Final = "columns.ddl"
 
 
 def declared_columns(setting: str, own: object, file: Path | None) -> object:

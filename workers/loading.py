@@ -47,13 +47,15 @@ class HandlerSpec:
     """A handler on its way to a worker: `import_path` ("package.module:function"), else `pickled` by dill.
 
     Several handlers of one module are "package.module:one,other". `subscriptions` are those that the handlers name, when they
-    were looked at: a worker that finds others does not start. None: nobody has looked.
+    were looked at: a worker that finds others does not start. `sends`: whether one of them sends messages. A worker of those
+    that send none does not get what opens the cluster, and does not start with one that does. None: nobody has looked.
     """
 
     name: str
     import_path: str | None = None
     pickled: bytes | None = None
     subscriptions: tuple[str, ...] | None = None
+    sends: bool | None = None
 
     @property
     def module(self) -> str | None:
@@ -78,7 +80,7 @@ def describe(target: object) -> HandlerSpec:
         raise HandlerLoadError(wrong)
     path = None if handler.parts else _import_path(target, handler)
     if path is not None:
-        return HandlerSpec(path, import_path=path, subscriptions=handler.subscriptions)
+        return HandlerSpec(path, import_path=path, subscriptions=handler.subscriptions, sends=handler.sends)
     try:
         # Names that only annotations refer to do not travel, so what these mean is found out here.
         parts = [copy.copy(part) for part in handler.parts or (handler,)]
@@ -87,7 +89,7 @@ def describe(target: object) -> HandlerSpec:
         with _without_names_of([part.function for part in parts]):
             # recurse: the globals that the function refers to travel with it, not the whole of its module.
             pickled = dill.dumps(parts, recurse=True)
-        return HandlerSpec(handler.name, pickled=pickled, subscriptions=handler.subscriptions)
+        return HandlerSpec(handler.name, pickled=pickled, subscriptions=handler.subscriptions, sends=handler.sends)
     except Exception as error:
         raise UsageError(
             f"handler {handler.name} cannot be shipped to a worker process ({type(error).__name__}: {error}); "
@@ -174,13 +176,18 @@ def search_path() -> list[str]:
 
 
 def load(spec: HandlerSpec) -> Handler:
-    """Import or unpickle the handler. Raises HandlerLoadError, also for one that cannot take a message, or names other topics
-    than those that are subscribed."""
+    """Import or unpickle the handler. Raises HandlerLoadError, also for one that cannot take a message, names other topics
+    than those that are subscribed, or sends messages where it sent none before."""
     handler = ready(find(spec))
     if spec.subscriptions is not None and not same_topics(spec.subscriptions, handler.subscriptions):
         raise HandlerLoadError(
             f"handler {spec.name} takes {listed(handler.subscriptions)} now, and the member started with"
             f" {listed(spec.subscriptions)}: stop it and start it again to consume other topics"
+        )
+    if spec.sends is False and handler.sends:
+        raise HandlerLoadError(
+            f"handler {spec.name} sends messages now, and the member started with one that sent none, so its workers have no"
+            " access to the cluster: stop it and start it again"
         )
     return handler
 

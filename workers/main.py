@@ -17,14 +17,14 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 import structlog
 from multiprocess import forkserver
 
 from ..client.spans import span_api
-from ..conf.logging import set_up
+from ..conf.logging import log_stream, set_up
 from ..conf.segment_format import READY_DIR
 from ..conf.units import NS_PER_MS
 from ..remoting.errors import UsageError
@@ -86,7 +86,7 @@ def worker_main(boot: WorkerBoot) -> int:
     block_report_signal()
     end_forks_as_usual()
     _drop_inherited()
-    set_up(boot.log_format, boot.log_level, sys.stderr, process="worker", worker=boot.worker_id, group=boot.group)
+    set_up(boot.log_format, boot.log_level, log_of(boot), process="worker", worker=boot.worker_id, group=boot.group)
     log = structlog.get_logger()
     link = WorkerLink(boot.link, boot.transport)
     try:
@@ -142,6 +142,14 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         except BaseException as error:  # noqa: BLE001  the work is done and reported: nothing may spoil the exit code
             log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
     return EXIT_OK
+
+
+def log_of(boot: WorkerBoot) -> TextIO:
+    """Where it logs to: stderr also where the file cannot be opened any more, for a worker is worth more than its log."""
+    try:
+        return log_stream(boot.log_file, sys.stderr)
+    except UsageError:
+        return sys.stderr
 
 
 def make_outbox(handler: Handler, access: Access | None) -> Outbox | None:

@@ -30,8 +30,9 @@ from .ordered_packets import Returned
 from .packets import QueueInfo
 from .rows import Prepared
 from .run import Run, records_of
-from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, ended_keys, error_keys, failure_of
+from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, ended_keys, error_keys
 from .sends import run_out
+from .user_errors import failure_of
 
 _SYSFLAG = Struct(">36xI")
 _RECONSUME_TIMES = Struct(">I")

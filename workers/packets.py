@@ -431,8 +431,14 @@ class Direct(NamedTuple):
     payload_at: int
 
 
+SUCCESS: Final = "CR_SUCCESS"
+LATER: Final = "CR_LATER"
+THROW_EXCEPTION: Final = "CR_THROW_EXCEPTION"
+"""Names of CMResult.java: what the handler made of a message that an administrator had it consume."""
+
+
 class DirectResult(NamedTuple):
-    """What the handler made of it: `result` is a name of CMResult.java, `remark` the error's text."""
+    """What the handler made of it: `result` is one of these names, `remark` the error's text."""
 
     request: int
     result: str

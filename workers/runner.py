@@ -35,12 +35,12 @@ from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.log_keys import EndedKeys, place_keys, queue_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE
-from .api import BodyError, Handler, Retry, SoftTimeLimitExceeded
+from .api import Handler, Retry
 from .boot import WorkerBounds
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit
 from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView, Naming
 from .claims import Claims
-from .failures import Cause, Failure, asked
+from .failures import Cause, Failure
 from .fitting import RowError
 from .forks import end_fork
 from .message import INNER_BATCH_BIT, Message, message_keys, plain_messages
@@ -48,9 +48,8 @@ from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
 from .sends import run_out
-from .time_limits import CallTimedOutError
 from .unreported import Unreported
-from .user_errors import describe_error, user_traceback
+from .user_errors import describe_error, failure_of, user_traceback
 
 MARK_NS: Final = 1_000_000
 """The start of a call is noted to the millisecond: of many short calls not each is worth a store."""
@@ -557,14 +556,6 @@ class Runner:
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
                 self._fail(run, index, message, error, self._clock() - started_ns)
         return kept
-
-
-def failure_of(error: BaseException) -> Failure:
-    """Why the message failed whose handler ended with this."""
-    if isinstance(error, (Retry, BodyError)):
-        return asked(error.delay_level, clip(str(error)))
-    timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
-    return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))
 
 
 def outcome_of(failure: Failure, error: BaseException) -> str:

@@ -14,7 +14,6 @@ is; if it is in neither, the loader has taken it already, and it is reported as 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,13 +115,3 @@ def complete_prefix(path: Path) -> Prefix:
         except _TORN:
             pass
     return prefix
-
-
-def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list[Path]:
-    """Segments in `open/` of a slot's `segments/` folder, oldest number first; of these workers only when given."""
-    found: list[tuple[str, int, Path]] = []
-    for path in (folder / OPEN_DIR).glob(f"*{SEGMENT_SUFFIX}"):
-        match = SEGMENT_NAME.fullmatch(path.name)
-        if match is not None and (worker_ids is None or match["worker"] in worker_ids):
-            found.append((match["worker"], int(match["seq"]), path))
-    return [path for _, _, path in sorted(found)]

@@ -19,10 +19,11 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from ..conf.segment_format import OPEN_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
 from .packets import Sealed
 
 FILES_MAX: Final = 4
@@ -104,6 +105,16 @@ class Sealer:
                 return
             except OSError as error:
                 self._pause("sealing a segment", error)
+
+
+def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list[Path]:
+    """Segments in `open/` of a slot's `segments/` folder, oldest number first; of these workers only when given."""
+    found: list[tuple[str, int, Path]] = []
+    for path in (folder / OPEN_DIR).glob(f"*{SEGMENT_SUFFIX}"):
+        match = SEGMENT_NAME.fullmatch(path.name)
+        if match is not None and (worker_ids is None or match["worker"] in worker_ids):
+            found.append((match["worker"], int(match["seq"]), path))
+    return [path for _, _, path in sorted(found)]
 
 
 def seal_file(path: Path, ready_dir: Path) -> None:

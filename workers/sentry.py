@@ -35,7 +35,7 @@ from .consume_hooks import CallResult
 from .failures import Attempts
 from .message import Message
 from .packets import QueueInfo
-from .runner import failure_of
+from .user_errors import failure_of
 
 MODULE: Final = "sentry_sdk"
 FLUSH_S: Final = 1.0

@@ -29,10 +29,6 @@ OURS: Final = __name__.rpartition(".")[0] + "."
 NS_PER_S: Final = 1_000_000_000
 
 
-class CallTimedOutError(Exception):
-    """A call of a coroutine handler was over its time limit and was cancelled."""
-
-
 def limits_of(handler: Handler, bounds: WorkerBounds) -> tuple[int, int]:
     """(soft, hard) limit of one call in ns, 0 = none: the handler's own where it has them, else the settings'."""
     soft = bounds.soft_time_limit_ms * NS_PER_MS

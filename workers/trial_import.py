@@ -88,7 +88,7 @@ def _examined(target: str, timeout_ms: int, check: Callable[[], None], rows: dic
     answer = json.loads(out)
     if "wrong" in answer:
         raise HandlerLoadError(answer["wrong"], answer["traceback"])
-    spec = replace(describe(answer["handler"]), subscriptions=tuple(answer["subscriptions"]))
+    spec = replace(describe(answer["handler"]), subscriptions=tuple(answer["subscriptions"]), sends=answer["sends"])
     return Examined(spec, answer.get("columns", ""), answer.get("misfit", ""))
 
 
@@ -105,11 +105,12 @@ def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[],
 
 
 def look(target: str) -> dict[str, Any]:
-    """{"handler": import string, "subscriptions": those that it names} of a handler that can be run, else {"wrong": text,
-    "traceback": text}."""
+    """{"handler": import string, "subscriptions": those that it names, "sends": whether it sends messages} of a handler that
+    can be run, else {"wrong": text, "traceback": text}."""
     try:
         name = target if ":" in target else handlers_of(import_module(target))
-        return {"handler": name, "subscriptions": load(describe(name)).subscriptions}
+        handler = load(describe(name))
+        return {"handler": name, "subscriptions": handler.subscriptions, "sends": handler.sends}
     except HandlerLoadError as error:
         return {"wrong": str(error), "traceback": error.traceback}
 

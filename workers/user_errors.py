@@ -1,4 +1,4 @@
-"""Errors of the user's code as texts: with the user's own frames, and none of ours."""
+"""Errors of the user's code as texts, with the user's own frames and none of ours; and as the failure of a message."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from .api import BodyError, Retry, SoftTimeLimitExceeded
+from .failures import Cause, Failure, asked
+from .packets import clip
+
 TRACEBACK_FRAMES_MAX: Final = 30
 # Not resolved: in a checkout the rooms are links, and the folder behind them holds tests and examples too.
 _OWN_FOLDER: Final = str(Path(__file__).parent.parent) + os.sep
+
+
+class CallTimedOutError(Exception):
+    """A call of a coroutine handler was over its time limit and was cancelled."""
 
 
 def describe_error(error: BaseException) -> str:
@@ -40,3 +48,11 @@ def user_traceback(error: BaseException) -> str:
     frames = user_frames(error.__traceback__)[-TRACEBACK_FRAMES_MAX:]
     head = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     return "".join([*head, *traceback.format_exception_only(error)])
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Why the message failed whose handler ended with this."""
+    if isinstance(error, (Retry, BodyError)):
+        return asked(error.delay_level, clip(str(error)))
+    timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
+    return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))

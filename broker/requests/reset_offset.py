@@ -3,7 +3,8 @@
 The new offset waits in the offset table: the group's pulls of the queue are answered 21 with it until one begins there, and
 until then commits of members that still run are ignored. It waits over a restart of the broker too: members that run commit
 where they are, and that would take the reset back. That it is over is on the disk before the first message is delivered.
-`isForce` false keeps a queue whose committed offset is lower already.
+`isForce` false keeps a queue whose committed offset is lower already. Offsets of very many queues are looked up in rounds,
+and set all at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ...remoting.command import Command
 from ...remoting.headers import ResetOffset
 from ...remoting.queues import MessageQueue
 from ..group_table import illegal_group
+from ..long_answers import Steps
 from ..pop_table import Key
 from ..refusal import Refused
 from ..state import BrokerState, Call
@@ -22,8 +24,17 @@ from ..storage import StorageError
 CODES = (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,)
 
 
-def handle(state: BrokerState, call: Call) -> Command:
-    request = ResetOffset.from_fields(call.command.fields)
+def handle(state: BrokerState, call: Call) -> Command | None:
+    steps = _steps(state, call.command)
+    if not call.command.is_oneway:
+        return state.long_answers.begin(call.channel, call.command, steps)
+    for _ in steps:  # nobody waits, but it is to be done
+        pass
+    return None
+
+
+def _steps(state: BrokerState, command: Command) -> Steps:
+    request = ResetOffset.from_fields(command.fields)
     topic = state.topics.get(request.topic)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} does not exist")
@@ -34,14 +45,19 @@ def handle(state: BrokerState, call: Call) -> Command:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the group name {request.group!r} is illegal")
     if not state.offsets.has_room(request.topic, request.group):
         raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
-    table: dict[MessageQueue, int] = {}
+    targets: dict[int, int] = {}
     for queue_id in range(topic.read_queue_nums) if wanted < 0 else (wanted,):
-        offset = target(state, request, queue_id)
+        yield
+        targets[queue_id] = target(state, request, queue_id)
+    if request.topic not in state.topics:  # it was deleted between two rounds
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} does not exist")
+    table: dict[MessageQueue, int] = {}
+    for queue_id, offset in targets.items():
         committed = state.offsets.query(request.topic, request.group, queue_id)
         if request.is_force or committed is None or offset <= committed:
             table[MessageQueue(request.topic, state.config.name, queue_id)] = offset
     _reset(state, request, table)
-    return call.command.response(ResponseCode.SUCCESS, body=ResetOffsetBody(table).encode())
+    return command.response(ResponseCode.SUCCESS, body=ResetOffsetBody(table).encode())
 
 
 def _reset(state: BrokerState, request: ResetOffset, table: dict[MessageQueue, int]) -> None:

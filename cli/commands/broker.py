@@ -13,7 +13,9 @@ import click
 from ...client.access import Access
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
+from ..changing import changes, would
 from ..options import with_settings
+from ..tables import counted
 
 
 @click.group(invoke_without_command=True)
@@ -130,9 +132,10 @@ def check_store(settings: Settings, as_json: bool) -> None:
 
 @broker.command("convert")
 @click.option("--dir", "folder", metavar="FOLDER", help="The data folder of a broker that does not run.")
+@changes(asks=False)
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
 @with_settings(asks_cluster=False, folder="broker.dir")
-def convert_store(settings: Settings, as_json: bool) -> None:
+def convert_store(settings: Settings, dry_run: bool, as_json: bool) -> None:
     """Give a store of an earlier version, or of a genuine broker, the log files that this one writes.
 
     Such stores are served as they are; after the conversion a genuine broker can open them too, when its
@@ -141,13 +144,22 @@ def convert_store(settings: Settings, as_json: bool) -> None:
 
     \b
     Examples:
+      rocketcrew broker convert --dir /data/broker --dry-run
       rocketcrew broker convert --dir /data/broker
     """
     from ...broker.config import BrokerConfig
-    from ...broker.converting import convert
+    from ...broker.converting import convert, to_convert
 
     folder = Path(settings.broker.dir).absolute()
-    done = convert(folder, BrokerConfig(**dataclasses.asdict(settings.broker)), time.time_ns() // 1_000_000)
+    config = BrokerConfig(**dataclasses.asdict(settings.broker))
+    if dry_run:
+        records = to_convert(folder, config)
+        what = f"copy {counted(records or 0, 'record')} of {folder}" + (
+            "" if records is not None else ": it has its shape"
+        )
+        would(what, as_json=as_json, records=records or 0)
+        return
+    done = convert(folder, config, time.time_ns() // 1_000_000)
     if as_json:
         click.echo(
             json.dumps({"records": done.records, "segments": done.segments, "before": done.before and str(done.before)})

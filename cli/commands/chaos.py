@@ -22,6 +22,7 @@ from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.logging import set_up
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
+from ..changing import changes, would
 from ..chaos.faults import FAULTS, endure
 from ..chaos.ground import Ground
 from ..chaos.verdict import FaultRecord, Verdict, judge
@@ -59,11 +60,12 @@ def _list_faults(context: click.Context, _parameter: click.Parameter, value: boo
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=None,
               help="Keep logs and state in this folder, which must be empty or new. Otherwise a temporary one, removed"
                    " when the verdict is good.")  # fmt: skip
+@changes(asks=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of table and verdict.")
 @with_settings()
 def chaos(
     settings: Settings, faults: tuple[str, ...], seconds: float, messages: int, order: str, workers: int,
-    seed: int | None, embedded: bool, folder: Path | None, as_json: bool,
+    seed: int | None, embedded: bool, folder: Path | None, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Break things on purpose, and say whether that lost, duplicated or disordered a message.
 
@@ -85,11 +87,14 @@ def chaos(
     configured = bool(settings.cluster.name_servers or settings.cluster.namesrv_domain)
     own_broker = embedded or not configured
     chosen = choose(faults, own_broker=own_broker)
+    where = "a broker of its own" if own_broker else "the configured cluster"
+    if dry_run:
+        would(f"do {', '.join(chosen)} on {where}", as_json=as_json, faults=chosen, own_broker=own_broker)
+        return
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     name = f"rocketcrew-chaos-{os.getpid()}-{time.time_ns() // 1_000_000 % 10**9}"
     place = _place(folder)
     more = {key: value for fault in chosen for key, value in FAULTS[fault].settings.items()}
-    where = "a broker of its own" if own_broker else "the configured cluster"
     click.echo(f"chaos on {where}: topic and group {name}, seed {seed}, folder {place}", err=True)
 
     def make() -> Ground:

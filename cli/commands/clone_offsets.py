@@ -11,6 +11,7 @@ from ...client.operations import Operations
 from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
 from ...remoting.names import RETRY_PREFIX
+from ..changing import changes
 from ..moving import carry_out, committed_offsets
 from ..options import with_settings
 from ..stagings import topics_in_keys
@@ -22,8 +23,7 @@ from .reset import Move
 @click.argument("target", metavar="TO")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC",
               help="Only this topic; may be repeated. Otherwise all that FROM consumes, not its retry topic.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked anyway.")
+@changes(asks=True)
 @click.option("--new-group", is_flag=True, help="TO has never run: it will start at these offsets.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue with old and new offset.")
 @with_settings()

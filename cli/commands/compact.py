@@ -9,7 +9,9 @@ from typing import Final
 import click
 
 from ...conf.settings import Settings, require
+from ..changing import changes, would
 from ..options import table_place, with_settings
+from ..tables import counted
 
 NOT_ON_HDFS: Final = (
     "compact puts the rewritten table in the place of the old one by one exchange of both folders, which HDFS does not have."
@@ -19,9 +21,10 @@ NOT_ON_HDFS: Final = (
 
 @click.command()
 @click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake).")
+@changes(asks=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_settings(asks_cluster=False, target="spark.target")
-def compact(settings: Settings, as_json: bool) -> None:
+def compact(settings: Settings, dry_run: bool, as_json: bool) -> None:
     """Rewrite small files of a table into files of spark.target_file_mib.
 
     May be run, and killed, at any moment, beside loaders and readers: a table is the old one or the new one, with the same
@@ -29,12 +32,24 @@ def compact(settings: Settings, as_json: bool) -> None:
     table merged rows get the batch_id of the last of their batches.
 
     \b
-    Example:
+    Examples:
+      rocketcrew compact --target /data/billing --dry-run
       rocketcrew compact --target /data/billing --set spark.target_file_mib=256
     """
     from ...spark.compaction import compact as rewrite
+    from ...spark.compaction import to_merge
 
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     table = table_place(settings, not_on_hdfs=NOT_ON_HDFS)
-    done = rewrite(table, settings.spark.target_file_mib * 1024 * 1024)
+    file_bytes = settings.spark.target_file_mib * 1024 * 1024
+    if dry_run:
+        found, files = to_merge(table, file_bytes)
+        would(
+            f"merge {found} of {counted(files, 'file')}",
+            as_json=as_json,
+            files_before=files,
+            files_to_merge=found,
+        )
+        return
+    done = rewrite(table, file_bytes)
     click.echo(json.dumps(asdict(done)) if as_json else f"{done.files_before} files, now {done.files_after}")

@@ -30,10 +30,12 @@ POLL_MS: Final = 1000
 @click.option("-w", "--workers", "workers", type=int, metavar="N", help="Worker processes; 0 = one for each core.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
               help=f"The status page's. Otherwise metrics.port, else the first free one from {PAGE_PORT} on.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True,
+              help="Print two JSON objects, each on a line: when it runs, and when it has ended.")  # fmt: skip
 @with_settings(
     asks_cluster=False, topics="consumer.topics", group="consumer.group", workers="workers.count", port="metrics.port"
 )
-def dev(settings: Settings, handler: str) -> None:
+def dev(settings: Settings, handler: str, as_json: bool) -> None:
     """Try HANDLER out: an embedded broker, `run --reload` and the status page in one. Ctrl-C ends all of it.
 
     The broker's messages and the group's offsets are kept below the current folder (.rocketcrew). Name servers that are
@@ -60,6 +62,7 @@ def dev(settings: Settings, handler: str) -> None:
         lambda: for_trying_out(reread(), named),
         embedded=True,
         watched=Path.cwd(),
+        as_json=as_json,
     )
 
 

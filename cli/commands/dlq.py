@@ -33,6 +33,7 @@ from ...source.reading import TOOLS_GROUP
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
+from ..changing import agrees, changes, would
 from ..exit_codes import exit_code
 from ..letters import (
     DELTA,
@@ -49,7 +50,7 @@ from ..letters import (
     per_second,
     whole,
 )  # fmt: skip
-from ..messages import BODY_FORMATS, messages, text_of, when
+from ..messages import BODY_FORMATS, messages, nothing_until, text_of, when
 from ..options import Dependent, with_settings
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
@@ -89,8 +90,8 @@ class Desk:
         self.notes = Notes.read(home / NOTES_FILE)
         self.replayed = 0
         """Letters that this command has sent."""
-        self.first: dict[tuple[str, int], int] = {}
-        """The first offset that is kept, by broker and queue id, as of the last look."""
+        self.read_to: dict[tuple[str, int], int] = {}
+        """By broker and queue id, as of the last look: all letters below this offset that there are were read."""
 
     def letters(self, wanted: Wanted, limit: int = 0) -> list[Letter]:
         """Those that are meant, oldest first; at most `limit` (0 = all). Raises UsageError for a name that none has."""
@@ -105,7 +106,7 @@ class Desk:
         """As `letters`; of a replay that this command has begun and not ended what is left of it."""
         if course.round is None:
             return self.letters(wanted, limit)
-        left = course.left(self.letters(Wanted(done_too=True)), self.first)
+        left = course.left(self.letters(Wanted(done_too=True)), self.read_to)
         of = counted(len(course.round.letters), "letter")
         click.echo(
             f"goes on with the replay of {course.round.began} that did not end: {len(left)} of {of} are left"
@@ -153,9 +154,12 @@ class Desk:
         found: list[Letter] = []
         for mq in queues:
             low, high = await operations.min_offset(mq), await operations.max_offset(mq)
-            self.first[mq.broker_name, mq.queue_id] = low
-            read = messages(cluster, mq, low, high, group=group)
-            found += [Letter(mq, one, self.notes.of(mq, one)) async for one in read]
+            read = [one async for one in messages(cluster, mq, low, high, group=group)]
+            found += [Letter(mq, one, self.notes.of(mq, one)) for one in read]
+            end = read[-1].queue_offset + 1 if read else low
+            if end < high:  # 4.9 goes on to name a first offset that it has deleted, where it has deleted all
+                end = min(high, await nothing_until(cluster, mq, end, group))
+            self.read_to[mq.broker_name, mq.queue_id] = end
         return found
 
     async def replay(self, cluster: Cluster, letters: Iterable[Letter], per_second: float) -> int:
@@ -238,8 +242,6 @@ BODY = click.option("--body", "how", type=click.Choice(BODY_FORMATS), default="a
                     help="How bodies are shown.")  # fmt: skip
 NAMES = click.argument("names", nargs=-1, metavar="[LETTER]...")
 LIMIT = click.option("--limit", type=click.IntRange(0), default=0, metavar="N", help="At most N letters; 0: all.")
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-YES = click.option("-y", "--yes", is_flag=True, help="Do not ask on a terminal.")
 
 
 @dlq.command()
@@ -332,8 +334,7 @@ def _rate(_context: click.Context, _parameter: click.Parameter, text: str) -> fl
     needs="--all",
     help="With --all: begin again, also after a replay that did not end.",
 )
-@DRY_RUN
-@YES
+@changes(asks=True)
 @AS_JSON
 @picks
 def replay(
@@ -538,9 +539,12 @@ def in_summary(of: int, done: int, failed: int, handler: str, what: str) -> str:
 @click.option("--format", "kind", type=click.Choice([JSONL, PARQUET, DELTA]), default=JSONL, show_default=True,
               help="A file with a JSON object a line, a folder of Parquet, or a Delta table.")  # fmt: skip
 @BODY
-@picks
+@changes(asks=False)
 @AS_JSON
-def export(desk: Desk, wanted: Wanted, output: Path, kind: str, how: str, as_json: bool) -> None:
+@picks
+def export(
+    desk: Desk, wanted: Wanted, output: Path, kind: str, how: str, dry_run: bool, as_json: bool
+) -> None:  # fmt: skip
     """Write dead letters to a file or a table, with error, properties and body.
 
     A table has a row for each letter, under the same names; `body` is binary, as it was sent, and `properties` is a map.
@@ -562,6 +566,10 @@ def export(desk: Desk, wanted: Wanted, output: Path, kind: str, how: str, as_jso
     if out != "-" and output.exists():  # before the brokers are asked for all letters
         raise UsageError(f"{output} exists already: nothing was written")
     found = desk.letters(wanted)
+    if dry_run:
+        where = "stdout" if out == "-" else out
+        would(f"write {counted(len(found), 'letter')} to {where}", as_json=as_json, group=desk.group, file=out)
+        return
     if kind != JSONL:
         from ..letter_tables import table_of, write  # pyarrow takes its time to import
 
@@ -579,8 +587,7 @@ def export(desk: Desk, wanted: Wanted, output: Path, kind: str, how: str, as_jso
 
 @dlq.command()
 @NAMES
-@DRY_RUN
-@YES
+@changes(asks=True)
 @AS_JSON
 @picks
 def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -> None:
@@ -620,8 +627,4 @@ def _goes_on(
         click.echo(json.dumps(answer) if as_json else "\n".join(lines([letter.row() for letter in found])))
         click.echo(f"{counted(len(found), 'letter')}; nothing was done", err=True)
         return False
-    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    return click.confirm(
-        f"{what} {counted(len(found), 'dead letter')} of group {name}{again}?", default=False, err=True
-    )
+    return agrees(f"{what} {counted(len(found), 'dead letter')} of group {name}{again}?", yes=yes)

@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 from ...remoting.errors import UsageError
+from ..changing import changes
 from ..surroundings import surroundings
 
 APP: Final = '''"""The handler: one message in; one row out, several or none. A message that raises comes again later."""
@@ -100,7 +101,7 @@ def group_of(folder: str) -> str:
 @click.argument("folder", metavar="[FOLDER]", required=False, type=click.Path(file_okay=False, path_type=Path))
 @click.option("-t", "--topic", metavar="TOPIC", default="orders", show_default=True, help="The topic to consume.")
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group; otherwise the folder's name.")
-@click.option("--dry-run", is_flag=True, help="Show what would be written, and write nothing.")
+@changes(asks=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the folder and its files.")
 @click.pass_context
 def init(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -16,11 +17,12 @@ from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError
-from ...remoting.names import RETRY_PREFIX
+from ...remoting.errors import BrokerError, RocketcrewError
+from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...remoting.queues import MessageQueue
+from ...supervisor import control
 from ...supervisor.member.access import access_of
-from ..asking import ask_cluster
+from ..asking import ask_cluster, known_topics
 from ..controlling import running_slots
 from ..group_members import delayed, in_hand, members_of, owners
 from ..live_line import duration
@@ -28,7 +30,7 @@ from ..options import Dependent, with_settings
 from ..stagings import topics_in_keys
 from ..tables import lines
 from ..watch import QueueLag
-from ..wording import UnknownNameError, unknown_topic, with_hint
+from ..wording import UnknownNameError, near, unknown_topic, with_hint
 
 CLEAR: Final = "\x1b[H\x1b[2J"
 TRY_EVERY_S: Final = 0.5
@@ -81,21 +83,25 @@ def lag(
 
     access = access_of(settings)
 
+    wanted, group = tuple(access.wrap(topic) for topic in topics), access.wrap(settings.consumer.group)
+
+    async def look_on(cluster: Cluster) -> None:
+        await check_known(cluster, wanted)
+        look = Looks(access, settings.consumer.group, wanted, topics_in_keys(settings))
+        await look.go_on(cluster, interval, count, as_json=as_json)
+
     async def ask(cluster: Cluster) -> list[QueueLag]:
-        wanted = tuple(access.wrap(topic) for topic in topics)
-        for topic in wanted:
-            await cluster.route(topic)  # brokers that know the group say nothing of a topic that they do not know
-        found = await queue_lags(Admin(cluster), access.wrap(settings.consumer.group), wanted, topics_in_keys(settings))
+        await check_known(cluster, wanted)
+        found = await queue_lags(Admin(cluster), group, wanted, topics_in_keys(settings))
         return [unwrapped(access, queue) for queue in found]
 
     if watch:
-        wanted = tuple(access.wrap(topic) for topic in topics)
-        look = Looks(access, settings.consumer.group, wanted, topics_in_keys(settings))
-        ask_cluster(access, lambda cluster: look.go_on(cluster, interval, count, as_json=as_json))
+        ask_cluster(access, look_on)
         return
-    group = access.wrap(settings.consumer.group)
     try:
-        found = ask_cluster(access, lambda cluster: once_known(group, lambda: ask(cluster), lambda: starts_here(group)))
+        found = ask_cluster(
+            access, lambda cluster: once_known(group, lambda: ask(cluster), lambda: starts_here(cluster, access, group))
+        )
     except UnknownNameError as error:
         raise error if topics else with_hint(error, OFFSETS_ONLY) from None
     total = sum(queue.lag for queue in found)
@@ -106,22 +112,59 @@ def lag(
         click.echo(table(found, total))
 
 
-def starts_here(group: str) -> bool:
-    """Whether a supervisor of the group, named with its namespace, runs on this host."""
-    return any(slot.parent.name == group for slot in running_slots())
+async def check_known(cluster: Cluster, topics: Collection[str]) -> None:
+    """Raise BrokerError for one that does not exist: brokers that know the group say nothing of it."""
+    for topic in topics:
+        await cluster.route(topic)
+
+
+async def starts_here(cluster: Cluster, access: Access, group: str) -> bool:
+    """Whether a supervisor of the group, named with its namespace, runs on this host.
+
+    Raises RocketcrewError when none of its topics exists: the brokers do not hear of the group before one does."""
+    slots = [slot for slot in running_slots() if slot.parent.name == group]
+    if slots:
+        topics: list[str] = []
+        with contextlib.suppress(RocketcrewError):  # it starts, and does not answer yet
+            found = await control.ask(slots[0], "status")
+            topics = [topic for topic in sorted(found["subscriptions"]) if not topic.startswith(RETRY_PREFIX)]
+        missing = [topic for topic in topics if not await _exists(cluster, access.wrap(topic))]
+        if missing == topics != []:
+            names = [access.unwrap(topic) for topic in missing]
+            raise waits_for(access.unwrap(group), names, await known_topics(cluster, access))
+    return bool(slots)
+
+
+async def _exists(cluster: Cluster, topic: str) -> bool:
+    try:
+        await cluster.route(topic, refresh=True)
+    except BrokerError as error:
+        if unknown_topic(error) is None:
+            raise
+        return False
+    return True
+
+
+def waits_for(group: str, missing: Sequence[str], known: Collection[str]) -> RocketcrewError:
+    """The error for a group that runs, and none of whose topics is among the cluster's `known` ones."""
+    names = [name for name in known if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    which = f"the topic {missing[0]}" if len(missing) == 1 else f"any of the topics {', '.join(missing)}"
+    near_one = near(missing[0], names) if len(missing) == 1 else ""
+    said = f"the group {group} runs, and the cluster does not know {which}{near_one}"
+    return RocketcrewError(str(with_hint(said, "The first message makes a topic, where brokers allow that")))
 
 
 async def once_known(
-    group: str, ask: Callable[[], Awaitable[T]], starts: Callable[[], bool],
+    group: str, ask: Callable[[], Awaitable[T]], starts: Callable[[], Awaitable[bool]],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> T:  # fmt: skip
     """What `ask()` gives. A group that `starts` is not known before its first heartbeat, and before brokers have announced
-    its retry topic: it is asked for again, KNOWN_AFTER_TRIES times. Raises what `ask` raises."""
+    its retry topic: it is asked for again, KNOWN_AFTER_TRIES times. Raises what `ask` and `starts` raise."""
     for _ in range(KNOWN_AFTER_TRIES):
         try:
             return await ask()
         except BrokerError as error:
-            if unknown_topic(error) != RETRY_PREFIX + group or not starts():
+            if unknown_topic(error) != RETRY_PREFIX + group or not await starts():
                 raise
             await sleep(TRY_EVERY_S)
     return await ask()

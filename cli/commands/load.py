@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
+from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR
 from ...conf.settings import Settings, require
+from ...remoting.errors import UsageError
 from ...spark.needs import check_installed
 from ...spark.status import read_status
+from ..changing import changes, would
 from ..options import FOLDER_THERE, with_settings
 from ..surroundings import import_from_here, surroundings
+from ..tables import counted
 
 if TYPE_CHECKING:
     from ...spark.config import LoaderConfig
@@ -53,6 +57,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 )
 @click.option("--conf", "extra", metavar="NAME=VALUE", multiple=True, callback=_pairs,
               help="Further Spark configuration. May be repeated.")  # fmt: skip
+@changes(asks=False)
 @click.option(
     "--json",
     "as_json",
@@ -64,7 +69,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 @click.pass_context
 def load(
     context: click.Context, settings: Settings, stagings: tuple[Path, ...], once: bool, quarantine: bool,
-    extra: dict[str, str], as_json: bool, stacks_fd: int | None,
+    extra: dict[str, str], dry_run: bool, as_json: bool, stacks_fd: int | None,
 ) -> None:  # fmt: skip
     """Load sealed result segments into a Spark table, each record once.
 
@@ -101,6 +106,11 @@ def load(
     config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:],
                      quarantine=quarantine)  # fmt: skip
     check_installed(spark.format, spark.delta_jars, spark.master)
+    if dry_run:
+        sizes = [size for staging in stagings for size in _sealed_bytes(staging)]
+        what = f"load {counted(len(sizes), 'sealed file')} of {sum(sizes)} bytes into {config.target}"
+        would(what, as_json=as_json, files=len(sizes), bytes=sum(sizes), target=str(config.target))
+        return
     import_from_here()
     from ...spark.front import run_loader
 
@@ -109,6 +119,20 @@ def load(
         told_ends = [_end(staging, code) for staging in stagings]
         click.echo(json.dumps(told_ends if len(stagings) > 1 else told_ends[0]))
     context.exit(code)
+
+
+def _sealed_bytes(staging: Path) -> list[int]:
+    """The size of each file that waits to be loaded. Raises UsageError for a folder that is none of segments."""
+    ready = staging / READY_DIR
+    if not ready.is_dir():
+        raise UsageError(
+            f"{staging} has no {READY_DIR}: it is no folder of segments (<data_dir>/<group>/<slot>/segments)"
+        )
+    found: list[int] = []
+    for path in ready.glob("[!.]*"):
+        with contextlib.suppress(FileNotFoundError):  # a loader that runs takes them meanwhile
+            found.append(path.stat().st_size)
+    return found
 
 
 def config_of(settings: Settings, staging: Path, env: Mapping[str, str]) -> LoaderConfig:

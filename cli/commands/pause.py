@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from ..controlling import Target, to_supervisor
+from ..controlling import Target, to_change_supervisor
 
 
 @click.command()
-@to_supervisor
+@to_change_supervisor
 def pause(target: Target) -> None:
     """Pause a running supervisor: it pulls nothing more, finishes what it has, and stays in its group.
 
@@ -18,4 +20,10 @@ def pause(target: Target) -> None:
     Examples:
       rocketcrew pause -g billing
     """
-    target.tell(target.ask("pause"), "paused")
+
+    def what(found: dict[str, Any]) -> str:
+        return "pause pulling" + (f", which is paused by {' and '.join(found['paused'])}" if found["paused"] else "")
+
+    answer = target.change("pause", what)
+    if answer is not None:
+        target.tell(answer, "paused")

@@ -21,8 +21,10 @@ from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
+from ..changing import changes
 from ..options import FOLDER_THERE, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders, topics_in_keys
+from ..tables import counted
 
 if TYPE_CHECKING:
     from ...client.access import Access
@@ -48,6 +50,7 @@ NOT_ON_HDFS: Final = (
 @click.option("--brokers/--no-brokers", default=True,
               help="Ask the brokers for their ends and the group's offsets (default), or not.")  # fmt: skip
 @click.option("--rerun", metavar="HANDLER", help="Run what is missing through this handler, and load its rows.")
+@changes(asks=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue, ranges as [from, to).")
 @with_settings(group="consumer.group", target="spark.target")
 @click.pass_context
@@ -57,6 +60,7 @@ def reconcile(
     stagings: tuple[Path, ...],
     brokers: bool,
     rerun: str | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Compare the table with the brokers, the group's offsets and the list of outcomes.
@@ -85,7 +89,10 @@ def reconcile(
     table = table_place(settings, not_on_hdfs=NOT_ON_HDFS)
     folders = list(stagings) or staging_folders(settings)
     report, broken = _compare(settings, table, folders, brokers=brokers or rerun is not None)
-    if rerun and report.to_run_again():
+    if rerun and dry_run:
+        missing = report.to_run_again().count()
+        click.echo(f"would run {counted(missing, 'message')} through {rerun}; nothing was done", err=True)
+    elif rerun and report.to_run_again():
         with only_rerun(table) as folder:
             report, _ = _compare(settings, table, folders, brokers=True)
             _run_again(settings, folder, report, rerun, folders)

@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from ...remoting.errors import RocketcrewError
-from ..controlling import Target, to_supervisor
+from ..controlling import Target, to_change_supervisor
 
 POLL_S = 0.1
 
 
 @click.command()
 @click.option("--wait/--no-wait", default=True, help="Wait for the end of the reload (default), or only ask for it.")
-@to_supervisor
+@to_change_supervisor
 def reload(target: Target, wait: bool) -> None:
     """Reload the handler's code and the settings of a running supervisor, without leaving the group.
 
@@ -28,7 +28,11 @@ def reload(target: Target, wait: bool) -> None:
       rocketcrew reload
       rocketcrew reload -g billing --wait
     """
-    answer = target.ask("reload")
+    answer = target.change(
+        "reload", lambda found: f"reload the code and the settings in {found['staff']['workers']} workers"
+    )
+    if answer is None:
+        return
     if wait:
         staff = _until_over(target)
         answer["result"] = staff["last_reload"]

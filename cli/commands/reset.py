@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
@@ -32,6 +31,7 @@ from ...source.reading import TOOLS_GROUP
 from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster, known_topics
+from ..changing import agrees, changes
 from ..options import FOLDER_THERE, Dependent, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
 from ..tables import counted, lines
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+QUESTION: Final = "Set these offsets?"
 NEW_GROUP: Final = "To set where a group that never ran will start, add --new-group"
 
 
@@ -81,8 +82,7 @@ NOT_ON_HDFS: Final = (
               help="The first message to consume: the oldest, the next that comes, or the first stored at TIME:"
                    " 2026-01-31T08:00 (local time unless it names a zone), milliseconds since 1970, or how long"
                    " ago, as 2h or 30m.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked anyway.")
+@changes(asks=True)
 @click.option("--new-group", is_flag=True, help="The group has never run: set where it will start.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue with old and new offset.")
 @click.option("--reprocess", is_flag=True, help="Load the rows once more, in a new epoch (column _epoch).")
@@ -136,7 +136,7 @@ def reset(
             raise UsageError(f"group {group} has members that run ({', '.join(members)}): stop them first")
         if not as_json:
             show_moves(moves, group, members)
-        if dry_run or not agrees(yes):
+        if dry_run or not agrees(QUESTION, yes=yes):
             report(moves, group, members, as_json=as_json, done=False)
             return
         if reprocess:
@@ -243,13 +243,6 @@ def show_moves(moves: list[Move], group: str, members: list[str]) -> None:
     run = "1 member runs" if len(members) == 1 else f"{len(members)} members run"
     online = f" {run}: the brokers tell them." if members else ""
     click.echo(f"group {group}: {counted(skipped, 'message')} skipped, {repeated} repeated.{online}")
-
-
-def agrees(yes: bool) -> bool:
-    """Ask, but only somebody who sits at a terminal."""
-    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    return click.confirm("Set these offsets?", default=False, err=True)
 
 
 def report(moves: list[Move], group: str, members: list[str], *, as_json: bool, done: bool) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from ..controlling import Target, to_supervisor
+from ..controlling import Target, to_change_supervisor
 
 
 @click.command()
-@to_supervisor
+@to_change_supervisor
 def resume(target: Target) -> None:
     """Let a paused supervisor pull again. The signal CONT does the same.
 
@@ -16,4 +16,8 @@ def resume(target: Target) -> None:
     Examples:
       rocketcrew resume -g billing
     """
-    target.tell(target.ask("resume"), "resumed")
+    answer = target.change(
+        "resume", lambda found: "resume pulling" + ("" if found["paused"] else ", which is not paused")
+    )
+    if answer is not None:
+        target.tell(answer, "resumed")

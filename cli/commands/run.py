@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import json
 import os
 import signal
 import sys
@@ -20,10 +21,11 @@ from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ..embedded import EmbeddedBroker, start_broker
 from ..exit_codes import ForcedStopError
+from ..importing import uncollected
 from ..interrupts import Interrupts
 from ..live_line import LiveLine, Rate, Reloads, beside, progress_line, start_block
 from ..options import LIVE_LEVEL, live_line, log_output, reread_settings, with_settings
-from ..patient_output import drop_rest
+from ..patient_output import PatientOutput, drop_rest
 from ..surroundings import Surroundings, check_nothing_shadows, import_from_here, surroundings
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ SHOW_S = 1.0
 @click.option("--check", "check_first", is_flag=True,
               help="First look at everything, as `rocketcrew doctor` does; start nothing when there is a fault.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077.")
+@click.option("--json", "as_json", is_flag=True,
+              help="Print two JSON objects, each on a line: when it runs, and when it has ended.")  # fmt: skip
 @with_settings(
     topics="consumer.topics",
     group="consumer.group",
@@ -68,7 +72,7 @@ SHOW_S = 1.0
 @click.pass_context
 def run(
     context: click.Context, settings: Settings, handler: str, embedded: bool, reload_on_change: bool, engine: str,
-    check_first: bool,
+    check_first: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Consume with HANDLER, a function written as package.module:function, or a module that has one handler.
 
@@ -103,23 +107,28 @@ def run(
     spec = examine(handler, settings.workers.boot_timeout_ms, interrupts.check)
     if engine == "spark":
         options = {"embedded": embedded, "reloads": reload_on_change, "check_first": check_first}
-        context.exit(_run_on_spark(context, settings, spec, **options))
+        code = _run_on_spark(context, settings, spec, **options)
+        if as_json:
+            click.echo(json.dumps({"event": "ended", "exit_code": code}))
+        context.exit(code)
     watched = Path.cwd() if reload_on_change else None
-    run_here(settings, spec, reread_settings(), embedded=embedded, watched=watched, check_first=check_first)
+    run_here(
+        settings, spec, reread_settings(), embedded=embedded, watched=watched, check_first=check_first, as_json=as_json
+    )
 
 
 def run_here(
     settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], *, embedded: bool, watched: Path | None,
-    check_first: bool = False,
+    check_first: bool = False, as_json: bool = False,
 ) -> None:  # fmt: skip
     """Run a supervisor in this process to its end. `reread` gives the settings anew; a change below `watched` reloads.
+    `as_json`: what it tells a person at its start and end is for a program, on stdout.
 
     Raises ForcedStopError when it was stopped by force, and whatever keeps it from starting.
     """
     import uvloop
 
     around = surroundings(click.get_current_context())
-    _calm_collector()
     with (
         _name_servers(settings, embedded, around.interrupts) as (settings_to_use, broker),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -128,9 +137,11 @@ def run_here(
         if check_first:
             _check(settings_to_use, spec, around)
         summary = runner.run(
-            _supervise(settings_to_use, spec, reread, watched, broker, lambda: around.interrupts.noted, around.env)
+            _supervise(
+                settings_to_use, spec, reread, watched, broker, lambda: around.interrupts.noted, around.env, as_json
+            )
         )
-    _tell(summary)
+    _tell(summary, as_json=as_json)
     if summary.exit_code == EXIT_FORCED:
         raise ForcedStopError(f"stopped by force: {summary.unfinished + summary.unsealed} messages will come again")
 
@@ -156,7 +167,12 @@ def _run_on_spark(
         interrupts.raise_again()  # the stream takes the signals over itself, and gives them back
         if broker is not None:
             broker.watch_by_thread(lambda: os.kill(os.getpid(), signal.SIGTERM))
-        return run_stream(settings_to_use, spec, surroundings(context).env)
+        output = log_output()
+        try:
+            with output or contextlib.nullcontext():  # a reader of the log that stops does not stop the batches
+                return run_stream(settings_to_use, spec, surroundings(context).env)
+        finally:
+            _give_up_on(output)
 
 
 def _check(settings: Settings, spec: HandlerSpec, around: Surroundings) -> None:
@@ -185,31 +201,36 @@ def _calm_collector() -> None:
 
 async def _supervise(
     settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], watched: Path | None,
-    broker: EmbeddedBroker | None, unwanted: Callable[[], bool], env: Mapping[str, str],
+    broker: EmbeddedBroker | None, unwanted: Callable[[], bool], env: Mapping[str, str], as_json: bool,
 ) -> Summary:  # fmt: skip
     """`unwanted`: a signal has come before the supervisor took the signals over, which is the first that its run does."""
-
-    from ...supervisor.notify import Notify
-    from ...supervisor.service import Supervisor
+    with uncollected():
+        from ...supervisor.notify import Notify
+        from ...supervisor.service import Supervisor
+    _calm_collector()
 
     loop, line, output = asyncio.get_running_loop(), live_line(), log_output()
-    if line is not None:  # workers log as we do
+    if line is not None and not settings.log.file:  # workers log as we do
         settings = dataclasses.replace(settings, log=dataclasses.replace(settings.log, level=LIVE_LEVEL))
 
     def again() -> Settings:
         read = reread_here(reread, Path.cwd(), sys.path)
         found = dataclasses.replace(read, cluster=settings.cluster)  # an embedded broker's address is not on disk
-        return found if line is None else dataclasses.replace(found, log=settings.log)
+        return found if line is None or settings.log.file else dataclasses.replace(found, log=settings.log)
 
     showing: list[asyncio.Task[None]] = []
 
     def ready() -> None:
         found = supervisor.picture()
         page = f"http://{settings.metrics.host}:{found['http_port']}/" if settings.metrics.page else ""
-        if line is None and page:
+        if as_json:
+            facts = {name: found[name] for name in ("group", "client_id", "pid", "slot", "ready_workers")}
+            click.echo(json.dumps({"event": "running", **facts, "name_servers": _cluster(settings), "page": page}))
+        elif line is None and page:
             (output or sys.stderr).write(f"status page: {page}\n")
         if line is not None:
-            block = start_block(found, table=_rows_go_to(settings), name_servers=_cluster(settings), page=page)
+            block = start_block(found, table=_rows_go_to(settings), name_servers=_cluster(settings), page=page,
+                                log=settings.log.file)  # fmt: skip
             line.write(block + "\n")
             showing.append(loop.create_task(_show(line, supervisor)))
 
@@ -237,8 +258,13 @@ async def _supervise(
                     task.cancel()
                 await asyncio.gather(*showing, return_exceptions=True)
     finally:
-        if output is not None and output.stalled:  # what is still said would keep the process from ending
-            drop_rest((1, 2) if os.isatty(1) else (2,))
+        _give_up_on(output)
+
+
+def _give_up_on(output: PatientOutput | None) -> None:
+    """Of an output that takes nothing any more: what is still said would keep the process from ending."""
+    if output is not None and output.stalled:
+        drop_rest((1, 2) if os.isatty(1) else (2,))
 
 
 def reread_here(reread: Callable[[], Settings], folder: Path, path: Sequence[str]) -> Settings:
@@ -325,8 +351,10 @@ def _agrees(interrupts: Interrupts) -> bool:
     return agreed
 
 
-def _tell(summary: Summary) -> None:
-    """What a person wants to know at the end, on stderr; a program asks the status or the metrics."""
+def _tell(summary: Summary, *, as_json: bool) -> None:
+    """What somebody wants to know at the end: a person on stderr, a program on stdout."""
+    if as_json:
+        click.echo(json.dumps({"event": "ended", **dataclasses.asdict(summary)}))
     if not sys.stderr.isatty():
         return
     c = summary.counters

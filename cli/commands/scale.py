@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
-from ..controlling import Target, to_supervisor
+from ..controlling import Target, to_change_supervisor
+
+WORKERS_MAX: Final = 256
+"""As of workers.count."""
 
 
 @click.command()
-@click.argument("workers", type=int, metavar="N")
-@to_supervisor
+@click.argument("workers", type=click.IntRange(1, WORKERS_MAX), metavar="N")
+@to_change_supervisor
 def scale(target: Target, workers: int) -> None:
     """Change the number of worker processes of a running supervisor to N, 1 to 256.
 
@@ -21,5 +26,8 @@ def scale(target: Target, workers: int) -> None:
       rocketcrew scale 8
       rocketcrew scale 8 -g billing
     """
-    answer = target.ask("scale", workers=workers)
-    target.tell(answer, f"{answer['workers']} workers (before: {answer['before']})")
+    answer = target.change(
+        "scale", lambda found: f"have {workers} workers, now {found['staff']['workers']}", workers=workers
+    )
+    if answer is not None:
+        target.tell(answer, f"{answer['workers']} workers (before: {answer['before']})")

@@ -22,7 +22,9 @@ from ...conf.settings import Settings, require
 from ...remoting.errors import BrokerError, UsageError
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
+from ..changing import changes, would
 from ..options import with_settings
+from ..tables import counted
 from ..wording import unknown_topic
 
 SLICE_MESSAGES: Final = 5_000
@@ -49,12 +51,13 @@ NUMBER: Final = "{n}"
 @click.option("--count", type=click.IntRange(min=1), default=None, metavar="N",
               help="Send each body N times; {n} in body and keys becomes 0 to N-1.")  # fmt: skip
 @click.option("--no-create", is_flag=True, help="Fail where the topic does not exist; otherwise brokers may make it.")
+@changes(asks=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message, on a line of its own.")
 @with_settings()
 def send(
     settings: Settings, bodies: tuple[str, ...], topic: str, tag: str, keys: tuple[str, ...],
     properties: tuple[str, ...], delay_level: int, files: tuple[Path, ...], lines: bool, count: int | None,
-    no_create: bool, as_json: bool,
+    no_create: bool, dry_run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Send messages to a topic and print where each one is stored.
 
@@ -76,6 +79,11 @@ def send(
     )
     access = access_of(settings)
     new = _is_new(access, topic, no_create=no_create)
+    if dry_run:
+        found = _checked(messages)
+        what = f"send {counted(found, 'message')} to topic {topic}" + (", which is new" if new else "")
+        would(what, as_json=as_json, topic=topic, messages=found, new=new)
+        return
     started = time.monotonic()
     sent = 0
     with SyncProducer(access, send_timeout_ms=settings.cluster.request_timeout_ms) as producer:
@@ -89,6 +97,15 @@ def send(
         click.echo(f"... {sent} messages in {seconds:.1f} s")
     if new and sent:
         click.echo(f"topic {topic} is new: the first message has made it (--no-create would have refused)", err=True)
+
+
+def _checked(messages: Iterable[OutgoingMessage]) -> int:
+    """How many there are. Raises UsageError for one that cannot be sent."""
+    found = 0
+    for message in messages:
+        message.check()
+        found += 1
+    return found
 
 
 def _is_new(access: Access, topic: str, *, no_create: bool) -> bool:

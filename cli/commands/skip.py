@@ -12,6 +12,7 @@ from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
+from ..changing import changes
 from ..moving import carry_out, committed_offsets
 from ..options import with_settings
 from .reset import Move
@@ -48,8 +49,7 @@ class QueueState:
 @click.option("--queue", "queue_id", type=click.IntRange(0), metavar="N", help="The queue, where several have a lag.")
 @click.option("--to", "to", type=click.IntRange(0), metavar="OFFSET",
               help="Go on at this offset. Otherwise one message is skipped: the next that the group would get.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Show what would be skipped, and change nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked anyway.")
+@changes(asks=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the queue with old and new offset.")
 @with_settings(group="consumer.group")
 def skip(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+from typing import Any
 
 import click
 
 from ...remoting.errors import RocketcrewError
-from ..controlling import Target, to_supervisor
+from ..controlling import Target, to_change_supervisor
 from ..options import Dependent
 
 
@@ -19,7 +20,7 @@ from ..options import Dependent
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S",
               cls=Dependent, needs="--wait",
               help="With --wait: fail after so many seconds.")  # fmt: skip
-@to_supervisor
+@to_change_supervisor
 def stop(target: Target, quick: bool, wait: bool, timeout_s: float) -> None:
     """Stop a running supervisor: it finishes what was begun, commits and leaves the group.
 
@@ -30,6 +31,9 @@ def stop(target: Target, quick: bool, wait: bool, timeout_s: float) -> None:
       rocketcrew stop --wait
       rocketcrew stop -g billing --quick
     """
+    if target.dry_run:
+        target.change("stop", lambda found: what(found, quick=quick))
+        return
     pid = int(target.ask("status")["pid"])
     with contextlib.ExitStack() as held:
         process = None
@@ -43,3 +47,10 @@ def stop(target: Target, quick: bool, wait: bool, timeout_s: float) -> None:
             if not poll.poll(timeout_s * 1000):
                 raise RocketcrewError(f"process {pid} has not ended within {timeout_s:g} s; it goes on stopping")
     target.tell({**answer, "pid": pid, "stopped": wait}, f"stopped (pid {pid})" if wait else "stopping")
+
+
+def what(found: dict[str, Any], *, quick: bool) -> str:
+    """What a stop would do, of a supervisor's status."""
+    unfinished = sum(queue["unfinished"] for queue in (*found["queues"], *found["popped"]))
+    of = f"{unfinished} messages in hand" if unfinished != 1 else "1 message in hand"
+    return f"stop at once: {of} would come again" if quick else f"stop: {of} would be finished first"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from ..controlling import Target, to_supervisor
+from ...remoting.subscription import split_subscription
+from ..controlling import Target, to_change_supervisor
 
 
 @click.command()
 @click.argument("subscription", metavar="TOPIC[:FILTER]")
-@to_supervisor
+@to_change_supervisor
 def subscribe(target: Target, subscription: str) -> None:
     """Add a topic to a running supervisor, or change the filter of one that it consumes.
 
@@ -24,6 +27,14 @@ def subscribe(target: Target, subscription: str) -> None:
       rocketcrew subscribe 'orders:paid || shipped' -g billing
     """
     topic, _, expression = subscription.partition(":")
-    answer = target.ask("subscribe", topic=topic, filter=expression or "*")
+
+    def what(found: dict[str, Any]) -> str:
+        split_subscription(subscription)
+        now = {name.rpartition("%")[2]: wish for name, wish in found["subscriptions"].items()}.get(topic)
+        return f"subscribe {subscription}" + (f", now with the filter {now['filter']!r}" if now else "")
+
+    answer = target.change("subscribe", what, topic=topic, filter=expression or "*")
+    if answer is None:
+        return
     line = f"subscribed {subscription}" if answer["changed"] else f"{subscription} is subscribed already"
     target.tell(answer, line)

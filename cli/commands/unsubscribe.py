@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from ..controlling import Target, to_supervisor
+from ...remoting.errors import RocketcrewError
+from ...remoting.names import RETRY_PREFIX
+from ..controlling import Target, to_change_supervisor
 
 
 @click.command()
 @click.argument("topic")
-@to_supervisor
+@to_change_supervisor
 def unsubscribe(target: Target, topic: str) -> None:
     """Stop consuming a topic in a running supervisor: what runs is finished, and its queues are given up.
 
@@ -20,5 +24,13 @@ def unsubscribe(target: Target, topic: str) -> None:
     Examples:
       rocketcrew unsubscribe refunds -g billing
     """
-    answer = target.ask("unsubscribe", topic=topic)
-    target.tell(answer, f"unsubscribed {topic}" if answer["changed"] else f"{topic} is not subscribed")
+
+    def what(found: dict[str, Any]) -> str:
+        topics = {name.rpartition("%")[2] for name in found["subscriptions"] if not name.startswith(RETRY_PREFIX)}
+        if topics == {topic}:
+            raise RocketcrewError(f"{topic} is the only topic: subscribe another one first, or stop the member")
+        return f"unsubscribe {topic}" + ("" if topic in topics else ", which is not subscribed")
+
+    answer = target.change("unsubscribe", what, topic=topic)
+    if answer is not None:
+        target.tell(answer, f"unsubscribed {topic}" if answer["changed"] else f"{topic} is not subscribed")

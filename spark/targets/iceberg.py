@@ -327,21 +327,24 @@ class IcebergTarget:
 
     def _tried(self, table: Any, plan: Plan, staged: Staged) -> bool:
         """One try: whether the table is at the plan's batch now. False: others have changed it, look anew."""
-        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.exceptions import BadRequestError, CommitFailedException
 
         needed = requirements(table)  # before anything is committed, after which pyiceberg's `table` is a newer one
         was, main = table.metadata.last_sequence_number, snapshot_of(table, MAIN)
+        snapshot = None
         try:
-            snapshot = self._on_branch(table, plan, staged)
-            if not self._goes_on_from(main, snapshot):
+            snapshot, appended = self._on_branch(table, plan, staged)
+            if not self._goes_on_from(main, snapshot, appended):
                 return False
             self._commit(table, needed, moves(table, plan, snapshot))
         except CommitFailedException:
             # Also after an answer was lost, and the client has asked a second time: then it is there.
             return self.has(plan)
         except failures() as error:
-            if isinstance(error, ValueError) and self._has_more_than(was):
-                return False  # a snapshot with a sequence number that another's has got is no conflict to pyiceberg
+            if snapshot is None and isinstance(error, ValueError | BadRequestError) and self._has_more_than(was):
+                return (
+                    False  # that another's snapshot has the sequence number is no conflict to pyiceberg and to servers
+                )
             if not self.has(plan):
                 raise LoaderError(
                     f"batch {plan.batch} was not put into the Iceberg table {self._spec.table}: {short(error)}. The segments"
@@ -349,17 +352,21 @@ class IcebergTarget:
                 ) from None
         return True
 
-    def _goes_on_from(self, main: int | None, snapshot: int) -> bool:
-        """Whether the rows of `main` are in the snapshot too.
+    def _goes_on_from(self, main: int | None, snapshot: int, appended: int) -> bool:
+        """Whether the snapshot has the rows of `main`, what was appended now in as many snapshots, and nothing else.
 
-        They are not where pyiceberg has made its append a second time, as the table was changed meanwhile: it then has the
-        branch begin with nothing, and to move `main` there would take all earlier rows out of the table.
+        It has not where pyiceberg has made its append a second time, as the table was changed meanwhile: the branch then
+        begins with nothing, and to move `main` there would take all earlier rows out of the table; or it begins with the
+        rows of a try before this one, whose request a server made late, and the batch would be in the table twice.
         """
         table = self._there()
-        at = table.snapshot_by_id(snapshot)
-        while at is not None and at.parent_snapshot_id != main:
-            at = table.snapshot_by_id(at.parent_snapshot_id)
-        return at is not None
+        at: int | None = snapshot
+        for _ in range(appended):
+            found = None if at is None else table.snapshot_by_id(at)
+            if found is None:
+                return False
+            at = found.parent_snapshot_id
+        return at == main
 
     def _has_more_than(self, sequence: int) -> bool:
         """Whether a snapshot was committed after that sequence number."""
@@ -399,8 +406,11 @@ class IcebergTarget:
                 pass  # another loader was first: what it has made is looked at next
         return self._there()
 
-    def _on_branch(self, table: Any, plan: Plan, staged: Staged) -> int:
-        """Write the rows to the plan's branch, which begins at `main`; its snapshot. The table is not touched by that."""
+    def _on_branch(self, table: Any, plan: Plan, staged: Staged) -> tuple[int, int]:
+        """Write the rows to the plan's branch, which begins at `main`; its snapshot, and of how many it should consist.
+
+        `main` is not touched by that.
+        """
         from pyiceberg.table.update.snapshot import ManageSnapshots
 
         branch = BRANCH + plan.id
@@ -413,12 +423,11 @@ class IcebergTarget:
             refs.create_branch(table.refs()[MAIN].snapshot_id, branch)
         with writing.update_schema() as schema:
             schema.union_by_name(pa.schema([field.with_nullable(True) for field in rows.schema]))
-        if table.spec().is_unpartitioned():
-            writing.append(rows, snapshot_properties=marks, branch=branch)
-        else:
-            for piece in _pieces(rows):
-                writing.append(piece, snapshot_properties=marks, branch=branch)
-        return int(writing.commit_transaction().refs()[branch].snapshot_id)
+        appended = 0
+        for piece in (rows,) if table.spec().is_unpartitioned() else _pieces(rows):
+            writing.append(piece, snapshot_properties=marks, branch=branch)
+            appended += 1
+        return int(writing.commit_transaction().refs()[branch].snapshot_id), appended
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""

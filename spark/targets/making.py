@@ -11,10 +11,10 @@ from ...conf.formats import on_hdfs
 from ...conf.segment_format import FOLDER_FORMATS
 from ...remoting.errors import UsageError
 from ..arrow_writer import ArrowWriter, NoWriter
-from ..config import ARROW, DELTA, DELTA_RS, FOREACH, ICEBERG, PARQUET, LoaderConfig
+from ..config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
 from ..connect import is_remote
 from ..hdfs import Hdfs, HdfsPath
-from ..iceberg_catalog import catalog_of
+from ..iceberg_catalog import ICEBERG, catalog_of
 from ..loader import Loader
 from ..object_store import check_conditional_puts
 from ..session import SessionSettings, delta_conf

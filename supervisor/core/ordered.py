@@ -280,6 +280,8 @@ class Ordered(Dispatching):
                 self.forget(chunk)
                 self._links.reported(chunk, pq)
         held = self._failed(pq, lane, rest, failed, failure) if failure is not None else rest
+        if failure is not None and held is rest:
+            self.s.recent_failures.note("held", pq.mq, rest.offsets[0], failure.error, now)
         if held is not None:
             self._keep(pq, lane, held)
         if suspend_ms and (not failed or held is rest):

@@ -3,17 +3,28 @@
 The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last file was sealed: no
 offset was sent that depends on it. Where the journal has such messages as finished all the same, the next start notes them
 as `recovered`. What was settled then needs no such note, for facts are always sealed before settled.json is written.
+
+`RecentFailures` is for people: the messages that failed last, with their errors and what became of them, in `/status` and on
+the page. Older ones are counted (Counters), were logged by their workers, and are in `dlq` where they are dead letters.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from ...durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from ...durable.outcomes import FILTERED, NO_ROWS, RECOVERED, Outcomes
+from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from .chunks import Chunk
 from .journal import JournalState
+
+KEPT_MAX: Final = 20
+"""Failed messages that are shown."""
+ERROR_CHARACTERS_MAX: Final = 300
 
 
 class OutcomeNotes:
@@ -71,3 +82,35 @@ class OutcomeNotes:
             )
             for (kind, mq), intervals in noted.items()
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    outcome: str
+    mq: MessageQueue
+    offset: int
+    error: str
+    at: float
+
+
+class RecentFailures:
+    """The newest KEPT_MAX; times are seconds of the core's clock."""
+
+    def __init__(self) -> None:
+        self._kept: deque[_Failed] = deque(maxlen=KEPT_MAX)
+
+    def note(self, outcome: str, mq: MessageQueue, offset: int, error: str, now: float) -> None:
+        """`outcome`: "retry", "held" (tried again here), "dropped" or "dead_letter"; `mq` and `offset` of this attempt."""
+        self._kept.append(_Failed(outcome, mq, offset, error[:ERROR_CHARACTERS_MAX], now))
+
+    def picture(self, now: float) -> list[dict[str, Any]]:
+        """JSON types, the newest first."""
+        return [
+            {
+                **place_keys(each.mq, each.offset),
+                "outcome": each.outcome,
+                "error": each.error,
+                "age_s": round(max(0.0, now - each.at), 3),
+            }
+            for each in reversed(self._kept)
+        ]

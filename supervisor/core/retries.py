@@ -152,6 +152,8 @@ class Retries:
         s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
         self._count(failure)
         self._note_wait(pq.mq, failure, reconsume_times_of(s.view, chunk.positions[index]), now)
+        outcome = "dropped" if failure.mode is Mode.DROP else "dead_letter" if failure.last else "retry"
+        s.recent_failures.note(outcome, pq.mq, chunk.offsets[index], failure.error, now)
         if failure.last:
             why: dict[str, object] = {"cause": failure.cause.name.lower(), "error": failure.error}
             if failure.facts is not None:

@@ -19,7 +19,7 @@ from .blame import DEATHS, Blamed, Death, End
 from .charges import Charges
 from .chunks import Chunk, Token
 from .counters import Counters
-from .outcome_notes import OutcomeNotes
+from .outcome_notes import OutcomeNotes, RecentFailures
 from .places import Places
 from .process_queue import ProcessQueue, PulledQueue
 from .rate_limits import RateLimits
@@ -334,7 +334,7 @@ class State(Crew):
         """Ordered: chunks of queues that have ended, still in flight; such a queue is not opened again yet."""
         self.settled: dict[MessageQueue, Intervals] = {}
         """Per queue: offsets that are finished and durable by this member, for the loader."""
-        self.charges, self.outcomes = Charges(), OutcomeNotes()
+        self.charges, self.outcomes, self.recent_failures = Charges(), OutcomeNotes(), RecentFailures()
         self.waiting_messages = 0
         self.paused: set[str] = set()
         """Who holds up pulling; what was pulled is still consumed."""

@@ -89,8 +89,11 @@ def _credentials(s: SecuritySettings) -> Credentials | None:
         return Credentials(s.access_key, s.secret_key, s.security_token)
     if not s.key_file:
         return None
+    from ...client.tls import check_regular  # with ssl, which takes its time
+
     where = f"security.key_file {s.key_file}"
     try:
+        check_regular(s.key_file)
         with Path(s.key_file).open(encoding="utf-8") as file:
             text = file.read(KEY_FILE_BYTES_MAX)
     except OSError as error:

@@ -16,6 +16,7 @@ The second version of heartbeats, which leaves subscriptions out, is off in Java
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -24,7 +25,7 @@ import structlog
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...remoting.bodies import CheckClientConfig, HeartbeatData, SubscriptionData
-from ...remoting.errors import BrokerError, RocketcrewError
+from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ...remoting.subscription import EXPRESSION_TAG
 
 UNREGISTER_TIMEOUT_MS = 3_000
@@ -94,7 +95,8 @@ class Heartbeats:
             again = True
             while again:
                 self._again = False
-                await self.send()
+                with contextlib.suppress(UnreachableError, BrokerError):  # `send` has logged them
+                    await self.send()
                 again = self._again
         except RocketcrewError as error:
             log.warning("heartbeat_failed", error=str(error))
@@ -109,11 +111,12 @@ class Heartbeats:
         addresses = self._cluster.all_broker_addresses()
         data = self._data()
         answers = await asyncio.gather(*(self._greet(address, data) for address in addresses), return_exceptions=True)
-        failures = [answer for answer in answers if isinstance(answer, BaseException)]
-        for failure in failures:
-            log.warning("heartbeat_failed", error=str(failure))
+        failures = {address: answer for address, answer in zip(addresses, answers, strict=True)
+                    if isinstance(answer, BaseException)}  # fmt: skip
+        for address, failure in failures.items():
+            self._log_failure(address, failure)
         if failures and len(failures) == len(addresses):
-            raise failures[0]
+            raise next(iter(failures.values()))
 
     async def _greet(self, address: str, data: HeartbeatData) -> None:
         self._greeting.add(address)
@@ -132,7 +135,10 @@ class Heartbeats:
         try:
             await self._greet(address, self._data())
         except RocketcrewError as error:
-            log.warning("heartbeat_failed", error=str(error))
+            self._log_failure(address, error)
+
+    def _log_failure(self, address: str, error: BaseException) -> None:
+        log.warning("heartbeat_failed", broker=self._cluster.broker_at(address), address=address, error=str(error))
 
     def forget(self, address: str) -> None:
         """The connection is gone, and with it what the broker knew of us."""

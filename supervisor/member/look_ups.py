@@ -157,7 +157,8 @@ class LookUps:
             members = await self._operations.consumer_ids(self._group, topic)
         except RocketcrewError as error:
             if not (topic.startswith(RETRY_PREFIX) or self._never_was(topic, error)):
-                log.warning("rebalance_look_up_failed", topic=topic, error=str(error))
+                asked = self._cluster.broker_at(getattr(error, "address", ""))
+                log.warning("rebalance_look_up_failed", topic=topic, broker=asked, error=str(error))
             return Assignment(queues)
         if self._strategy is None or not queues or not members:
             return Assignment(queues, members)

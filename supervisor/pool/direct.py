@@ -15,8 +15,7 @@ import structlog
 
 from ...remoting.bodies import ConsumeDirectlyResult
 from ...remoting.log_keys import queue_keys
-from ...workers.direct import THROW_EXCEPTION
-from ...workers.packets import DirectResult, QueueInfo, Refused, encode_direct
+from ...workers.packets import THROW_EXCEPTION, DirectResult, QueueInfo, Refused, encode_direct
 from ..core.decisions import Core
 from ..core.slab import Slot
 from ..core.states import WorkerState

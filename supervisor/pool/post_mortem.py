@@ -17,7 +17,7 @@ import structlog
 
 from ...conf.segment_format import OPEN_DIR, segment_name
 from ...workers.cells import CONSUMED_DIRECTLY, Cell, CellFile
-from ...workers.salvage import open_segments
+from ...workers.sealing import open_segments
 from ..core import events as ev
 from ..core.blame import Death, End, InHand, how_ended
 from ..core.decisions import Core

@@ -156,8 +156,10 @@ def _kernel_state(pid: int) -> str:
     return next((f"state: {line[6:].strip()}" for line in lines if line.startswith("State:")), "")
 
 
-def worker_facts(children: Iterable[Child], running: Callable[[Child], Running | None]) -> dict[str, dict[str, object]]:
-    """What is known of each worker without asking it, by its id: JSON types."""
+def worker_facts(
+    children: Iterable[Child], running: Callable[[Child], Running | None], now: float
+) -> dict[str, dict[str, object]]:
+    """What is known of each worker without asking it, by its id: JSON types. `now` is in seconds of the core's clock."""
     facts: dict[str, dict[str, object]] = {}
     for child in children:
         found = running(child)
@@ -165,6 +167,7 @@ def worker_facts(children: Iterable[Child], running: Callable[[Child], Running |
             "pid": child.process.pid,
             "index": child.worker.index,
             "generation": child.worker.generation,
+            "age_s": round(now - child.worker.started_at, 3),
             "done": child.worker.messages,
             "failed": child.worker.failed,
             "rss_bytes": _resident_bytes(child.process.pid),

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 from fault_servers import Site, run_site
 from load import VERDICTS
 from needs import cannot_run, need_jars
-from servers import Kind, Servers, compiled, missing_programs, run_servers
+from servers import Kind, Servers, missing_programs, programs, run_servers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,16 +62,13 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
-def java_classes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The class path of a version, our Java programs among it; compiled once a session."""
+def java_classes() -> Callable[[str], str]:
+    """The class path of a version, our Java programs among it."""
     if missing_programs("javac"):
         cannot_run("no tests with genuine clients: javac missing on the PATH")
-    found: dict[str, str] = {}
 
     def classes(version: str) -> str:
-        if version not in found:
-            need_jars(version)
-            found[version] = compiled(version, tmp_path_factory.mktemp(f"classes-{version}"))
-        return found[version]
+        need_jars(version)
+        return programs(version)
 
     return classes

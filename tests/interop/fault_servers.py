@@ -19,11 +19,11 @@ from proxy import Proxy
 from servers import (
     JAVA_OPTIONS,
     Java,
+    Tools,
     answers,
     broker_ports,
     broker_settings,
     class_path,
-    mqadmin,
     wait_until_answered,
     write_logging,
 )
@@ -91,6 +91,12 @@ class GenuineBroker:
     def runs(self) -> bool:
         return self._java is not None
 
+    @property
+    def pid(self) -> int:
+        """Of the JVM that runs now."""
+        assert self._java is not None, f"{self.name} does not run"
+        return self._java.pid
+
 
 class Site:
     """See the module's text. `name_server` is what clients are given."""
@@ -106,6 +112,7 @@ class Site:
         (folder / "namesrv.conf").write_text(f"listenPort={self._name_server_port}\nbindAddress=127.0.0.1\n")
         self._name_server_java: Java | None = None
         self._name_server_starts = 0
+        self._tools = Tools(folder, version, self.name_server)
         self.brokers: dict[str, GenuineBroker] = {}
 
     @property
@@ -175,7 +182,7 @@ class Site:
 
     def admin(self, *words: str) -> list[str]:
         """What RocketMQ's own `mqadmin` prints."""
-        return mqadmin(self.folder, self.classes, self.name_server, *words)
+        return self._tools(*words).splitlines()
 
     @contextmanager
     def proxied(self, *names: str) -> Iterator[tuple[str, Proxy]]:
@@ -184,6 +191,7 @@ class Site:
             yield proxy.name_server, proxy
 
     def stop(self) -> None:
+        self._tools.stop()
         for broker in self.brokers.values():
             broker.stop()
         self.stop_name_server()

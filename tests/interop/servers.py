@@ -10,12 +10,13 @@ The 5.x servers listen on 127.0.0.1 only. 4.9 servers have no such setting and l
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,7 +120,7 @@ def run_to_its_end(home: Path, jars: str, option: str) -> None:
 
 
 def resolved(name: str, coordinates: Sequence[str]) -> str:
-    """The class path of `group:artifact:version` artifacts and all they need, kept in the folder `name` of the cache."""
+    """The class path of `group:artifact:version[:classifier]` artifacts and all they need, kept in the cache under `name`."""
     folder = cache_folder() / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -133,9 +134,10 @@ def resolved(name: str, coordinates: Sequence[str]) -> str:
 
 
 def pom_text(name: str, coordinates: Sequence[str]) -> str:
+    names = ("groupId", "artifactId", "version", "classifier")
     dependencies = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>\n".format(
-            *one.split(":")
+        "<dependency>{}</dependency>\n".format(
+            "".join(f"<{name}>{part}</{name}>" for name, part in zip(names, one.split(":"), strict=False))
         )
         for one in coordinates
     )
@@ -172,10 +174,34 @@ def resolve(pom: Path, found: Path) -> None:
 # Programs of our own.
 
 
+def programs(version: str) -> str:
+    """As `compiled`, into a folder of the cache; compiled once for each JVM and text of the programs. Raises ServerError."""
+    jars = class_path(version)
+    texts = hashlib.sha256(b"".join(file.read_bytes() for file in _sources())).hexdigest()[:16]
+    folder = cache_folder() / version / f"programs-{jvm_id()}-{texts}"
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as part:
+                javac(jars, Path(part, "classes"))
+                Path(part, "classes").rename(folder)
+    return f"{jars}{os.pathsep}{folder}"
+
+
 def compiled(version: str, folder: Path) -> str:
     """The class path of one version with the programs of `java/`, compiled into `folder`. Raises ServerError."""
     jars = class_path(version)
-    sources = [str(file) for file in sorted((Path(__file__).parent / "java").glob("*.java"))]
+    javac(jars, folder)
+    return f"{jars}{os.pathsep}{folder}"  # in this order, or the archive of the jars would not fit
+
+
+def _sources() -> list[Path]:
+    return sorted((Path(__file__).parent / "java").glob("*.java"))
+
+
+def javac(jars: str, folder: Path) -> None:
+    """Compile the programs of `java/` into `folder`. Raises ServerError."""
+    sources = map(str, _sources())
     done = subprocess.run(
         ["javac", *LIGHT_COMPILER, "-nowarn", "-encoding", "UTF-8", "-cp", jars, "-d", str(folder), *sources],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
@@ -183,7 +209,6 @@ def compiled(version: str, folder: Path) -> str:
     )  # fmt: skip
     if done.returncode != 0:
         raise ServerError(f"javac failed:\n{done.stdout[-LOG_TAIL_BYTES:]}")
-    return f"{jars}{os.pathsep}{folder}"  # in this order, or the archive of the jars would not fit
 
 
 class Member:
@@ -234,30 +259,59 @@ def send_by_java(
 
 
 class Tools:
-    """Commands of RocketMQ's `mqadmin`, many in one process; see Tools.java. `classes` are `compiled` ones."""
+    """Commands of RocketMQ's `mqadmin`, all in one process; see Tools.java. It is started with the first one: each `mqadmin`
+    by itself would be one more JVM."""
 
-    def __init__(self, folder: Path, classes: str, name_server: str) -> None:
-        write_logging(folder)
-        self.java = Java("tools", folder, classes, ["Tools", name_server])
+    def __init__(self, folder: Path, version: str, name_server: str) -> None:
+        self._folder, self._version, self._name_server = folder, version, name_server
+        self._java: Java | None = None
         self._read = 0
 
     def __call__(self, *words: str) -> str:
         """What one command prints; a stack trace too. Raises ServerError when it takes too long."""
-        self.java.write("\t".join(words))
-        self.java.wait_for(lambda: "END" in self.java.lines()[self._read :], f"answer {words[0]}")
+        if missing_programs("javac"):
+            return self._alone(*words)
+        java = self._java
+        if java is None:
+            write_logging(self._folder)
+            name = f"tools-{time.monotonic_ns()}"
+            java = self._java = Java(name, self._folder, programs(self._version), ["Tools", self._name_server])
+            self._read = 0
+        try:
+            java.write("\t".join(words))
+            java.wait_for(lambda: "END" in java.lines()[self._read :], f"answer {words[0]}")
+        except BaseException:
+            self.stop()  # its answer may still come, and would be taken for the next command's
+            raise
         begin = self._read
-        self._read = self.java.lines().index("END", begin) + 1
-        return "\n".join(self.java.lines()[begin : self._read - 1])
+        self._read = java.lines().index("END", begin) + 1
+        return "\n".join(java.lines()[begin : self._read - 1])
+
+    def _alone(self, *words: str) -> str:
+        """The command in a process of its own, where our programs cannot be compiled."""
+        write_logging(self._folder)
+        words = ("org.apache.rocketmq.tools.command.MQAdminStartup", *words, "-n", self._name_server)
+        java = Java(f"mqadmin-{time.monotonic_ns()}", self._folder, class_path(self._version), words)
+        try:
+            return "\n".join(java.finish())
+        finally:
+            java.stop()
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self._java is not None:
+            self._java.stop()
+            self._java = None
 
 
 @contextmanager
-def run_tools(folder: Path, classes: str, name_server: str) -> Iterator[Tools]:
-    """For tests of many commands: each `mqadmin` would be one more JVM."""
-    tools = Tools(folder, classes, name_server)
+def run_tools(folder: Path, version: str, name_server: str) -> Iterator[Tools]:
+    """The tools for one test; their process is ended with it."""
+    tools = Tools(folder, version, name_server)
     try:
         yield tools
     finally:
-        tools.java.stop()
+        tools.stop()
 
 
 # Processes.
@@ -267,8 +321,9 @@ class Java:
     """One Java program with its output in a file and, where it listens to it, its stdin as a pipe."""
 
     def __init__(
-        self, name: str, folder: Path, classes: str, words: Sequence[str], options: Sequence[str] = CLIENT_OPTIONS
-    ) -> None:
+        self, name: str, folder: Path, classes: str, words: Sequence[str], options: Sequence[str] = CLIENT_OPTIONS,
+        env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
         self.log = folder / f"{name}.log"
         parent = os.getpid()
@@ -276,7 +331,7 @@ class Java:
             self._process = subprocess.Popen(
                 ["java", *archived(classes), *options, f"-Duser.home={folder}", "-cp", classes, *words],
                 stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=folder, text=True,
-                env={**os.environ, "ROCKETMQ_HOME": str(folder)},
+                env={**os.environ, "ROCKETMQ_HOME": str(folder), **(env or {})},
                 start_new_session=True,
                 preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  started by the main thread, before others
             )  # fmt: skip
@@ -378,6 +433,7 @@ class Servers:
     name_server: str
     address: str
     """The broker's."""
+    tools: Tools
     access: Access | None = None
     """How an administrator reaches them, where the address alone is not enough."""
 
@@ -407,18 +463,7 @@ class Servers:
 
     def admin(self, *words: str) -> list[str]:
         """What RocketMQ's own `mqadmin` prints."""
-        return mqadmin(self.folder, self.classes, self.name_server, *words)
-
-
-def mqadmin(folder: Path, classes: str, name_server: str, *words: str) -> list[str]:
-    """Run one `mqadmin` command of the version whose class path is given; its output. Raises ServerError."""
-    write_logging(folder)
-    words = ("org.apache.rocketmq.tools.command.MQAdminStartup", *words, "-n", name_server)
-    tool = Java(f"mqadmin-{time.monotonic_ns()}", folder, classes, words)
-    try:
-        return tool.finish()
-    finally:
-        tool.stop()
+        return self.tools(*words).splitlines()
 
 
 def wait_until_answered(condition: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -452,6 +497,8 @@ def run_servers(
     name_server = Java(
         "namesrv", folder, classes, ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", "namesrv.conf"], options
     )
+    address = f"127.0.0.1:{name_server_port}"
+    tools = Tools(folder, kind.version, address)
     broker: Java | None = None
     try:
         port, replication_port = broker_ports()
@@ -461,14 +508,14 @@ def run_servers(
         broker = Java(
             "broker", folder, classes, ["org.apache.rocketmq.broker.BrokerStartup", "-c", "broker.conf"], options
         )
-        address = f"127.0.0.1:{name_server_port}"
         reached = replace(access, name_servers=address) if access is not None else None
-        servers = Servers(kind, folder, classes, address, f"127.0.0.1:{port}", reached)
+        servers = Servers(kind, folder, classes, address, f"127.0.0.1:{port}", tools, reached)
         name_server.wait_for(lambda: listens(name_server_port), "listen")
         broker.wait_for(lambda: listens(port), "listen")
         broker.wait_for(lambda: answers(lambda: is_known(servers)), "register with the name server")
         yield servers
     finally:
+        tools.stop()
         if broker is not None:
             broker.stop(0)  # nothing of it is looked at again
         name_server.stop(0)

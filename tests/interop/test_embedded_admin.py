@@ -26,13 +26,14 @@ TOPIC, GROUP = "steered", "steered-group"
 def test_tools_show_and_steer_our_member_on_our_broker(
     version: str, tmp_path: Path, java_classes: Callable[[str], str]
 ) -> None:
-    classes, broker = java_classes(version), Broker(tmp_path)
+    java_classes(version)  # are there, or it is skipped
+    broker = Broker(tmp_path)
     crew = Crew(tmp_path, broker, "numbers_handler:number", TOPIC, load=False, group=GROUP)
     with contextlib.ExitStack() as started:
         started.callback(broker.stop)
         started.callback(crew.stop)
         crew.start()
-        admin = started.enter_context(run_tools(tmp_path, classes, broker.name_server))
+        admin = started.enter_context(run_tools(tmp_path, version, broker.name_server))
         with patient_producer(broker) as producer:
             first = producer.send(OutgoingMessage(TOPIC, b"320")).offset_message_id
         send_numbers(broker, TOPIC, range(100, 100 + MESSAGES - 1))

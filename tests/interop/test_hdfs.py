@@ -27,6 +27,7 @@ from light_jvm import light_environment
 from loader_world import World
 from loaders import COLUMNS, WAIT_S, Loaders
 from needs import cannot_run
+from racers import Racers
 from segment_helpers import Helpers, Record
 from servers import ServerError
 
@@ -153,41 +154,6 @@ def test_a_foreign_folder_is_refused_and_stays(world: HdfsWorld) -> None:
     with pytest.raises(Exception, match="'theirs', which is no batch of rocketcrew"):
         world.drain(world.loader())
     assert [path.name for path in world.place.iterdir()] == ["theirs"]
-
-
-class Racers:
-    """Two loaders in two threads, which come to each commit in the same moment."""
-
-    def __init__(self, world: HdfsWorld) -> None:
-        self._world = world
-        self._together = threading.Barrier(2)
-        self._first = [True, True]
-        self._sealing = threading.Lock()
-        self.loaders = [world.loader(at, on_point=lambda point, at=at: self._at(at, point)) for at in (0, 1)]
-        self.batches: list[list[int]] = [[], []]
-
-    def _at(self, at: int, point: str) -> None:
-        if point == "noted" and self._first[at]:
-            self._first[at] = False
-            self._together.wait(WAIT_S)
-
-    def race(self, races: int) -> None:
-        with ThreadPoolExecutor(2) as pool:
-            for done in [pool.submit(self._run, at, races) for at in (0, 1)]:
-                done.result()
-
-    def _run(self, at: int, races: int) -> None:
-        try:
-            for number in range(races):
-                with self._sealing:
-                    self._world.seal([Record(2 * number + at)], at=at)
-                self._first[at] = True
-                self._together.wait(WAIT_S)
-                self.batches[at] += [report.batch for report in self._world.drain(self.loaders[at])]
-                self._together.wait(WAIT_S)
-        except BaseException:
-            self._together.abort()
-            raise
 
 
 @pytest.mark.parametrize("races", [5, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import WAIT_S, Broker, Cluster, Crew, send_numbers, wait_until
-from servers import BINARY_HEADERS, VERSIONS, Member, Servers, mqadmin, send_by_java
+from servers import BINARY_HEADERS, VERSIONS, Member, Servers, Tools, run_tools, send_by_java
 
 from rocketcrew.cli.watch import Watch
 
@@ -139,14 +139,15 @@ def test_java_clients_and_our_broker(
         assert sorted(member.done()) == sorted(outcome(numbers).items())
         wait_until(lambda: all_committed(broker, group, topic), what="the commits")
         if not options:
-            check_tools(lambda *words: mqadmin(tmp_path, classes, broker.name_server, *words), topic, group, numbers)
+            with run_tools(tmp_path, version, broker.name_server) as admin:
+                check_tools(admin, topic, group, numbers)
     finally:
         broker.stop()
 
 
-def check_tools(admin: Callable[..., list[str]], topic: str, group: str, numbers: range) -> None:
+def check_tools(admin: Tools, topic: str, group: str, numbers: range) -> None:
     """RocketMQ's tools read our broker as they read their own."""
-    check_progress(admin("consumerProgress", "-g", group), topic, group, 4, len(numbers))
-    cluster = "\n".join(admin("clusterList"))
+    check_progress(admin("consumerProgress", "-g", group).splitlines(), topic, group, 4, len(numbers))
+    cluster = admin("clusterList")
     assert "broker-a" in cluster, cluster
     assert "Exception" not in cluster, cluster

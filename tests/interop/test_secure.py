@@ -22,8 +22,10 @@ from harness import HANDLERS, WAIT_S, Crew, target_of, wait_until
 from needs import need_jars
 from servers import VERSIONS, Servers
 
+from rocketcrew.cli.children import Child
+from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
+from rocketcrew.client.sync import SyncProducer, run_with_cluster
 from rocketcrew.remoting.errors import RocketcrewError
 from rocketcrew.source.connections import shared
 from rocketcrew.source.default_source import DefaultSource
@@ -192,3 +194,37 @@ def test_a_consumer_that_nobody_lets_in_does_not_start(guarded: Guarded, tmp_pat
     assert done.returncode == 1, done.stderr
     assert re.search("(?i)(signature|16 ).*HEART_BEAT|HEART_BEAT.*(signature|16 )", done.stderr), done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize("guarded", VERSIONS[:1], ids=str, indirect=True, scope="module")
+def test_our_broker_registers_with_a_name_server_that_wants_certificates_and_leaves_it(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    """Signed too, as everything is that goes there; without a certificate it is not known, and says why."""
+    servers, _ = guarded
+    words = ["broker", "--set", "broker.name=ours", "--set", "broker.name_server_port=0", "--set", "broker.port=0",
+             "--set", f"broker.register_with={servers.name_server}"]  # fmt: skip
+    settings = [word for name, value in settings_of(servers).items() for word in ("--set", f"{name}={value}")]
+
+    def brokers() -> set[str]:
+        async def ask(cluster: Cluster) -> set[str]:
+            return {data.broker_name for data in (await cluster.route("TBW102")).queue_datas}
+
+        return run_with_cluster(servers.target, ask)
+
+    stranger = Child(
+        "stranger", [*words, "--set", f"broker.dir={tmp_path / 'stranger'}"], log=tmp_path / "stranger.log"
+    )
+    try:
+        wait_until(
+            lambda: "broker.not_registered" in (tmp_path / "stranger.log").read_text(), WAIT_S, "the stranger's refusal"
+        )
+    finally:
+        stranger.stop(WAIT_S)
+    assert brokers() == {"broker-a"}
+    ours = Child("ours", [*words, *settings, "--set", f"broker.dir={tmp_path / 'ours'}"], log=tmp_path / "ours.log")
+    try:
+        wait_until(lambda: brokers() == {"broker-a", "ours"}, WAIT_S, "our broker in the guarded cluster")
+    finally:
+        ours.stop(WAIT_S)
+    wait_until(lambda: brokers() == {"broker-a"}, WAIT_S, "our broker out of it")

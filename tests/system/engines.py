@@ -44,12 +44,16 @@ class Engine:
             **settings,
         }
 
-    def start(self) -> None:
+    def words(self) -> list[str]:
+        """Of its command."""
         words = ["run", self.handler, "--engine", "spark", "-t", self.topic, "-g", self.group]
         words += ["-n", self.broker.name_server]
         for key, value in self.settings.items():
             words += ["--set", f"{key}={value}"]
-        self.child = Child("engine", words, log=self.log, cwd=HANDLERS)
+        return words
+
+    def start(self) -> None:
+        self.child = Child("engine", self.words(), log=self.log, cwd=HANDLERS)
 
     def said(self, event: str) -> int:
         """How often the log has the event."""

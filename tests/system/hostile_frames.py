@@ -10,9 +10,13 @@ import asyncio
 import base64
 import contextlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+
+import psutil
+from harness import Broker
 
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
@@ -28,6 +32,10 @@ BURST = 16
 SENTINEL = 1 << 30
 ANSWER_S = 120.0
 SLOW_S = 0.05
+CONNECTIONS = 4
+SLOW = 20
+"""Connections that stay half-open or send a byte at a time, at each port."""
+MIB = 1 << 20
 
 
 def recorded() -> list[bytes]:
@@ -170,3 +178,27 @@ async def linger(port: int, frame: bytes, done: asyncio.Event) -> None:
             break
     await done.wait()
     writer.transport.abort()
+
+
+async def hostile_rounds(
+    broker: Broker, seed: int, most: int, rounds: int, send: Callable[[int], None]
+) -> tuple[Attack, int]:
+    """All frames, and in each of the rounds of them `send`; and the most memory after a round, in MiB."""
+    found, done, peak = Attack(), asyncio.Event(), 0
+    process = psutil.Process(broker.child.pid)
+    frames = Random(seed).choices(recorded(), k=SLOW)
+    ports = broker.port, broker.name_server_port
+    async with asyncio.TaskGroup() as tasks:
+        for port in ports:
+            for frame in frames:
+                tasks.create_task(linger(port, frame, done))
+        mutations = [Mutations(seed + number) for number in range(CONNECTIONS)]
+        for number in range(1, rounds + 1):
+            # Three of four connections go to the broker's port.
+            async with asyncio.TaskGroup() as round_tasks:
+                for index, source in enumerate(mutations):
+                    round_tasks.create_task(attack(ports[index == 0], source, most * number // rounds, found))
+                round_tasks.create_task(asyncio.to_thread(send, number))
+            peak = max(peak, process.memory_info().rss // MIB)
+        done.set()
+    return found, peak

@@ -26,7 +26,7 @@ from poison_handlers import GATES, POISON, gate
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.control import ask
-from rocketcrew.workers.salvage import open_segments
+from rocketcrew.workers.sealing import open_segments
 
 MESSAGES = 2_000
 KILLS = 10

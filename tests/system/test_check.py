@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -87,6 +88,24 @@ def test_an_interrupt_leaves_no_process() -> None:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_modules_are_compiled_before_the_tests_also_those_of_linked_rooms(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    for folder in (package, tmp_path / "room/inner"):
+        folder.mkdir(parents=True)
+        (folder / "one.py").write_text("")
+    (package / "room").symlink_to("../room")
+    script = (
+        "check.os.environ |= {'PYTHONDONTWRITEBYTECODE': '1'}\n"
+        "for what in ('all', 'tests', 'interop'):\n"
+        "    assert check.phases(what)[0][0].name == 'byte code'\n"
+        f"runner.run([check.byte_code(check.Path({str(package)!r}))])\n"
+        "print(runner.failed, runner.clear())"
+    )
+    assert run(script).splitlines()[-1] == "[] False"
+    compiled = [importlib.util.cache_from_source(str(tmp_path / name / "one.py")) for name in ("package", "room/inner")]
+    assert [Path(file).exists() for file in compiled] == [True, True]
 
 
 def test_a_failure_is_reported_before_the_last_test_has_run(tmp_path: Path) -> None:

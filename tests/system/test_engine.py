@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +16,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from engines import WAIT_S, Engine, lags, processes_below, replay
-from harness import Broker, send_numbers, stored_messages, wait_for_end, wait_until
+from harness import HANDLERS, Broker, send_numbers, stored_messages, wait_for_end, wait_until
+from terminal import ends_with_us
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -78,3 +82,30 @@ def test_messages_that_kill_or_never_end(broker: Broker, tmp_path: Path) -> None
     assert (dead.body, dead.properties["ROCKETCREW_DEATHS"]) == (b"33", "2")
     rows = dict(zip(*(engine.rows().column(name).to_pylist() for name in ("number", "attempt")), strict=True))
     assert {number for number, attempt in rows.items() if attempt} == {44, 66}
+
+
+def test_a_reader_of_the_log_that_has_stopped_holds_up_nothing(broker: Broker, tmp_path: Path) -> None:
+    """Its pipe is full from the beginning: whatever is written to it waits for ever."""
+    send_numbers(broker, "unread", range(10, 40))
+    engine = Engine(tmp_path, broker, "numbers_handler:number", "unread", "spark-unread")
+    unread, full = os.pipe()
+    os.write(full, bytes(fcntl.fcntl(full, fcntl.F_SETPIPE_SZ, 4096)))
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rocketcrew", *engine.words()], cwd=HANDLERS, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=full,
+            preexec_fn=ends_with_us(),  # noqa: PLW1509  two system calls
+        )  # fmt: skip
+        try:
+            wait_until(lambda: engine.rows().num_rows == 30, WAIT_S, "the rows")
+            below = processes_below(process.pid)
+            process.terminate()
+            assert process.wait(WAIT_S) == 0
+        finally:
+            process.kill()
+            process.wait()
+        wait_for_end(below, "the end of every process")
+    finally:
+        os.close(full)
+        os.close(unread)
+    engine.check_exact(list(range(10, 40)))

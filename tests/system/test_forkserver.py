@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -245,10 +244,3 @@ def test_descriptors_are_given_back(crew: WorkerCrew) -> None:
         crew.servers[0].make_spare()
         one()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_the_supervisor_s_side_never_loads_pyarrow() -> None:
-    code = "import sys, json; from rocketcrew.workers import spawn, packets, link, boot, cells, slab_memory, loading; "
-    code += "print(json.dumps(['pyarrow' in sys.modules, 'structlog' in sys.modules]))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
-    assert json.loads(run.stdout) == [False, False]

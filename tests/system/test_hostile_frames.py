@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from random import Random
 
 import psutil
 from harness import WAIT_S, Broker, Crew, runs, say, send_numbers, wait_until
-from hostile_frames import Attack, Mutations, attack, is_frame, linger, recorded
+from hostile_frames import Mutations, hostile_rounds, is_frame
 
 FRAMES, FULL_FRAMES = 6_000, 1_000_000
-CONNECTIONS = 4
-SLOW = 20
-"""Connections that stay half-open or send a byte at a time, at each port."""
-MIB = 1 << 20
 MEMORY_MAX_MIB = 512
 """What 10,000 topics, the most there can be, and their tables take; a leak of 1 KiB a frame would be more."""
 ROUND_MESSAGES = 40
@@ -42,7 +37,12 @@ def test_a_pair_beside_a_million_hostile_frames(tmp_path: Path, full_numbers: bo
         crew = Crew(tmp_path, broker, "numbers_handler:slow_plain_number", "beside", load=False, group="beside")
         ends.callback(crew.begin().stop, WAIT_S)
         wait_until(lambda: len(crew.workers()) == 2, what="its workers")
-        found, peak = asyncio.run(hostile_rounds(broker, most, rounds))
+
+        def send(number: int) -> None:
+            begin = number * ROUND_MESSAGES
+            send_numbers(broker, "beside", range(begin, begin + ROUND_MESSAGES))
+
+        found, peak = asyncio.run(hostile_rounds(broker, SEED, most, rounds, send))
         wait_until(lambda: crew.lag() == 0, what="the commit of all messages of the pair")
         assert crew.counter("invariant_violations") == 0
         assert runs(psutil.Process(broker.child.pid)), broker.child.tail()
@@ -57,28 +57,3 @@ def test_a_pair_beside_a_million_hostile_frames(tmp_path: Path, full_numbers: bo
     assert peak < MEMORY_MAX_MIB, f"{peak} MiB"
     say(f"{found.frames} hostile frames, {found.answered} of {found.bursts} bursts answered to the end; "
         f"the broker had {peak} MiB at most")  # fmt: skip
-
-
-async def hostile_rounds(broker: Broker, most: int, rounds: int) -> tuple[Attack, int]:
-    """All frames, and between two rounds of them some messages of the pair; and the most memory after a round, in MiB."""
-    found, done, peak = Attack(), asyncio.Event(), 0
-    process = psutil.Process(broker.child.pid)
-    frames = Random(SEED).choices(recorded(), k=SLOW)
-    ports = broker.port, broker.name_server_port
-    async with asyncio.TaskGroup() as tasks:
-        for port in ports:
-            for frame in frames:
-                tasks.create_task(linger(port, frame, done))
-        mutations = [Mutations(SEED + number) for number in range(CONNECTIONS)]
-        for number in range(1, rounds + 1):
-            # Three of four connections go to the broker's port.
-            async with asyncio.TaskGroup() as round_tasks:
-                for index, source in enumerate(mutations):
-                    round_tasks.create_task(attack(ports[index == 0], source, most * number // rounds, found))
-                begin = number * ROUND_MESSAGES
-                round_tasks.create_task(
-                    asyncio.to_thread(send_numbers, broker, "beside", range(begin, begin + ROUND_MESSAGES))
-                )
-            peak = max(peak, process.memory_info().rss // MIB)
-        done.set()
-    return found, peak

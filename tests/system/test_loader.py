@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -30,6 +31,7 @@ from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.session import SessionSettings, open_session
+from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.views import register_views
 
 Query = Callable[[str], list[dict[str, Any]]]
@@ -332,3 +334,17 @@ def test_spark_and_arrow_write_the_same_partitions(tmp_path: Path) -> None:
         assert [tuple(row.values()) for row in rows] == [
             (1, 0, "a b", 1), (1, 1, "07", 1), (2, 0, None, 1), (3, 0, "07", 2), (3, 1, "a b", 2), (3, 2, None, 2),
         ]  # fmt: skip
+    for batch in (1, 2):
+        flip_the_last_byte(min(loaders.table.glob(f"batch_id={batch}/**/*.parquet")))
+    _, broken = table_facts(loaders.table, ())
+    assert [("CRC" in line, "reconcile --rerun" in line) for line in broken] == [(True, True)] * 2, broken
+
+
+def flip_the_last_byte(file: Path) -> None:
+    """Of the last column's data."""
+    metadata = pq.read_metadata(file)
+    last = metadata.row_group(0).column(metadata.num_columns - 1)
+    data = bytearray(file.read_bytes())
+    start = last.dictionary_page_offset or last.data_page_offset
+    data[start + last.total_compressed_size - 1] ^= 0x01
+    file.write_bytes(data)

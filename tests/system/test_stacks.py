@@ -69,6 +69,8 @@ def test_stacks_come_from_a_c_loop_and_a_stopped_worker_is_told(tmp_path: Path, 
         os.kill(crew.child.pid, signal.SIGUSR1)
         wait_until(lambda: {line["of"] for line in logged(crew)} == set(roles), what="the stacks in the log")
         assert sum(line["running"] is not None and f"{TOPIC}/" in line["running"] for line in logged(crew)) == 2
+        arrow = {each["process"] for each in idle if "libarrow" in Path(f"/proc/{each['pid']}/maps").read_text()}
+        assert arrow == {"worker", "forkserver", "spare", "loader"}, "a supervisor handles no rows"
         stopped = crew.workers()[0]
         os.kill(stopped, signal.SIGSTOP)
         told = {each["pid"]: each for each in processes(crew)}[stopped]

@@ -17,7 +17,7 @@ from rocketcrew.workers import packets
 from rocketcrew.workers.boot import EXIT_BOOT, EXIT_OK
 from rocketcrew.workers.link import Transport
 from rocketcrew.workers.packets import QueueRanges, Ready, Salvaged
-from rocketcrew.workers.salvage import open_segments
+from rocketcrew.workers.sealing import open_segments
 
 sys.path.insert(0, str(Path(__file__).parent))
 

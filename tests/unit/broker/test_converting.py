@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.converting import convert, records_of
+from rocketcrew.broker.converting import convert, records_of, to_convert
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.pop_table import Key
 from rocketcrew.remoting.admin_headers import TopicName
@@ -26,6 +26,15 @@ NO_INDEX = shutil.ignore_patterns("index")  # 420 MB, sparse only where it was m
 
 def config_of(segment_bytes=NEW_BYTES):
     return BrokerConfig(mapped_file_size_commit_log=segment_bytes, flush="async", message_delay_level="200ms 500ms")
+
+
+def files_of(folder):
+    """Every file but the large index, with its bytes."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "index" not in path.relative_to(folder).parts
+    }
 
 
 def contents(make, folder):
@@ -100,7 +109,11 @@ def test_a_store_is_the_same_after_it_was_converted(make, store, old):
     copy = store.with_name("copy")
     shutil.copytree(store, copy, ignore=NO_INDEX)
     wanted = contents(make, copy)
+    before = files_of(store)
+    would = to_convert(store, config_of())
+    assert files_of(store) == before, "a dry run changes nothing"
     done = convert(store, config_of(), T0)
+    assert (would, to_convert(store, config_of())) == (done.records, None)
     segments = sorted((store / "commitlog").iterdir())
     assert {path.stat().st_size for path in segments} == {NEW_BYTES}
     assert [int(path.name) % NEW_BYTES for path in segments] == [0] * len(segments)

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from rocketcrew.broker.disk import DiskStorage
+from rocketcrew.broker.long_answers import OPERATIONS_MAX
 from rocketcrew.broker.pops import POPS_JOURNAL
 from rocketcrew.broker.state import DELAYS_TABLE
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
@@ -175,6 +176,22 @@ def test_a_reset_of_what_was_popped_is_acknowledged_when_the_disk_has_it(slow, t
     assert slow.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset) == []
     slow.core.begin_flush()
     assert [answer.code for _, answer in tools.replies(finish(slow))] == [0]
+
+
+def test_a_reset_in_rounds_is_acknowledged_when_the_disk_has_it(slow, tools):
+    topic = CreateTopic("T", "TBW102", OPERATIONS_MAX + 1, OPERATIONS_MAX + 1, 6, "SINGLE_TAG")
+    slow.request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+    send(slow)
+    slow.core.begin_flush()
+    finish(slow)
+    pop = PopRequest("g", "T", 0, 1, 60_000, 0, slow.now_ms, 0, "TAG", "*")
+    assert slow.call(RequestCode.POP_MESSAGE, pop).code == 0
+    assert slow.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset("T", "g", 0, is_force=True)) == []
+    asked = slow.opaque
+    while slow.core.state.long_answers.waiting:
+        assert tools.replies(slow.later(0)) == []
+    slow.core.begin_flush()
+    assert [(answer.opaque, answer.code) for _, answer in tools.replies(finish(slow))] == [(asked, 0)]
 
 
 def test_nothing_is_answered_after_a_failed_flush(slow):

@@ -20,21 +20,29 @@ from rocketcrew.broker.retention import CLOCK_TABLE, HOLD_MS
 from rocketcrew.remoting.admin_bodies import (
     BrokerStatsData,
     ConsumeQueueEntries,
+    ConsumerConnections,
     ConsumeStats,
     ConsumeStatsList,
     HaRuntimeInfo,
+    ProducerConnections,
+    ProducerTable,
     TopicList,
 )
 from rocketcrew.remoting.admin_headers import (
     BrokerStatsRequest,
+    ConsumerConnectionRequest,
     ConsumeStatsInBroker,
     ConsumeStatsRequest,
+    CreateTopic,
+    ProducerConnectionRequest,
     QueryConsumeQueue,
+    TopicName,
 )
+from rocketcrew.remoting.bodies import ResetOffsetBody
 from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.hashing import java_hash
-from rocketcrew.remoting.headers import UpdateOffset
+from rocketcrew.remoting.headers import ResetOffset, UpdateOffset
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_messages
 
@@ -209,6 +217,74 @@ def test_a_group_in_very_many_topics_is_answered_in_rounds(make, tools):
     assert (ticks, len(table)) == (800 // OPERATIONS_MAX, 800)
     assert table[MessageQueue("T7", "broker-a", 0)].consumer_offset == 1
     assert broker.call(RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest("g", "T7")).code == 0, "few are at once"
+
+
+MEMBERS = 3 * OPERATIONS_MAX + 1
+
+
+@pytest.mark.parametrize(
+    ("code", "header", "members_of"),
+    [
+        (
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            ConsumerConnectionRequest("g"),
+            lambda body: ConsumerConnections.decode(body).connection_set,
+        ),
+        (
+            RequestCode.GET_PRODUCER_CONNECTION_LIST,
+            ProducerConnectionRequest("pg"),
+            lambda body: ProducerConnections.decode(body).connection_set,
+        ),
+        (RequestCode.GET_ALL_PRODUCER_INFO, None, lambda body: ProducerTable.decode(body).data["pg"]),
+    ],
+)
+def test_a_group_of_very_many_members_is_listed_in_rounds(make, tools, code, header, members_of):
+    """It was one turn, and everybody else waited."""
+    broker = make()
+    for number in range(MEMBERS):
+        broker.heartbeat(channel=number + 1, client_id=f"c{number}")
+    assert broker.request(code, header) == []
+    ticks, answer = rounds_until_answered(broker, tools, broker.opaque)
+    assert (answer.code, ticks) == (0, MEMBERS // OPERATIONS_MAX)
+    assert [member.client_id for member in members_of(answer.body)] == [f"c{number}" for number in range(MEMBERS)]
+    if code == RequestCode.GET_CONSUMER_CONNECTION_LIST:
+        assert ConsumerConnections.decode(answer.body).subscription_table["T"].sub_string == "*"
+
+
+@pytest.mark.parametrize("oneway", [False, True])
+def test_the_reset_of_very_many_queues_is_done_in_rounds_and_all_at_once(make, tools, oneway):
+    broker, queues = make(), 1_000
+    assert (
+        broker.call(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", queues, queues, 6, "SINGLE_TAG")
+        ).code
+        == 0
+    )
+    for queue_id in (0, queues - 1):
+        broker.send(queue_id=queue_id)
+        broker.heartbeat()
+        broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", queue_id, 1))
+    header = ResetOffset("T", "g", 0, is_force=True)
+    flag = FLAG_ONEWAY if oneway else 0
+    assert broker.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header, flag=flag) == []
+    if not oneway:
+        assert broker.core.state.offsets.query("T", "g", 0) == 1, "not half done"
+        ticks, answer = rounds_until_answered(broker, tools, broker.opaque)
+        assert (answer.code, ticks) == (0, queues // OPERATIONS_MAX)
+        assert len(ResetOffsetBody.decode(answer.body).offset_table) == queues
+    assert [broker.core.state.offsets.query("T", "g", queue_id) for queue_id in (0, queues - 1)] == [0, 0]
+
+
+def test_a_reset_in_rounds_of_a_topic_that_is_deleted_meanwhile_is_refused(make, tools):
+    broker = make()
+    broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", 1_000, 1_000, 6, "SINGLE_TAG"))
+    header = ResetOffset("T", "g", 0, is_force=True)
+    assert broker.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header) == []
+    opaque = broker.opaque
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
+    _, answer = rounds_until_answered(broker, tools, opaque)
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert not broker.core.state.offsets.has_group("g")
 
 
 def test_an_answer_in_rounds_goes_with_its_connection_and_an_error_in_it_is_an_answer(make, tools):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocketcrew.broker.consume_queue import ENTRY_BYTES, TRIM_BYTES
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.message_store import GetStatus, MessageStore, StoreLimits, message_tags_code
 from rocketcrew.broker.storage import MemoryStorage, StorageError
@@ -141,6 +142,54 @@ def test_a_checkpoint_spares_reading_again():
     store, read = new_store(storage)
     assert read == 7
     assert store.max_offset("T", 0) == 57
+
+
+class CountedFile:
+    """A file of a storage that counts what is read of it."""
+
+    def __init__(self, file, counts):
+        self._file, self._counts = file, counts
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def read(self, position, length_bytes):
+        data = self._file.read(position, length_bytes)
+        self._counts.append(len(data))
+        return data
+
+
+class CountedDisk(DiskStorage):
+    def __init__(self, folder):
+        super().__init__(folder, has_thread=False)
+        self.counts = {}
+
+    def open(self, name, segment_bytes, buffered):
+        counts = self.counts.setdefault(name.partition("/")[0], [])
+        return CountedFile(super().open(name, segment_bytes, buffered), counts)
+
+
+@pytest.mark.parametrize(("before", "since"), [(400, 40), (6_400, 40), (400, 640)])
+def test_a_start_after_a_kill_costs_what_was_stored_since_the_checkpoint(tmp_path, before, since):
+    """Whatever the log holds before it: each byte since is read twice at most, and a few of each queue."""
+    segment, record, queues = 1 << 16, 400, 4
+    storage = DiskStorage(tmp_path, has_thread=False)
+    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, segment))
+    for number in range(before + since):
+        if number == before:
+            store.checkpoint_now()
+        put(store, b"x" * 200, queue_id=number % queues, now_ms=T0 + number)
+    storage.abandon()
+    counted = CountedDisk(tmp_path)
+    _, records = new_store(counted)
+    counted.abandon()
+    assert records == since
+    log, entries = counted.counts["commitlog"], counted.counts["consumequeue"]
+    assert sum(log) <= 2 * (since * record + segment)
+    assert len(log) <= since * record // segment + 4 * queues
+    looks = 4 * (before + since).bit_length()  # binary searches
+    assert len(entries) <= queues * looks
+    assert sum(entries) <= queues * (TRIM_BYTES + looks * ENTRY_BYTES)
 
 
 def test_queue_entries_beyond_the_checkpoint_are_not_doubled():

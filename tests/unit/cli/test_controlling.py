@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from rocketcrew.cli.commands.pause import pause
 from rocketcrew.cli.commands.reload import reload
+from rocketcrew.cli.commands.resume import resume
+from rocketcrew.cli.commands.scale import scale
 from rocketcrew.cli.commands.stacks import text_of as stack_text
 from rocketcrew.cli.commands.status import text_of
+from rocketcrew.cli.commands.stop import stop
 from rocketcrew.cli.commands.subscribe import subscribe
 from rocketcrew.cli.commands.top import rates_of, worker_rates
 from rocketcrew.cli.commands.top import text_of as top_text
@@ -78,16 +83,17 @@ def test_a_stack_for_people() -> None:
 
 
 class Supervisor(Target):
-    """Keeps what it is asked; `changed` is its answer."""
+    """Keeps what it is asked; `changed` is its answer, `more` is in its status."""
 
-    def __init__(self, changed: bool, as_json: bool) -> None:
-        super().__init__(Path(), as_json)
+    def __init__(self, changed: bool, as_json: bool, *, dry_run: bool = False, **more: Any) -> None:
+        super().__init__(Path("billing/0"), as_json=as_json, dry_run=dry_run)
         self.changed = changed
+        self.more = more
         self.asked: list[tuple[str, dict[str, object]]] = []
 
     def ask(self, command: str, **arguments: object) -> dict[str, Any]:
         self.asked.append((command, arguments))
-        return {"changed": self.changed}
+        return status(**self.more) if command == "status" else {"changed": self.changed}
 
 
 def called(command: click.Command, supervisor: Supervisor, **arguments: object) -> str:
@@ -116,6 +122,41 @@ def test_unsubscribe_for_people_and_programs() -> None:
     assert supervisor.asked == [("unsubscribe", {"topic": "orders"})]
     assert called(unsubscribe, Supervisor(False, False), topic="orders") == "orders is not subscribed\n"
     assert called(unsubscribe, Supervisor(False, True), topic="orders") == '{"changed": false}\n'
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "line"),
+    [
+        (pause, {}, "would pause pulling, which is paused by backlog and operator"),
+        (resume, {}, "would resume pulling"),
+        (scale, {"workers": 5}, "would have 5 workers, now 2"),
+        (reload, {"wait": True}, "would reload the code and the settings in 2 workers"),
+        (subscribe, {"subscription": "w:a"}, "would subscribe w:a"),
+        (subscribe, {"subscription": "u:c"}, "would subscribe u:c, now with the filter 'a || b'"),
+        (unsubscribe, {"topic": "t"}, "would unsubscribe t"),
+        (unsubscribe, {"topic": "w"}, "would unsubscribe w, which is not subscribed"),
+        (stop, {"quick": False, "wait": True, "timeout_s": 1.0}, "would stop: 2 messages in hand would be finished first"),
+        (stop, {"quick": True, "wait": False, "timeout_s": 1.0}, "would stop at once: 2 messages in hand would come again"),
+    ],
+)  # fmt: skip
+def test_a_dry_run_asks_a_supervisor_for_its_status_only(
+    command: click.Command, arguments: dict[str, object], line: str
+) -> None:
+    supervisor = Supervisor(True, False, dry_run=True)
+    assert called(command, supervisor, **arguments) == f"{line} (group g, slot 0, pid 1); nothing was done\n"
+    assert supervisor.asked == [("status", {})]
+    told = json.loads(called(command, Supervisor(True, True, dry_run=True), **arguments))
+    assert told == {
+        "would": line.removeprefix("would "), "done": False, "group": "g", "slot": "billing/0", "pid": 1,
+    }  # fmt: skip
+
+
+def test_a_dry_run_refuses_what_would_be_refused() -> None:
+    with pytest.raises(UsageError, match="has no expression"):
+        called(subscribe, Supervisor(True, False, dry_run=True), subscription="w:SQL92:")
+    supervisor = Supervisor(True, False, dry_run=True, subscriptions={"t": {}, "%RETRY%g": {}})
+    with pytest.raises(RocketcrewError, match="the only topic"):
+        called(unsubscribe, supervisor, topic="t")
 
 
 def test_nobody_runs_here(tmp_path: Path) -> None:

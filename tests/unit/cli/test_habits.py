@@ -1,4 +1,4 @@
-"""What every command has, whoever wrote it: --json, and --dry-run and --yes where it takes something from somebody."""
+"""What every command has, whoever wrote it: --json; --dry-run and --yes where it changes something."""
 
 from __future__ import annotations
 
@@ -19,41 +19,30 @@ from rocketcrew.conf import exit_codes
 from rocketcrew.remoting.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
-WITHOUT_JSON: Final = {
-    "run": "its log is JSON lines (--log-format json), and `status --json` answers while it runs",
-    "dev": "for people at a terminal; as `run`",
-}
-ASKED: Final = {
+ASK: Final = {
     "reset": "messages are skipped or repeated",
     "skip": "a message is never consumed",
     "clone-offsets": "messages are skipped or repeated",
     "dlq replay": "messages are handled once more",
     "dlq purge": "letters are left out from now on",
 }
-"""Commands that take something from a group, with what; all others below change nothing, or what is easily undone."""
-NOT_ASKED: Final = {
-    "run": "consuming is what it is for",
-    "init": "makes files, and none where one is; it has --dry-run",
+"""Commands that change something which no other command undoes, with what: they ask on a terminal."""
+CHANGE: Final = frozenset(
+    {
+        "init", "send", "load", "compact", "reconcile", "pause", "resume", "scale", "reload", "subscribe", "unsubscribe",
+        "stop", "chaos", "broker convert", "dlq export",
+    }
+)  # fmt: skip
+"""Commands that change something and never ask."""
+START: Final = {
+    "run": "consuming is what it is for; `doctor`, or `run --check`, looks first",
     "dev": "consumes from a broker of its own",
-    "send": "stores what it is given; a wrong topic is refused by --no-create",
-    "load": "loads what a supervisor would load",
-    "compact": "the table has the same rows afterwards",
-    "replay": "reads; its rows go to a new folder",
-    "reconcile": "without --rerun it is the dry run",
-    "pause": "`resume` undoes it",
-    "resume": "`pause` undoes it",
-    "scale": "`scale` undoes it",
-    "reload": "goes back by itself when the new code does not start",
-    "subscribe": "`unsubscribe` undoes it",
-    "unsubscribe": "`subscribe` undoes it, and offsets stay",
-    "stop": "what is unfinished comes again",
-    "demo": "works in a folder of its own",
-    "chaos": "breaks a crew of its own, with a topic and a group of its own",
     "broker": "serves",
-    "broker convert": "refuses a store that is in use, and no message changes",
-    "dlq export": "writes a new file or folder, and nothing over another",
+    "demo": "works in a folder of its own",
+    "replay": "reads, in a Spark job; its rows go to a new folder",
 }
-READS: Final = frozenset(
+"""Commands that start something of their own and change nothing that is there, with what: there is nothing to show first."""
+READ: Final = frozenset(
     {
         "doctor", "broker check", "status", "top", "why-lag", "stacks", "query", "lag", "find", "peek", "tail", "dlq ls",
         "dlq show", "dlq group", "topics", "groups", "members", "config check", "config show",
@@ -61,8 +50,10 @@ READS: Final = frozenset(
 )  # fmt: skip
 
 
-def tree(command: click.Command, context: click.Context, words: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
-    """Every command that does something, by its words, with its options."""
+def tree(
+    command: click.Command, context: click.Context, words: tuple[str, ...] = ()
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Every command that does something, by its words, with its options and their help."""
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)
@@ -70,27 +61,35 @@ def tree(command: click.Command, context: click.Context, words: tuple[str, ...] 
             yield from tree(below, click.Context(below, parent=context, info_name=name), (*words, name))
         if not (words and command.invoke_without_command):
             return
-    yield " ".join(words), {option for parameter in command.params for option in parameter.opts}
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    yield " ".join(words), {name: each.help or "" for each in options for name in each.opts}
 
 
 COMMANDS: Final = dict(tree(cli, click.Context(cli)))
 
 
 def test_every_command_is_judged_here_once() -> None:
-    judged = [*ASKED, *NOT_ASKED, *READS]
-    assert sorted(judged) == sorted(COMMANDS)
+    assert sorted([*ASK, *CHANGE, *START, *READ]) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_answers_are_there_for_programs(name: str) -> None:
-    assert ("--json" in COMMANDS[name]) != (name in WITHOUT_JSON)
+def test_every_command_answers_programs_and_each_that_changes_something_can_be_tried_first(name: str) -> None:
+    wanted = {"--json"}
+    if name in ASK or name in CHANGE:
+        wanted |= {"--dry-run", "--yes", "-y"}
+    assert COMMANDS[name].keys() & {"--json", "--dry-run", "--yes", "-y"} == wanted
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_what_takes_something_from_a_group_can_be_tried_and_is_asked_for(name: str) -> None:
-    options = COMMANDS[name]
-    asked = {"--dry-run", "--yes", "-y"}
-    assert options & asked == (asked if name in ASKED else {"--dry-run"} if name == "init" else set())
+@pytest.mark.parametrize("name", [name for name in COMMANDS if "--yes" in COMMANDS[name]])
+def test_the_help_says_which_command_asks(name: str) -> None:
+    assert ("never asks" in COMMANDS[name]["--yes"]) == (name not in ASK)
+
+
+def test_the_rule_is_written_where_commands_are_looked_up() -> None:
+    rule = (ROOT / "docs/reference/commands.md").read_text()
+    asking = re.search(r"`--yes`.*? ask: ([^.]*)\.", " ".join(rule.split()))
+    assert asking is not None
+    assert set(re.findall(r"`([a-z -]+)`", asking[1])) == set(ASK)
 
 
 def test_exit_codes_are_documented_where_they_are_looked_for() -> None:

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.lag import KNOWN_AFTER_TRIES, as_json_row, for_people, lag, once_known, table, watched
+from rocketcrew.cli.commands.lag import (
+    KNOWN_AFTER_TRIES,
+    as_json_row,
+    for_people,
+    lag,
+    once_known,
+    table,
+    waits_for,
+    watched,
+)
 from rocketcrew.cli.group_members import GroupMember, delayed, in_hand, member_of
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.cli.watch import QueueLag
@@ -107,7 +116,10 @@ class Group:
         self.slept += 1
 
     def result(self, *, starts: bool) -> str:
-        return asyncio.run(once_known("billing", self.ask, lambda: starts, self.sleep))
+        async def starting() -> bool:
+            return starts
+
+        return asyncio.run(once_known("billing", self.ask, starting, self.sleep))
 
 
 @pytest.mark.parametrize("words", [["--count", "3"], ["--interval", "2"], ["--json", "--count", "0"]])
@@ -132,3 +144,13 @@ def test_another_that_is_not_known_is_an_error(topic: str, starts: bool, slept: 
     with pytest.raises(BrokerError):
         group.result(starts=starts)
     assert group.slept == slept
+
+
+def test_a_group_that_runs_without_its_topic_names_the_topic_and_those_that_are_near() -> None:
+    known = ["orders", "payments", "%RETRY%ordres", "%DLQ%billing"]
+    text = str(waits_for("billing", ["ordres"], known))
+    assert text.startswith(
+        "the group billing runs, and the cluster does not know the topic ordres: did you mean orders?"
+    )
+    assert "first message makes a topic" in text
+    assert "any of the topics a, b. The first" in str(waits_for("billing", ["a", "b"], known))

@@ -320,6 +320,41 @@ def test_no_help_imports_what_takes_its_time() -> None:
     assert done.stderr.strip() == "[]"
 
 
+OF_RUN = {
+    "the supervisor": ("cli.commands.run", "supervisor.service", "supervisor.notify", "workers.trial_import"),
+    "the trial import of the handler": ("workers.trial_import",),
+}
+NOT_IN = {
+    "the supervisor": {"pyarrow", "numpy", "pandas", "pyspark", "prometheus_client", "rocketcrew.workers.runner"},
+    "the trial import of the handler": {"pyarrow", "numpy", "asyncio", "structlog", "ssl", "rocketcrew.supervisor"},
+}
+"""What processes of `rocketcrew run` never need, or not with the default settings: each start would pay for it."""
+
+
+@pytest.mark.parametrize("process", OF_RUN)
+def test_a_process_of_run_imports_only_what_it_needs(process: str) -> None:
+    names = ", ".join(f"rocketcrew.{name}" for name in OF_RUN[process])
+    look = f"import sys, {names}; print(sorted(set({sorted(NOT_IN[process])}) & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-Ic", look], capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_nothing_is_collected_while_a_command_is_imported() -> None:
+    """But once afterwards, of what is new since then. Each collection in between would look at all that was made so far."""
+    look = (
+        "import click, gc, json\n"
+        "from rocketcrew.cli.main import rocketcrew\n"
+        "seen = []\n"
+        "gc.callbacks.append(lambda phase, _: seen.append(phase))\n"
+        "rocketcrew.get_command(click.Context(rocketcrew), 'run')\n"
+        "print(json.dumps([seen.count('start'), gc.isenabled()]))"
+    )
+    done = subprocess.run([sys.executable, "-Ic", look], capture_output=True, text=True, timeout=240, check=True)
+    collections, enabled = json.loads(done.stdout)
+    assert enabled
+    assert collections <= 1
+
+
 WITHOUT_A_LOOP = {"init", "doctor", "broker", "load", "query", "compact", "replay", "config"}
 """Commands whose help imports neither asyncio nor what it brings."""
 MODULES_MAX, MODULES_WITHOUT_A_LOOP_MAX = 420, 270

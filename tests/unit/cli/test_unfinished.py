@@ -196,7 +196,7 @@ def test_a_replay_whose_letters_are_not_found_does_not_end(tmp_path: Path) -> No
 
 
 def test_what_the_brokers_retention_has_deleted_ends_with_the_rest(tmp_path: Path) -> None:
-    """Letters before the first that their queue keeps never come again: the replay did not end, and exited with 1."""
+    """What a queue was read up to, and has not, never comes again: the replay did not end, and exited with 1."""
     notes, file = Notes.read(tmp_path / "notes"), tmp_path / "unfinished"
     Course(file, "all", notes).begin(LETTERS, NOW)
     notes.add(LETTERS[0], REPLAYED)

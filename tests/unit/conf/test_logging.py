@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
+import os
+import resource
+import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 
-from rocketcrew.conf.logging import set_up
+from rocketcrew.conf.logging import LogFile, log_stream, set_up
+from rocketcrew.remoting.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +172,19 @@ def test_lines_of_an_outage_are_counted_by_broker_and_not_by_queue() -> None:
     assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == ["a", "b"]
 
 
+def test_an_outage_is_one_line_for_each_server_whatever_fails_because_of_it() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    log = structlog.get_logger()
+    for offset in range(100):
+        log.warning("pull_failed", topic="t", broker="a", queue_id=0, offset=offset, error="a:1: Connection refused")
+        log.warning("heartbeat_failed", broker="a", address="a:1", error="a:1: Connection refused")
+        log.warning("route_not_renewed", topic="t", error="n:1: no name server answered")
+        log.warning("commit_failed", topic="t", broker="a", queue_id=0, offset=1, error="COMMIT was refused: 16 NO")
+    events = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
+    assert events == ["pull_failed", "commit_failed"], "a refusal is no outage, and has a line of its own"
+
+
 def test_a_line_has_the_id_of_the_current_span() -> None:
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
@@ -177,3 +196,121 @@ def test_a_line_has_the_id_of_the_current_span() -> None:
     outside, inside = (json.loads(line) for line in out.getvalue().splitlines())
     assert "trace_id" not in outside
     assert inside["trace_id"] == f"{0xABC:032x}"
+
+
+# --- a file, and its rotation ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def file_size_limit(size_bytes: int) -> Generator[None]:
+    """As on a full disk, files grow no further than this."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[tuple[Path, LogFile]]:
+    path = tmp_path / "crew.log"
+    made = LogFile(str(path))
+    yield path, made
+    made.close()
+
+
+def test_a_renamed_file_is_followed_by_all_who_write_it(file: tuple[Path, LogFile]) -> None:
+    path, ours = file
+    theirs = LogFile(str(path))
+    for number in range(3):
+        ours.write(f"ours {number}\n")
+        theirs.write(f"theirs {number}\n")
+        path.rename(path.with_suffix(f".{number}"))
+    theirs.write("theirs last\n")
+    ours.write("ours last\n")
+    theirs.close()
+    kept = [path.with_suffix(f".{number}").read_text() for number in range(3)]
+    assert kept == [f"ours {number}\ntheirs {number}\n" for number in range(3)]
+    assert path.read_text() == "theirs last\nours last\n"
+
+
+def test_a_file_that_was_made_anew_under_the_name_is_taken(file: tuple[Path, LogFile]) -> None:
+    path, log = file
+    log.write("before\n")
+    path.rename(path.with_suffix(".1"))
+    path.write_text("made by logrotate\n")  # `create`
+    log.write("after\n")
+    assert path.read_text() == "made by logrotate\nafter\n"
+
+
+def test_a_file_that_was_copied_and_cut_short_goes_on_at_its_new_end(file: tuple[Path, LogFile]) -> None:
+    path, log = file
+    log.write("before\n")
+    os.truncate(path, 0)
+    log.write("after\n")
+    assert path.read_bytes() == b"after\n", "no hole of zeros"
+
+
+def test_while_no_new_file_can_be_made_lines_go_on_into_the_old_one(file: tuple[Path, LogFile]) -> None:
+    path, log = file
+    old = path.with_suffix(".1")
+    path.rename(old)
+    path.symlink_to(path.parent / "away" / "crew.log")
+    log.write("in between\n")
+    path.unlink()
+    log.write("after\n")
+    assert (old.read_text(), path.read_text()) == ("in between\n", "after\n")
+
+
+def test_a_file_in_the_current_folder_is_the_same_after_the_process_has_left_it(tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        log = LogFile("crew.log")
+    (tmp_path / "crew.log").rename(tmp_path / "crew.log.1")
+    log.write("after\n")
+    log.close()
+    assert (tmp_path / "crew.log").read_text() == "after\n"
+
+
+def test_rotations_cost_no_descriptor(file: tuple[Path, LogFile]) -> None:
+    path, log = file
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        path.rename(path.with_suffix(f".{number}"))
+        log.write("line\n")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_line_that_was_cut_by_a_full_disk_does_not_take_the_next_one_along(file: tuple[Path, LogFile]) -> None:
+    path, log = file
+    log.write("first\n")
+    with pytest.raises(OSError, match=r"."), file_size_limit(10):
+        log.write("second line\n")
+        log.write("third\n")
+    log.write("fourth\n")
+    assert path.read_text().splitlines() == ["first", "seco", "fourth"]
+
+
+def test_the_log_goes_to_the_file_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "crew.log"
+    stream = log_stream(str(path), io.StringIO())
+    set_up("auto", "info", stream)
+    structlog.get_logger().info("hello", topic="orders")
+    logging.getLogger("lib").warning("too")
+    stream.close()
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["hello", "too"]
+
+
+def test_without_a_file_the_log_goes_where_it_went() -> None:
+    out = io.StringIO()
+    assert log_stream("", out) is out
+
+
+def test_a_file_that_cannot_be_opened_is_named_with_what_to_do(tmp_path: Path) -> None:
+    fifo = tmp_path / "unread"
+    os.mkfifo(fifo)
+    for path in (tmp_path / "nosuch" / "crew.log", tmp_path, fifo):
+        with pytest.raises(UsageError, match=r"^log\.file = '.*' cannot be written \(.*\): name a file in a folder"):
+            log_stream(str(path), io.StringIO())

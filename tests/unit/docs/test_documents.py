@@ -166,7 +166,7 @@ def test_what_is_installed_and_made_exists(page: Path) -> None:
     assert extras <= project["optional-dependencies"].keys()
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:`|^ {4})make ([a-z]+)", text, re.MULTILINE)) <= targets
-    (benches,) = re.findall(r"^ALL = \((.*)\)", (ROOT / "bench/run.py").read_text(), re.MULTILINE)
+    (benches,) = re.findall(r"^ALL = \((.*?)\)", (ROOT / "bench/run.py").read_text(), re.MULTILINE | re.DOTALL)
     assert all(f'"{name}"' in benches for name in re.findall(r"make bench ARGS=(\w+)", text))
 
 

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from loader_world import World
 
-from rocketcrew.spark.compaction import DELTA_LOCK, compact
+from rocketcrew.spark.compaction import DELTA_LOCK, compact, to_merge
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.object_store import STATE_DIR
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
@@ -33,7 +33,9 @@ def test_of_two_compactions_the_second_is_refused(world: World) -> None:
         with pytest.raises(LoaderError, match="another compact works on"):
             compact(world.table, FILE_BYTES)
 
+    assert (to_merge(world.table, FILE_BYTES), to_merge(world.table, 1)) == ((3, 3), (0, 3))
     assert compact(world.table, FILE_BYTES, begins_too).files_after == 1
+    assert to_merge(world.table, FILE_BYTES) == (0, 1)
     world.assert_exact()
     lock = os.open(world.table / STATE_DIR / DELTA_LOCK, os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

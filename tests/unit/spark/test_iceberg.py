@@ -22,6 +22,7 @@ from rocketcrew.cli.reading import DuckViews, dataset
 from rocketcrew.durable.files import FileCalls
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.compaction import compact
+from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.iceberg_catalog import (
     Main,
@@ -114,6 +115,8 @@ def test_a_relative_sqlite_file_is_the_same_one_from_any_folder(tmp_path: Path) 
         ("t", {"uri": "sqlite://"}, "a catalog in memory"),
         ("t", {"uri": "sqlite:///:memory:"}, "a catalog in memory"),
         ("t", {"uri": "sqlite+pysqlite:///file:x?mode=memory&uri=true"}, "a catalog in memory"),
+        ("t", {"uri": "sqlite:///file:/data/cat.db?uri=true"}, "give the file by its path, as sqlite:////data"),
+        ("t", {"uri": "sqlite+pysqlite:///file:cat.db"}, "give the file by its path, as sqlite:////data"),
         ("t", {"py-io-impl": "a.b"}, "take it out"),
         ("t", {"table": "orders"}, "not as namespace.table"),
         ("a%20b", {}, "'%' in it"),
@@ -356,7 +359,7 @@ class OvertakenAtItsBranch(IcebergTarget):
         super().__init__(world.table, catalog_of(world.table, {}))
         self._overtakes = [overtakes]
 
-    def _on_branch(self, table: Any, plan: Any, staged: Any) -> int:
+    def _on_branch(self, table: Any, plan: Any, staged: Any) -> tuple[int, int]:
         if self._overtakes:
             self._overtakes.pop()()
         return super()._on_branch(table, plan, staged)
@@ -414,7 +417,7 @@ class RetriesItsBranch(IcebergTarget):
 
     branches_begun = 0
 
-    def _on_branch(self, table: Any, plan: Any, staged: Any) -> int:
+    def _on_branch(self, table: Any, plan: Any, staged: Any) -> tuple[int, int]:
         self.branches_begun += 1
         if self.branches_begun == 1:
             table.catalog = RefusesOnce(table.catalog)
@@ -428,6 +431,48 @@ def test_a_branch_that_pyiceberg_made_anew_without_what_came_before_is_not_publi
     world.drain(world.loader(target=target))
     world.assert_exact()
     assert target.branches_begun == 2
+
+
+class BranchOfTheTryBefore(IcebergTarget):
+    """A server makes the request of a try before this one when this one has looked at the table."""
+
+    tries = 0
+
+    def _on_branch(self, table: Any, plan: Any, staged: Any) -> tuple[int, int]:
+        self.tries += 1
+        if self.tries == 1:
+            super()._on_branch(self.table(), plan, staged)
+        return super()._on_branch(table, plan, staged)
+
+
+def test_a_branch_with_the_rows_of_the_try_before_is_not_published(world: World) -> None:
+    loaded(world, 1)
+    world.seal([world.helpers.Record(2)])
+    target = BranchOfTheTryBefore(world.table, catalog_of(world.table, {}))
+    world.drain(world.loader(target=target))
+    world.assert_exact()
+    assert (target.tries, branches(world)) == (2, [])
+
+
+@pytest.mark.parametrize("point", ["noted", "renamed"])
+def test_what_is_reprocessed_is_loaded_beside_the_first_in_a_new_epoch(world: World, point: str) -> None:
+    loaded(world, 1, 2)
+    sealed_before = world.seal([world.helpers.Record(3)])
+    key = next(iter(world.target().state().loaded.queues))
+    request = EpochRequest((key.in_epoch(1),), frozenset({sealed_before.name}))
+    (world.roots[0] / "epochs.json").write_text(request.to_json())
+    world.seal([world.helpers.Record(offset, ["second"]) for offset in (1, 2)])
+    world.drain_with_crash(point)
+    world.drain(world.loader())
+    found = sorted((epoch or 0, offset, value) for epoch, offset, value in world.rows("_epoch", "_offset", "value"))
+    assert found == [*((0, offset, "row") for offset in (1, 2, 3)), *((1, offset, "second") for offset in (1, 2))]
+    views = DuckViews(world.table)
+    try:
+        assert views.answer("SELECT value FROM latest ORDER BY _offset") == [
+            {"value": value} for value in ("second", "second", "row")
+        ]
+    finally:
+        views.close()
 
 
 # ------------------------------------------------------------------------------------- a table that is not what it was
@@ -515,10 +560,10 @@ def test_a_folder_that_is_gone_while_the_catalog_has_the_table_is_named(world: W
 class DroppedAfterItsBranch(IcebergTarget):
     """Somebody drops the table when the rows are on the branch."""
 
-    def _on_branch(self, table: Any, plan: Any, staged: Any) -> int:
-        snapshot = super()._on_branch(table, plan, staged)
+    def _on_branch(self, table: Any, plan: Any, staged: Any) -> tuple[int, int]:
+        made = super()._on_branch(table, plan, staged)
         self.table().catalog.drop_table("default.table")
-        return snapshot
+        return made
 
 
 def test_a_table_that_is_dropped_within_a_batch_keeps_the_segments(world: World) -> None:

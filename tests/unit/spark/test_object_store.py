@@ -156,6 +156,21 @@ def test_an_object_is_used_like_a_file(table: ObjectPath) -> None:
     assert not file.exists()
 
 
+def test_two_writers_of_one_file_in_one_moment_do_not_share_a_draft(tmp_path: Path) -> None:
+    """They may have the same process id, in containers on two hosts with one file system; here it is one process."""
+    file = tmp_path / "state" / "iceberg.json"
+    both = [bytes([number]) * 100_000 for number in (1, 2)]
+
+    def write(data: bytes) -> None:
+        for _ in range(30):
+            write_whole(file, data)
+            assert file.read_bytes() in both
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, both))
+    assert [path.name for path in file.parent.iterdir()] == ["iceberg.json"]
+
+
 def test_an_object_that_is_there_is_not_created(table: ObjectPath) -> None:
     (table / "a").create(b"one")
     with pytest.raises(FileExistsError):

@@ -17,8 +17,10 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import CLUSTER_CORES, LoaderConfig
 from rocketcrew.spark.convert import FILE_BYTES, SEGMENT_BYTES_A_FILE_BYTE, divide, part_count
 from rocketcrew.spark.errors import remedy
+from rocketcrew.spark.java import Java
+from rocketcrew.spark.needs import DELTA_BUILDS
 from rocketcrew.spark.plan import SegmentFacts, Take
-from rocketcrew.spark.session import SessionSettings, spark_conf
+from rocketcrew.spark.session import SessionSettings, spark_conf, why_not_started
 from rocketcrew.spark.status import FAILED, STOPPED, StatusFile, read_status
 from rocketcrew.spark.stopping import TRANSITIONS, Action, Happening, Phase
 from rocketcrew.spark.work import explained
@@ -166,3 +168,21 @@ def test_spark_is_quiet_local_and_the_users_settings_win(tmp_path: Path) -> None
     assert conf["spark.driver.extraJavaOptions"].endswith("a%20b/log4j2.properties -Dx=y")
     assert "spark.driver.host" not in spark_conf(SessionSettings(tmp_path, master="spark://host:7077"))
     assert json.dumps(conf)
+
+
+def test_a_jar_that_maven_does_not_have_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    java, ended = Java(Path("java"), 17, True, "here"), RuntimeError("Java gateway process exited")
+    settings = SessionSettings(tmp_path)
+    (tmp_path / "jvm.log").write_text(
+        "\t\t::          UNRESOLVED DEPENDENCIES         ::\n"
+        "\t\t:: io.delta#delta-spark_4.2_2.13;4.4.1: not found\n"
+        'Exception in thread "main" java.lang.RuntimeException:'
+        " [unresolved dependency: io.delta#delta-spark_4.2_2.13;4.4.1: not found]\n"
+    )
+    said = why_not_started(settings, java, ended)
+    assert "Maven has no io.delta#delta-spark_4.2_2.13;4.4.1, or can't be reached" in said
+    assert all(build in said for build in DELTA_BUILDS.values())
+    assert "\n" not in said
+    (tmp_path / "jvm.log").write_text("Could not reserve enough space for object heap\n")
+    assert "Java gateway process exited" in why_not_started(settings, java, ended)
+    assert "Could not reserve enough space" in why_not_started(settings, java, ended)

@@ -41,7 +41,7 @@ from rocketcrew.spark.table_keys import overlapping, table_facts
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
 
-TABLES = ("parquet", "deltalake")
+TABLES = ("parquet", "deltalake", "iceberg")
 """What the tests with a world run on, each."""
 
 
@@ -144,6 +144,9 @@ def fill(world: World, segments: Any) -> None:
 def files(world: World) -> list[Path]:
     if world.format == "deltalake":
         return sorted(Path(unquote(uri)) for uri in DeltaTable(str(world.table)).file_uris())
+    if world.format == "iceberg":
+        found: list[Path] = world.target().files()
+        return sorted(found)
     return sorted(world.table.glob("batch_id=*/*.parquet"))
 
 
@@ -173,7 +176,9 @@ def test_of_a_removed_file_exactly_its_offsets_are_named(world: World, segments:
     assert not report.fine
     assert fates(report)["missing"] == gone.pieces
     assert report.to_run_again() == OffsetSet({QUEUE: gone})
-    assert len(broken) == (world.format == "deltalake")
+    assert len(broken) == (world.format != "parquet")
+    assert all(victim.name in line for line in broken)
+    assert all("iceberg.md" in line for line in broken) == (world.format != "deltalake")
 
 
 def test_rows_that_are_there_twice_and_rows_of_nobody_are_named(
@@ -275,9 +280,17 @@ def test_what_was_lost_is_loaded_again_once(world: World, segments: Any, tmp_pat
 
 
 def repaired(world: World) -> None:
-    """Take one file out of a Delta table for good, as its users do after a loss."""
-    files(world)[0].unlink()
-    DeltaTable(str(world.table)).repair()
+    """Take one file out of a table with a log for good, as its users do after a loss (docs/how-to/iceberg.md has it too)."""
+    gone = files(world)[0]
+    gone.unlink()
+    if world.format == "deltalake":
+        DeltaTable(str(world.table)).repair()
+        return
+    table = world.target().table()
+    with table.transaction() as change, change.update_snapshot().overwrite() as changed:
+        for task in table.scan().plan_files():
+            if task.file.file_path.endswith(gone.name):
+                changed.delete_data_file(task.file)
 
 
 @pytest.mark.parametrize("kind", ["other columns", "damaged", "unreadable"])

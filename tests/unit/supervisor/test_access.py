@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,13 @@ from rocketcrew.client.access import Access, Credentials, TlsOptions
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.member.access import access_of, in_namespace
+from rocketcrew.supervisor.pool.child import NewWorker
+from rocketcrew.supervisor.slot import take_slot
+from rocketcrew.supervisor.wiring import Boots
+from rocketcrew.workers.boot import WorkerBoot
+from rocketcrew.workers.link import Transport
+from rocketcrew.workers.loading import HandlerSpec
+from rocketcrew.workers.stack_dump import StackFile
 
 
 def access(**settings: object) -> Access:
@@ -45,6 +54,9 @@ def test_a_key_file_is_used_unless_a_key_is_given(tmp_path: Path) -> None:
     assert access(security__key_file=str(file), **own).credentials == Credentials("other", "o")
     with pytest.raises(UsageError, match=r"key_file .*missing cannot be read: No such file"):
         access(security__key_file=str(tmp_path / "missing"))
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(UsageError, match=r"key_file .*fifo cannot be read: .* no regular file"):
+        access(security__key_file=str(tmp_path / "fifo"))
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is not UTF-8"):
         access(security__key_file=str(file))
@@ -80,3 +92,27 @@ def test_a_fixed_list_of_queues_is_in_the_namespace_too() -> None:
     flags = {"cluster.namespace": "n", "consumer.group": "g", "consumer.allocate_queues": ["a@r@b:1", "%RETRY%g@b:0"]}
     found = in_namespace(in_namespace(load(flags, {}, None)))
     assert found.consumer.allocate_queues == ("n%a@r@b:1", "%RETRY%n%g@b:0")
+
+
+def boot_of(folder: Path, spec: HandlerSpec) -> WorkerBoot:
+    """Of the first worker of a member with credentials."""
+    settings = load({"security.access_key": "me", "security.secret_key": "s3cret"}, {}, None)
+    ours, theirs = socket.socketpair()
+    slot, stacks = take_slot(folder, "billing"), StackFile()
+    try:
+        with ours, theirs:
+            new = NewWorker("w.1", 0, 0, theirs, stacks.shared, ())
+            return Boots(settings, spec, slot, Transport.STREAM, None, "me@1")(new)
+    finally:
+        stacks.close()
+        slot.release()
+
+
+@pytest.mark.parametrize(("sends", "given"), [(False, False), (True, True), (None, True)])
+def test_workers_get_what_opens_the_cluster_only_where_they_send(
+    tmp_path: Path, sends: bool | None, given: bool
+) -> None:
+    boot = boot_of(tmp_path, HandlerSpec("shop:count", sends=sends))
+    assert (boot.access is not None) is given
+    if boot.access is not None:
+        assert boot.access.credentials == Credentials("me", "s3cret")

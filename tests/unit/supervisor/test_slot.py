@@ -18,7 +18,7 @@ from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
 from rocketcrew.supervisor.slot import Slot, adopt, read_settled, settled_text, slot_mode, take_slot, write_settled
-from rocketcrew.workers.salvage import open_segments
+from rocketcrew.workers.sealing import open_segments
 
 MQ = MessageQueue("orders", "broker-a", 3)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.control import Command
 from rocketcrew.supervisor.core.stats import ConsumerStats
 from rocketcrew.supervisor.health import SLACK_S, Health
-from rocketcrew.supervisor.web import Request, Response, Site, WebServer, page_html, read_request
+from rocketcrew.supervisor.slot import TARGETS_FILE
+from rocketcrew.supervisor.web import Request, Response, Site, WebServer, page_html, read_request, targets
 
 QUEUE = {"topic": "orders", "broker": "b", "queue_id": 0, "state": "assigned", "next_offset": 9, "committed": 4,
          "end_offset": 20, "lag": 16, "unfinished": 5, "unfinished_bytes": 512, "span": 5}  # fmt: skip
@@ -242,7 +244,7 @@ def test_a_query_is_read() -> None:
     assert request == Request("POST", "/scale", {"workers": "2"}, {"x-a": "b"})
 
 
-def test_it_is_served_and_takes_the_next_port_that_is_free() -> None:
+def test_it_is_served_and_takes_the_next_port_that_is_free(tmp_path: Path) -> None:
     async def get(port: int, request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
@@ -252,19 +254,35 @@ def test_it_is_served_and_takes_the_next_port_that_is_free() -> None:
 
     async def story() -> None:
         settings = MetricsSettings(port=0, port_count=1, host="127.0.0.1", page=False, token="")
-        first = WebServer(settings, site())
+        slots = [tmp_path / "0", tmp_path / "1"]
+        for slot in slots:
+            slot.mkdir()
+        labels = {"group": "crew"}
+        first = WebServer(settings, site(), slots[0], labels)
         await first.start()
         assert (await get(first.port, b"GET /livez HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
         assert (await get(first.port, b"HEAD /livez HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
         assert (await get(first.port, b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
         taken = MetricsSettings(port=first.port, port_count=1, host="127.0.0.1", page=False, token="")
         with pytest.raises(UsageError, match=r"metrics\.port = \d+: cannot listen on 127\.0\.0\.1, port \d+ \("):
-            await WebServer(taken, site()).start()
+            await WebServer(taken, site(), slots[1], labels).start()
+        assert not (slots[1] / TARGETS_FILE).exists()
         more = MetricsSettings(port=first.port, port_count=100, host="127.0.0.1", page=False, token="")
-        second = WebServer(more, site())
+        second = WebServer(more, site(), slots[1], labels)
         await second.start()
         assert first.port < second.port < first.port + 100
-        await first.stop()
-        await second.stop()
+        for slot, server in zip(slots, (first, second), strict=True):
+            (target,) = json.loads((slot / TARGETS_FILE).read_text())
+            assert target == {"targets": [f"127.0.0.1:{server.port}"], "labels": labels}
+            await server.stop()
+            assert not (slot / TARGETS_FILE).exists()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("host", "target"),
+    [("127.0.0.1", "127.0.0.1:1"), ("0.0.0.0", "localhost:1"), ("::", "localhost:1"), ("::1", "[::1]:1"), ("h", "h:1")],
+)
+def test_prometheus_finds_the_port_in_the_slot(host: str, target: str) -> None:
+    assert json.loads(targets(host, 1, {"slot": "0"})) == [{"targets": [target], "labels": {"slot": "0"}}]

@@ -19,7 +19,7 @@ from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.loading import HandlerLoadError, describe, load, ready, refusal
 from rocketcrew.workers.message import make_message
 from rocketcrew.workers.routing import combine
-from rocketcrew.workers.runner import failure_of
+from rocketcrew.workers.user_errors import failure_of
 
 msgspec: Any = pytest.importorskip("msgspec")
 

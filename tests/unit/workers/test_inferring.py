@@ -13,9 +13,10 @@ import pytest
 import structlog
 
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.workers.boot import COLUMNS_FILE
 from rocketcrew.workers.ddl import to_ddl
 from rocketcrew.workers.fitting import RowError
-from rocketcrew.workers.inferring import COLUMNS_FILE, Inferring, as_rows, columns_of, declared_columns, frozen
+from rocketcrew.workers.inferring import Inferring, as_rows, columns_of, declared_columns, frozen
 
 
 @dataclasses.dataclass

@@ -103,7 +103,7 @@ def test_a_function_that_is_not_there(modules: Path) -> None:
 def test_an_importable_function_travels_by_its_path() -> None:
     assert describe(os.path.basename).import_path == "posixpath:basename"
     spec = describe(describe)
-    assert spec == HandlerSpec(*["rocketcrew.workers.loading:describe"] * 2, subscriptions=())
+    assert spec == HandlerSpec(*["rocketcrew.workers.loading:describe"] * 2, subscriptions=(), sends=False)
     assert load(spec).function is describe
 
 

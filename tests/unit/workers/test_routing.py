@@ -335,6 +335,24 @@ def test_a_worker_refuses_code_that_takes_other_topics_than_the_member_has_subsc
         load(HandlerSpec(path, import_path=path, subscriptions=("orders:paid",)))
 
 
+@handler(sends=True)
+def sending_one(_: Message) -> None:
+    """Says that it sends."""
+
+
+def test_a_worker_refuses_code_that_sends_where_the_member_has_started_with_none_that_does() -> None:
+    path = f"{__name__}:sending_one"
+    assert describe(sending_one).sends is True
+    assert load(HandlerSpec(path, import_path=path, sends=True)).sends
+    assert load(HandlerSpec(path, import_path=path)).sends, "nobody has looked, so it has access"
+    with pytest.raises(
+        HandlerLoadError, match=r"sends messages now, .* its workers have no access to the cluster: stop it"
+    ):
+        load(HandlerSpec(path, import_path=path, sends=False))
+    silent = f"{__name__}:paid"
+    assert not load(HandlerSpec(silent, import_path=silent, sends=True)).sends
+
+
 @pytest.mark.parametrize(
     ("configured", "declared", "agreed"),
     [

@@ -17,8 +17,8 @@ from rocketcrew.workers.message import make_message
 from rocketcrew.workers.packets import QueueRanges, Sealed
 from rocketcrew.workers.ranges import OffsetSets
 from rocketcrew.workers.rows import RowBuffer
-from rocketcrew.workers.salvage import complete_prefix, open_segments, salvage
-from rocketcrew.workers.sealing import Sealer
+from rocketcrew.workers.salvage import complete_prefix, salvage
+from rocketcrew.workers.sealing import Sealer, open_segments
 from rocketcrew.workers.segment import SegmentWriter
 
 MS = 1_000_000

@@ -1,6 +1,10 @@
-"""What is checked before the forkserver is started."""
+"""What is checked before the forkserver is started, and what it imports."""
 
 from __future__ import annotations
+
+import json
+import subprocess
+import sys
 
 import pytest
 
@@ -19,3 +23,22 @@ def test_a_folder_without_room_for_the_forkservers_socket_is_named() -> None:
         check_socket_folder(fits + "y")
     with pytest.raises(UsageError):  # bytes are counted, not characters
         check_socket_folder("/" + "é" * 40)
+
+
+def test_nothing_is_collected_while_the_forkserver_imports_what_workers_need() -> None:
+    """But once afterwards, and once at the end, before what is left is kept from the collector."""
+    look = (
+        "import gc, json, os, sys, tempfile\n"
+        "from rocketcrew.workers.preload import prepare_forkserver\n"
+        "seen = []\n"
+        "gc.callbacks.append(lambda phase, _: seen.append(phase))\n"
+        "with tempfile.NamedTemporaryFile() as stacks:\n"
+        "    setup = {'supervisor_pid': os.getppid(), 'sys_path': sys.path, 'modules': [], 'stacks': stacks.name}\n"
+        "    prepare_forkserver(setup)\n"
+        "print(json.dumps([seen.count('start'), gc.isenabled(), 'pyarrow' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-Ic", look], capture_output=True, text=True, timeout=240, check=True)
+    collections, enabled, imported = json.loads(done.stdout)
+    assert enabled
+    assert imported
+    assert collections <= 2

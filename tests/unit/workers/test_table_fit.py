@@ -16,10 +16,10 @@ import structlog
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_GROUP, META_VERSION, key_fields
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.api import handler
-from rocketcrew.workers.boot import NEW_TABLE, TableSpec, WorkerBoot
+from rocketcrew.workers.boot import COLUMNS_FILE, NEW_TABLE, TableSpec, WorkerBoot
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import RowError
-from rocketcrew.workers.inferring import COLUMNS_FILE, Inferring
+from rocketcrew.workers.inferring import Inferring
 from rocketcrew.workers.link import Transport
 from rocketcrew.workers.loading import describe
 from rocketcrew.workers.main import prepare_handler

@@ -51,7 +51,7 @@ def test_what_is_written_wrongly_is_said_without_a_process() -> None:
 
 def test_a_module_of_its_own_process() -> None:
     found = examine(f"{HERE}:look", 60_000)
-    assert (found.import_path, found.subscriptions) == (f"{HERE}:look", ())
+    assert (found.import_path, found.subscriptions, found.sends) == (f"{HERE}:look", (), False)
     with pytest.raises(HandlerLoadError, match="its signature is examine"):
         examine(f"{HERE}:examine", 60_000)
     with pytest.raises(HandlerLoadError, match=f"{HERE}:look, {HERE}:handlers_of"):

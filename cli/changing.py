@@ -1,0 +1,44 @@
+"""What commands that change something have in common: --dry-run, --yes, and the question.
+
+The rule: every command that changes data, a group or a running supervisor takes --dry-run, which says what would be done and
+does nothing, and -y/--yes, so a script may give both to all of them. Of these, a command asks first, on a terminal only, when
+it has messages skipped, consumed once more or left out, which no other command undoes. The others never ask.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def changes(*, asks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Give a command --dry-run (parameter `dry_run`) and -y/--yes (parameter `yes`, of a command that `asks` only)."""
+    words = "Do not ask. Without a terminal nobody is asked anyway." if asks else "This command never asks."
+
+    def decorate(command: Callable[P, R]) -> Callable[P, R]:
+        command = click.option("-y", "--yes", is_flag=True, expose_value=asks, help=words)(command)
+        return click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")(command)
+
+    return decorate
+
+
+def agrees(question: str, *, yes: bool) -> bool:
+    """Ask, but only somebody who sits at a terminal and has not said --yes."""
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    return click.confirm(question, default=False, err=True)
+
+
+def would(what: str, *, as_json: bool, **facts: Any) -> None:
+    """The answer to --dry-run: `what` would be done (a verb first), with `facts` for programs."""
+    if as_json:
+        click.echo(json.dumps({"would": what, "done": False, **facts}, ensure_ascii=False))
+    else:
+        click.echo(f"would {what}; nothing was done")

@@ -1,0 +1,45 @@
+"""Two loaders in two threads, which come to each commit in the same moment."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from loader_world import World
+from loaders import WAIT_S
+from segment_helpers import Record
+
+
+class Racers:
+    """Both have a segment for each race; one gets the batch's number, and the other one the next."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._together = threading.Barrier(2)
+        self._first = [True, True]
+        self._sealing = threading.Lock()
+        self.loaders = [world.loader(at, on_point=lambda point, at=at: self._at(at, point)) for at in (0, 1)]
+        self.batches: list[list[int]] = [[], []]
+
+    def _at(self, at: int, point: str) -> None:
+        if point == "noted" and self._first[at]:
+            self._first[at] = False
+            self._together.wait(WAIT_S)
+
+    def race(self, races: int) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(self._run, at, races) for at in (0, 1)]:
+                done.result()
+
+    def _run(self, at: int, races: int) -> None:
+        try:
+            for number in range(races):
+                with self._sealing:
+                    self._world.seal([Record(2 * number + at)], at=at)
+                self._first[at] = True
+                self._together.wait(WAIT_S)
+                self.batches[at] += [report.batch for report in self._world.drain(self.loaders[at])]
+                self._together.wait(WAIT_S)
+        except BaseException:
+            self._together.abort()
+            raise
