@@ -257,7 +257,7 @@ def plain_messages(data: bytes, positions: Sequence[int], queue: QueueInfo) -> l
                 body = data[start : start + length]
                 if crc32(body) & 0x7FFFFFFF != crc and length:
                     return None
-                message._body = body
+                message._body = body  # pyright: ignore[reportPrivateUsage]
             messages.append(message)
     except ProtocolError:
         return None
