@@ -6,7 +6,7 @@ sends by the store times in the topic. The first tenth of messages warms up and 
 for messages at a steady rate: milliseconds from the broker's store time to the listener (wake-up).
 
 Alone: resident memory with many topics, then with idle connections, in plain text and by TLS; and seconds and CPU time of a
-start after kill -9 with a large log, with its checkpoint and without one.
+start after kill -9 with a large log, with a checkpoint some seconds old and without one.
 
     python bench/broker.py [--version 5.5.0] [--runs 3] [--messages 30000] [--flush async sync] [--rate 500] [--seconds 5]
         [--topics 1000] [--connections 2000] [--log-messages 300000] [--log-body-bytes 200] [--only clients memory start]
@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import NamedTuple
@@ -65,6 +66,7 @@ GENUINE_FLUSH = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 PARTS = ("clients", "memory", "start")
 START_S = 600.0
 PUT_AT_ONCE = 64
+SINCE_CHECKPOINT = 50_000  # a checkpoint comes every 5 s
 
 
 class Embedded:
@@ -288,16 +290,20 @@ def memory(options: argparse.Namespace) -> list[dict[str, object]]:
     return rows
 
 
-async def write_log(folder: Path, messages: int, body_bytes: int, checkpoints: bool) -> None:
-    """A store as kill -9 leaves it; without `checkpoints` nothing says how far its queues are whole."""
-    config = BrokerConfig(flush="async", checkpoint_interval_ms=5_000 if checkpoints else 1 << 40)
+async def write_log(folder: Path, messages: int, body_bytes: int, since: int) -> None:
+    """A store as kill -9 leaves it, with so many messages since its last checkpoint."""
+    config = BrokerConfig(flush="async", checkpoint_interval_ms=1 << 40)
     broker = BrokerHere(folder, config=config)
     await broker.start()
     body = os.urandom(body_bytes)
     async with open_cluster(broker.name_server) as cluster:
         await Admin(cluster).create_topic(broker.address, TopicConfig("log", QUEUES, QUEUES))
     store = broker.core.state.store
+    saved = False
     for number in range(0, messages, PUT_AT_ONCE):
+        if not saved and messages - number <= since < messages:
+            store.checkpoint_now()
+            saved = True
         count = min(PUT_AT_ONCE, messages - number)
         queue_id = number // PUT_AT_ONCE % QUEUES
         records = [StoredMessage("log", body, b"", queue_id=queue_id) for _ in range(count)]
@@ -307,25 +313,29 @@ async def write_log(folder: Path, messages: int, body_bytes: int, checkpoints: b
     await broker.crash()
 
 
+def is_ready(broker: EmbeddedBroker) -> bool:
+    return "broker.ready" in broker.child.log.read_text()
+
+
 def start(options: argparse.Namespace) -> list[dict[str, object]]:
     """Seconds and CPU time of the embedded broker's start on a large log."""
     rows: list[dict[str, object]] = []
-    for checkpoints in (True, False):
+    for since in (SINCE_CHECKPOINT, options.log_messages):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            asyncio.run(write_log(folder / "broker", options.log_messages, options.log_body_bytes, checkpoints))
+            asyncio.run(write_log(folder / "broker", options.log_messages, options.log_body_bytes, since))
             begin = time.perf_counter()
-            broker = EmbeddedBroker(folder)
+            broker = EmbeddedBroker(folder, {"broker.flush": "async"})  # it listens before it has read the log
             try:
+                broker.child.wait_for(partial(is_ready, broker), START_S, "read its log")
                 seconds, cpu_us = time.perf_counter() - begin, whole_cpu_us(broker.child.pid)
-                read = re.findall(r"records_read=(\d+)", broker.child.log.read_text())
+                read = re.findall(r'"records_read": (\d+)', broker.child.log.read_text())
             finally:
                 broker.stop()
             taken = sum(file.stat().st_blocks * 512 for file in (folder / "broker" / "commitlog").iterdir())
             rows.append({
-                "checkpoint": "yes" if checkpoints else "no", "messages": options.log_messages,
-                "log_gib": taken / (1 << 30), "read": read[-1] if read else "", "seconds": seconds,
-                "cpu_s": cpu_us / 1e6,
+                "messages": options.log_messages, "log_gib": taken / (1 << 30), "since_checkpoint": since,
+                "read": int(read[-1]) if read else -1, "seconds": seconds, "cpu_s": cpu_us / 1e6,
             })  # fmt: skip
     return rows
 

@@ -391,7 +391,8 @@ def make_folder(folder: Path, calls: DiskCalls) -> list[str]:
 FOREIGN = {
     "consumequeue_r": "consume queues in RocksDB (storeType = defaultRocksDB)",
     "batchconsumequeue": "batch consume queues",
-    "compaction": "compacted topics",
+    "compaction/compactionLog": "compacted topics",  # the folder itself is made by each clean stop of 5.x
+    "compaction/compactionCq": "compacted topics",
     "config/tieredStoreMetadata.json": "tiered storage",
 }
 """What only some genuine brokers write, and this one does not read."""

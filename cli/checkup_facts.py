@@ -39,6 +39,7 @@ from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..source.reading import TOOLS_GROUP
 from ..spark.errors import LoaderError
+from ..spark.iceberg_catalog import ICEBERG, check_catalog
 from ..supervisor.core.checks import check_consumer, subscriptions
 from ..supervisor.core.slab import SLAB_BYTES_MIN
 from ..supervisor.core.subscriptions import Subscriptions, differences
@@ -272,11 +273,14 @@ def check_start(settings: Settings) -> None:
 
 def table_facts(settings: Settings, *, probe: bool) -> tuple[TableFacts | None, TableSpec]:
     """What is known of the table; the columns of one that cannot be read are not. `probe`: an S3 server is asked to put one
-    object and to delete it. None where no rows are kept, or only a folder of this host is looked at and can be read."""
+    object and to delete it, and the catalog of an Iceberg table to answer. None where no rows are kept, or only a folder of
+    this host is looked at and can be read."""
     folder = Path(settings.supervisor.data_dir) / settings.consumer.group / "table"
     target = where(settings.spark, folder)
     try:
         spec = table_at(settings, folder, probe=probe)
+        if probe and settings.results.enabled and settings.spark.load and settings.spark.format == ICEBERG:
+            check_catalog(Path(target).absolute(), settings.spark.options)
     except (UsageError, LoaderError) as error:
         return TableFacts(target, str(error)), TableSpec(target, (), settings.spark.partition_by)
     probed = probe and settings.results.enabled and settings.spark.load and on_s3(target)

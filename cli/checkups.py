@@ -102,7 +102,7 @@ class HandlerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The table `target`. `wrong`: why it cannot be read, or why its S3 server cannot be used; "" where it can."""
+    """The table `target`. `wrong`: why it cannot be read, or why its S3 server or catalog cannot be used; "" where it can."""
 
     target: str
     wrong: str = ""

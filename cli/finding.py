@@ -13,7 +13,7 @@ from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.outgoing import INT64_MAX
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError
+from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError
 from ..remoting.headers import QueryMessage, ViewMessage
 from ..remoting.ids import OffsetId, parse_offset_message_id
 from ..remoting.names import MASTER_ID
@@ -87,18 +87,20 @@ class Search:
         self._turns = asyncio.Semaphore(QUESTIONS_MAX)
         self.silent: list[str] = []
         """Brokers that did not answer, with the reason: what they have was not seen."""
+        self.away: dict[str, str] = {}
+        """Names that may be an offset message id, and the address in it, at which nobody answers."""
 
     async def all_of(self, text: str) -> list[Found]:
         """Everything that `text` may name, by the time it was stored."""
         clue = read_clue(text)
         topics = self._topics or [self._access.wrap(topic) for topic in await known_topics(self._cluster, self._access)]
-        tries = [self._by_offset_id(clue.offset_id)] if clue.offset_id is not None else []
+        tries = [self._by_offset_id(text, clue.offset_id)] if clue.offset_id is not None else []
         tries += [self._by_place(clue.place, topics)] if clue.place is not None else []
         tries += [self._by_key(topic, text) for topic in topics]
         found = {one.place: one for part in await asyncio.gather(*tries) for one in part}
         return [found[place] for place in sorted(found)]
 
-    async def _by_offset_id(self, wanted: OffsetId) -> list[Found]:
+    async def _by_offset_id(self, text: str, wanted: OffsetId) -> list[Found]:
         address = f"[{wanted.host}]:{wanted.port}" if ":" in wanted.host else f"{wanted.host}:{wanted.port}"
         try:
             answer = await ask(
@@ -106,6 +108,9 @@ class Search:
                 timeout_ms=TIMEOUT_MS,
             )  # fmt: skip
             return [Found(address, decode_message(answer.body), "message id")]
+        except UnreachableError:
+            self.away[text] = address
+            return []
         except RocketcrewError:
             return []  # a unique id may look so: then there is no such broker, or no such record
 

@@ -47,7 +47,7 @@ OF_MESSAGES = frozenset(
     {
         "filter_failed", "key_function_failed", "consume_hook_failed", "send_hook_failed", "taken_as_success",
         "invisible_time_not_changed", "traces_not_sent", "drain_deadline",
-        "pop_refused", "request_failed", "settled_write_failed", "journal_write_failed", "local_offsets_not_written",
+        "pop_refused", "request_failed", "journal_write_failed", "local_offsets_not_written",
     }
 )  # fmt: skip
 """Events of a fault that is not a message's own and that each message meets again: a filter, a hook, a full disk. What fails

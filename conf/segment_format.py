@@ -2,7 +2,7 @@
 
 A *segment* is one Arrow IPC stream file (uncompressed) of one worker. While it grows it lies in `open/`; sealing closes
 the stream, fsyncs the file and renames it into `ready/`, where it never changes again. The loader plans in `plan/`, and
-puts what it can't read into `bad/` beside a reason file. The supervisor keeps `settled.json` in the same folder.
+puts what it can't read into `bad/` beside a reason file. What became of messages without rows is in `outcomes/`.
 
 Rules both sides rely on:
 - A record batch holds whole messages only: all rows of one handled record stand in one batch, one after the other, with
@@ -88,9 +88,8 @@ REASON_SUFFIX: Final = ".reason.json"
 """Behind the name of a file in bad/: why it lies there. It stays when the file is repaired and moved back."""
 OUTCOMES_DIR: Final = "outcomes"
 """What became of records that have no rows, noted by the supervisor until the loader takes it (durable/outcomes.py)."""
-SETTLED_FILE: Final = "settled.json"
-KEPT_FILE: Final = "kept.json"
-"""Notes that the loader has taken of records that are not settled yet."""
+SETTLED_FILE, KEPT_FILE = "settled.json", "kept.json"
+"""Of earlier versions: what a supervisor has finished, and what the loader kept of notes. Both are facts now."""
 EPOCH_FILE: Final = "epochs.json"
 """A request for new epochs, written by `rocketcrew reset --reprocess` (spark/epochs.py)."""
 LOADER_STATUS_FILE: Final = "loader.json"

@@ -1,11 +1,15 @@
 """A file of facts: what became of records without rows, sealed before the offset that depends on it is sent. Pure.
 
     outcomes/<name>.facts         in the staging folder (conf/segment_format.py)
-    rocketcrew facts 1 5d0e44a1   version, CRC-32 of the second line in hexadecimal
+    rocketcrew facts 2 5d0e44a1   version, CRC-32 of the second line in hexadecimal
     {"no_rows":[…],…}             an offset set for each kind (outcomes.py)
+    outcomes/<plan id>.left       of the same format: what facts say of records that the commit of this plan left unloaded
 
 Such a file never changes: who has more to say writes another one that contains it, and deletes it then. So the loader freezes
-names in its plans, and deletes exactly these after the commit.
+names in its plans, and deletes exactly these after the commit. What they say of records that do not count as loaded then it
+writes to a file of its own, which takes the place of the one before.
+
+Version 1 had no records that are `settled`: these were in settled.json. It is read, as kept.json is, which had what is left.
 """
 
 from __future__ import annotations
@@ -14,10 +18,13 @@ import json
 import zlib
 from typing import Final
 
-from .outcomes import Outcomes
+from .intervals import IntervalSet, OffsetSet, QueueKey
+from .outcomes import SETTLED, Outcomes
 
-FACTS_VERSION: Final = 1
+FACTS_VERSION: Final = 2
 FACTS_SUFFIX: Final = ".facts"
+LEFT_SUFFIX: Final = ".left"
+_READ: Final = ("1", str(FACTS_VERSION))
 _MAGIC: Final = b"rocketcrew facts "
 
 
@@ -33,9 +40,33 @@ def facts_from_bytes(data: bytes) -> Outcomes:
     if not head.startswith(_MAGIC):
         raise ValueError("not a file of facts")
     version, _, check = head.removeprefix(_MAGIC).decode("ascii").partition(" ")
-    if version != str(FACTS_VERSION):
+    if version not in _READ:
         raise ValueError(f"facts of version {version}, this program knows {FACTS_VERSION}")
     body, end, more = rest.partition(b"\n")
     if not end or more or check != f"{zlib.crc32(body):08x}":
         raise ValueError("the facts are damaged: their checksum is another one")
     return Outcomes.from_json(json.loads(body))
+
+
+def settled_from_json(data: bytes) -> Outcomes:
+    """What settled.json of an earlier version says, as facts. Raises ValueError for anything else."""
+    try:
+        told = json.loads(data)
+        if told["version"] != 1:
+            raise ValueError(f"version {told['version']!r}, this program knows 1")
+        return Outcomes.of(
+            (
+                SETTLED,
+                OffsetSet.of(
+                    [
+                        (
+                            QueueKey(str(row["group"]), str(row["topic"]), str(row["broker"]), int(row["queue_id"])),
+                            IntervalSet.of([(int(row["from"]), int(row["to"]))]),
+                        )
+                    ]
+                ),
+            )
+            for row in told["queues"]
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a list of settled records: {type(error).__name__}: {error}") from None

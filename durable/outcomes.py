@@ -9,6 +9,8 @@
                  process took its last notes with it
     lost         the broker had deleted it unread                 the supervisor, when a pull is answered with a later offset
     skipped      the group was reset past it                      `rocketcrew reset`, or the member that it reaches
+    settled      finished and durable, whatever became of it      the supervisor, as a queue's offset moves on; in files of
+                                                                  facts alone, never in a table
     passed       nobody had said anything of it when the floor    the loader, with a commit (spark/accounts.py)
                  of its queue passed it: no outcome, but a hole
     closed       it was passed, and is settled since              the loader
@@ -39,7 +41,10 @@ ROWS, NO_ROWS, FILTERED, SENT_BACK, DEAD_LETTER = "rows", "no_rows", "filtered",
 RECOVERED: Final = "recovered"
 LOST, SKIPPED = "lost", "skipped"
 PASSED, CLOSED, FORGOTTEN = "passed", "closed", "forgotten"
-KINDS: Final = (ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED, LOST, SKIPPED, FORGOTTEN, CLOSED, PASSED)
+SETTLED: Final = "settled"
+KINDS: Final = (
+    ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED, LOST, SKIPPED, FORGOTTEN, CLOSED, PASSED, SETTLED,
+)  # fmt: skip
 """In the order in which they count."""
 EXACT: Final = (ROWS, NO_ROWS, SENT_BACK, DEAD_LETTER)
 """Kinds that name the very records: each of them is finished. The others may name ranges with records that are not."""
@@ -47,8 +52,8 @@ SETTLING: Final = (NO_ROWS, SENT_BACK, DEAD_LETTER)
 """Those of them that a supervisor notes: such a record has no rows, in whatever segment."""
 ENDS: Final = (LOST, SKIPPED)
 """Kinds that end a hole: nobody will bring its records. A member that had some of them in hand may do so all the same."""
-NOT_ACCOUNTED: Final = (PASSED, CLOSED)
-"""Kinds that say nothing of what became of a record, only of how the table's state counts it."""
+NOT_ACCOUNTED: Final = (PASSED, CLOSED, SETTLED)
+"""Kinds that say nothing of what became of a record, only of how it counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,10 @@ class Outcomes:
             (kind, records.rekeyed(lambda key: key.in_epoch(epochs.get(key, 0))))
             for kind, records in self.kinds.items()
         )
+
+    def without(self, *kinds: str) -> Outcomes:
+        """The outcomes of all other kinds."""
+        return Outcomes({kind: records for kind, records in self.kinds.items() if kind not in kinds})
 
     def of_kind(self, kind: str) -> OffsetSet:
         """The records of one kind."""
@@ -149,13 +158,9 @@ class BatchOutcomes:
             raise ValueError(f"not a list of outcomes: {type(error).__name__}: {error}") from None
 
 
-def notes_to_json(notes: Outcomes) -> str:
-    """The text of kept.json, and of a supervisor's notes before there were files of facts (facts.py)."""
-    return json.dumps({"version": OUTCOMES_VERSION, "outcomes": notes.to_json()}, separators=(",", ":"))
-
-
 def notes_from_json(text: bytes) -> Outcomes:
-    """What `notes_to_json` wrote. Raises ValueError for anything else."""
+    """What earlier versions wrote: kept.json, and a supervisor's notes before there were files of facts (facts.py). Raises
+    ValueError for anything else."""
     try:
         data: dict[str, Any] = json.loads(text)
         if data["version"] != OUTCOMES_VERSION:

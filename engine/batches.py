@@ -4,7 +4,7 @@
 handled   tasks have run the handler; their segments and failed messages lie in batches/<n>/
 frozen    manifest.json names the files that count. Before it, a restart runs the handler again; after it, never
 sent      failed messages are at the brokers, file by file (sending.py)
-moved     segments are in the staging folder, outcomes beside them, then settled.json
+moved     segments are in the staging folder, outcomes beside them
 loaded    the loader's steps have put them into the table, exactly once (spark/loader.py)
 done      state.json says so; the batch's folder is deleted
 (the checkpoint's commit log follows; where it is behind, the batch comes once more and is known to be done)
@@ -28,7 +28,7 @@ import structlog
 from ..conf.segment_format import OPEN_DIR
 from ..durable.files import remove_tree, sync_path, write_atomically
 from ..durable.intervals import OffsetSet
-from ..durable.outcomes import Outcomes
+from ..durable.outcomes import SETTLED, Outcomes
 from ..remoting.errors import UsageError
 from ..source.offsets import Offsets
 from ..spark.staging import Staging
@@ -144,9 +144,8 @@ class Batches:
         names = [segment for report in reports for segment in report.segments]
         move_into([folder / OPEN_DIR / segment for segment in names], staging.ready)
         if outcomes:
-            staging.note(name, outcomes)
-            settled = OffsetSet.union([staging.settled(), *outcomes.kinds.values()])
-            self._home.write_settled(settled)
+            settled = OffsetSet.union(outcomes.kinds.values())
+            staging.note(name, Outcomes.union([outcomes, Outcomes.of([(SETTLED, settled)])]))
 
 
 def read_manifest(folder: Path, expected: Frozen | None) -> Frozen | None:

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..conf.segment_format import SETTLED_FILE
 from ..durable.files import remove_tree, sync_path, try_lock, write_atomically
-from ..durable.intervals import OffsetSet
 from ..remoting.errors import UsageError
 from ..source.offsets import Offsets, from_json, to_json
 from .planned import Planned, is_known, parse_checkpoint
@@ -140,23 +138,6 @@ class Home:
             "ends": None if state.ends is None else to_json(state.ends),
         }  # fmt: skip
         write_atomically(self._state_path, json.dumps(told) + "\n", durable=True)
-
-    def write_settled(self, settled: OffsetSet) -> None:
-        """Replace settled.json of the staging folder."""
-        queues = [
-            {
-                "group": key.group,
-                "topic": key.topic,
-                "broker": key.broker,
-                "queue_id": key.queue_id,
-                "from": start,
-                "to": end,
-            }
-            for key, offsets in sorted(settled.queues.items())
-            for start, end in offsets.pieces
-        ]
-        text = json.dumps({"version": 1, "queues": queues}, separators=(",", ":"))
-        write_atomically(self.segments / SETTLED_FILE, text, durable=True)
 
     @property
     def _state_path(self) -> Path:

@@ -18,8 +18,8 @@ the chosen rows to staged Parquet, and lets one Spark job write them to a folder
 (intervals per group, topic, broker, queue; at most 16 for each, see accounts.py and docs/table-records.md) is put
 into that folder, and one rename to `batch_id=<n>` makes data and loaded set visible together: the rename is the
 commit, and of two loaders only one can have it. A done mark, then deletion. So that the loaded set stays small, the
-supervisor publishes what it has settled (`settled.json`: intervals from where a queue was opened to its committable
-offset); the loader reads it *before* it lists segments and adds it to the set.
+supervisor notes what is `settled` (up to a queue's committable offset) in the same files of facts; the loader reads
+them *before* it lists segments and adds it to the set. What it cannot add yet, it leaves in a file of its own.
 What is settled and neither loaded, nor in a segment (rows, or finished without any), nor in `bad/`, nor
 noted is a *gap* (`spark/gaps.py`): a sealed segment was lost. The loader stops and names queue and offsets, or leaves
 them out of the set (`spark.on_gap = leave`), so that `reconcile` names them and can run them again. Each staging

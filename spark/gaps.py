@@ -3,12 +3,17 @@
 Settled records are folded into the loaded set, so that what has no rows leaves no holes in it. Folding must not swallow rows
 that were lost on the way, or they would count as loaded for ever. So each settled record has to be known: it is loaded, it is
 in a sealed segment (its rows, or that it was finished without any), in a file in bad/, or somebody noted what became of it
-(outcomes/). A supervisor writes its notes before settled.json, and the loader reads them after it, so nothing is missing
-because it comes later. What is left is a gap: a sealed segment was deleted or lost.
+(outcomes/). A file of facts that says what is settled has the notes on which that rests, or an earlier file has them, and the
+loader reads these files before it lists segments: so nothing is missing because it comes later. What remains is a gap: a
+sealed segment was deleted or lost.
+
+The supervisor says once that a record is settled. Where it cannot count as loaded yet (its rows may be in a segment that this
+batch leaves, or in bad/, or it is a gap), the loader leaves that in a file of facts of its own, with the notes of all records
+that are not loaded.
 
 Each staging folder answers for itself: what another supervisor on another folder has loaded or not is not looked at, and a
-hole between two queues' owners is no gap. Not decided where it cannot be: for a queue that has begun anew (settled.json knows
-no epochs), while a file lies in bad/ whose records cannot be made out, and for a new table that is filled from a folder from
+hole between two queues' owners is no gap. Not decided where it cannot be: for a queue that has begun anew (facts know no
+epochs), while a file lies in bad/ whose records cannot be made out, and for a new table that is filled from a folder from
 which another one was loaded.
 """
 
@@ -19,7 +24,7 @@ from collections.abc import Iterable
 import structlog
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from ..durable.outcomes import ENDS, ROWS, Outcomes
+from ..durable.outcomes import ENDS, ROWS, SETTLED, Outcomes
 from .errors import LoaderError
 from .plan import SegmentFacts
 from .staging import Staging
@@ -29,7 +34,7 @@ PIECES_MAX = 20
 
 
 class Gaps:
-    """Looks for gaps in what is to be folded, and keeps the notes that are needed for that."""
+    """Looks for gaps in what is to be folded, and leaves the notes that are needed for that."""
 
     def __init__(self, staging: Staging, *, leave: bool) -> None:
         """`leave`: go on without them, instead of stopping."""
@@ -42,7 +47,7 @@ class Gaps:
         self, state: TableState, settled: OffsetSet, segments: Iterable[SegmentFacts], bad: OffsetSet, noted: Outcomes
     ) -> OffsetSet:
         """The gaps in `settled` (without what is loaded), which are not to be folded. Raises LoaderError unless left."""
-        if not settled or (not state.batch and self._staging.kept() is not None):
+        if not settled or (not state.batch and self._staging.was_loaded()):
             return OffsetSet()
         gaps = settled - known(segments, bad, noted)
         if not gaps:
@@ -58,19 +63,22 @@ class Gaps:
             self._log.error("gaps_left", records=told(gaps), remedy="rocketcrew reconcile --rerun HANDLER")
         return gaps
 
-    def keep(self, noted: Outcomes, loaded: OffsetSet, begun_anew: Iterable[QueueKey]) -> None:
-        """A commit has taken these notes: those of records that are not `loaded` with it are needed for a later one."""
-        gone = set(begun_anew)
-        before = self._staging.kept()
-        notes = Outcomes.union([noted, before or Outcomes()])
-        after = Outcomes.of((kind, (one - loaded).without(gone)) for kind, one in notes.kinds.items() if kind != ROWS)
-        if after != before:
-            self._staging.keep(after)
+    def leave(self, plan_id: str, noted: Outcomes, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> None:
+        """The commit of that plan has taken these notes: what is not `sure` to be loaded with it is for a later one."""
+        before = self._staging.left()
+        after = left_of(Outcomes.union([noted, *before.values()]), sure, begun_anew)
+        self._staging.leave(plan_id, after, before)
+
+
+def left_of(noted: Outcomes, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> Outcomes:
+    """What a later batch has to know of these notes; `sure`: records that are loaded, but for holes that floors passed."""
+    gone = set(begun_anew)
+    return Outcomes.of((kind, (one - sure).without(gone)) for kind, one in noted.kinds.items() if kind != ROWS)
 
 
 def known(segments: Iterable[SegmentFacts], bad: OffsetSet, noted: Outcomes) -> OffsetSet:
     """What the staging folder can account for. That records were lost or skipped names ranges in which others finished."""
-    sure = [records for kind, records in noted.kinds.items() if kind not in ENDS]
+    sure = [records for kind, records in noted.kinds.items() if kind not in (*ENDS, SETTLED)]
     return OffsetSet.union(
         [bad, *sure, *(part for segment in segments for part in (segment.offsets, segment.finished))]
     )

@@ -178,6 +178,13 @@ def open_catalog(spec: CatalogSpec, folder: Path, *, known: bool) -> Any:
             ) from None
 
 
+def check_catalog(folder: Path, options: Mapping[str, str]) -> None:
+    """Have the catalog answer, where it is no file of this host; nothing is made. Raises UsageError, LoaderError."""
+    spec = catalog_of(folder, options)
+    if spec.sqlite is None:
+        open_catalog(spec, folder, known=True).close()
+
+
 def _loaded(name: str, properties: Mapping[str, str]) -> Any:
     """What pyiceberg makes of the properties and of its own configuration of the catalog `name`; REST with our limit."""
     from pyiceberg.catalog import CatalogType, infer_catalog_type, load_catalog

@@ -3,13 +3,14 @@
 One batch is this sequence. Every step leaves something on disk from which `recover` knows what to do; the names are the
 points at which tests kill the process.
 
-    (gather)      settled.json is read, THEN ready/ is listed; bad files go to bad/
+    (gather)      files of facts are read, THEN ready/ is listed; bad files go to bad/
     planned       the plan is frozen: plan/<id>.json                     -> run it again, same id, same records
     staged        its rows are Parquet files in plan/<id>.staged/         -> swept; run again
     job_done      Spark has written them to a place nobody reads         -> replaced by the next run
     noted         the plan's files of facts are read             -> they stay until a commit has them; twice is once
     renamed       THE COMMIT: rows and loaded set are visible together    -> the target has the plan: mark it done
-    done_marked   plan/<id>.done                                         -> only deletions are left
+    done_marked   plan/<id>.done                                         -> only this and deletions are left:
+    left          outcomes/<id>.left: facts of records not loaded yet    -> written again, from the plan's facts
     deleting      some of its segments are deleted                       -> delete the rest
     finished      the plan file is gone                                  -> nothing to do
 
@@ -31,12 +32,23 @@ import structlog
 from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
 from ..durable.intervals import OffsetSet
-from ..durable.outcomes import CLOSED, ENDS, FORGOTTEN, NO_ROWS, PASSED, ROWS, SETTLING, BatchOutcomes, Outcomes
+from ..durable.outcomes import (
+    CLOSED,
+    ENDS,
+    FORGOTTEN,
+    NO_ROWS,
+    PASSED,
+    ROWS,
+    SETTLED,
+    SETTLING,
+    BatchOutcomes,
+    Outcomes,
+)
 from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, open_tops, shrunk
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .epochs import Opening, in_epochs, next_stretch, tops_after
-from .errors import BadSegmentError, BatchTakenError, LoaderError
+from .errors import BatchTakenError, LoaderError
 from .gaps import Gaps
 from .outcome_levels import SPAN, check_whole
 from .plan import Early, Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
@@ -46,7 +58,7 @@ from .segments import readable_offsets
 from .staging import ReadyFile, Staging, inspect
 from .targets.target import TableState, Target
 
-POINTS = ("planned", "staged", "job_done", "noted", "renamed", "done_marked", "deleting", "finished")
+POINTS = ("planned", "staged", "job_done", "noted", "renamed", "done_marked", "left", "deleting", "finished")
 """Names of the moments between steps, in order."""
 RACES_LOST_MAX = 20
 """Races lost one after the other before the loader gives up: more than a handful means that something is wrong."""
@@ -101,7 +113,6 @@ class Loader:
         self._known_batch = 0
         self._facts: dict[str, SegmentFacts] = {}
         self._resume: Plan | None = None
-        self._told_settled = ""
         self._races_lost = 0
         self._log = structlog.get_logger().bind(staging=str(staging.root))
         self._dropped = Dropped(self.totals, self._log)
@@ -114,10 +125,11 @@ class Loader:
         """
         self._known_batch = known_batch
         self._staging.sweep()
+        self._staging.set_damaged_aside()
         self._target.sweep()
         state = self._state()
         for plan in self._staging.done_plans():
-            self._keep_notes(plan)
+            self._leave(plan, state)
             self._finish(plan)
         for plan in self._staging.frozen_plans():
             self._recover_plan(plan, state)
@@ -154,7 +166,7 @@ class Loader:
             return False
         self._log.info("plan_was_committed", plan=plan.id, batch=plan.batch)
         self._staging.mark_done(plan.id)
-        self._keep_notes(plan)
+        self._leave(plan, self._target.state())
         self._finish(plan)
         return True
 
@@ -163,7 +175,7 @@ class Loader:
 
         None: nothing was due, or the plan has to be made anew; `waiting` tells which. Raises LoaderError.
         """
-        settled, ready = self._gather()
+        names, noted, ready = self._gather()
         segments = [self._facts[file.path.name] for file in ready]
         self._note_waiting(ready)
         plan, self._resume = self._resume, None
@@ -181,7 +193,7 @@ class Loader:
             if not self._is_wanted(now_ms, ready, segments, at_once=at_once):
                 return None
         if plan is None:
-            plan = self._plan(state, segments, settled)
+            plan = self._plan(state, segments, names, noted)
             if plan is None:
                 return None
             self._staging.freeze(plan)
@@ -220,9 +232,9 @@ class Loader:
             elif not self.waiting.segments:
                 return
 
-    def _gather(self) -> tuple[OffsetSet, list[ReadyFile]]:
-        """Settled records first, listing second: see staging.py."""
-        settled = self._settled()
+    def _gather(self) -> tuple[tuple[str, ...], Outcomes, list[ReadyFile]]:
+        """Files of facts, what was noted, and what is sealed. Notes first, listing second: see staging.py."""
+        names, noted = self._staging.noted()
         ready = self._staging.list_ready()
         fresh = [file for file in ready if file.path.name not in self._facts]
         known = {file.path.name for file in ready}
@@ -232,18 +244,7 @@ class Loader:
                 self._facts[file.path.name] = found
             elif found is not None:
                 self._quarantine(file.path.name, found, readable_offsets(file.path))
-        return settled, [file for file in ready if file.path.name in self._facts]
-
-    def _settled(self) -> OffsetSet:
-        try:
-            settled = self._staging.settled()
-        except BadSegmentError as error:
-            # Not folding is always right, only not compact; so this stops nothing. Said once per wording.
-            if str(error) != self._told_settled:
-                self._told_settled = str(error)
-                self._log.warning("settled_ignored", error=str(error))
-            return OffsetSet()
-        return settled
+        return names, noted, [file for file in ready if file.path.name in self._facts]
 
     def _note_waiting(self, ready: Sequence[ReadyFile]) -> None:
         self.waiting = Waiting(
@@ -253,8 +254,11 @@ class Loader:
             oldest_ms=ready[0].sealed_ms if ready else 0,
         )
 
-    def _plan(self, state: TableState, segments: list[SegmentFacts], settled: OffsetSet) -> Plan | None:
-        """A plan for the oldest segments that fit; None when it has nothing new, and its segments are deleted."""
+    def _plan(
+        self, state: TableState, segments: list[SegmentFacts], names: tuple[str, ...], noted: Outcomes
+    ) -> Plan | None:
+        """A plan for the oldest segments that fit; None when it has nothing new, and its segments are deleted. `names` are of
+        the files of facts whose notes are among `noted`."""
         columns, fitting = self._fit_columns(state, segments)
         request = self._staging.epoch_request()
         most = first_fitting(fitting, self._limits)
@@ -268,8 +272,7 @@ class Loader:
         count = min(stretch.length, most)
         chosen = [in_epochs(segment, stretch.epochs) for segment in fitting[:count]]
         begun_anew = {key.in_epoch(0) for key in (*stretch.epochs, *request.queues)} | state.epochs.keys()
-        settled = settled.without(begun_anew)
-        facts, noted = self._staging.noted()
+        settled = noted.of_kind(SETTLED).without(begun_anew)
         told = OffsetSet.union([settled, *(noted.of_kind(kind).without(begun_anew) for kind in SETTLING)])
         ended = OffsetSet.union(noted.of_kind(kind).without(begun_anew) for kind in ENDS)
         detail = detail or self._detail_of(state, [told, ended, *(segment.offsets for segment in chosen)])
@@ -291,7 +294,7 @@ class Loader:
         batch = state.batch + 1
         since = {opening.key: opening.ends.first_us for opening in stretch.openings}
         return Plan(
-            self._new_id(batch), batch, takes, fold, columns, stretch.epochs, since, ended, facts, state.plan_id
+            self._new_id(batch), batch, takes, fold, columns, stretch.epochs, since, ended, names, state.plan_id
         )  # fmt: skip
 
     def _detail_of(self, state: TableState, touched: Iterable[OffsetSet]) -> Detail | None:
@@ -349,7 +352,7 @@ class Loader:
 
     def misfits(self) -> dict[str, str]:
         """Sealed segments that the table can't take, each with the reason: what `step` would set aside."""
-        _, ready = self._gather()
+        *_, ready = self._gather()
         columns = self._state().columns
         found: dict[str, str] = {}
         for file in ready:
@@ -393,8 +396,8 @@ class Loader:
         self.progress.enter(COMMITTING, begun + stage_s + job_s)
         noted, files = self._staging.take_outcomes(plan)
         epochs = {**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
-        accounts, outcomes = self._accounts(plan, state)
-        outcomes = Outcomes.union([noted.in_epochs(epochs), outcomes])
+        accounts, outcomes, sure = self._accounts(plan, state)
+        outcomes = Outcomes.union([noted.without(SETTLED).in_epochs(epochs), outcomes])
         self._on_point("noted")
         try:
             self._target.commit(plan, accounts, BatchOutcomes(staged.rows, outcomes))
@@ -406,9 +409,10 @@ class Loader:
         report = self._report(plan, staged, begun, stage_s, job_s)
         self._staging.mark_done(plan.id)
         self._on_point("done_marked")
-        self._gaps.keep(noted, accounts.loaded, epochs)
+        self._gaps.leave(plan.id, noted, sure, epochs)
         for file in files:
             file.unlink(missing_ok=True)
+        self._on_point("left")
         self._finish(plan)
         self._on_point("finished")
         return report
@@ -428,8 +432,8 @@ class Loader:
             self._target.start()
             return staging.result()
 
-    def _accounts(self, plan: Plan, state: TableState) -> tuple[Accounts, Outcomes]:
-        """What counts as loaded after the plan, and the outcomes that it adds of itself."""
+    def _accounts(self, plan: Plan, state: TableState) -> tuple[Accounts, Outcomes, OffsetSet]:
+        """What counts as loaded after the plan, the outcomes that it adds of itself, and what is loaded for sure: no hole."""
         facts = self._facts_of(plan)
         taken, finished = plan.taken(facts), plan.finished(facts)
         detail = self._detail_of(state, (taken, finished, plan.settled, plan.ended))
@@ -442,7 +446,8 @@ class Loader:
         accounts = replace(accounts, new=brought - (state.loaded - before), tops=tops)
         closed = before & (plan.settled - taken - finished)
         told = [(ROWS, taken), (NO_ROWS, finished), (CLOSED, closed), (PASSED, passed)]
-        return accounts, Outcomes.of(told)
+        still = state.holes if detail is None else before - brought
+        return accounts, Outcomes.of(told), accounts.loaded - (still | passed)
 
     def _report(self, plan: Plan, staged: Staged, begun: float, stage_s: float, job_s: float) -> BatchReport:
         facts = [self._facts[name] for name in plan.names]
@@ -468,12 +473,9 @@ class Loader:
         self.totals.segments += report.segments
         return report
 
-    def _keep_notes(self, plan: Plan) -> None:
-        """Of a plan whose commit an earlier process made: what it took of notes and may not have kept."""
-        noted = self._staging.facts_of(plan)
-        if noted:
-            state = self._target.state()
-            self._gaps.keep(noted, state.loaded, state.epochs)
+    def _leave(self, plan: Plan, state: TableState) -> None:
+        """Of a plan whose commit an earlier process made: what it took of notes and may not have left."""
+        self._gaps.leave(plan.id, self._staging.facts_of(plan), state.loaded - state.holes, state.epochs)
 
     def _finish(self, plan: Plan) -> None:
         """Delete the plan's files, then the plan: the other way round, leftovers would have to be found out again."""

@@ -1,13 +1,15 @@
 """The staging folder as the loader sees it: sealed segments come in, plans freeze, segments go.
 
     ready/<worker>-<seq>.arrows   sealed by workers; the loader only reads, moves to bad/, or deletes them
-    settled.json                  the supervisor's: finished and durable records. Read BEFORE ready/ is listed: whatever
-                                  it covers has its rows in what is listed then, or in the table
-    outcomes/<name>.facts         what became of records without rows: sealed, so it never changes. The supervisor may
-                                  replace it by one with another name that contains it (durable/facts.py)
-    outcomes/<name>.json          the same as earlier versions wrote it, again and again until the loader took it, by
-                                  renaming it to <name>.taken
-    kept.json                     the loader's: notes that a table has of records that are not settled yet (gaps.py)
+    outcomes/<name>.facts         what became of records without rows, and what is settled: sealed, so it never changes. The
+                                  supervisor may replace it by one with another name that contains it (durable/facts.py).
+                                  Read BEFORE ready/ is listed: what is settled has its rows in what is listed then, or in
+                                  the table
+    outcomes/<plan id>.left       the loader's: what facts that a table has say of records that it has not (gaps.py)
+    outcomes/<name>.json          notes as earlier versions wrote them, again and again until the loader took them, by
+                                  renaming the file to <name>.taken
+    settled.json, kept.json       of earlier versions: what is settled, and what is left. Deleted once a newer file of what
+                                  is left contains them
     plan/<id>.json                a frozen plan. Its rename into place is what freezes it
     plan/<id>.done                the same file once the table has the plan's rows: only deletions are left
     plan/<id>.staged/             the plan's rows as Parquet, made anew whenever the plan is run
@@ -23,9 +25,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from ..conf.segment_format import (
     BAD_DIR,
@@ -39,19 +41,21 @@ from ..conf.segment_format import (
     SEGMENT_NAME,
     SETTLED_FILE,
 )
-from ..durable.facts import FACTS_SUFFIX, facts_from_bytes, facts_to_text
+from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
 from ..durable.files import remove_tree, sync_path, try_lock, write_atomically
-from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from ..durable.outcomes import Outcomes, notes_from_json, notes_to_json
+from ..durable.intervals import OffsetSet
+from ..durable.outcomes import Outcomes, notes_from_json
 from ..remoting.errors import UsageError
 from .epochs import NO_REQUEST, EpochRequest
 from .errors import BadSegmentError, LoaderError
 from .plan import Plan, SegmentFacts, plan_from_json, plan_to_json
 from .segments import read_facts
 
-SETTLED_VERSION = 1
 LOOKS = 100
 """How often files of facts are read again because one was replaced meanwhile: each time costs who replaces it an fsync."""
+
+Reader = Callable[[bytes], Outcomes]
+"""Of a file with notes. Raises ValueError for a damaged one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ class Staging:
         self.plans = root / PLAN_DIR
         self.bad = root / BAD_DIR
         self.outcomes = root / OUTCOMES_DIR
-        self._kept = root / KEPT_FILE
+        self._known: dict[Path, tuple[tuple[int, int], Outcomes]] = {}
+        """Files of facts that were read, with their inodes and times: a file never changes, and a loader looks often."""
         try:
             for folder in (self.ready, self.plans, self.bad, self.outcomes):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -114,36 +119,44 @@ class Staging:
                     found.append((state.st_mtime_ns, file))
         return [file for _, file in sorted(found, key=lambda item: (item[0], item[1].path.name))]
 
-    def settled(self) -> OffsetSet:
-        """The finished and durable records; none when there is no such file. Raises BadSegmentError if unreadable."""
-        path = self.root / SETTLED_FILE
-        try:
-            return _settled_from(json.loads(path.read_bytes()))
-        except FileNotFoundError:
-            return OffsetSet()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadSegmentError(f"{path} is not understood: {type(error).__name__}: {error}") from None
-
     def facts(self) -> dict[str, Outcomes]:
-        """The files of facts by name; only looks. Damaged files, and links that lead nowhere, are passed over.
+        """The files of facts by name; only looks. Damaged files, and links that lead nowhere, are passed over."""
+        return {path.name: facts for path, facts in self._look().items() if path.suffix == FACTS_SUFFIX}
+
+    def _look(self) -> dict[Path, Outcomes]:
+        """All files of facts, and of what is left of such.
 
         A file that is replaced while they are read is contained in one that this look may have missed: so they are read
         again until the same files are there as before, at most `LOOKS` times.
         """
-        found: dict[str, Outcomes] = {}
-        listed = self._fact_files()
+        found: dict[Path, Outcomes] = {}
+        listed = self._named(FACTS_SUFFIX, LEFT_SUFFIX)
         for _ in range(LOOKS):
             found = {}
             for path in listed:
                 with contextlib.suppress(ValueError, FileNotFoundError):
-                    found[path.name] = facts_from_bytes(path.read_bytes())
-            before, listed = listed, self._fact_files()
+                    found[path] = self._read(path)
+            before, listed = listed, self._named(FACTS_SUFFIX, LEFT_SUFFIX)
             if listed == before:
                 break
+        self._known = {path: known for path, known in self._known.items() if path in found}
         return found
 
-    def _fact_files(self) -> list[Path]:
-        return sorted(self.outcomes.glob(f"[!.]*{FACTS_SUFFIX}"))
+    def _named(self, *suffixes: str) -> list[Path]:
+        """Files of `outcomes/` that end so, but for drafts, by name."""
+        names = (name for name in os.listdir(self.outcomes) if name[0] != "." and name.endswith(suffixes))
+        return [self.outcomes / name for name in sorted(names)]
+
+    def _read(self, path: Path) -> Outcomes:
+        """What a file of facts says. Raises ValueError, FileNotFoundError."""
+        status = path.stat()
+        file = status.st_ino, status.st_mtime_ns
+        before = self._known.get(path)
+        if before is not None and before[0] == file:
+            return before[1]
+        facts = facts_from_bytes(path.read_bytes())
+        self._known[path] = file, facts
+        return facts
 
     def facts_of(self, plan: Plan) -> Outcomes:
         """What the plan's files of facts say. One that is gone is contained in one of a later plan."""
@@ -157,18 +170,12 @@ class Staging:
         An earlier version may write a note once more just after it was renamed: then with all that was in it, and joining
         sets twice changes nothing.
         """
-        for path in self._fact_files():
-            try:
-                facts_from_bytes(path.read_bytes())
-            except FileNotFoundError:
-                continue
-            except ValueError as error:
-                self._set_aside(path, str(error), OffsetSet())
-        for path in self.outcomes.glob("[!.]*.json"):
+        self._set_damaged_aside([(path, facts_from_bytes) for path in self._named(FACTS_SUFFIX, LEFT_SUFFIX)])
+        for path in self._named(".json"):
             path.replace(path.with_suffix(".taken"))
         notes: list[Outcomes] = []
         taken: list[Path] = []
-        for path in sorted(self.outcomes.glob("[!.]*.taken")):
+        for path in self._named(".taken"):
             try:
                 notes.append(notes_from_json(path.read_bytes()))
                 taken.append(path)
@@ -176,36 +183,64 @@ class Staging:
                 self._set_aside(path, str(error), OffsetSet())
         return Outcomes.union([self.facts_of(plan), *notes]), taken
 
+    def set_damaged_aside(self) -> None:
+        """Files that say what became of records, or what is settled, and cannot be read: they go to bad/."""
+        sealed = self._named(FACTS_SUFFIX, LEFT_SUFFIX)
+        self._set_damaged_aside([*((path, facts_from_bytes) for path in sealed), *self._old()])
+
+    def _set_damaged_aside(self, readers: Iterable[tuple[Path, Reader]]) -> None:
+        for path, read in readers:
+            try:
+                read(path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                self._set_aside(path, str(error), OffsetSet())
+
+    def _old(self) -> list[tuple[Path, Reader]]:
+        """What earlier versions wrote in place of files of what is left."""
+        return [(self.root / SETTLED_FILE, settled_from_json), (self.root / KEPT_FILE, notes_from_json)]
+
     def note(self, name: str, outcomes: Outcomes) -> None:
         """Have the next batch take these outcomes too: those of a segment that is deleted without one."""
         if outcomes:
             write_atomically(self.outcomes / f"{name}{FACTS_SUFFIX}", facts_to_text(outcomes), durable=True)
 
     def noted(self) -> tuple[tuple[str, ...], Outcomes]:
-        """The names of all files of facts, and what these and other notes say that is not folded into the loaded set; only
-        looks. Damaged files are passed over."""
-        facts = self.facts()
-        notes = list(facts.values())
-        for path in [*self.outcomes.glob("[!.]*.json"), *self.outcomes.glob("[!.]*.taken"), self._kept]:
+        """The names of all files of facts, and what these, other notes and what is left say that is not folded into the
+        loaded set; only looks. Damaged files are passed over. What is settled has its rows in what is listed in ready/ after
+        this, or in the table."""
+        notes = self._read_old([*self._old(), *((path, notes_from_json) for path in self._named(".json", ".taken"))])
+        notes |= self._look()
+        return tuple(path.name for path in notes if path.suffix == FACTS_SUFFIX), Outcomes.union(notes.values())
+
+    def left(self) -> dict[Path, Outcomes]:
+        """The files with what earlier commits left, also those of earlier versions; only looks. Damaged ones are passed
+        over. There are several after a take-over, or a kill."""
+        left = {path: one for path, one in self._look().items() if path.suffix == LEFT_SUFFIX}
+        return self._read_old(self._old()) | left
+
+    def _read_old(self, readers: Iterable[tuple[Path, Reader]]) -> dict[Path, Outcomes]:
+        found: dict[Path, Outcomes] = {}
+        for path, read in readers:
             with contextlib.suppress(ValueError, FileNotFoundError):
-                notes.append(notes_from_json(path.read_bytes()))
-        return tuple(facts), Outcomes.union(notes)
+                found[path] = read(path.read_bytes())
+        return found
 
-    def keep(self, notes: Outcomes) -> None:
-        """These notes are in the table's ledger, and their records not in its loaded set yet."""
-        write_atomically(self._kept, notes_to_json(notes), durable=True)
+    def leave(self, plan_id: str, left: Outcomes, before: Mapping[Path, Outcomes]) -> None:
+        """Have `left`, which is in the table's outcomes as far as it says what became of records, for the next plans; then
+        the files `before`, which it contains, go. Written also when it is empty: it shows that a table was loaded from here.
+        """
+        if [(path.suffix, one) for path, one in before.items()] == [(LEFT_SUFFIX, left)]:
+            return
+        path = self.outcomes / f"{plan_id}{LEFT_SUFFIX}"
+        write_atomically(path, facts_to_text(left), durable=True)
+        for old in before.keys() - {path}:
+            old.unlink(missing_ok=True)
 
-    def kept(self) -> Outcomes | None:
-        """What was kept; None when nothing was ever loaded from here. Raises LoaderError for a damaged file."""
-        try:
-            return notes_from_json(self._kept.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise LoaderError(
-                f"{self._kept} is not understood: {error}. Move it away, and set spark.on_gap = leave until its queues have"
-                " been loaded"
-            ) from None
+    def was_loaded(self) -> bool:
+        """Whether a commit has taken something from here, of whatever table."""
+        return bool(self._named(LEFT_SUFFIX)) or (self.root / KEPT_FILE).exists()
 
     def unloaded_names(self) -> set[str]:
         """The segments that are sealed or still open: all that workers have written and the table does not have yet."""
@@ -271,6 +306,8 @@ class Staging:
             path.unlink(missing_ok=True)
         for path in self.plans.glob("*.staged"):
             remove_tree(path)
+        for path in self.outcomes.glob(f".*{LEFT_SUFFIX}.new"):
+            path.unlink(missing_ok=True)
         for path in self.outcomes.glob(f".*{FACTS_SUFFIX}.new"):
             if is_segment_name(path.name[1:].removesuffix(f"{FACTS_SUFFIX}.new")):  # others are the supervisor's
                 path.unlink(missing_ok=True)
@@ -366,16 +403,3 @@ def inspect(file: ReadyFile) -> SegmentFacts | str | None:
 def is_segment_name(name: str) -> bool:
     """Whether a file is called as segments are."""
     return SEGMENT_NAME.fullmatch(name) is not None
-
-
-def _settled_from(data: dict[str, Any]) -> OffsetSet:
-    if data["version"] != SETTLED_VERSION:
-        raise ValueError(f"version {data['version']!r}, this program knows {SETTLED_VERSION}")
-    rows = cast("list[dict[str, Any]]", data["queues"])
-    return OffsetSet.of(
-        (
-            QueueKey(str(row["group"]), str(row["topic"]), str(row["broker"]), int(row["queue_id"])),
-            IntervalSet.of([(int(row["from"]), int(row["to"]))]),
-        )
-        for row in rows
-    )

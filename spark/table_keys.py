@@ -21,7 +21,7 @@ import pyarrow.parquet
 
 from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, REASON_SUFFIX, SEQ, TOPIC
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from ..durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
+from ..durable.outcomes import NO_ROWS, SETTLED, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
 from .accounts import NO_DETAIL, detail_after
 from .errors import BadSegmentError, unreadable
@@ -209,16 +209,17 @@ def _ledger(state: TableState, told: Sequence[BatchOutcomes]) -> Ledger:
 def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:
     noted: list[Outcomes] = []
     waiting: list[OffsetSet] = []
-    settled: list[OffsetSet] = []
     for root in stagings:
         staging = Staging(root)
-        settled.append(staging.settled())  # before ready/ is listed: its rows are in there then, or in the table
-        noted.append(staging.noted()[1])
+        noted.append(
+            staging.noted()[1]
+        )  # before ready/ is listed: rows of what is settled are in there then, or in the table
         sealed = list(_facts(staging.ready))
         waiting += [facts.offsets for facts in sealed]
         noted.append(Outcomes.of((NO_ROWS, facts.finished) for facts in sealed))
         waiting += [readable_offsets(path) for path in sorted((staging.root / "open").glob("[!.]*.arrows"))]
-    return Outcomes.union(noted), OffsetSet.union(waiting), OffsetSet.union(settled)
+    together = Outcomes.union(noted)
+    return together.without(SETTLED), OffsetSet.union(waiting), together.of_kind(SETTLED)
 
 
 def _quarantined(stagings: Iterable[Path]) -> tuple[OffsetSet, list[Path]]:

@@ -1,4 +1,4 @@
-"""What the core has noted and settled, on the disk for the loader: files of facts in `outcomes/`, and settled.json.
+"""What the core has noted, on the disk for the loader: files of facts in `outcomes/`.
 
 Facts are sealed (draft, fsync, rename) before an offset is sent: what the broker counts as consumed has its rows in a segment
 or is named in a file of facts, also when the power is cut right then. An offset waits for that in a task of its own and a
@@ -8,7 +8,7 @@ waits for nothing: it takes an offset along only while all that was noted is sea
 A file of facts never changes. While the loader has not taken the last one and it is small, the next one contains it, and it
 is deleted once the next one is on the disk. A power cut or a kill in between leaves both, which does no harm: facts are sets.
 
-settled.json follows: no record is settled in there that has no rows and no fact yet.
+What is settled is in the same files, and no offset waits for it: no record is settled in there that has no rows and no fact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +26,10 @@ import structlog
 from ..conf.segment_format import OUTCOMES_DIR
 from ..durable.facts import FACTS_SUFFIX, facts_to_text
 from ..durable.files import CALLS, FileCalls, write_atomically
-from ..durable.outcomes import Outcomes
+from ..durable.outcomes import SETTLED, Outcomes
 from .core.outcome_notes import OutcomeNotes
 from .core.state import State
-from .slot import Slot, settled_text, write_settled
+from .slot import Slot
 
 FILE_BYTES_MAX = 64 * 1024
 """A file that is larger is left alone, so that each writing stays short."""
@@ -40,7 +39,7 @@ log = structlog.get_logger("rocketcrew.slot")
 
 
 class Sealing:
-    """Has both on the disk for a slot: every few seconds, and when an offset is to be sent. The loop's."""
+    """Has it on the disk for a slot: every few seconds, and when an offset is to be sent. The loop's."""
 
     def __init__(self, slot: Slot, state: State, interval_ms: int, *, wanted: bool, calls: FileCalls = CALLS) -> None:
         """`wanted` False: there are no rows and no table, and nothing is written."""
@@ -49,7 +48,6 @@ class Sealing:
         self._interval_s = interval_ms / 1000
         self._files = FactFiles(slot.segments, slot.key_group, calls) if wanted else None
         self._one_at_a_time = asyncio.Lock()
-        self._settled = ""
         self._refused = False
         self._task: asyncio.Task[None] | None = None
 
@@ -59,16 +57,16 @@ class Sealing:
 
     async def _write_often(self) -> None:
         while True:
-            await self._write(settled=True)
+            await self._write()
             await asyncio.sleep(self._interval_s)
 
     def all_sealed(self) -> bool:
-        """Whether all that the core has noted so far is on the disk."""
-        return self._files is None or not (self._state.outcomes or self._files.waiting)
+        """Whether all that an offset depends on is on the disk, of what the core has noted so far."""
+        return self._files is None or not (self._state.outcomes or self._files.waiting.without(SETTLED))
 
     async def sealed(self) -> bool:
         """Have on the disk all that the core has noted so far; False when the disk refuses, which is logged."""
-        return self.all_sealed() or await self._write(settled=False)
+        return self.all_sealed() or await self._write()
 
     async def end(self) -> None:
         """Write for the last time."""
@@ -76,7 +74,7 @@ class Sealing:
             async with self._one_at_a_time:  # never in the middle of a writing: its thread would go on
                 self._task.cancel()
             self._task = None
-            await self._write(settled=True)
+            await self._write()
 
     async def kill(self) -> None:
         """Write no more; what is being written is."""
@@ -84,29 +82,20 @@ class Sealing:
             self._task.cancel()
             self._task = None
 
-    async def _write(self, *, settled: bool) -> bool:
-        """`settled`: settled.json also where nothing else is new.
+    async def _write(self) -> bool:
+        """Who waits for it may be cancelled: its thread goes on, and so the next one has to wait for that."""
+        return await asyncio.shield(self._write_alone())
 
-        Who waits for it may be cancelled: its thread goes on, and so the next one has to wait for that.
-        """
-        return await asyncio.shield(self._write_alone(settled=settled))
-
-    async def _write_alone(self, *, settled: bool) -> bool:
+    async def _write_alone(self) -> bool:
         async with self._one_at_a_time:
             if self._files is None:
                 self._state.outcomes.take(self._slot.key_group)
                 return True
             self._files.gather(self._state.outcomes)
-            if not settled and not self._files.waiting:
+            if not self._files.waiting:
                 return True
-            text = settled_text(self._slot.key_group, self._state.settled)
-            work: list[Callable[[], None]] = [self._files.seal] if self._files.waiting else []
-            if text != self._settled:
-                work.append(lambda: write_settled(self._slot.segments, text))
             try:
-                if work:
-                    await asyncio.to_thread(_in_order, work)
-                self._settled = text
+                await asyncio.to_thread(self._files.seal)
             except OSError as error:
                 if not self._refused:  # once, and not for each queue's offset
                     log.error("facts_not_sealed", folder=str(self._slot.segments), error=str(error),
@@ -117,11 +106,6 @@ class Sealing:
                 log.info("facts_sealed_again", folder=str(self._slot.segments))
             self._refused = False
             return True
-
-
-def _in_order(work: list[Callable[[], None]]) -> None:
-    for one in work:
-        one()
 
 
 class FactFiles:

@@ -170,7 +170,7 @@ class Supervisor:
         settings = self.settings
         sweep_sockets(self._slot.path)
         note_sockets(self._slot.path)
-        self._journal_state, settled, adopted = adopt(self._slot)
+        self._journal_state, self._settled_before, adopted = adopt(self._slot)
         if adopted:
             log.info("slots_taken_over", slots=adopted)
         self._transport = choose_transport(settings.workers.transport)
@@ -178,7 +178,6 @@ class Supervisor:
         self._memory = SlabMemory(slab.size_bytes) if self._transport is Transport.SLAB else None
         self._view = self._memory.view if self._memory is not None else memoryview(bytearray(slab.size_bytes))
         self.core = Core(core_config(settings, self.client_id, tuple(self.topics)), slab, self._view)
-        self.core.state.settled = settled
         self._sealing = Sealing(
             self._slot, self.core.state, settings.consumer.persist_consumer_offset_interval_ms,
             wanted=settings.results.enabled,
@@ -341,7 +340,7 @@ class Supervisor:
         lost = state.forget_pending()
         recovered = state.recovered()
         self.core.recover(recovered)
-        self.core.state.outcomes.recovered(state, self.core.state.settled)
+        self.core.state.outcomes.recovered(state, self._settled_before)
         self._journal = JournalFile(self._slot.journal, state, self.settings.supervisor.journal_max_mib << 20)
         self._to_end.append(self._close_journal)
         if recovered or lost:

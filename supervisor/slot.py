@@ -16,7 +16,6 @@ write one file of offsets.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -40,8 +39,10 @@ from ..conf.segment_format import (
     SEGMENT_NAME,
     SETTLED_FILE,
 )
+from ..durable.facts import FACTS_SUFFIX, facts_to_text, settled_from_json
 from ..durable.files import try_lock, write_atomically
 from ..durable.intervals import Intervals
+from ..durable.outcomes import SETTLED
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.ledger_place import known_ledger
@@ -152,9 +153,11 @@ def slot_mode(master: str) -> int:
 
 
 def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
-    """The state of this slot joined with that of every other slot that nobody holds; the names of those."""
+    """The state of this slot joined with that of every other slot that nobody holds; what earlier versions wrote down as
+    settled there, which is facts now; and the names of those slots."""
     state = read_journal(slot.journal)
-    settled = read_settled(slot.segments)
+    settled: Settled = {}
+    take_settled(slot, slot.segments, settled)
     adopted: list[str] = []
     for other in sorted(slot.path.parent.iterdir()):
         if other == slot.path or not other.name.isdigit() or not (other / "lock").exists():
@@ -207,8 +210,6 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
         return False
     try:
         state.merge(read_journal(other.journal))
-        for mq, intervals in read_settled(other.segments).items():
-            settled.setdefault(mq, Intervals()).update(intervals.pairs())
         if (
             ledgers[1] is not None and ledgers[0] is None
         ):  # before any segment: one without its ledger is delivered again
@@ -229,8 +230,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
                 os.rename(path, slot.segments / PLAN_DIR / path.name)
         take_over_locks(slot.path, other.path)  # it looks at the cells, which the next line clears
         take_over_charges(slot.path, other.path)
-        write_settled(slot.segments, settled_text(slot.key_group, settled))
-        (other.segments / SETTLED_FILE).unlink(missing_ok=True)
+        take_settled(slot, other.segments, settled)
         known = other.journal.exists()
         if known:
             keep_journal(slot.journal, state)
@@ -271,36 +271,25 @@ def _join_requests(segments: Path, sources: Iterable[Path]) -> None:
     write_atomically(segments / EPOCH_FILE, joined_requests(requests).to_json(), durable=True)
 
 
-def read_settled(segments: Path) -> Settled:
-    """What settled.json says; absent or damaged (never by us: it is replaced by rename) is nothing settled."""
+def take_settled(slot: Slot, segments: Path, settled: Settled) -> None:
+    """Make a file of facts of the slot from settled.json in `segments`, if an earlier version left one, and add that to
+    `settled`. Raises UsageError for a damaged file."""
+    path = segments / SETTLED_FILE
     try:
-        data = json.loads((segments / SETTLED_FILE).read_bytes())
-        settled: Settled = {}
-        for entry in data["queues"]:
-            mq = MessageQueue(entry["topic"], entry["broker"], entry["queue_id"])
-            settled.setdefault(mq, Intervals()).add(entry["from"], entry["to"])
-        return settled
+        facts = settled_from_json(path.read_bytes())
     except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError) as error:
+        return
+    except ValueError as error:
         raise UsageError(
-            f"{segments / SETTLED_FILE} is damaged ({error!r}): move it away, it is written anew"
+            f"{path} is damaged ({error}): move it away to start without it. Then it is not looked for lost segments among"
+            " the records that an earlier version finished, and `rocketcrew reconcile` may not know what became of some"
         ) from error
-
-
-def settled_text(group: str, settled: Settled) -> str:
-    """The text of settled.json: every offset in an interval is finished and durable by this member."""
-    queues = [
-        {"group": group, "topic": mq.topic, "broker": mq.broker_name, "queue_id": mq.queue_id, "from": start, "to": end}
-        for mq, intervals in sorted(settled.items())
-        for start, end in intervals.pairs()
-    ]
-    return json.dumps({"version": 1, "queues": queues}, separators=(",", ":"))
-
-
-def write_settled(segments: Path, text: str) -> None:
-    """Replace settled.json, for good: a start refuses one that a power cut has left empty."""
-    write_atomically(segments / SETTLED_FILE, text, durable=True)
+    for key, offsets in facts.of_kind(SETTLED).queues.items():
+        mq = MessageQueue(key.topic, key.broker, key.queue_id)
+        settled.setdefault(mq, Intervals()).update(offsets.pieces)
+    name = f"{time.time_ns():020d}-{os.getpid()}-settled{FACTS_SUFFIX}"
+    write_atomically(slot.segments / OUTCOMES_DIR / name, facts_to_text(facts), durable=True)
+    path.unlink()
 
 
 def _make_folders(segments: Path) -> None:

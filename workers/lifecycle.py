@@ -19,7 +19,7 @@ from typing import Any
 
 from ..remoting.errors import UsageError
 from .line_process import Answer, run
-from .loading import describe, find, never_awaited, takes_one
+from .loading import called_at, never_awaited, takes_one
 
 
 def hooks_at(named: Sequence[str]) -> Answer:
@@ -27,18 +27,26 @@ def hooks_at(named: Sequence[str]) -> Answer:
     functions: dict[str, Any] = {}
     for entry in named:
         name, _, import_path = entry.partition("=")
-        function = find(describe(import_path)).function
-        if inspect.iscoroutinefunction(function) or never_awaited(function) is not None or not takes_one(function):
+        function = called_at(import_path)
+        waits = inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
+        if waits or never_awaited(function) is not None or not takes_one(function):
             raise UsageError(
-                f"hooks.{name} = {import_path!r} is to be a plain function of one argument, def hook(event)"
+                f"hooks.{name} = {import_path!r} is to be a plain function of one argument, def hook(event), without yield"
             )
         functions[name] = function
 
     def answer(question: Any) -> dict[str, object]:
-        functions[question["hook"]](question["event"])
+        check_hook_ran(functions[question["hook"]](question["event"]))
         return {"done": question["hook"]}
 
     return answer
+
+
+def check_hook_ran(result: object) -> None:
+    """Raise UsageError for what a hook returns and nobody runs, as a lambda around a coroutine function does."""
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()
+        raise UsageError(f"it returned a {type(result).__name__}, which nobody runs: make it a plain function")
 
 
 if __name__ == "__main__":

@@ -223,6 +223,17 @@ def find(spec: HandlerSpec) -> Handler:
         raise HandlerLoadError(f"{spec.import_path}: {error}") from error
 
 
+def called_at(import_path: str) -> Callable[..., Any]:
+    """A function of the user's at "package.module:function" that is called with something else than messages. Raises
+    HandlerLoadError."""
+    module_name, _, name = import_path.partition(":")
+    found = _attribute(import_module(module_name), name)
+    found = found.function if isinstance(found, Handler) else found
+    if not callable(found):
+        raise HandlerLoadError(f"{import_path} is no function, but of type {type(found).__name__}")
+    return found
+
+
 def _attribute(module: ModuleType, function: str) -> object:
     """What `function` names in the module, perhaps in a class of it."""
     found: object = module
@@ -300,7 +311,15 @@ def refusal(handler: Handler) -> str | None:
         ("setup", handler.setup, ()),
         ("teardown", handler.teardown, ()),
     ):
-        wrong = None if function is None else _misfit(function, arguments, a_class_will_do=True)
+        if function is None:
+            continue
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return f"handler {handler.name}: {option} has a yield, so calling it runs nothing of it: write it without"
+        if arguments and inspect.iscoroutinefunction(function):
+            return (
+                f"handler {handler.name}: {option} is a coroutine function, which nothing awaits: write it with `def`"
+            )
+        wrong = _misfit(function, arguments, a_class_will_do=True)
         if wrong is not None:
             taken = "one message" if arguments else "no arguments"
             return f"handler {handler.name}: {option} is called with {taken}, but {wrong}"

@@ -13,12 +13,12 @@ from typing import Any
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from .line_process import Answer, run
-from .loading import describe, find
+from .loading import called_at
 
 
 def strategy_at(import_path: str) -> Answer:
     """What answers with the queues that the function there chooses. Raises UsageError when it cannot be had."""
-    function = find(describe(import_path)).function
+    function = called_at(import_path)
     return lambda question: answer(function, question)
 
 

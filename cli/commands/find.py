@@ -43,17 +43,21 @@ def find(
     require(settings, ["cluster.name_servers"], flag_names={"cluster.name_servers": "-n HOST:PORT"})
     access = access_of(settings)
 
-    async def look(cluster: Cluster) -> tuple[list[list[Found]], list[str]]:
+    async def look(cluster: Cluster) -> tuple[list[list[Found]], Search]:
         search = Search(cluster, access, topics)
-        return [await search.all_of(name) for name in names], search.silent
+        return [await search.all_of(name) for name in names], search
 
-    found, silent = ask_cluster(access, look)
+    found, search = ask_cluster(access, look)
+    silent = search.silent
     for name, listed in zip(names, found, strict=True):
         for number, one in enumerate(listed):
             facts = {"found_by": one.by, **facts_of(one.message, one.broker, how)}
             click.echo(json.dumps(facts, ensure_ascii=False) if as_json else ("\n" if number else "") + text_of(facts))
         if not listed:
-            click.echo(f"rocketcrew: nothing is named {name}{' in ' + ', '.join(topics) if topics else ''}", err=True)
+            where = f" in {', '.join(topics)}" if topics else ""
+            away = search.away.get(name, "")
+            hint = f" (as an offset message id it is of the broker at {away}, where none answers)" if away else ""
+            click.echo(f"rocketcrew: nothing is named {name}{where}{hint}", err=True)
     for broker in sorted(set(silent)):
         click.echo(f"rocketcrew: not asked: {broker}", err=True)
     context.exit(0 if all(found) and not silent else EXIT_FAILURE)

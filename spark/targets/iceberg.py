@@ -166,8 +166,7 @@ class IcebergTarget:
                     " is gone: drop the table there, or put the folder back. The segments stay"
                 ) from None
             finally:
-                if self._spec.sqlite is not None:
-                    self._catalog.close()  # else each look keeps a descriptor open until Python collects its garbage
+                self._catalog.close()  # else a look keeps a descriptor open until Python collects its garbage
         if BATCH not in table.properties:
             raise UsageError(
                 f"{self._spec.table} of the catalog {self._spec} is an Iceberg table that rocketcrew did not make: name"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ...durable.intervals import Intervals
-from ...durable.outcomes import SKIPPED
+from ...durable.outcomes import SETTLED, SKIPPED
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.queues import MessageQueue
 from .actions import (
@@ -37,8 +37,6 @@ from .states import QUEUE, QueueEvent, QueueState, move
 
 LAST_COMMIT_RETRY_S = 0.5
 STOP_COMMIT_TRIES = 3
-SETTLED_MAX = 64
-"""Intervals of one queue that are published as settled, the highest ones: one for each time that it came back to us."""
 LOOK_UP_MAX_S = 20.0
 """The requests of one look-up have time-outs of a few seconds each."""
 
@@ -318,8 +316,7 @@ class Assigning:
     def _end(self, q: PulledQueue, event: QueueEvent, now: float) -> None:
         pq = q.pq
         self._move(pq, event)
-        floor = pq.head_offset
-        self._note_settled(pq, floor)
+        self._note_settled(q)
         finished = pq.ledger.finished_above(q.committed)  # also where the last commit was refused, until the deadline
         if q.moved_to < 0 and finished:
             self.s.recovered[pq.mq] = (q.committed, finished)
@@ -352,8 +349,9 @@ class Assigning:
     def persist(self, pq: ProcessQueue, now: float) -> None:
         """Commit what can be committed. A queue that leaves waits for its seals and loads: they are asked for, also again
         (a loader that has started anew knows nothing of the wish before)."""
-        self._note_settled(pq, pq.head_offset)
-        self._commit_progress(self.s.pulled[pq.handle], now)
+        q = self.s.pulled[pq.handle]
+        self._note_settled(q)
+        self._commit_progress(q, now)
         if pq.state is QueueState.DRAINING and pq.ledger.held:
             self.s.ask_seals_of(pq)
 
@@ -368,14 +366,12 @@ class Assigning:
         if offset > q.committed or stale:
             self._commit(q, offset, guarded=pq.state is QueueState.DRAINING)
 
-    def _note_settled(self, pq: ProcessQueue, offset: int) -> None:
-        """For the loader, which folds it into what counts as loaded. What is forgotten is left out of that, and no more: its
-        rows are in segments, and what has none is noted (outcome_notes.py)."""
-        if 0 <= pq.ledger.begin < offset:
-            settled = self.s.settled.setdefault(pq.mq, Intervals())
-            settled.add(pq.ledger.begin, offset)
-            if len(settled) > SETTLED_MAX:
-                settled.discard_below(settled.pairs()[-SETTLED_MAX][0])
+    def _note_settled(self, q: PulledQueue) -> None:
+        """For the loader, which folds it into what counts as loaded: its rows are in segments, and what has none is noted."""
+        start, end = max(q.settled_to, q.pq.ledger.begin), q.pq.head_offset
+        if 0 <= start < end:
+            self.s.outcomes.add(SETTLED, q.pq.mq, start, end)
+            q.settled_to = end
 
     def _commit(self, q: PulledQueue, offset: int, *, guarded: bool) -> bool:
         """Ask for it; False where that would be wrong, which is logged and counted."""

@@ -1,8 +1,11 @@
 """What became of messages that leave no row: noted by the core, sealed in `outcomes/` (sealing.py).
 
 The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last file was sealed: no
-offset was sent that depends on it. Where the journal has such messages as finished all the same, the next start notes them
-as `recovered`. What was settled then needs no such note, for facts are always sealed before settled.json is written.
+offset was sent that depends on it. Where the journal has messages above the offset as finished all the same, the next start
+notes them as `recovered`.
+
+What is settled is noted too, whatever became of it: the loader takes it for loaded, or finds that a segment is lost. No
+offset waits for that.
 
 `RecentFailures` is for people: the messages that failed last, with their errors and what became of them, in `/status` and on
 the page. Older ones are counted (Counters), were logged by their workers, and are in `dlq` where they are dead letters.
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
-from ...durable.outcomes import FILTERED, NO_ROWS, RECOVERED, Outcomes
+from ...durable.outcomes import FILTERED, NO_ROWS, RECOVERED, SETTLED, Outcomes
 from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from .chunks import Chunk
@@ -34,8 +37,8 @@ class OutcomeNotes:
         self._noted: dict[tuple[str, MessageQueue], Intervals] = {}
 
     def __bool__(self) -> bool:
-        """Whether something was noted since."""
-        return bool(self._noted)
+        """Whether something was noted since that an offset depends on."""
+        return any(kind != SETTLED for kind, _ in self._noted)
 
     def add(self, kind: str, mq: MessageQueue, start: int, end: int) -> None:
         """`[start, end)` of the queue ended as `kind` (durable/outcomes.py)."""
@@ -61,10 +64,16 @@ class OutcomeNotes:
             self.add(kind, mq, chunk.begin_of(start), chunk.offsets[end - 1] + 1)
 
     def recovered(self, journal: JournalState, settled: Mapping[MessageQueue, Intervals]) -> None:
-        """What the journal of a dead run says is finished, but for what was settled when it last wrote its notes."""
+        """What the journal of a dead run says is finished above the offset: of the rest facts were sealed before it was sent.
+
+        `settled` is what settled.json says, where an earlier version ran: that may have sent offsets before its notes were
+        on the disk, but wrote that file after them.
+        """
         for mq, log in journal.queues.items():
+            finished = log.durable.pairs()
+            if mq in settled and log.start >= 0:
+                finished = [*finished, (log.start, log.committed)]
             known = settled.get(mq, Intervals()).pairs()
-            finished = [*log.durable.pairs(), *([(log.start, log.committed)] if log.start >= 0 else [])]
             for start, end in (IntervalSet.of(finished) - IntervalSet.of(known)).pieces:
                 self.add(RECOVERED, mq, start, end)
 

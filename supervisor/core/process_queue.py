@@ -194,7 +194,7 @@ class PulledQueue:
     __slots__ = (
         "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit",
         "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "moved_to", "pq", "pull_pending",
-        "refusals", "refused_code", "starved",
+        "refusals", "refused_code", "settled_to", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -213,6 +213,8 @@ class PulledQueue:
         """The broker said that our offset is not in the queue, and named this one: the queue ends, and is opened there."""
         self.end_offset = -1
         """What the queue's next message will get, as the last pull's answer said; -1 before it."""
+        self.settled_to = -1
+        """Up to there it is noted that the queue's messages are finished and durable; -1 before that."""
         self.pull_pending = False
         self.last_pull = 0.0
         self.last_body_bytes = 0

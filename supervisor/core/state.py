@@ -332,8 +332,6 @@ class State(Crew):
         """Queues that wait for bytes of the slab, first come first served."""
         self.lingering: dict[MessageQueue, set[int]] = {}
         """Ordered: chunks of queues that have ended, still in flight; such a queue is not opened again yet."""
-        self.settled: dict[MessageQueue, Intervals] = {}
-        """Per queue: offsets that are finished and durable by this member, for the loader."""
         self.charges, self.outcomes, self.recent_failures = Charges(), OutcomeNotes(), RecentFailures()
         self.waiting_messages = 0
         self.paused: set[str] = set()

@@ -18,6 +18,7 @@ from ports import free_ports
 from proxy import Proxy
 from servers import (
     JAVA_OPTIONS,
+    STOP_TIMEOUT_S,
     Java,
     Tools,
     answers,
@@ -82,9 +83,10 @@ class GenuineBroker:
         if self._java is not None:
             self._java.terminate()
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """TERM, then KILL after `timeout_s`; an orderly end takes some ten seconds."""
         if self._java is not None:
-            self._java.stop()
+            self._java.stop(timeout_s)
             self._java = None
 
     @property
@@ -112,7 +114,6 @@ class Site:
         (folder / "namesrv.conf").write_text(f"listenPort={self._name_server_port}\nbindAddress=127.0.0.1\n")
         self._name_server_java: Java | None = None
         self._name_server_starts = 0
-        self._tools = Tools(folder, version, self.name_server)
         self.brokers: dict[str, GenuineBroker] = {}
 
     @property
@@ -181,8 +182,9 @@ class Site:
         return answers(lambda: self.queue_count(topic) > 0)
 
     def admin(self, *words: str) -> list[str]:
-        """What RocketMQ's own `mqadmin` prints."""
-        return self._tools(*words).splitlines()
+        """What RocketMQ's own `mqadmin` prints. Each command has its process, which takes seconds: a crew looks at a topic
+        that is deleted and made anew, as people do it, in between."""
+        return Tools(self.folder, self.version, self.name_server).alone(*words).splitlines()
 
     @contextmanager
     def proxied(self, *names: str) -> Iterator[tuple[str, Proxy]]:
@@ -191,7 +193,6 @@ class Site:
             yield proxy.name_server, proxy
 
     def stop(self) -> None:
-        self._tools.stop()
         for broker in self.brokers.values():
             broker.stop()
         self.stop_name_server()

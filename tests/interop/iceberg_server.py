@@ -113,15 +113,12 @@ class LosingProxy:
         self._late: list[_Request] = []
         proxy = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(BaseHTTPRequestHandler):  # HTTP/1.0: no connection outlives its request
             def _do(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 request = _Request(self.command, self.path, dict(self.headers.items()), body)
                 answer = proxy.answer(request)
                 if answer is None:
-                    self.close_connection = True
                     return
                 status, kind, text = answer
                 self.send_response(status)

@@ -270,7 +270,7 @@ class Tools:
     def __call__(self, *words: str) -> str:
         """What one command prints; a stack trace too. Raises ServerError when it takes too long."""
         if missing_programs("javac"):
-            return self._alone(*words)
+            return self.alone(*words)
         java = self._java
         if java is None:
             write_logging(self._folder)
@@ -287,8 +287,8 @@ class Tools:
         self._read = java.lines().index("END", begin) + 1
         return "\n".join(java.lines()[begin : self._read - 1])
 
-    def _alone(self, *words: str) -> str:
-        """The command in a process of its own, where our programs cannot be compiled."""
+    def alone(self, *words: str) -> str:
+        """The same by `mqadmin` itself, in a process of its own; also where our programs cannot be compiled."""
         write_logging(self._folder)
         words = ("org.apache.rocketmq.tools.command.MQAdminStartup", *words, "-n", self._name_server)
         java = Java(f"mqadmin-{time.monotonic_ns()}", self._folder, class_path(self._version), words)

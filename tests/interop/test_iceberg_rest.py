@@ -6,7 +6,9 @@ by SIGKILL. 200 races in `make soak`.
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import re
 import signal
 import socket
@@ -273,6 +275,21 @@ def test_old_snapshots_are_expired_unless_a_tag_that_is_known_was_moved_meanwhil
     with pytest.raises(CommitFailedException):
         commit_table(table, needed, (removes(snapshot_ids=[named]),))
     world.assert_exact()
+
+
+def test_looks_at_the_table_leave_no_descriptor_open(world: RestWorld) -> None:
+    world.load(1)
+    target = world.target()
+    gc.collect()
+    gc.disable()  # which would close them now and then
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            target.state()
+            world.target().state()
+        assert len(os.listdir("/proc/self/fd")) <= before
+    finally:
+        gc.enable()
 
 
 # ----------------------------------------------------------------------------------- a server that is away, or none at all

@@ -16,21 +16,29 @@ from ports import free_ports
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
+from fault_servers import run_site
 from harness import SEND_TIMEOUT_MS, WAIT_S, patient_producer, wait_until
-from servers import VERSIONS, Kind, Member, run_servers
+from needs import need_jars
+from servers import VERSIONS, Kind, Member, answers, run_servers
 
 from rocketcrew.broker.checking import check
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.converting import convert
 from rocketcrew.broker.core import BrokerCore
 from rocketcrew.broker.disk import DiskStorage
+from rocketcrew.broker.effects import Reply
+from rocketcrew.broker.transactions import OP_TOPIC
 from rocketcrew.cli.children import Child, listens
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.client.transactions import LocalTransactionState
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
+from rocketcrew.remoting.codes import SYSFLAG_TRANSACTION_COMMIT, RequestCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.headers import EndTransaction
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
 
@@ -96,6 +104,63 @@ def test_a_killed_genuine_store_is_read_whole(kind: Kind, tmp_path: Path) -> Non
     assert [[message.body for message in messages] for messages in again] == [
         [message.body for message in messages] for messages in found
     ]
+    storage.abandon()
+
+
+COMMITTED, ROLLED_BACK, UNDECIDED, DELAYED = b"committed", b"rolled back", b"undecided", b"delayed"
+STATES = {
+    COMMITTED: LocalTransactionState.COMMIT_MESSAGE,
+    ROLLED_BACK: LocalTransactionState.ROLLBACK_MESSAGE,
+    UNDECIDED: LocalTransactionState.UNKNOW,
+}
+HOUR_MS = 3_600_000
+WAITING = {"transactionTimeOut": HOUR_MS, "transactionCheckInterval": HOUR_MS, "messageDelayLevel": "1h 2h"}
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_what_a_genuine_broker_had_to_do_yet_is_done_by_ours(how: str, tmp_path: Path) -> None:
+    """An open transaction is asked for and can be committed, those that ended are over, a delayed message is delivered."""
+    need_jars("5.5.0")
+    with run_site("5.5.0", tmp_path) as site:
+        site.make_whole("broker-a", settings=WAITING)
+        site.create_topic(TOPIC, 1)
+
+        def ended() -> int:
+            mq = MessageQueue(OP_TOPIC, "broker-a", 0)
+            return run_with_cluster(site.name_server, lambda cluster: Operations(cluster).max_offset(mq))
+
+        with SyncProducer(
+            site.name_server, GROUP, send_timeout_ms=SEND_TIMEOUT_MS, check=lambda _: LocalTransactionState.UNKNOW
+        ) as producer:
+            for number, (body, state) in enumerate(STATES.items(), 1):
+                producer.send_in_transaction(OutgoingMessage(TOPIC, body), lambda _message, _result, end=state: end)
+                if state is not LocalTransactionState.UNKNOW:  # the end is written later, several at once
+                    wait_until(lambda least=number: answers(lambda: ended() >= least), WAIT_S, "the end on the disk")
+            producer.send(OutgoingMessage(TOPIC, DELAYED, delay_level=1))
+        if how == "killed":
+            site.broker().kill()
+        else:
+            site.broker().stop(WAIT_S)
+    storage = DiskStorage(tmp_path / "broker-a" / "store")
+    now_ms = time.time_ns() // 1_000_000
+    config = BrokerConfig(message_delay_level="1h 2h", flush="async")
+    core = BrokerCore(config, storage, now_ms=now_ms)
+    assert [message.body for message in read(core, TOPIC, 0)] == [COMMITTED]
+    (question,) = list(core.state.transactions.due(now_ms + HOUR_MS, core.state.store))
+    assert (question.group, question.half.body) == (GROUP, UNDECIDED)
+    half = question.half
+    end = EndTransaction(
+        GROUP, half.queue_offset, half.physical_offset, SYSFLAG_TRANSACTION_COMMIT, half.message_id,
+        from_transaction_check=True, topic=TOPIC,
+    )  # fmt: skip
+    command = Command(RequestCode.END_TRANSACTION, end.to_fields())
+    (reply,) = core.handle(now_ms, 1, "127.0.0.1:1", command)
+    assert isinstance(reply, Reply)
+    assert reply.command.code == 0, reply.command.remark
+    assert [message.body for message in read(core, TOPIC, 0)] == [COMMITTED, UNDECIDED]
+    core.tick(now_ms + HOUR_MS + 60_000)
+    assert [message.body for message in read(core, TOPIC, 0)] == [COMMITTED, UNDECIDED, DELAYED]
+    assert core.state.store.found.damaged_ranges == 0
     storage.abandon()
 
 

@@ -1,17 +1,18 @@
 """A slot's folder and the shared table, in memory: what a kill leaves is what is here.
 
-Loading is spark/plan.py's: what a plan takes, what it folds into the loaded set. A plan is made at one moment (settled.json
-first, then the list of segments) and committed at a later one, unless another slot's loader committed in between.
+Loading is spark/plan.py's: what a plan takes, what it folds into the loaded set. A plan is made at one moment (files of facts
+first, then the list of segments) and committed at a later one, unless another slot's loader committed in between. The files
+that it was made with are gone then, but for what they say of records that are not loaded (spark/gaps.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import Outcomes
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import SETTLED, SETTLING, Outcomes
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.spark.gaps import known, told
+from rocketcrew.spark.gaps import known, left_of, told
 from rocketcrew.spark.plan import Limits, SegmentFacts, first_fitting, make_takes, settled_to_fold
 from rocketcrew.supervisor.core.journal import MAGIC, replay
 
@@ -61,7 +62,7 @@ class Segment:
 
 
 class Folder:
-    """One slot: journal, segments, settled.json."""
+    """One slot: journal, segments, files of facts."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -70,11 +71,12 @@ class Folder:
         """So many bytes of it outlive a loss of power."""
         self.open: dict[tuple[str, int], Segment] = {}
         self.ready: dict[tuple[str, int], Segment] = {}
-        self.settled: dict[MessageQueue, Intervals] = {}
-        self.facts = Outcomes()
-        """What became of messages without rows, in sealed files; never taken away here."""
-        self.unsynced_facts = Outcomes()
+        self.facts: list[Outcomes] = []
+        """Sealed files: what became of messages without rows, and what is settled."""
+        self.unsynced_facts: list[Outcomes] = []
         """The same in files that a loss of power takes; only a planted bug writes such."""
+        self.left = Outcomes()
+        """What its loader left of the files that commits have taken."""
         self.offsets: dict[MessageQueue, int] = {}
         """A broadcasting member's file of offsets."""
         self.charges = ""
@@ -90,7 +92,7 @@ class Folder:
         salvaged. The journal is cut off, or ends in zeros, or has zeros in the place of some blocks before others. Of facts
         that were not synced nothing is left."""
         random = world.random
-        self.unsynced_facts = Outcomes()
+        self.unsynced_facts = []
         for segment in self.open.values():
             kept = random.randrange(len(segment.batches) + 1)
             rows, finished = segment.batches[kept - 1] if kept else (0, 0)
@@ -115,12 +117,12 @@ class Folder:
 
     def noted(self) -> Outcomes:
         """What its facts say."""
-        return Outcomes.union([self.facts, self.unsynced_facts])
+        return Outcomes.union([*self.facts, *self.unsynced_facts, self.left])
 
     def accounts_for(self, key: QueueKey) -> IntervalSet:
         """The offsets of a queue of which its facts and sealed segments say what became of them."""
         offsets = IntervalSet.of([])
-        for records in self.noted().kinds.values():
+        for records in self.noted().without(SETTLED).kinds.values():
             offsets |= records.of_queue(key)
         for segment in self.ready.values():
             facts = segment.facts()
@@ -167,30 +169,33 @@ class Table:
 
     def load(self, folder: Folder, *, all_of_it: bool = False) -> None:
         """Begin a batch of one slot; it is committed a little later."""
-        settled = OffsetSet.of((loader_key(mq), intervals.frozen()) for mq, intervals in folder.settled.items())
+        noted, files = folder.noted(), [*folder.facts, *folder.unsynced_facts]
+        settled = noted.of_kind(SETTLED)
         waiting = list(folder.ready.values())
         if not waiting:
             return
         facts = [segment.facts() for segment in waiting]
-        gaps = settled - self.loaded - known(facts, OffsetSet(), folder.noted())
+        gaps = settled - self.loaded - known(facts, OffsetSet(), noted)
         if gaps:
             raise Violation(f"settled, and nobody knows what became of it: {told(gaps)}")
         count = len(waiting)
         if not all_of_it and self.world.chance(0.3):
             count = first_fitting(facts, Limits(self.world.random.randrange(1, 60), 1 << 30))
             self.world.note("a batch left segments behind" if count < len(waiting) else "a batch took all")
-        fold = settled_to_fold(settled, facts[count:], OffsetSet())
+        finished = OffsetSet.union([settled, *(noted.of_kind(kind) for kind in SETTLING)])
+        fold = settled_to_fold(finished, facts[count:], OffsetSet())
         if all_of_it:
-            self._commit(folder, waiting[:count], facts[:count], fold, self.version)
+            self._commit(folder, waiting[:count], facts[:count], files, fold, self.version)
         else:
             self.world.after(
                 5 + self.world.random.random() * 200,
-                self._commit, folder, waiting[:count], facts[:count], fold, self.version,
+                self._commit, folder, waiting[:count], facts[:count], files, fold, self.version,
             )  # fmt: skip
 
     def _commit(
-        self, folder: Folder, segments: list[Segment], facts: list[SegmentFacts], fold: OffsetSet, version: int
-    ) -> None:
+        self, folder: Folder, segments: list[Segment], facts: list[SegmentFacts], files: list[Outcomes], fold: OffsetSet,
+        version: int,
+    ) -> None:  # fmt: skip
         if any(segment.token not in folder.ready for segment in segments):
             return  # another batch of the slot, or another slot, took them
         if version != self.version:
@@ -212,8 +217,17 @@ class Table:
         self.loaded = self.loaded | taken | fold
         self.version += 1
         self.world.note("a batch was loaded")
+        folder.left = self.left_of(Outcomes.union([*files, folder.left]))
+        if folder.left:
+            self.world.note("a batch left facts")
+        for sealed in (folder.facts, folder.unsynced_facts):
+            sealed[:] = [file for file in sealed if not any(file is taken for taken in files)]
         for segment in segments:
             del folder.ready[segment.token]
             if self.truth.only_loaded_counts:
                 for mq, offset in (*((mq, offset) for mq, offset, _ in segment.rows), *segment.salvaged):
                     self.truth.finished((mq.topic, mq.queue_id), offset)
+
+    def left_of(self, noted: Outcomes) -> Outcomes:
+        """What is needed later of the facts that a commit has taken."""
+        return left_of(noted, self.loaded, ())

@@ -1,7 +1,7 @@
 """One supervisor process in the simulated world: the real core, its journal, and its life from start to death.
 
 It does what the core asks, in order: the journal first, then the rest (edge.py, pool.py). It can be killed at any action;
-what is left is the slot's folder: the journal's bytes up to there (perhaps half a block), segments, settled.json. A start
+what is left is the slot's folder: the journal's bytes up to there (perhaps half a block), segments, facts. A start
 reads them as supervisor/service.py does: replay, adopt slots that nobody holds, salvage, join, write anew.
 """
 
@@ -79,7 +79,6 @@ class SimMember:
             self._adopt(other)
         self.view = bytearray(script.slab_units * UNIT_BYTES)
         self.core = parts.core(self._config(), Slab(len(self.view)), self.view)
-        self.core.state.settled = {mq: Intervals(i.pairs()) for mq, i in folder.settled.items()}
         self.coroner = Coroner(self, world, truth.deaths)
         for one in (folder, *dead):
             self._read_charges(one)
@@ -120,17 +119,16 @@ class SimMember:
     # --- start --------------------------------------------------------------------------------------------------
 
     def _adopt(self, other: Folder) -> None:
-        """Take over a slot that nobody holds: its journal, segments and settled offsets."""
+        """Take over a slot that nobody holds: its journal, segments and facts."""
         self.world.note("a slot was taken over")
         self.journal.merge(self._read_journal(other))
-        for mq, intervals in other.settled.items():
-            for start, end in intervals.pairs():
-                self.folder.settled.setdefault(mq, Intervals()).add(start, end)
-        self.folder.facts = Outcomes.union([self.folder.facts, other.facts])
-        self.folder.unsynced_facts = Outcomes.union([self.folder.unsynced_facts, other.unsynced_facts])
+        self.folder.facts += other.facts
+        self.folder.unsynced_facts += other.unsynced_facts
+        self.folder.left = Outcomes.union([self.folder.left, other.left])
         self.folder.open |= other.open
         self.folder.ready |= other.ready
-        other.open, other.ready, other.settled = {}, {}, {}
+        other.open, other.ready = {}, {}
+        other.facts, other.unsynced_facts, other.left = [], [], Outcomes()
         if self.parts.keeps_taken_journals:
             self.folder.journal = bytearray(snapshot(self.journal)[0])
             self.folder.journal_synced = len(self.folder.journal)
@@ -193,7 +191,7 @@ class SimMember:
             self.world.note("a restart took over finished messages")
         self.notebook.restarted(recovered)
         self.core.recover(recovered)
-        self.core.state.outcomes.recovered(state, self.core.state.settled)
+        self.core.state.outcomes.recovered(state, {})
         self._write_anew()
         if not self.parts.joins_first:
             self.edge.connect()

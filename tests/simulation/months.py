@@ -35,7 +35,6 @@ GROWS = {
         ("RetryDelays._counts", "RetryDelays._ends"), "what waits for its retry now, at most a few a delay level"
     ),
     "Item._notes": "one for each kind of figure and topic, made when the first is noted",
-    "State.settled": "an interval for each time that a queue came back, or was reset, at most SETTLED_MAX a queue",
 }
 """What may be more, and why; it is in the report."""
 GROWS_BY_RESETS = {"OffsetSet.queues": "the table's loaded set has a gap for each stretch that an operator skipped"}
@@ -135,6 +134,8 @@ class Months(Simulation):
             for leap in range(LEAPS_A_MONTH):
                 self._day(leap)
             self._rest()
+            for folder in self.folders:
+                self.table.load(folder, all_of_it=True)
             self.counted.append(sizes(*self._roots(), *modules()))
             self.world.calm = False
         if not lives_on.alive:

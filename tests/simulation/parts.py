@@ -12,7 +12,7 @@ from rocketcrew.supervisor.core.slab import Slab
 from rocketcrew.supervisor.core.state import CoreConfig
 from rocketcrew.workers.claims import Claims
 
-from .disk import Folder, Segment
+from .disk import Folder, Segment, Table
 from .ordered_worker import OrderedSimWorker
 from .worker import SimWorker
 
@@ -45,6 +45,11 @@ class Parts:
     """A pull takes no offset along that depends on facts that are not sealed."""
     syncs_facts = True
     """A sealed file of facts is on the disk, and not only in its cache."""
+    seals_together = True
+    """What is settled is sealed in one file with what was noted until then."""
+    seal_facts_ms_max = 20.0
+    """How long the disk takes for a file of facts, at most."""
+    table_class = Table
 
     def __init__(self, focus: tuple[str, ...] = (), script: Mapping[str, Any] | None = None) -> None:
         self.focus = focus

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from rocketcrew.durable.intervals import OffsetSet
+from rocketcrew.durable.outcomes import SETTLED, Outcomes
+from rocketcrew.spark.plan import settled_to_fold
 from rocketcrew.supervisor.core.actions import FetchAssignment
 from rocketcrew.supervisor.core.assigning import Assigning
 from rocketcrew.supervisor.core.journal import MAGIC, JournalState
 
-from .disk import BLOCK_HEAD_BYTES
+from .disk import BLOCK_HEAD_BYTES, Folder, Table
 from .parts import Parts
 from .planted import COMING_AND_GOING, SEVERAL, CoreParts, Planted
 from .script import ACTIONS, BOOTS, POWER
@@ -77,7 +82,36 @@ class SyncsNoFacts(Parts):
     syncs_facts = False
 
 
+class SealsSettledFirst(Parts):
+    """What is settled is on the disk while the notes on which it rests are in memory alone: the disk is slow."""
+
+    seals_together = False
+    seal_facts_ms_max = 400.0
+
+
+class LeavesNothing(Parts):
+    """The files of facts that a commit has taken are deleted, and nothing is left of them."""
+
+    class table_class(Table):
+        def left_of(self, noted: Outcomes) -> Outcomes:
+            del noted
+            return Outcomes()
+
+
+class ListsFirst(Parts):
+    """A plan folds what is settled when it is committed, and not what was settled when its segments were listed."""
+
+    class table_class(Table):
+        def _commit(self, folder: Folder, *args: Any) -> None:
+            *others, _fold, version = args
+            settled = folder.noted().of_kind(SETTLED)
+            super()._commit(folder, *others, settled_to_fold(settled, (), OffsetSet()), version)
+
+
 PLANTED_PROCESS = {
+    "settled before its notes": Planted(SealsSettledFirst, 20),
+    "nothing is left of facts that a commit takes": Planted(LeavesNothing, 20),
+    "settled while segments are listed": Planted(ListsFirst, 20),
     "an offset goes before its facts": Planted(SendsAtOnce, 5),
     "a pull takes an offset along before its facts": Planted(TakesAlong, 20),
     "facts are not synced": Planted(SyncsNoFacts, 20, (POWER,)),

@@ -1,4 +1,4 @@
-"""When a member's facts and settled.json are on the disk, as supervisor/sealing.py does it: before an offset is sent.
+"""When a member's facts are on the disk, as supervisor/sealing.py does it: before an offset is sent.
 
 One writing at a time, which takes a while: what it has taken is gone when the process dies or the power goes before its end,
 and stays otherwise. An offset that waits is sent after the end of a writing that began after it came. Sometimes the disk
@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rocketcrew.durable.intervals import Intervals
-from rocketcrew.durable.outcomes import Outcomes
-from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.durable.outcomes import SETTLED, Outcomes
 
 from .script import GROUP
 
@@ -49,7 +47,7 @@ class SimSealing:
         return self._nothing_waits() or not self._member.parts.pulls_wait_for_facts
 
     def _nothing_waits(self) -> bool:
-        return not (self._waiting or self._member.core.state.outcomes)
+        return not (self._waiting.without(SETTLED) or self._member.core.state.outcomes)
 
     def sealed(self, then: Then) -> None:
         """Call `then` once all that the core has noted so far is on the disk, or the disk has refused it."""
@@ -65,40 +63,38 @@ class SimSealing:
             return
         member = self._member
         asked, self._asked = self._asked, []
-        settled = self._gather()
-        if asked and not self._waiting:
+        self._gather()
+        if asked and not self._waiting.without(SETTLED):
             self._tell(asked, sealed=True)
             return
         self._writing = True
-        member.world.after(
-            0.2 + member.world.random.random() * 20, member.event, self._written, asked, settled
-        )  # fmt: skip
+        takes_ms = 0.2 + member.world.random.random() * member.parts.seal_facts_ms_max
+        member.world.after(takes_ms, member.event, self._written, asked, self._waiting)
 
-    def _gather(self) -> dict[MessageQueue, Intervals]:
-        state = self._member.core.state
-        self._waiting = Outcomes.union([self._waiting, state.outcomes.take(GROUP)])
-        return {mq: Intervals(intervals.pairs()) for mq, intervals in state.settled.items()}
+    def _gather(self) -> None:
+        taken = self._member.core.state.outcomes.take(GROUP)
+        if not self._member.parts.seals_together:
+            self._member.folder.facts.append(Outcomes.of([(SETTLED, taken.of_kind(SETTLED))]))
+        self._waiting = Outcomes.union([self._waiting, taken])
 
-    def _written(self, asked: list[Then], settled: dict[MessageQueue, Intervals]) -> None:
+    def _written(self, asked: list[Then], facts: Outcomes) -> None:
         member = self._member
         self._writing = False
         refused = member.world.chance(REFUSED) and not member.world.calm
         if refused:
             member.world.note("facts were not sealed")
         else:
-            self._keep(settled)
+            self._keep(facts)
+            self._waiting = Outcomes()
         self._tell(asked, sealed=not refused)
         if self._asked:
             self._write([])
 
-    def _keep(self, settled: dict[MessageQueue, Intervals]) -> None:
+    def _keep(self, facts: Outcomes) -> None:
+        """A new file of them; the last one is left here, though the new one could contain it."""
         folder = self._member.folder
-        if self._member.parts.syncs_facts:
-            folder.facts = Outcomes.union([folder.facts, self._waiting])
-        else:
-            folder.unsynced_facts = Outcomes.union([folder.unsynced_facts, self._waiting])
-        folder.settled = settled
-        self._waiting = Outcomes()
+        if facts:
+            (folder.facts if self._member.parts.syncs_facts else folder.unsynced_facts).append(facts)
 
     def _tell(self, asked: list[Then], *, sealed: bool) -> None:
         for then in asked:
@@ -106,4 +102,6 @@ class SimSealing:
 
     def end(self) -> None:
         """Write for the last time, in a stop that waits for it."""
-        self._keep(self._gather())
+        self._gather()
+        self._keep(self._waiting)
+        self._waiting = Outcomes()

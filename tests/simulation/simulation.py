@@ -15,7 +15,7 @@ from rocketcrew.supervisor.core.states import QueueState
 
 from . import bounds
 from .broker_host import BrokerHost
-from .disk import Folder, Table, loader_key
+from .disk import Folder, loader_key
 from .faults import Faults
 from .member import SimMember
 from .order_truth import OrderTruth
@@ -53,7 +53,7 @@ class Simulation:
         self.truth.deaths.one_ledger = self.script.members_max == 1
         self.truth.strict_resets = self.script.members_max == 1
         self.truth.only_loaded_counts = self.script.commit_after_loaded
-        self.table = Table(self.world, self.truth)
+        self.table = self.parts.table_class(self.world, self.truth)
         self.truth.accounted = self._accounted
         self.folders: list[Folder] = []
         self.members: list[SimMember] = []

@@ -1,7 +1,7 @@
 """A staging folder that fills while its loader is killed, again and again: at named points, and at random moments.
 
 Between two kills workers seal more: new records, records that come a second time with other rows, failures (noted as sent
-back, later handled under the retry topic) and records without rows. The supervisor's settled.json follows. In the end the
+back, later handled under the retry topic) and records without rows. What is settled is sealed with each round. In the end the
 loader may finish, and the table is compared with what was sealed, key by key.
 
 Kills are of loader and JVM together. A named point is where the loader kills itself (`crash_point`); its JVM has a

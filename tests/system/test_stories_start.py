@@ -281,7 +281,7 @@ def test_a_stop_in_an_outage_does_not_wait_for_the_broker(shop: Path) -> None:
 
 def test_the_first_row_is_asked_for(shop: Path) -> None:
     """The README's first run: a message is sent, `lag` shows the group before it has committed, `query` the row."""
-    words = [*RUN[:4], *RUN[5:], "--embedded", *FREE_PORTS, "--set", "spark.format=pyarrow"]
+    words = [*RUN[:4], *RUN[5:], "--embedded", *FREE_PORTS, "--set", "spark.format=pyarrow", "--json"]
     slow = ("--set", "consumer.persist_consumer_offset_interval_ms=60000")
     with Terminal(shop, "run", "shop", *words, *slow) as ours:
         found = re.search(r"127\.0\.0\.1:\d+", ours.until("embedded broker: "))
@@ -298,3 +298,7 @@ def test_the_first_row_is_asked_for(shop: Path) -> None:
         )
         assert asked.stdout.split() == ["key", "o-1"], asked.stderr
         assert ours.stop() == 0
+    objects = [json.loads(line) for line in ours.said if line.startswith('{"event"')]
+    assert [one["event"] for one in objects] == ["running", "ended"]
+    assert (objects[0]["group"], objects[0]["name_servers"]) == ("billing", found[0])
+    assert (objects[1]["exit_code"], objects[1]["counters"]["done_messages"]) == (0, 1)

@@ -246,6 +246,8 @@ def test_messages_are_readable_by_their_owner_alone(tmp_path):
         ("config/tieredStoreMetadata.json", "tiered storage"),
         ("batchconsumequeue/T/0/x", "batch consume queues"),
         ("config/topics/CURRENT", "RocksDB"),
+        ("compaction/compactionLog/T/0/x", "compacted topics"),
+        ("compaction/compactionCq/T/0/x", "compacted topics"),
     ],
 )
 def test_stores_of_other_kinds_are_refused_by_name_and_untouched(tmp_path, name, said):
@@ -256,6 +258,14 @@ def test_stores_of_other_kinds_are_refused_by_name_and_untouched(tmp_path, name,
     with pytest.raises(UsageError, match=said):
         DiskStorage(tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_a_clean_stop_of_a_genuine_broker_leaves_is_no_store_of_another_kind(tmp_path):
+    """A store of 5.x that had been stopped in order was refused for topics that it had not."""
+    (tmp_path / "compaction").mkdir()
+    (tmp_path / "compaction" / "position-checkpoint").write_text('{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}')
+    (tmp_path / "compaction" / "compactionLog").mkdir()
+    DiskStorage(tmp_path).close()
 
 
 def test_a_failed_write_appends_nothing(tmp_path):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.checkup_facts import broker_clock_ms, check_start, refused, sentry_facts
+from rocketcrew.cli.checkup_facts import broker_clock_ms, check_start, refused, sentry_facts, table_facts
 from rocketcrew.cli.checkups import (
     BrokerFacts,
     DiskFacts,
@@ -201,3 +202,22 @@ def test_where_failed_calls_are_sent_is_named_without_the_key() -> None:
     facts = sentry_facts(load({"sentry.dsn": "https://secret@sentry.example:9000/of/7"}, {}, None))
     assert facts == SentryFacts("sentry.example, project 7")
     assert sentry_facts(load({}, {}, None)) is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("http://127.0.0.1:1", "http://127.0.0.1:1 can't be used: ConnectionRefusedError: "),
+        ("htp://127.0.0.1:1", "spark.options does not name an Iceberg catalog"),
+        ("sqlite:////no/such/folder/catalog.db", ""),
+    ],
+)
+def test_the_catalog_of_an_iceberg_table_is_asked_unless_it_is_a_file(tmp_path: Path, uri: str, said: str) -> None:
+    kind = {} if uri.startswith("sqlite") else {"type": "rest"}
+    given = {"spark.format": "iceberg", "spark.target": str(tmp_path / "t"), "spark.options": {"uri": uri, **kind}}
+    settings = load(given, {}, None)
+    found, _ = table_facts(settings, probe=True)
+    assert (found.wrong if found else "").find(said) >= 0
+    assert (found is None) == (said == "")
+    assert table_facts(settings, probe=False)[0] is None
+    assert list(tmp_path.iterdir()) == []

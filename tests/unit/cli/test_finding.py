@@ -97,6 +97,9 @@ def test_a_message_is_found_by_everything_that_names_it() -> None:
         for nothing in ("k9", "orders/nobody/0/0", f"orders/{one.mq.broker_name}/{one.mq.queue_id}/99", ID[:31] + "0"):
             assert await search.all_of(nothing) == [], nothing
         assert search.silent == []
+        gone = offset_message_id("127.0.0.1", 1, 77)
+        assert await search.all_of(gone) == []
+        assert search.away[gone] == "127.0.0.1:1"
         with pytest.raises(BrokerError):
             await Search(cluster, cluster.access, ("nosuch",)).all_of("k1")
 

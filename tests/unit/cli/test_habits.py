@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 import pytest
-from click.shell_completion import ShellComplete
+from click.shell_completion import ShellComplete, get_completion_class
 
 from rocketcrew.cli.interrupts import EXIT_INTERRUPTED
 from rocketcrew.cli.main import rocketcrew as cli
@@ -134,6 +134,16 @@ def test_tab_completes_the_option_that_another_one_needs(tmp_path: Path) -> None
         cli, {"obj": Surroundings({}, tmp_path)}, "rocketcrew", "_ROCKETCREW_COMPLETE"
     ).get_completions(["stop", "--timeout", "5"], "--w")
     assert [each.value for each in found] == ["--wait"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_page_of_the_commands_has_the_line_that_switches_completion_on(shell: str) -> None:
+    found = re.search(rf"(\w+)={shell}_source rocketcrew", (ROOT / "docs/reference/commands.md").read_text())
+    made = get_completion_class(shell)
+    assert found is not None
+    assert made is not None
+    assert f"{found[1]}={shell}_complete" in made(cli, {}, "rocketcrew", found[1]).source()
+    assert found[1] == "_ROCKETCREW_COMPLETE", "what click asks for, by the name of the program"
 
 
 def test_options_that_mean_something_beside_another_are_found() -> None:

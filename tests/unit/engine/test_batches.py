@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, Outcomes
+from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, SETTLED, Outcomes
 from rocketcrew.engine.batches import Batches
 from rocketcrew.engine.home import Home
 from rocketcrew.engine.planned import Planned
@@ -110,8 +110,9 @@ def test_a_batch_goes_its_way_and_is_known_afterwards(tmp_path: Path) -> None:
     assert (world.home.state("q1").done, world.home.table_batch()) == (1, 43)
     assert not list(world.home.batches.iterdir())
     staging = Staging(world.home.segments)
-    assert staging.settled() == OffsetSet.of([(KEY, IntervalSet.of([(0, 20)]))])
-    assert staging.noted()[1].of_queue(SENT_BACK, KEY) == IntervalSet.of([(9, 10), (19, 20)])
+    noted = staging.noted()[1]
+    assert noted.of_queue(SETTLED, KEY) == IntervalSet.of([(0, 20)])
+    assert noted.of_queue(SENT_BACK, KEY) == IntervalSet.of([(9, 10), (19, 20)])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ HOLD = {
     "spark.on_gap", "spark.keep_outcomes_days",
     "spark.conf", "spark.options", "spark.java_home", "spark.partition_by",
     "supervisor.data_dir", "supervisor.stop_deadline_ms", "supervisor.send_back_retry_ms",
-    "trace.spans", "log.level", "log.format",
+    "trace.spans", "log.level", "log.format", "log.file",
 }  # fmt: skip
 WHOLE_SECTIONS = ("security", "engine", "broker")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,7 @@ from rocketcrew.conf.segment_format import (
 )
 from rocketcrew.durable.facts import facts_to_text
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import FILTERED, Outcomes
+from rocketcrew.durable.outcomes import FILTERED, OUTCOMES_VERSION, SETTLED, Outcomes
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.workers.ranges import OffsetSets
 
@@ -121,11 +122,11 @@ def expected(records: Iterable[Record]) -> list[tuple[object, ...]]:
 
 
 def settle(staging: Path, *ranges: tuple[str, str, str, int, int, int]) -> None:
-    """Write settled.json as the supervisor does."""
-    staging.mkdir(parents=True, exist_ok=True)
-    names = ("group", "topic", "broker", "queue_id", "from", "to")
-    queues = [dict(zip(names, one, strict=True)) for one in ranges]
-    (staging / "settled.json").write_text(json.dumps({"version": 1, "queues": queues}))
+    """Seal a file of facts that says that these ranges are settled, as the supervisor does."""
+    settled = OffsetSet.of((QueueKey(*one[:4]), IntervalSet.of([one[4:]])) for one in ranges)
+    path = staging / "outcomes" / f"{time.time_ns():020d}-settled.facts"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(facts_to_text(Outcomes.of([(SETTLED, settled)])))
 
 
 def filtered(staging: Path, *ranges: tuple[str, str, str, int, int, int], name: str = "filtered") -> None:
@@ -134,6 +135,11 @@ def filtered(staging: Path, *ranges: tuple[str, str, str, int, int, int], name: 
     path = staging / "outcomes" / f"{name}.facts"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(facts_to_text(Outcomes.of([(FILTERED, noted)])))
+
+
+def notes_to_json(notes: Outcomes) -> str:
+    """The text of kept.json, and of a supervisor's notes before there were files of facts: as earlier versions wrote it."""
+    return json.dumps({"version": OUTCOMES_VERSION, "outcomes": notes.to_json()}, separators=(",", ":"))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from loader_world import World
+from segment_helpers import notes_to_json
 
 from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
@@ -27,7 +28,6 @@ from rocketcrew.durable.outcomes import (
     SKIPPED,
     BatchOutcomes,
     Outcomes,
-    notes_to_json,
 )
 from rocketcrew.spark.accounts import NO_DETAIL, PIECES_MAX, Accounts, detail_after, open_tops, shrunk
 from rocketcrew.spark.errors import LoaderError
@@ -423,3 +423,44 @@ def test_tables_and_folders_of_before_are_taken_over(world: World, segments: Any
     assert reconcile(facts, None).fine
     for at in (0, 1):
         world.assert_clean(at)
+
+
+def with_settled_and_kept_files(world: World) -> None:
+    """Two members' folders and their table, as the version before facts had all that is settled (docs/table-records.md): a
+    frozen plan in the first, one that was committed and not finished in the second, kept.json in both."""
+    archive = Path(__file__).parent / "made_before" / f"settled_and_kept.{world.format}.tar.xz"
+    with tarfile.open(archive) as files:
+        files.extractall(world.table.parent, filter="data")
+    assert all((root / name).exists() for root in world.roots for name in ("settled.json", "kept.json"))
+    world.segments_made = 100
+
+
+def test_folders_with_settled_and_kept_files_are_taken_over(world: World, segments: Any) -> None:
+    with_settled_and_kept_files(world)
+    other = (*QUEUE[:3], 1)
+    for at in (1, 0):
+        world.drain(world.loader(at))
+    assert not any((root / name).exists() for root in world.roots for name in ("settled.json", "kept.json"))
+    world.seal([segments.Record(36, queue_id=1)], at=1)
+    segments.settle(world.roots[1], (*other, 20, 37))
+    world.drain(world.loader(1))
+    assert [(row[2], row[3]) for row in world.rows()] == [(0, 0), (0, 10), (0, 13), (0, 20), (0, 30), (0, 50), (1, 5),
+        (1, 15), (1, 25), (1, 36)]  # fmt: skip
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 61]], [*other, [0, 37]]], "what was kept explains the rest"
+    facts, broken = table_facts(world.table, world.roots)
+    assert not broken
+    assert reconcile(facts, None).fine
+    for at in (0, 1):
+        world.assert_clean(at)
+
+
+def test_a_segment_that_an_earlier_version_lost_is_missed(world: World) -> None:
+    with_settled_and_kept_files(world)
+    (victim,) = (world.roots[0] / "ready").iterdir()
+    plan = next((world.roots[0] / "plan").glob("*.json"))
+    victim.rename(world.roots[0] / "lost")
+    world.seal([world.helpers.Record(70)])
+    with pytest.raises(LoaderError, match=r"no rows: orders broker-a 0: 50\. "):
+        world.drain(world.loader())
+    assert not plan.exists()
+    assert (world.roots[0] / "settled.json").exists(), "nothing was loaded that says so"

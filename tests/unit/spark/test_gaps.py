@@ -12,6 +12,7 @@ from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.gaps import Gaps
 from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.reconciling import Fate, reconcile
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
@@ -80,9 +81,26 @@ def test_notes_and_segments_of_before_account_for_what_is_settled_later(
     world.seal([record(10)])
     world.drain(world.loader())
     assert world.state()["loaded"] == [[*QUEUE[:4], [0, 11]]]
-    kept = Staging(world.roots[0]).kept()
-    assert kept is not None
-    assert not kept, "what is in the loaded set needs no note any more"
+    (left,) = Staging(world.roots[0]).left().values()
+    assert not left, "what is in the loaded set needs no note any more"
+
+
+def test_a_segment_that_is_lost_while_it_waits_is_missed(world: World, segments: Any) -> None:
+    """The file of facts that says that its records are settled is gone with the batch before."""
+    record = segments.Record
+    world.seal([record(0), record(1), record(2)])
+    victim = world.seal([record(3), record(4, []), record(5)])
+    settled(world, segments, 6)
+    assert world.loader(limits=Limits(3, 10**9)).step(10**13, at_once=True)
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 3]]]
+    lost = victim.rename(world.roots[0] / victim.name)
+    world.seal([record(6)])
+    with pytest.raises(LoaderError, match=r"no rows: orders broker-a 0: 3-5\. "):
+        world.drain(world.loader())
+    lost.rename(victim)
+    world.drain(world.loader())
+    world.assert_exact()
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 7]]]
 
 
 def test_a_segment_that_brings_nothing_leaves_its_note(world: World, segments: Any) -> None:

@@ -324,7 +324,7 @@ def test_what_is_settled_while_segments_are_listed_is_not_folded(world: World, s
     world.assert_exact()
 
 
-def test_unreadable_settled_records_stop_nothing(world: World, segments: Any) -> None:
+def test_an_unreadable_file_of_an_earlier_version_stops_nothing(world: World, segments: Any) -> None:
     world.seal([segments.Record(1)])
     (world.roots[0] / "settled.json").write_text("{")
     world.drain(world.loader())
@@ -486,11 +486,8 @@ class Story:
         for folder in ("ready", "bad", "outcomes"):
             for path in (old.root / folder).glob("*"):
                 path.rename(new.root / folder / path.name)
-        if (old.root / "kept.json").exists():
-            (old.root / "kept.json").rename(new.outcomes / f"kept-{self.notes}.json")
         for path in old.plans.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        (old.root / "settled.json").unlink(missing_ok=True)
         shutil.rmtree(
             self.world.table / "_tmp", ignore_errors=True
         )  # a dead process holds no lock: the next one sweeps

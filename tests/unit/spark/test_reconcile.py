@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_world import World
+from segment_helpers import notes_to_json
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
@@ -28,7 +29,6 @@ from rocketcrew.durable.outcomes import (
     SENT_BACK,
     SKIPPED,
     Outcomes,
-    notes_to_json,
 )
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError

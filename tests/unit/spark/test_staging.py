@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from rocketcrew.durable.facts import facts_to_text
+from rocketcrew.durable.files import write_atomically
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import SETTLED, Outcomes
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.spark.errors import BadSegmentError, LoaderError
+from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.staging import Staging, is_segment_name
 
@@ -59,23 +62,59 @@ def test_other_names_are_no_segments(name: str) -> None:
     assert not is_segment_name(name)
 
 
-def test_settled_records_as_the_supervisor_writes_them(tmp_path: Path) -> None:
+def test_what_an_earlier_version_settled_is_among_the_notes(tmp_path: Path) -> None:
     staging = Staging(tmp_path)
-    assert staging.settled() == OffsetSet()
+    assert not staging.noted()[1]
     row = {"group": "g", "topic": "t", "broker": "b", "queue_id": 0}
     queues = [{**row, "from": 3, "to": 9}, {**row, "from": 20, "to": 20}, {**row, "from": 9, "to": 12}]
     (tmp_path / "settled.json").write_text(json.dumps({"version": 1, "queues": queues}))
-    assert staging.settled() == offsets((3, 12))
+    assert staging.noted() == ((), Outcomes.of([(SETTLED, offsets((3, 12)))]))
+    assert not staging.was_loaded()
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"version":2,"queues":[]}', '{"version":1,"queues":[{}]}', '{"version":1}']
 )
-def test_settled_records_that_are_not_understood_are_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("name", ["settled.json", "kept.json", "outcomes/1.facts", "outcomes/1.left"])
+def test_notes_that_are_not_understood_are_set_aside(tmp_path: Path, name: str, text: str) -> None:
     staging = Staging(tmp_path)
-    (tmp_path / "settled.json").write_text(text)
-    with pytest.raises(BadSegmentError, match=r"settled\.json"):
-        staging.settled()
+    (tmp_path / name).write_text(text)
+    assert not staging.noted()[1]
+    staging.set_damaged_aside()
+    name = name.rpartition("/")[2]
+    assert (staging.bad / name).read_text() == text
+    assert json.loads((staging.bad / f"{name}.reason.json").read_text())["reason"]
+    assert staging.unknown_in_bad()
+
+
+def test_what_is_left_takes_the_place_of_all_that_was_left_before(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    first, second = (Outcomes.of([(SETTLED, offsets(piece))]) for piece in ((0, 3), (5, 9)))
+    staging.leave("1", first, {})
+    staging.leave("2", first, staging.left())
+    assert list(staging.left()) == [staging.outcomes / "1.left"], "the same is not written again"
+    (tmp_path / "kept.json").write_text('{"version":1,"outcomes":{}}')
+    (staging.outcomes / "0.left").write_text(facts_to_text(second))
+    before = staging.left()
+    assert len(before) == 3
+    staging.leave("3", second, before)
+    assert staging.left() == {staging.outcomes / "3.left": second}
+    assert not (tmp_path / "kept.json").exists()
+    staging.leave("4", Outcomes(), staging.left())
+    assert staging.was_loaded()
+    assert not staging.noted()[1]
+
+
+def test_a_file_of_facts_is_read_once_and_again_when_it_is_another_one(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    first, second = (Outcomes.of([(SETTLED, offsets(piece))]) for piece in ((0, 3), (5, 9)))
+    path = staging.outcomes / "1.facts"
+    path.write_text(facts_to_text(first))
+    assert staging.facts()["1.facts"] is staging.facts()["1.facts"]
+    write_atomically(path, facts_to_text(second), durable=False)
+    assert staging.facts() == {"1.facts": second}
+    path.unlink()
+    assert staging.facts() == {}
 
 
 def test_a_sweep_takes_the_drafts_of_notes_and_leaves_the_supervisors(tmp_path: Path) -> None:

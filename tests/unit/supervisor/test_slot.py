@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from rocketcrew.conf.segment_format import segment_name
-from rocketcrew.durable.intervals import Intervals, QueueKey
+from rocketcrew.durable.facts import facts_from_bytes
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import SETTLED, Outcomes
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.epochs import EpochRequest
@@ -17,7 +20,7 @@ from rocketcrew.spark.targets.ledger import ledger_of
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
-from rocketcrew.supervisor.slot import Slot, adopt, read_settled, settled_text, slot_mode, take_slot, write_settled
+from rocketcrew.supervisor.slot import Slot, adopt, slot_mode, take_slot
 from rocketcrew.workers.sealing import open_segments
 
 MQ = MessageQueue("orders", "broker-a", 3)
@@ -43,6 +46,12 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         take_slot(tmp_path / "file", "g")
 
 
+def settled_before(slot: Slot, start: int, end: int) -> None:
+    """What an earlier version wrote down as settled."""
+    row = {"group": "g", "topic": MQ.topic, "broker": MQ.broker_name, "queue_id": MQ.queue_id, "from": start, "to": end}
+    (slot.segments / "settled.json").write_text(json.dumps({"version": 1, "queues": [row]}))
+
+
 def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
     journal(dead.journal, JournalCommitted(MQ, 5, 10), JournalDone(MQ, 12, 15, "", 0)).close()
@@ -51,19 +60,24 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     (dead.segments / "open" / opened).write_bytes(b"open")
     (dead.segments / "plan" / "7.json").write_text("{}")
     (dead.segments / "kept.json").write_text("kept")
-    write_settled(dead.segments, settled_text("g", {MQ: Intervals([(5, 10)])}))
+    (dead.segments / "outcomes" / "7.left").write_text("left")
+    for slot, piece in ((mine, (0, 4)), (dead, (5, 10))):
+        settled_before(slot, *piece)
     dead.release()
 
     state, settled, adopted = adopt(mine)
     assert adopted == ["1"]
     assert state.queues[MQ].committed == 10
     assert state.queues[MQ].durable.pairs() == [(12, 15)]
-    assert settled[MQ].pairs() == [(5, 10)]
+    assert settled[MQ].pairs() == [(0, 4), (5, 10)]
     assert mine.sealed_tokens() == {("w1.1", 1)}
     assert open_segments(mine.segments) == [mine.segments / "open" / opened]
-    assert read_settled(mine.segments)[MQ].pairs() == [(5, 10)]
     assert not list((dead.segments / "ready").iterdir())
-    assert [path.read_text() for path in (mine.segments / "outcomes").iterdir()] == ["kept"]
+    found = {path.suffix: path for path in (mine.segments / "outcomes").iterdir() if path.suffix != ".facts"}
+    assert {suffix: path.read_text() for suffix, path in found.items()} == {".json": "kept", ".left": "left"}
+    facts = [facts_from_bytes(path.read_bytes()) for path in (mine.segments / "outcomes").glob("*.facts")]
+    assert Outcomes.union(facts).of_kind(SETTLED) == OffsetSet.of([(KEY, IntervalSet.of([(0, 4), (5, 10)]))])
+    assert not any((slot.segments / "settled.json").exists() for slot in (mine, dead))
     assert not dead.journal.exists()
     assert adopt(mine)[2] == [], "there is nothing left to take over"
 

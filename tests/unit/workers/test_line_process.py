@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.lifecycle import hooks_at
 from rocketcrew.workers.line_process import Answer, serve
+from rocketcrew.workers.strategy import strategy_at
 
 HERE = __name__
 heard: list[Any] = []
@@ -37,6 +39,21 @@ def two(event: Any, more: Any) -> None:
     del event, more
 
 
+def yields(event: Any) -> Iterator[Any]:
+    yield event
+
+
+def hidden(event: Any) -> Any:
+    return later(event)
+
+
+def hidden_too(event: Any) -> Any:
+    return yields(event)
+
+
+NO_FUNCTION = 3
+
+
 def said(load: Any, *questions: object) -> list[dict[str, Any]]:
     out = io.StringIO()
     serve(load, io.StringIO("".join(json.dumps(question) + "\n" for question in questions)), out)
@@ -60,11 +77,31 @@ def test_each_question_has_one_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("nosuch", "nosuch"), ("later", "plain function"), ("two", "one argument")]
+    ("name", "words"),
+    [
+        ("nosuch", "nosuch"),
+        ("later", "plain function"),
+        ("two", "one argument"),
+        ("yields", "without yield"),
+        ("NO_FUNCTION", "NO_FUNCTION is no function, but of type int"),
+    ],
 )
 def test_what_cannot_be_called_is_said_first_and_alone(name: str, words: str) -> None:
     (answer,) = said(lambda: hooks_at([f"on_start={HERE}:{name}"]), of("on_start"))
     assert words in answer["error"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("name", "kind"), [("hidden", "coroutine"), ("hidden_too", "generator")])
+def test_a_hook_of_which_nothing_ran_has_failed(name: str, kind: str) -> None:
+    ready, answer = said(lambda: hooks_at([f"on_start={HERE}:{name}"]), of("on_start"))
+    assert ready == {"ready": True}
+    assert f"it returned a {kind}, which nobody runs" in answer["error"]
+
+
+def test_a_strategy_that_is_no_function_is_named_as_such() -> None:
+    (answer,) = said(lambda: strategy_at(f"{HERE}:NO_FUNCTION"), {})
+    assert answer["error"] == f"{HERE}:NO_FUNCTION is no function, but of type int"
 
 
 def test_a_user_error_needs_no_hook() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -109,6 +109,33 @@ def test_functions_that_are_declared_with_it(options: dict[str, Any], shown: str
     wrong = refusal(Handler(one, **options))
     assert wrong is not None
     assert shown in wrong
+
+
+def yields(message: object = None) -> Iterator[object]:
+    yield message
+
+
+async def yields_later(message: object = None) -> AsyncIterator[object]:
+    yield message
+
+
+@pytest.mark.parametrize("function", [yields, yields_later])
+@pytest.mark.parametrize("option", ["filter", "setup", "teardown"])
+def test_a_function_with_a_yield_of_which_nothing_would_run(option: str, function: Any) -> None:
+    assert refusal(Handler(one, **{option: function})) == (
+        f"handler {Handler(one).name}: {option} has a yield, so calling it runs nothing of it: write it without"
+    )
+
+
+def test_a_filter_or_a_key_that_nothing_awaits_is_refused_and_a_set_up_is_awaited() -> None:
+    """What a coroutine function returns is true: such a filter would let everything pass."""
+    given: list[dict[str, Any]] = [{"filter": coroutine}, {"key": coroutine, "order": "key"}]
+    for options in given:
+        assert "is a coroutine function, which nothing awaits" in (refusal(Handler(one, **options)) or "")
+
+    async def set_up() -> None: ...
+
+    assert refusal(Handler(one, setup=set_up, teardown=set_up)) is None
 
 
 def test_classes_will_do_where_nothing_is_handled() -> None:
