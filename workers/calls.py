@@ -58,21 +58,6 @@ def chooser(queue: QueueInfo, own: Callable[[Message], object] | None, log: Any)
 # --- messages of a call ---------------------------------------------------------------------------------------------------
 
 
-def plain_messages(data: bytes, positions: Sequence[int], queue: QueueInfo) -> list[Message] | None:
-    """A message for each record, its body looked at; None when one is an inner batch or damaged."""
-    messages: list[Message] = []
-    try:
-        for position in positions:
-            if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
-                return None
-            message = Message(data, position, queue)
-            _ = message.body
-            messages.append(message)
-    except ProtocolError:
-        return None
-    return messages
-
-
 def open_unit(run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None) -> list[Message]:
     """The wanted messages of an inner batch; `run` learns which offsets it spans. Raises ProtocolError when damaged."""
     run.spans[index] = record_info(data, position, end).queue_offset

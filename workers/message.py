@@ -10,7 +10,7 @@ message was sent to (CL/impl/consumer/DefaultMQPushConsumerImpl.java, resetRetry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 from types import MappingProxyType
@@ -58,6 +58,7 @@ _BODY_START_V4: Final = _BODY_V4.size
 _UNUSUAL: Final = _HOSTS_V6 | SYSFLAG_COMPRESSED
 _QUEUE_OFFSET = Struct(">20xq")
 INNER_BATCH_BIT: Final = 0x80
+_NOT_PLAIN: Final = _UNUSUAL | INNER_BATCH_BIT
 
 
 class Message:
@@ -234,6 +235,33 @@ class Message:
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         # Only its own record travels, not the whole chunk.
         return Message, (self._data[self._position : self._record.end], 0, self._queue)
+
+
+def plain_messages(data: bytes, positions: Sequence[int], queue: QueueInfo) -> list[Message] | None:
+    """A message for each record, its body looked at; None when one is an inner batch or damaged.
+
+    What `Message.body` does for nearly every record is written out here: a batch handler's every message comes this way.
+    """
+    messages: list[Message] = []
+    unpack, crc32 = _BODY_V4.unpack_from, _crc32
+    try:
+        for position in positions:
+            size, crc, sysflag, length = unpack(data, position)
+            message = Message(data, position, queue)
+            if sysflag & _NOT_PLAIN or length > size:
+                if sysflag & INNER_BATCH_BIT:
+                    return None
+                _ = message.body
+            else:
+                start = position + _BODY_START_V4
+                body = data[start : start + length]
+                if crc32(body) & 0x7FFFFFFF != crc and length:
+                    return None
+                message._body = body  # pyright: ignore[reportPrivateUsage]
+            messages.append(message)
+    except ProtocolError:
+        return None
+    return messages
 
 
 class _Part(Message):

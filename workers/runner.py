@@ -37,13 +37,13 @@ from ..remoting.log_keys import EndedKeys, place_keys, queue_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE
 from .api import Handler, Retry
 from .boot import WorkerBounds
-from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
+from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit
 from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView, Naming
 from .claims import Claims
 from .failures import Cause, Failure
 from .fitting import RowError
 from .forks import end_fork
-from .message import INNER_BATCH_BIT, Message, message_keys
+from .message import INNER_BATCH_BIT, Message, message_keys, plain_messages
 from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of

@@ -11,7 +11,7 @@ from rocketcrew.remoting.compression import Compression, compress, compression_s
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.workers.message import Message, expand_inner_batch, make_message
+from rocketcrew.workers.message import Message, expand_inner_batch, make_message, plain_messages
 from rocketcrew.workers.packets import QueueInfo
 
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
@@ -140,6 +140,50 @@ def test_an_inner_batch_expands(make_inner_batch: Make) -> None:
         (b"b", 11, "y"),
         (b"c", 12, "x"),
     ]
+
+
+HOSTS = st.sampled_from(["10.0.0.1", "2001:db8::1"])
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), HOSTS, HOSTS, st.sampled_from([None, *Compression])), max_size=5),
+    st.integers(0, 7),
+    st.integers(0, 39),
+)
+def test_the_messages_of_a_batch_are_those_that_are_looked_at_one_by_one(
+    records: list[tuple[bytes, str, str, Compression | None]], spoilt: int, byte: int
+) -> None:
+    """Of each record the body that `Message.body` gives, and none at all where one of them raises."""
+    data, positions = bytearray(), list[int]()
+    for number, (body, born, store, compression) in enumerate(records):
+        kept = body if compression is None else compress(body, compression)
+        sysflag = 0 if compression is None else compression_sysflag(compression)
+        positions.append(len(data))
+        data += encode_message(stored(kept, sysflag=sysflag, born_host=born, store_host=store, queue_offset=number))
+        if number == spoilt:
+            data[positions[-1] + 8 + byte // 10] ^= 1 << byte % 8  # a bit of its checksum
+    try:
+        wanted = [Message(bytes(data), position, QUEUE).body for position in positions]
+    except ProtocolError:
+        assert plain_messages(bytes(data), positions, QUEUE) is None
+        return
+    found = plain_messages(bytes(data), positions, QUEUE)
+    assert found is not None
+    assert [message.body for message in found] == wanted
+    assert [message.queue_offset for message in found] == list(range(len(records)))
+    assert all(message.queue is QUEUE for message in found)
+
+
+def test_an_inner_batch_or_a_damaged_body_is_no_plain_batch(
+    make_record: Make, make_inner_batch: Make, spoil: Callable[[bytes], bytes]
+) -> None:
+    good = make_record(b"hello")
+    for other in (make_inner_batch([b"a", b"b"], offset=1), spoil(good)):
+        assert plain_messages(good + other, [0], QUEUE) is not None
+        assert plain_messages(good + other, [0, len(good)], QUEUE) is None
+    lying = bytearray(good + good)
+    lying[84:88] = (2**31 - 1).to_bytes(4, "big")
+    assert plain_messages(bytes(lying), [0], QUEUE) is None
 
 
 def test_messages_made_by_hand() -> None:
