@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,12 +38,13 @@ class Child:
 
     def __init__(
         self, name: str, arguments: Sequence[str], *, log: Path, cwd: Path | None = None,
-        out: Path | None = None, announces: bool = False, own_log: bool = False,
+        out: Path | None = None, announces: bool = False, own_log: bool = False, env: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Start it. Its standard error goes to `log`, its standard output too, unless `out` names a file of its own. With
         `own_log` to the first of log, log-2, log-3 ... that no other such child writes: what `tail` gives is this one's.
 
-        With `announces` its standard output is a pipe, on which it says that it is ready: see `announcement`.
+        With `announces` its standard output is a pipe, on which it says that it is ready: see `announcement`. `env` None =
+        the environment as it is.
         """
         self.name = name
         self.stopping = False
@@ -58,6 +59,7 @@ class Child:
                 stdout=subprocess.PIPE if announces else output,
                 stderr=errors,
                 cwd=cwd,
+                env=env,
                 start_new_session=True,
                 # Commands start their children before any thread exists, and the function only makes two system calls.
                 preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509

@@ -21,6 +21,7 @@ import click
 import structlog
 
 from ..conf.settings import BrokerSettings
+from ..conf.sources import without_settings
 from .children import Child, ChildError
 
 START_S: Final = 30.0
@@ -117,7 +118,7 @@ def is_taken(host: str, port: int) -> bool:
 
 
 def as_flags(settings: BrokerSettings) -> list[str]:
-    """The settings as words of a command line, whatever the child's environment and folder say."""
+    """The settings as words of a command line."""
     words: list[str] = []
     for field in dataclasses.fields(settings):
         value: object = getattr(settings, field.name)
@@ -131,7 +132,10 @@ def _start(
 ) -> EmbeddedBroker:
     on_ports = dataclasses.replace(settings, name_server_port=ports[0], port=ports[1])
     words = ["broker", "--json", "--set", "log.file=", *as_flags(on_ports)]
-    child = Child("embedded broker", words, log=log_file, announces=True, own_log=True)
+    env = without_settings(
+        os.environ
+    )  # an access key in our file, its secret in the environment: it would have the half
+    child = Child("embedded broker", words, log=log_file, announces=True, own_log=True, env=env)
     try:
         ready = child.announcement(START_S, check)
     except BaseException:

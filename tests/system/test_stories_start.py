@@ -76,6 +76,19 @@ def test_a_set_up_that_fails_does_not_join_the_group(shop: Path) -> None:
     assert '"event": "running"' not in done.stderr
 
 
+def test_the_embedded_broker_has_its_settings_from_us_alone(shop: Path) -> None:
+    """Of an access key in our file and its secret in the environment it would have the half, and refuse to start."""
+    (shop / "late.py").write_text(
+        "from rocketcrew import handler\ndef setup(): raise RuntimeError('no database')\n"
+        "@handler(setup=setup)\ndef count(message): pass\n"
+    )
+    (shop / "crew.toml").write_text('[security]\naccess_key = "crew"\n')
+    words = ("-c", "crew.toml", "--embedded", *FREE_PORTS)
+    done = run(shop, "run", "late:count", *RUN, *words, ROCKETCREW_SECURITY_SECRET_KEY="12345678")
+    assert done.returncode == 4
+    assert "no database" in done.stderr
+
+
 def test_a_broker_of_somebody_else_is_never_consumed_from(shop: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
