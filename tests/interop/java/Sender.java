@@ -14,9 +14,20 @@ public class Sender {
     private static final int PADDED = 8000;
     private static final int BATCH = 10;
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            send(args);
+        } catch (Exception error) {
+            error.printStackTrace();
+            System.exit(1); // the producer's threads would go on for ever
+        }
+        System.exit(0);
+    }
+
+    private static void send(String[] args) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("java_sender");
         producer.setNamesrvAddr(args[0]);
+        producer.setSendMsgTimeout(60_000); // three seconds are few on a busy machine
         producer.start();
         int from = Integer.parseInt(args[2]);
         int to = Integer.parseInt(args[3]);
@@ -42,7 +53,6 @@ public class Sender {
         }
         producer.shutdown();
         System.out.println("SENT " + (to - from));
-        System.exit(0);
     }
 
     private static void check(SendResult result) {
