@@ -13,7 +13,7 @@ from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.outgoing import INT64_MAX
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError
+from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError, UsageError
 from ..remoting.headers import QueryMessage, ViewMessage
 from ..remoting.ids import OffsetId, parse_offset_message_id
 from ..remoting.names import MASTER_ID
@@ -122,6 +122,10 @@ class Search:
                 queues = await self._cluster.queues_to_read(name)
             except BrokerError:
                 continue  # made and deleted meanwhile, or no topic of that name
+            except UsageError:
+                if topic or self._topics:
+                    raise
+                continue  # one of all topics, and static
             mq = MessageQueue(name, broker, queue_id)
             if mq not in queues or not 0 <= offset < await Operations(self._cluster).max_offset(mq):
                 continue

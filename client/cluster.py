@@ -190,11 +190,12 @@ class Cluster:
     # Queues and brokers.
 
     async def queues_to_read(self, topic: str, refresh: bool = False) -> list[MessageQueue]:
-        """The topic's readable queues, sorted as every member of a group sorts them. Raises as `route`."""
+        """The topic's readable queues, sorted as every member of a group sorts them. Raises as `route`, and as
+        routes.py does for a static topic."""
         return queues_to_read(topic, await self.route(topic, refresh))
 
     async def queues_to_write(self, topic: str, refresh: bool = False) -> list[MessageQueue]:
-        """The topic's writable queues (brokers with a master). Raises as `route`."""
+        """The topic's writable queues (brokers with a master). Raises as `queues_to_read`."""
         return queues_to_write(topic, await self.route(topic, refresh))
 
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str | None:

@@ -11,12 +11,28 @@ from dataclasses import replace
 
 from ..remoting.bodies import QueueData, TopicRouteData
 from ..remoting.codes import PERM_READ, PERM_WRITE
+from ..remoting.errors import UsageError
 from ..remoting.names import MASTER_ID
 from ..remoting.queues import MessageQueue
 
 
+def refuse_static(topic: str, route: TopicRouteData) -> None:
+    """Raises UsageError for a static topic of 5.x. Its queues have ids of their own, which say nothing of brokers, and after
+    a remapping records bear other offsets than their queue: read by broker and queue id it would be read in part."""
+    if route.topic_queue_mapping_by_broker:
+        brokers = ", ".join(sorted(route.topic_queue_mapping_by_broker))
+        raise UsageError(
+            f"topic {topic} is a static topic (its route maps logical queues to brokers {brokers}), which rocketcrew neither"
+            " reads nor writes: take an ordinary topic (mqadmin updateTopic)"
+        )
+
+
 def queues_to_read(topic: str, route: TopicRouteData) -> list[MessageQueue]:
-    """Every queue of each broker that may be read, sorted as all members of a group sort them."""
+    """Every queue of each broker that may be read, sorted as all members of a group sort them.
+
+    Raises UsageError for a static topic.
+    """
+    refuse_static(topic, route)
     found = [
         MessageQueue(topic, data.broker_name, queue_id)
         for data in route.queue_datas
@@ -30,8 +46,9 @@ def queues_to_write(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     """Every queue that may be written and whose broker has a master, broker by broker; or those of the order setting.
 
     An ordered topic's queues are those named in `orderTopicConf` ("brokerA:4;brokerB:2"), so that their number does not
-    change with the brokers that happen to be up.
+    change with the brokers that happen to be up. Raises UsageError for a static topic.
     """
+    refuse_static(topic, route)
     if route.order_topic_conf:
         return _ordered_queues(topic, route.order_topic_conf)
     masters = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}

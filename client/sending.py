@@ -123,7 +123,8 @@ class Sender:
             run_after(self._hooks, context)
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues that a selector chooses from, never none. Raises UnreachableError, BrokerError."""
+        """The queues that a selector chooses from, never none. Raises UnreachableError, BrokerError; UsageError
+        for a static topic."""
         options = self._options
         route = await self._cluster.publish_route(
             topic, default_topic=options.default_topic, queue_nums=options.default_topic_queue_nums

@@ -114,6 +114,14 @@ class BrokerData(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicQueueMappingInfo(Body):
+    """Of a static topic of 5.x, as one broker has it: how many global queues there are. Which of them it has is left out."""
+
+    QUOTE_KEYS: ClassVar[bool] = True
+    total_queues: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRouteData(Body):
     """Answer to 105. Written with quoted keys: every client reads these, those before 4.9.4 too."""
 
@@ -122,6 +130,15 @@ class TopicRouteData(Body):
     broker_datas: tuple[BrokerData, ...] = ()
     order_topic_conf: str | None = None
     filter_server_table: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    topic_queue_mapping_by_broker: dict[str, TopicQueueMappingInfo] | None = None
+    """By the name of the broker, never empty; None for every topic that is not static."""
+
+    @classmethod
+    def prepare(cls, value: object) -> object:
+        """An empty mapping is none: name servers say both of topics that are not static."""
+        if is_object(value) and not value.get("topicQueueMappingByBroker"):
+            return {name: item for name, item in value.items() if name != "topicQueueMappingByBroker"}
+        return value
 
 
 @dataclass(frozen=True, slots=True)

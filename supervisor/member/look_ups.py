@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
@@ -17,7 +18,9 @@ import structlog
 from ...client.asking import ask
 from ...client.cluster import Cluster
 from ...client.operations import Operations
+from ...client.routes import queues_to_read, refuse_static
 from ...conf.settings import ConsumerSettings
+from ...remoting.bodies import TopicRouteData
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 from ...remoting.names import MASTER_ID, RETRY_PREFIX
@@ -113,6 +116,8 @@ class LookUps:
             settings.allocate_strategy == "CONFIG" and not self._alone and settings.client_rebalance
             and not any(text.startswith(RETRY_PREFIX) for text in settings.allocate_queues)
         )  # fmt: skip
+        self._static: set[str] = set()
+        """Topics that became static and were refused."""
         self._strategy: UserStrategy | None = None
         if is_users_own(settings.allocate_strategy) and not self._alone:
             self._strategy = UserStrategy(settings.allocate_strategy, settings.group, client_id)
@@ -143,7 +148,11 @@ class LookUps:
         """Failures are logged, and leave unknown what they concern. `ordered`: brokers are never asked to assign."""
         queues: list[MessageQueue] | None = None
         try:
-            queues = await self._cluster.queues_to_read(topic)
+            route = await self._cluster.route(topic)
+            if self._is_static(topic, route):
+                nobodys = queues_to_read(topic, replace(route, topic_queue_mapping_by_broker=None))
+                return Assignment(nobodys, [self._client_id], [], None if self._by_brokers is None else [])
+            queues = queues_to_read(topic, route)
             if self._alone:
                 return Assignment(queues, [self._client_id])
             if not self._heartbeats.known_to_all():
@@ -167,6 +176,18 @@ class LookUps:
         except AllocationError as error:
             log.error("allocation_failed", topic=topic, error=str(error))
             return Assignment(queues)
+
+    def _is_static(self, topic: str, route: TopicRouteData) -> bool:
+        """Such a topic is given up, and reported once; the start refuses it."""
+        try:
+            refuse_static(topic, route)
+        except UsageError as error:
+            if topic not in self._static:
+                self._static.add(topic)
+                log.error("static_topic_refused", topic=topic, error=str(error))
+            return True
+        self._static.discard(topic)
+        return False
 
     def _never_was(self, topic: str, error: RocketcrewError) -> bool:
         """A topic that is still to come: the start has said so, and looks for it."""

@@ -17,6 +17,7 @@ import structlog
 
 from ...client.cluster import Cluster
 from ...client.route_cache import RouteCache
+from ...client.routes import refuse_static
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.names import RETRY_PREFIX
@@ -57,14 +58,15 @@ class RouteKeeper:
         """Addresses of the brokers that were reported."""
 
     async def start(self) -> None:
-        """Find the topics. Raises UnreachableError when no name server answers and the last run left no routes."""
+        """Find the topics. Raises UnreachableError when no name server answers and the last run left no routes, UsageError
+        for a static topic."""
         if self._cache is not None:
             self._cluster.offer(self._cache.load())
         for topic in self._topics():
             if topic.startswith(RETRY_PREFIX):
                 continue  # made by the first heartbeat
             try:
-                await self._cluster.route(topic)
+                refuse_static(topic, await self._cluster.route(topic))
                 self._found.add(topic)
             except BrokerError as error:
                 if error.code != ResponseCode.TOPIC_NOT_EXIST:

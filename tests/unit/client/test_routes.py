@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from rocketcrew.client.routes import BrokerTable, default_route, queues_to_read, queues_to_write
-from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
+from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
+from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 
 
@@ -34,6 +39,13 @@ def test_writable_queues_need_the_write_permission_and_a_master():
 def test_ordered_topics_have_the_queues_of_their_setting():
     route = TopicRouteData(ROUTE.queue_datas, ROUTE.broker_datas, order_topic_conf="b:2;c:1;junk;d:x;")
     assert names(queues_to_write("t", route)) == ["b-0", "b-1", "c-0"]
+
+
+@pytest.mark.parametrize("queues", [queues_to_read, queues_to_write])
+def test_a_static_topic_is_neither_read_nor_written(queues):
+    route = replace(ROUTE, topic_queue_mapping_by_broker={"b": TopicQueueMappingInfo(4), "a": TopicQueueMappingInfo(4)})
+    with pytest.raises(UsageError, match=r"topic t is a static topic .* brokers a, b.*: take an ordinary topic"):
+        queues("t", route)
 
 
 def test_a_default_route_is_limited():

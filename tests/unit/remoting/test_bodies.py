@@ -38,6 +38,7 @@ from rocketcrew.remoting.bodies import (
     QueueData,
     ResetOffsetBody,
     SubscriptionData,
+    TopicQueueMappingInfo,
     TopicRouteData,
 )
 from rocketcrew.remoting.body import Body
@@ -292,6 +293,15 @@ def test_keys_of_routes_are_quoted_and_those_of_cluster_info_raw() -> None:
     assert b"{0:" in ClusterInfo({"b": BrokerData("b", {0: "h:1"})}).encode()
     raw = b'{"brokerDatas":[{"brokerAddrs":{0:"h:1"},"brokerName":"b"}],"queueDatas":[],"topicQueueMappingByBroker":{}}'
     assert TopicRouteData.decode(raw) == route
+
+
+def test_the_mapping_of_a_static_topic_is_in_its_route() -> None:
+    mapping = (
+        b'{"bname":"b","currIdMap":{0:0,3:1},"dirty":false,"epoch":1,"scope":"__global__","topic":"t","totalQueues":4}'
+    )
+    route = TopicRouteData.decode(b'{"queueDatas":[],"topicQueueMappingByBroker":{"b":' + mapping + b"}}")
+    assert route.topic_queue_mapping_by_broker == {"b": TopicQueueMappingInfo(4)}
+    assert TopicRouteData.decode(route.encode()) == route
 
 
 def test_queue_keys_in_all_forms() -> None:

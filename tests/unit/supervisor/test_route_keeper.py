@@ -7,9 +7,11 @@ import selectors
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from structlog.testing import capture_logs
 
-from rocketcrew.remoting.errors import BrokerError
+from rocketcrew.remoting.bodies import QueueData, TopicQueueMappingInfo, TopicRouteData
+from rocketcrew.remoting.errors import BrokerError, UsageError
 from rocketcrew.supervisor.member.route_keeper import RouteKeeper
 
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -93,10 +95,11 @@ class Growing(Routes):
         super().__init__()
         self.asked = 0
 
-    async def route(self, topic: str) -> None:
+    async def route(self, topic: str) -> TopicRouteData:
         self.asked += 1
         if self.asked < 3:
             raise BrokerError(17, "", f"GET_ROUTE for topic {topic}")
+        return TopicRouteData()
 
 
 def test_a_topic_that_is_missing_at_the_start_is_looked_for_soon() -> None:
@@ -128,10 +131,11 @@ class NewGroup(Routes):
         super().__init__()
         self.asked: list[str] = []
 
-    async def route(self, topic: str) -> None:
+    async def route(self, topic: str) -> TopicRouteData:
         self.asked.append(topic)
         if topic.startswith("%RETRY%") and self.asked.count(topic) < 2:
             raise BrokerError(17, "", f"GET_ROUTE for topic {topic}")
+        return TopicRouteData()
 
 
 def test_the_retry_topic_of_a_new_group_is_looked_for_soon() -> None:
@@ -156,3 +160,22 @@ def test_the_retry_topic_of_a_new_group_is_looked_for_soon() -> None:
         runner.run(scene())
     assert logs == []
     assert (routes.asked.count("%RETRY%g"), routes.renewals) == (2, 0), "before the routes are renewed, an hour later"
+
+
+class Static(Routes):
+    """A topic of logical queues."""
+
+    async def route(self, topic: str) -> TopicRouteData:
+        return TopicRouteData((QueueData("b", 2, 2, 6),), topic_queue_mapping_by_broker={"b": TopicQueueMappingInfo(4)})
+
+
+def test_a_static_topic_is_refused_at_the_start() -> None:
+    async def scene() -> None:
+        keeper = RouteKeeper(
+            cast("Any", Static()), lambda: ["orders"], None, changed=lambda: None, new_brokers=lambda: None,
+            renewed=nothing, run=lambda _: None,
+        )  # fmt: skip
+        with pytest.raises(UsageError, match="topic orders is a static topic"):
+            await keeper.start()
+
+    asyncio.run(scene())
