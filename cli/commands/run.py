@@ -12,9 +12,10 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
+import structlog
 
 from ...conf.exit_codes import EXIT_FORCED
 from ...conf.settings import Settings
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 COLLECT_AFTER_ALLOCATIONS = 10_000
 SHOW_S = 1.0
+
+_log = structlog.get_logger("rocketcrew.run")
 
 
 @click.command()
@@ -109,7 +112,7 @@ def run(
         options = {"embedded": embedded, "reloads": reload_on_change, "check_first": check_first}
         code = _run_on_spark(context, settings, spec, **options)
         if as_json:
-            click.echo(json.dumps({"event": "ended", "exit_code": code}))
+            tell_program({"event": "ended", "exit_code": code})
         context.exit(code)
     watched = Path.cwd() if reload_on_change else None
     run_here(
@@ -225,7 +228,7 @@ async def _supervise(
         page = f"http://{settings.metrics.host}:{found['http_port']}/" if settings.metrics.page else ""
         if as_json:
             facts = {name: found[name] for name in ("group", "client_id", "pid", "slot", "ready_workers")}
-            click.echo(json.dumps({"event": "running", **facts, "name_servers": _cluster(settings), "page": page}))
+            tell_program({"event": "running", **facts, "name_servers": _cluster(settings), "page": page})
         elif line is None and page:
             (output or sys.stderr).write(f"status page: {page}\n")
         if line is not None:
@@ -351,10 +354,21 @@ def _agrees(interrupts: Interrupts) -> bool:
     return agreed
 
 
+def tell_program(facts: Mapping[str, object], stdout: TextIO | None = None) -> None:
+    """A line of JSON on stdout. Where it cannot be written a warning says so once, and the rest goes nowhere: a member does
+    not end, and does not end otherwise, because nobody reads it."""
+    to = stdout or sys.stdout
+    try:
+        click.echo(json.dumps(facts), file=to)
+    except OSError as error:
+        drop_rest((to.fileno(),))
+        _log.warning("stdout_not_written", line=facts["event"], error=error.strerror)
+
+
 def _tell(summary: Summary, *, as_json: bool) -> None:
     """What somebody wants to know at the end: a person on stderr, a program on stdout."""
     if as_json:
-        click.echo(json.dumps({"event": "ended", **dataclasses.asdict(summary)}))
+        tell_program({"event": "ended", **dataclasses.asdict(summary)})
     if not sys.stderr.isatty():
         return
     c = summary.counters
