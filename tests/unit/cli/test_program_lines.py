@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from structlog.testing import capture_logs
 
-from rocketcrew.cli.commands.run import tell_program
+from rocketcrew.cli.commands.run import for_program, tell_program
 
 
 def test_a_reader_that_has_gone_ends_nothing_and_is_reported_once() -> None:
@@ -25,3 +26,17 @@ def test_a_line_is_an_object_and_is_written_at_once() -> None:
     with open(ours, "rb") as reader, open(theirs, "w", encoding="utf-8") as stdout:
         tell_program({"event": "running", "page": ""}, stdout)
         assert reader.readline() == b'{"event": "running", "page": ""}\n'
+
+
+def test_what_anything_else_prints_is_not_between_the_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    """Workers inherit descriptor 1, and may end no line."""
+    with for_program(as_json=True) as tell:
+        assert tell is not None
+        tell({"event": "running"})
+        os.write(1, b"half a line of a handler")
+        tell({"event": "ended"})
+    os.write(1, b"after\n")
+    assert capfd.readouterr() == ('{"event": "running"}\n{"event": "ended"}\nafter\n', "half a line of a handler")
+    with for_program(as_json=False) as tell:
+        os.write(1, b"as ever\n")
+    assert (tell, capfd.readouterr()) == (None, ("as ever\n", ""))
