@@ -95,6 +95,7 @@ def to_convert(folder: Path, config: BrokerConfig) -> int | None:
     if (fresh / DONE).exists() and not folder.exists():
         return int((fresh / DONE).read_text(encoding="ascii"))
     _refuse_leftovers(folder, fresh, before)
+    has_lock = (folder / "lock").exists()
     source = DiskStorage(folder)
     try:
         if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
@@ -106,6 +107,8 @@ def to_convert(folder: Path, config: BrokerConfig) -> int | None:
             raise UsageError(f"{folder} has damage, and is not converted: `rocketcrew broker check` names it")
         return report.records
     finally:
+        if not has_lock:
+            (folder / "lock").unlink(missing_ok=True)  # while it is ours: who has it open finds that it has no name
         source.abandon()
 
 

@@ -125,6 +125,13 @@ def test_a_store_is_the_same_after_it_was_converted(make, store, old):
     assert again.before is None, "nothing is left to do"
 
 
+def test_a_dry_run_leaves_no_lock_file_where_there_was_none(store):
+    (store / "lock").unlink()
+    before = files_of(store)
+    assert to_convert(store, config_of())
+    assert (files_of(store), (store / "lock").exists()) == (before, False)
+
+
 @pytest.mark.parametrize("moment", ["before the copy was whole", "between the renames"])
 def test_a_kill_during_a_conversion_costs_nothing(make, store, moment):
     copy = store.with_name("copy")
