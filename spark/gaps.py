@@ -63,17 +63,26 @@ class Gaps:
             self._log.error("gaps_left", records=told(gaps), remedy="rocketcrew reconcile --rerun HANDLER")
         return gaps
 
-    def leave(self, plan_id: str, noted: Outcomes, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> None:
+    def leave(
+        self, plan_id: str, noted: Outcomes, loaded: OffsetSet, sure: OffsetSet, begun_anew: Iterable[QueueKey]
+    ) -> None:
         """The commit of that plan has taken these notes: what is not `sure` to be loaded with it is for a later one."""
         before = self._staging.left()
-        after = left_of(Outcomes.union([noted, *before.values()]), sure, begun_anew)
+        after = left_of(Outcomes.union([noted, *before.values()]), loaded, sure, begun_anew)
         self._staging.leave(plan_id, after, before)
 
 
-def left_of(noted: Outcomes, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> Outcomes:
-    """What a later batch has to know of these notes; `sure`: records that are loaded, but for holes that floors passed."""
+def left_of(noted: Outcomes, loaded: OffsetSet, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> Outcomes:
+    """What a later batch has to know of these notes; `sure`: records that are `loaded`, but for holes that floors passed.
+
+    Where a floor has passed what was lost or skipped, that has no more to say: it would have each batch read outcomes.
+    """
     gone = set(begun_anew)
-    return Outcomes.of((kind, (one - sure).without(gone)) for kind, one in noted.kinds.items() if kind != ROWS)
+    return Outcomes.of(
+        (kind, (one - (loaded if kind in ENDS else sure)).without(gone))
+        for kind, one in noted.kinds.items()
+        if kind != ROWS
+    )
 
 
 def known(segments: Iterable[SegmentFacts], bad: OffsetSet, noted: Outcomes) -> OffsetSet:
