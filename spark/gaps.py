@@ -9,7 +9,7 @@ sealed segment was deleted or lost.
 
 The supervisor says once that a record is settled. Where it cannot count as loaded yet (its rows may be in a segment that this
 batch leaves, or in bad/, or it is a gap), the loader leaves that in a file of facts of its own, with the notes of all records
-that are not loaded.
+that are not loaded. The commit with which they count as loaded brings these notes along.
 
 Each staging folder answers for itself: what another supervisor on another folder has loaded or not is not looked at, and a
 hole between two queues' owners is no gap. Not decided where it cannot be: for a queue that has begun anew (facts know no
@@ -62,6 +62,15 @@ class Gaps:
             self._told = told(gaps)
             self._log.error("gaps_left", records=told(gaps), remedy="rocketcrew reconcile --rerun HANDLER")
         return gaps
+
+    def going(self, loaded: OffsetSet, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> Outcomes:
+        """What became of the records which `leave` will leave no longer: their commit brings that along, as what was left may
+        be of another table, or of another slot's loader."""
+        left = Outcomes.union(self._staging.left().values()).without(ROWS, SETTLED)
+        gone = set(begun_anew)
+        return Outcomes.of(
+            (kind, (one & (loaded if kind in ENDS else sure)).without(gone)) for kind, one in left.kinds.items()
+        )
 
     def leave(
         self, plan_id: str, noted: Outcomes, loaded: OffsetSet, sure: OffsetSet, begun_anew: Iterable[QueueKey]

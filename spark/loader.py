@@ -397,7 +397,8 @@ class Loader:
         noted, files = self._staging.take_outcomes(plan)
         epochs = {**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
         accounts, outcomes, sure = self._accounts(plan, state)
-        outcomes = Outcomes.union([noted.without(SETTLED).in_epochs(epochs), outcomes])
+        going = self._gaps.going(accounts.loaded, sure, epochs)
+        outcomes = Outcomes.union([noted.without(SETTLED).in_epochs(epochs), going, outcomes])
         self._on_point("noted")
         try:
             self._target.commit(plan, accounts, BatchOutcomes(staged.rows, outcomes))
