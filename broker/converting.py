@@ -17,10 +17,12 @@ sends back by such an id is refused, never taken for another message. Unique key
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
@@ -199,9 +201,20 @@ def _waiting_in(core: BrokerCore) -> Waiting:
     return len(core.state.timers), len(core.state.transactions)
 
 
+def used_bytes(paths: Iterable[Path]) -> int:
+    """What the files among `paths` take on the disk, without those that have gone: the store that is read writes its
+    checkpoint meanwhile, by a file that is renamed."""
+    used = 0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            used += found.st_blocks * 512 if stat.S_ISREG(found.st_mode) else 0
+    return used
+
+
 def _refuse_if_full(folder: Path) -> None:
     """The copy needs as much room again."""
-    needed = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    needed = used_bytes(folder.rglob("*"))
     free = shutil.disk_usage(folder).free
     if free < needed + (64 << 20):
         raise UsageError(
