@@ -166,6 +166,7 @@ def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
         if fd is None:
             continue
         try:
+            forget_targets(other)
             neighbour = Slot(other, slot.group, fd, slot.member)
             if _member_of(neighbour) == slot.member and _adopt_one(slot, neighbour, state, settled):
                 adopted.append(other.name)
