@@ -63,8 +63,6 @@ TEMP_NOTE = "temp_dir"
 """In the slot: the folder with the forkserver's socket."""
 TEMP_PREFIX = "pymp-"
 """multiprocess' own; nothing else is ever removed, whatever the note says."""
-TARGETS_FILE = "prometheus.json"
-"""In the slot: where its metrics are served (web.py)."""
 CLIENTS_FOLDER = "clients"
 NAME_CHARACTERS_MAX = 200
 
@@ -318,9 +316,14 @@ def sweep_sockets(slot: Path) -> None:
         (slot / TEMP_NOTE).unlink()
 
 
+def targets_file(slot: Path) -> Path:
+    """Where its metrics are served (web.py). Beside the slot's folder, which only its owner may enter: Prometheus is another."""
+    return slot.with_name(f"prometheus-{slot.name}.json")
+
+
 def forget_targets(slot: Path) -> None:
     """Nothing is served for this slot: also what a killed supervisor has left says so no more."""
-    (slot / TARGETS_FILE).unlink(missing_ok=True)
+    targets_file(slot).unlink(missing_ok=True)
 
 
 def lock_client(data_dir: Path, group: str, client_id: str) -> int:
