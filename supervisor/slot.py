@@ -317,7 +317,7 @@ def sweep_sockets(slot: Path) -> None:
 
 
 def targets_file(slot: Path) -> Path:
-    """Where its metrics are served (web.py). Beside the slot's folder, which only its owner may enter: Prometheus is another."""
+    """Says where its metrics are served (web.py); not in the slot, which only its owner may enter: Prometheus is another."""
     return slot.with_name(f"prometheus-{slot.name}.json")
 
 

@@ -103,8 +103,11 @@ class _Failed:
 
 
 class RecentFailures:
-    """The newest KEPT_MAX; times are seconds of the core's clock. What became of a message again and again, as one that is held
-    and tried every second, is one entry with the newest error: it pushes no other out."""
+    """The newest KEPT_MAX; times are seconds of the core's clock.
+
+    What became of a message again and again, as one that is held and tried every second, is one entry with the newest error:
+    it pushes no other out.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, MessageQueue, int], _Failed] = {}

@@ -280,16 +280,19 @@ def test_it_is_served_and_takes_the_next_port_that_is_free(tmp_path: Path) -> No
 
 
 def test_a_prometheus_of_another_user_finds_the_file_and_reads_it(tmp_path: Path) -> None:
+    def check() -> None:
+        (path,) = tmp_path.glob("data/billing/prometheus-*.json")  # as docs/how-to/operate.md has it
+        assert path == targets_file(slot.path)
+        assert path.stat().st_mode & 0o004
+        for folder in (path.parent, path.parent.parent):
+            assert folder.stat().st_mode & 0o005 == 0o005, folder
+
     async def story() -> None:
         settings = MetricsSettings(port=0, port_count=1, host="127.0.0.1", page=False, token="")
         server = WebServer(settings, site(), slot.path, {})
         await server.start()
         try:
-            (path,) = tmp_path.glob("data/billing/prometheus-*.json")  # as docs/how-to/operate.md has it
-            assert path == targets_file(slot.path)
-            assert path.stat().st_mode & 0o004
-            for folder in (path.parent, path.parent.parent):
-                assert folder.stat().st_mode & 0o005 == 0o005, folder
+            check()
         finally:
             await server.stop()
 
