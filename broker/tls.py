@@ -116,7 +116,9 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             if count:
                 self._connection.buffer_updated(count)
             if end is not None:
-                end()
+                # Frames that came before a goodbye are served first; OpenSSL reports it again when the connection reads on.
+                if not (self._is_paused and end == self.close):
+                    end()
                 break
             if count < len(buffer):
                 break

@@ -13,7 +13,7 @@ import trustme
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.edge import HANDSHAKES_MAX, LAG_MS, Edge
 from rocketcrew.broker.server import EmbeddedBroker
-from rocketcrew.remoting.codes import PULL_SUBSCRIPTION, RequestCode
+from rocketcrew.remoting.codes import FLAG_ONEWAY, PULL_SUBSCRIPTION, RequestCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.frame import FrameReader, encode
 from rocketcrew.remoting.headers import PullRequest, SendRequest
@@ -207,6 +207,23 @@ def test_a_goodbye_ends_a_connection_and_so_does_a_cut_or_garbage(papers):
             assert (await late.call(*send())).code == 0
         assert await late.read() is None, "a stop ends connections"
         await late.close()
+
+    run(story)
+
+
+def test_requests_before_a_goodbye_are_all_served(papers):
+    """Of 1,000 that nobody waits for, those after the first round were dropped, as the goodbye came with the same read."""
+
+    async def story():
+        async with broker_with(papers) as broker:
+            client = await Client.open(broker.address, papers[1])
+            assert (await client.call(*send())).code == 0
+            code, header, body = send()
+            frame = encode(Command(code, header.to_fields(), body, 7, FLAG_ONEWAY))
+            client.writer.write(frame * 1_000)
+            await client.close()
+            await until(lambda: not broker._edge._connections)
+            assert broker.core.state.store.max_offset("T", 0) == 1_001
 
     run(story)
 
