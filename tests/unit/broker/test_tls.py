@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.edge import HANDSHAKES_MAX, LAG_MS, Edge
+from rocketcrew.broker.edge import CONNECTIONS_MAX, HANDSHAKES_MAX, LAG_MS, Edge
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.remoting.codes import FLAG_ONEWAY, PULL_SUBSCRIPTION, RequestCode
 from rocketcrew.remoting.command import Command
@@ -211,6 +211,19 @@ def test_a_goodbye_ends_a_connection_and_so_does_a_cut_or_garbage(papers):
     run(story)
 
 
+def test_clients_that_connect_at_once_are_not_taken_for_peers_that_hang():
+    """Of more than 256 of them the oldest were disconnected."""
+
+    async def story():
+        ended = []
+        async with EmbeddedBroker() as broker:
+            broker._edge.connections_max = CONNECTIONS_MAX
+            assert all(broker._edge.begin_handshake(number, lambda: ended.append(1)) for number in range(2_000))
+            assert not ended
+
+    run(story)
+
+
 def test_requests_before_a_goodbye_are_all_served(papers):
     """Of 1,000 that nobody waits for, those after the first round were dropped, as the goodbye came with the same read."""
 
@@ -255,6 +268,7 @@ def test_handshakes_have_places_and_the_oldest_gives_way():
 
         async with EmbeddedBroker() as broker:
             edge: Edge = broker._edge
+            edge.connections_max = CONNECTIONS_MAX  # this process may open fewer files
             assert all(begin(number) for number in range(HANDSHAKES_MAX))
             assert begin("one more")
             assert ended == [0]
