@@ -117,7 +117,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
                 self._connection.buffer_updated(count)
             if end is not None:
                 # Frames that came before a goodbye are served first; OpenSSL reports it again when the connection reads on.
-                if not (self._is_paused and end == self.close):
+                if self.is_reading() or end != self.close:
                     end()
                 break
             if count < len(buffer):
@@ -159,6 +159,9 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             self._socket.write(self._outgoing.read())
 
     # What the connection asks of its transport
+
+    def is_reading(self) -> bool:
+        return not self._is_paused
 
     def pause_reading(self) -> None:
         if not self._is_paused and self._socket is not None:
