@@ -17,10 +17,12 @@ sends back by such an id is refused, never taken for another message. Unique key
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
@@ -95,6 +97,7 @@ def to_convert(folder: Path, config: BrokerConfig) -> int | None:
     if (fresh / DONE).exists() and not folder.exists():
         return int((fresh / DONE).read_text(encoding="ascii"))
     _refuse_leftovers(folder, fresh, before)
+    has_lock = (folder / "lock").exists()
     source = DiskStorage(folder)
     try:
         if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
@@ -106,6 +109,8 @@ def to_convert(folder: Path, config: BrokerConfig) -> int | None:
             raise UsageError(f"{folder} has damage, and is not converted: `rocketcrew broker check` names it")
         return report.records
     finally:
+        if not has_lock:
+            (folder / "lock").unlink(missing_ok=True)  # while it is ours: who has it open finds that it has no name
         source.abandon()
 
 
@@ -196,9 +201,20 @@ def _waiting_in(core: BrokerCore) -> Waiting:
     return len(core.state.timers), len(core.state.transactions)
 
 
+def used_bytes(paths: Iterable[Path]) -> int:
+    """What the files among `paths` take on the disk, without those that have gone: the store that is read writes its
+    checkpoint meanwhile, by a file that is renamed."""
+    used = 0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            used += found.st_blocks * 512 if stat.S_ISREG(found.st_mode) else 0
+    return used
+
+
 def _refuse_if_full(folder: Path) -> None:
     """The copy needs as much room again."""
-    needed = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    needed = used_bytes(folder.rglob("*"))
     free = shutil.disk_usage(folder).free
     if free < needed + (64 << 20):
         raise UsageError(

@@ -12,7 +12,8 @@ connections have their turn.
 - A handler that fails by a bug of ours answers code 1 and is logged; the broker lives.
 - With TLS (tls.py) a connection has its place from its first byte on: the one that has been at its handshake for longest is
   disconnected as soon as there is no room, or more than HANDSHAKES_MAX of them.
-- A connection with neither read nor write for `IDLE_MS` is closed, as the genuine server does (IdleStateHandler).
+- A connection with neither read nor write for `IDLE_MS` is closed, as the genuine server does (IdleStateHandler), also when
+  its peer leaves answers unread.
 - Time comes from one timer, set to the earliest deadline of both cores.
 """
 
@@ -41,7 +42,7 @@ FILES_RESERVED = OPEN_FILES_MAX + 64  # of this process: the store's, the log's,
 CONNECTIONS_MIN = 16
 READ_BYTES = 262_144
 WRITE_HIGH_BYTES = 1 << 20
-HANDSHAKES_MAX = 256  # that have not ended
+HANDSHAKES_MAX = 4_096  # that have not ended; more honest clients than this do not connect at once
 IDLE_MS = 120_000
 IDLE_SCAN_MS = 10_000
 ROUND_FRAMES_MAX = 32  # about 2 ms of sends
@@ -252,7 +253,7 @@ class Edge:
                     self.say("connection.reads_nothing", peer=connection.address, waited_ms=LAG_MS)
                     connection.abort()
                 elif now_ms - connection.active_ms > IDLE_MS:
-                    connection.close()
+                    connection.end_idle()
         while self.broker.state.store.events:
             event, fields = self.broker.state.store.events.popleft()
             _log.warning(event, **fields)
@@ -409,14 +410,21 @@ class Connection(asyncio.BufferedProtocol):
             self._serve_frames()
 
     def reads_nothing(self, now_ms: int) -> bool:
-        """Whether the peer has taken none of what is there for it, for too long."""
-        if not self.is_lagging or self._transport is None:
+        """Whether the peer has taken none of what is there for it, for too long. What it did take counts as a write."""
+        if self._transport is None:
             return False
         waiting = self._transport.get_write_buffer_size()
         if waiting < self._lag_bytes:
-            self._lag_since_ms = now_ms
+            self._lag_since_ms = self.active_ms = now_ms
         self._lag_bytes = waiting
-        return now_ms - self._lag_since_ms > LAG_MS
+        return self.is_lagging and now_ms - self._lag_since_ms > LAG_MS
+
+    def end_idle(self) -> None:
+        """Close; one whose peer leaves its answers unread at once, as `close` would wait for them for ever."""
+        if self._transport is not None and (self._transport.is_closing() or self._transport.get_write_buffer_size()):
+            self.abort()
+        else:
+            self.close()
 
     def close(self) -> None:
         """Close after what is queued was written."""

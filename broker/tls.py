@@ -1,8 +1,8 @@
 """TLS of one connection, between the socket's transport and the edge's connection, which serves its frames.
 
 asyncio's own TLS keeps a buffer of 256 KiB for each connection, so 2,000 idle ones cost 500 MB. Here they share two: one that
-sockets are read into, and the edge's, which plain text is read into. What OpenSSL keeps between two reads is small, as it is
-given one read at a time, and as what it makes is written after each piece of PIECE_BYTES.
+sockets are read into, and the edge's, which plain text is read into. OpenSSL's own buffers of a connection never shrink, so
+they get little at once: one read of CIPHERED_BYTES, and what OpenSSL makes is written after each piece of PIECE_BYTES.
 
 - The handshake has a place at the edge from the first byte on, and HANDSHAKE_S; who needs longer is disconnected.
 - The connection sees the interface of a transport. While it does not read, nothing is taken from the socket either, and what
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 HANDSHAKE_S = 10  # who needs longer is disconnected
-CIPHERED_BYTES = 65_536  # of one read of a socket
+CIPHERED_BYTES = 16_384  # of one read of a socket
 PIECE_BYTES = 16_384  # one record of TLS has at most so much text
 
 
@@ -116,7 +116,9 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             if count:
                 self._connection.buffer_updated(count)
             if end is not None:
-                end()
+                # Frames that came before a goodbye are served first; OpenSSL reports it again when the connection reads on.
+                if self.is_reading() or end != self.close:
+                    end()
                 break
             if count < len(buffer):
                 break
@@ -157,6 +159,9 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             self._socket.write(self._outgoing.read())
 
     # What the connection asks of its transport
+
+    def is_reading(self) -> bool:
+        return not self._is_paused
 
     def pause_reading(self) -> None:
         if not self._is_paused and self._socket is not None:

@@ -48,17 +48,21 @@ class Repeats:
 
 class Outages:
     """Counts the lines of lost brokers and name servers. Each server has its first line at once; then all of them together
-    have one in DISTANCE_MAX_S seconds, with how many there were of each event and server."""
+    have one in DISTANCE_MAX_S seconds, with how many there were of each event and server. After QUIET_S in which nothing came
+    the outage is over: what came of it since its last line is in no later one."""
 
     def __init__(self) -> None:
         self._came_at: dict[str, float] = {}
-        self._said_at = float("-inf")
+        self._said_at = self._newest_at = float("-inf")
         self._unsaid = Counter[str]()
 
     def came(self, event: str, server: str, now: float) -> Mapping[str, int]:
         """What the line that came now is to stand for, itself included; nothing when it is not said. `server` is empty where
         the line names none: it belongs to an outage that there is, or is one. `now` in seconds."""
         what = f"{event} {server}".rstrip()
+        if now - self._newest_at >= QUIET_S:
+            self._unsaid.clear()
+        self._newest_at = now
         if server or not any(now - at < DISTANCE_MAX_S for at in self._came_at.values()):
             before = self._came_at.get(server)
             if before is None and len(self._came_at) >= KINDS_MAX:

@@ -461,7 +461,7 @@ class Crew:
 
 def _for_a_crew(settings: Settings) -> Settings:
     """Where the configuration says nothing, what a script expects: columns by the first rows, quick commits, and no loader
-    without a table."""
+    without a table. `log.file` becomes absolute."""
     origin = settings.origin
     if origin["results.schema"] == "default":
         settings = dataclasses.replace(settings, results=dataclasses.replace(settings.results, schema=INFER))
@@ -470,6 +470,9 @@ def _for_a_crew(settings: Settings) -> Settings:
         settings = dataclasses.replace(settings, consumer=consumer)
     if not settings.spark.target and settings.results.commit_after != "loaded":
         settings = dataclasses.replace(settings, spark=dataclasses.replace(settings.spark, load=False))
+    if settings.log.file:  # the process is started later, perhaps from another current folder
+        file = str(Path(settings.log.file).absolute())
+        settings = dataclasses.replace(settings, log=dataclasses.replace(settings.log, file=file))
     return settings
 
 

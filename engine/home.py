@@ -57,7 +57,7 @@ class Home:
             for folder in (self.batches, self.segments, self.ship):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            from ..supervisor.slot import unusable  # with pyarrow, which takes its time
+            from ..supervisor.slot import unusable  # with asyncio and multiprocess, for this error alone
 
             raise unusable(data_dir, error, "that driver and executors share") from None
         self._lock: int | None = None

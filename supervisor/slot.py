@@ -63,8 +63,6 @@ TEMP_NOTE = "temp_dir"
 """In the slot: the folder with the forkserver's socket."""
 TEMP_PREFIX = "pymp-"
 """multiprocess' own; nothing else is ever removed, whatever the note says."""
-TARGETS_FILE = "prometheus.json"
-"""In the slot: where its metrics are served (web.py)."""
 CLIENTS_FOLDER = "clients"
 NAME_CHARACTERS_MAX = 200
 
@@ -166,6 +164,7 @@ def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
         if fd is None:
             continue
         try:
+            forget_targets(other)
             neighbour = Slot(other, slot.group, fd, slot.member)
             if _member_of(neighbour) == slot.member and _adopt_one(slot, neighbour, state, settled):
                 adopted.append(other.name)
@@ -317,9 +316,14 @@ def sweep_sockets(slot: Path) -> None:
         (slot / TEMP_NOTE).unlink()
 
 
+def targets_file(slot: Path) -> Path:
+    """Says where its metrics are served (web.py); not in the slot, which only its owner may enter: Prometheus is another."""
+    return slot.with_name(f"prometheus-{slot.name}.json")
+
+
 def forget_targets(slot: Path) -> None:
     """Nothing is served for this slot: also what a killed supervisor has left says so no more."""
-    (slot / TARGETS_FILE).unlink(missing_ok=True)
+    targets_file(slot).unlink(missing_ok=True)
 
 
 def lock_client(data_dir: Path, group: str, client_id: str) -> int:

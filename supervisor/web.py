@@ -32,7 +32,7 @@ from .connected import in_tasks
 from .control import Command
 from .health import Health
 from .metrics import MetricsPage
-from .slot import TARGETS_FILE, forget_targets
+from .slot import forget_targets, targets_file
 
 REQUEST_TIMEOUT_S: Final = 5.0
 HEAD_BYTES_MAX: Final = 8 * 1024
@@ -167,18 +167,18 @@ def targets(host: str, port: int, labels: Mapping[str, str]) -> str:
 
 
 class WebServer:
-    """Listens on the first free of `metrics.port_count` ports from `metrics.port` on, and writes that into TARGETS_FILE."""
+    """Listens on the first free of `metrics.port_count` ports from `metrics.port` on, and writes that into `targets_file`."""
 
     def __init__(self, settings: MetricsSettings, site: Site, slot: Path, labels: Mapping[str, str]) -> None:
         """`labels` are those of the target."""
         self._settings = settings
         self._site = site
-        self._targets_file = slot / TARGETS_FILE
+        self._slot = slot
         self._labels = labels
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen. Raises UsageError when no port is free, OSError when the slot cannot be written."""
+        """Listen. Raises UsageError when no port is free, OSError when the group's folder cannot be written."""
         host, first = self._settings.host, self._settings.port
         last = first + self._settings.port_count - 1
         for port in range(first, last + 1):
@@ -193,7 +193,7 @@ class WebServer:
                     " larger metrics.port_count, or 0 to serve no metrics"
                 ) from error
             break
-        write_atomically(self._targets_file, targets(host, self.port, self._labels), durable=False)
+        write_atomically(targets_file(self._slot), targets(host, self.port, self._labels), durable=False)
 
     @property
     def port(self) -> int:
@@ -204,7 +204,7 @@ class WebServer:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
-            forget_targets(self._targets_file.parent)
+            forget_targets(self._slot)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

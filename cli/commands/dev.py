@@ -31,7 +31,8 @@ POLL_MS: Final = 1000
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
               help=f"The status page's. Otherwise metrics.port, else the first free one from {PAGE_PORT} on.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True,
-              help="Print two JSON objects, each on a line: when it runs, and when it has ended.")  # fmt: skip
+              help="Print two JSON objects, each on a line: when it runs, and when it has ended. What handlers print goes to"
+                   " stderr.")  # fmt: skip
 @with_settings(
     asks_cluster=False, topics="consumer.topics", group="consumer.group", workers="workers.count", port="metrics.port"
 )

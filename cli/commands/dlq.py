@@ -187,8 +187,12 @@ class Desk:
         return "" if members else f"; group {self.group} has no member now, and consumes them when one starts"
 
     @contextlib.contextmanager
-    def alone(self) -> Generator[None]:
-        """Nobody else replays or purges letters of this group from this folder. Raises UsageError."""
+    def alone(self, *, dry_run: bool = False) -> Generator[None]:
+        """Nobody else replays or purges letters of this group from this folder; for a `dry_run`, which makes no file, anybody
+        may. Raises UsageError."""
+        if dry_run:
+            yield
+            return
         from ...supervisor.slot import unusable  # with pyarrow, which takes its time
 
         try:
@@ -368,7 +372,7 @@ def replay(
       rocketcrew dlq replay broker-a/0/17 -g billing
       rocketcrew dlq replay -g billing --handler shop:count --pdb
     """
-    with desk.alone():
+    with desk.alone(dry_run=dry_run):
         course = desk.course(_command(desk.settings, wanted) if wanted.done_too else "", anew=anew)
         found = desk.letters_left(course, wanted, limit)
         repeats = course.repeats(found)
@@ -602,7 +606,7 @@ def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -
       rocketcrew dlq purge -g billing --error 'unknown currency' --dry-run
       rocketcrew dlq purge -g billing --until 2026-01-31 --yes
     """
-    with desk.alone():
+    with desk.alone(dry_run=dry_run):
         found = desk.letters(wanted)
         if not _goes_on(found, "purge", desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import sys
 import time
@@ -69,7 +70,7 @@ def lag(
     difference. Finished messages whose offset is not committed yet (every 5 s by default) still count as lag. With --watch,
     IN HAND is what the queue's OWNER has pulled and not finished. DELAYED are messages that came from this queue, failed, and
     wait for the delay of their retry: they are in no queue of the group until then, and no lag. Members count them from
-    their start on, by RocketMQ's default delays. Without --watch, a group that brokers do not know yet is waited for, up to
+    their start on, by RocketMQ's default delays. A group that brokers do not know yet is waited for, up to
     half a minute, while a supervisor of it runs on this host. Exits with 3 when no name server or broker can be reached.
 
     \b
@@ -88,7 +89,7 @@ def lag(
     async def look_on(cluster: Cluster) -> None:
         await check_known(cluster, wanted)
         look = Looks(access, settings.consumer.group, wanted, topics_in_keys(settings))
-        await look.go_on(cluster, interval, count, as_json=as_json)
+        await look.go_on(cluster, interval, count, lambda: starts_here(cluster, access, group), as_json=as_json)
 
     async def ask(cluster: Cluster) -> list[QueueLag]:
         await check_known(cluster, wanted)
@@ -179,13 +180,16 @@ class Looks:
         self._topics = topics
         self._likely = likely_topics
 
-    async def go_on(self, cluster: Cluster, interval_s: float, count: int, *, as_json: bool) -> None:
-        """Look and print, `count` times (0 = for ever)."""
+    async def go_on(
+        self, cluster: Cluster, interval_s: float, count: int, starts: Callable[[], Awaitable[bool]], *, as_json: bool
+    ) -> None:
+        """Look and print, `count` times (0 = for ever). A group that is not known at first is waited for, as `once_known`."""
         admin, group = Admin(cluster), self._access.wrap(self._group)
         before: tuple[float, list[QueueLag]] | None = None
         looks = 0
         while True:
-            found = await queue_lags(admin, group, self._topics, self._likely)
+            look = functools.partial(queue_lags, admin, group, self._topics, self._likely)
+            found = await (look() if looks else once_known(group, look, starts))
             members, _ = await members_of(cluster, group, self._topics[0] if self._topics else None)
             now = time.monotonic()
             earlier = None if before is None else (now - before[0], before[1])

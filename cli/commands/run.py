@@ -12,9 +12,10 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
+import structlog
 
 from ...conf.exit_codes import EXIT_FORCED
 from ...conf.settings import Settings
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 COLLECT_AFTER_ALLOCATIONS = 10_000
 SHOW_S = 1.0
+
+Tell = Callable[[Mapping[str, object]], None]
+
+_log = structlog.get_logger("rocketcrew.run")
 
 
 @click.command()
@@ -58,7 +63,8 @@ SHOW_S = 1.0
               help="First look at everything, as `rocketcrew doctor` does; start nothing when there is a fault.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077.")
 @click.option("--json", "as_json", is_flag=True,
-              help="Print two JSON objects, each on a line: when it runs, and when it has ended.")  # fmt: skip
+              help="Print two JSON objects, each on a line: when it runs, and when it has ended; with --engine spark only"
+                   " the second. What handlers print goes to stderr.")  # fmt: skip
 @with_settings(
     topics="consumer.topics",
     group="consumer.group",
@@ -107,9 +113,10 @@ def run(
     spec = examine(handler, settings.workers.boot_timeout_ms, interrupts.check)
     if engine == "spark":
         options = {"embedded": embedded, "reloads": reload_on_change, "check_first": check_first}
-        code = _run_on_spark(context, settings, spec, **options)
-        if as_json:
-            click.echo(json.dumps({"event": "ended", "exit_code": code}))
+        with for_program(as_json=as_json) as tell:
+            code = _run_on_spark(context, settings, spec, **options)
+            if tell is not None:
+                tell({"event": "ended", "exit_code": code})
         context.exit(code)
     watched = Path.cwd() if reload_on_change else None
     run_here(
@@ -129,19 +136,20 @@ def run_here(
     import uvloop
 
     around = surroundings(click.get_current_context())
-    with (
-        _name_servers(settings, embedded, around.interrupts) as (settings_to_use, broker),
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        around.interrupts.check()
-        if check_first:
-            _check(settings_to_use, spec, around)
-        summary = runner.run(
-            _supervise(
-                settings_to_use, spec, reread, watched, broker, lambda: around.interrupts.noted, around.env, as_json
+    with for_program(as_json=as_json) as tell:
+        with (
+            _name_servers(settings, embedded, around.interrupts) as (settings_to_use, broker),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            around.interrupts.check()
+            if check_first:
+                _check(settings_to_use, spec, around)
+            summary = runner.run(
+                _supervise(
+                    settings_to_use, spec, reread, watched, broker, lambda: around.interrupts.noted, around.env, tell
+                )
             )
-        )
-    _tell(summary, as_json=as_json)
+        _tell(summary, tell)
     if summary.exit_code == EXIT_FORCED:
         raise ForcedStopError(f"stopped by force: {summary.unfinished + summary.unsealed} messages will come again")
 
@@ -201,7 +209,7 @@ def _calm_collector() -> None:
 
 async def _supervise(
     settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], watched: Path | None,
-    broker: EmbeddedBroker | None, unwanted: Callable[[], bool], env: Mapping[str, str], as_json: bool,
+    broker: EmbeddedBroker | None, unwanted: Callable[[], bool], env: Mapping[str, str], tell: Tell | None,
 ) -> Summary:  # fmt: skip
     """`unwanted`: a signal has come before the supervisor took the signals over, which is the first that its run does."""
     with uncollected():
@@ -223,9 +231,9 @@ async def _supervise(
     def ready() -> None:
         found = supervisor.picture()
         page = f"http://{settings.metrics.host}:{found['http_port']}/" if settings.metrics.page else ""
-        if as_json:
+        if tell is not None:
             facts = {name: found[name] for name in ("group", "client_id", "pid", "slot", "ready_workers")}
-            click.echo(json.dumps({"event": "running", **facts, "name_servers": _cluster(settings), "page": page}))
+            tell({"event": "running", **facts, "name_servers": _cluster(settings), "page": page})
         elif line is None and page:
             (output or sys.stderr).write(f"status page: {page}\n")
         if line is not None:
@@ -264,7 +272,15 @@ async def _supervise(
 def _give_up_on(output: PatientOutput | None) -> None:
     """Of an output that takes nothing any more: what is still said would keep the process from ending."""
     if output is not None and output.stalled:
-        drop_rest((1, 2) if os.isatty(1) else (2,))
+        drop_rest((1, 2) if os.isatty(1) or _is_stderr(1) else (2,))
+
+
+def _is_stderr(number: int) -> bool:
+    """Whether what is written to this descriptor comes out where standard error does."""
+    try:
+        return os.path.sameopenfile(number, 2)
+    except OSError:  # closed
+        return False
 
 
 def reread_here(reread: Callable[[], Settings], folder: Path, path: Sequence[str]) -> Settings:
@@ -351,10 +367,39 @@ def _agrees(interrupts: Interrupts) -> bool:
     return agreed
 
 
-def _tell(summary: Summary, *, as_json: bool) -> None:
+@contextlib.contextmanager
+def for_program(*, as_json: bool) -> Generator[Tell | None]:
+    """With `as_json`, what writes a line for a program, and nothing else does until the end of the block: what handlers,
+    workers and anything here print goes to standard error."""
+    if not as_json or sys.stdout is None:  # closed, and what has its number now is something else
+        yield tell_program if as_json else None
+        return
+    sys.stdout.flush()
+    with open(os.dup(1), "w", encoding="utf-8") as stdout:  # no child inherits this one
+        os.dup2(2, 1)
+        try:
+            yield lambda facts: tell_program(facts, stdout)
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os.dup2(stdout.fileno(), 1)
+
+
+def tell_program(facts: Mapping[str, object], stdout: TextIO | None = None) -> None:
+    """A line of JSON on stdout. Where it cannot be written a warning says so once, and the rest goes nowhere: a member does
+    not end, and does not end otherwise, because nobody reads it."""
+    to = stdout or sys.stdout
+    try:
+        click.echo(json.dumps(facts), file=to)
+    except OSError as error:
+        drop_rest((to.fileno(),))
+        _log.warning("stdout_not_written", line=facts["event"], error=error.strerror)
+
+
+def _tell(summary: Summary, tell: Tell | None) -> None:
     """What somebody wants to know at the end: a person on stderr, a program on stdout."""
-    if as_json:
-        click.echo(json.dumps({"event": "ended", **dataclasses.asdict(summary)}))
+    if tell is not None:
+        tell({"event": "ended", **dataclasses.asdict(summary)})
     if not sys.stderr.isatty():
         return
     c = summary.counters

@@ -13,7 +13,6 @@ the page. Older ones are counted (Counters), were logged by their workers, and a
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -100,17 +99,26 @@ class _Failed:
     offset: int
     error: str
     at: float
+    times: int
 
 
 class RecentFailures:
-    """The newest KEPT_MAX; times are seconds of the core's clock."""
+    """The newest KEPT_MAX; times are seconds of the core's clock.
+
+    What became of a message again and again, as one that is held and tried every second, is one entry with the newest error:
+    it pushes no other out.
+    """
 
     def __init__(self) -> None:
-        self._kept: deque[_Failed] = deque(maxlen=KEPT_MAX)
+        self._kept: dict[tuple[str, MessageQueue, int], _Failed] = {}
 
     def note(self, outcome: str, mq: MessageQueue, offset: int, error: str, now: float) -> None:
         """`outcome`: "retry", "held" (tried again here), "dropped" or "dead_letter"; `mq` and `offset` of this attempt."""
-        self._kept.append(_Failed(outcome, mq, offset, error[:ERROR_CHARACTERS_MAX], now))
+        before = self._kept.pop((outcome, mq, offset), None)
+        times = 1 if before is None else before.times + 1
+        self._kept[outcome, mq, offset] = _Failed(outcome, mq, offset, error[:ERROR_CHARACTERS_MAX], now, times)
+        if len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
 
     def picture(self, now: float) -> list[dict[str, Any]]:
         """JSON types, the newest first."""
@@ -118,8 +126,9 @@ class RecentFailures:
             {
                 **place_keys(each.mq, each.offset),
                 "outcome": each.outcome,
+                "times": each.times,
                 "error": each.error,
                 "age_s": round(max(0.0, now - each.at), 3),
             }
-            for each in reversed(self._kept)
+            for each in reversed(self._kept.values())
         ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.converting import convert, records_of, to_convert
+from rocketcrew.broker.converting import convert, records_of, to_convert, used_bytes
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.pop_table import Key
 from rocketcrew.remoting.admin_headers import TopicName
@@ -123,6 +123,19 @@ def test_a_store_is_the_same_after_it_was_converted(make, store, old):
     assert [len(messages) for messages in wanted[0].values()][1] == 15
     again = convert(store, config_of(), T0)
     assert again.before is None, "nothing is left to do"
+
+
+def test_a_file_that_goes_while_the_room_is_counted_is_passed_over(tmp_path):
+    kept, gone = tmp_path / "checkpoint", tmp_path / "checkpoint.7.tmp"
+    kept.write_bytes(b"x" * 10_000)
+    assert used_bytes([tmp_path, gone, kept]) == kept.stat().st_blocks * 512
+
+
+def test_a_dry_run_leaves_no_lock_file_where_there_was_none(store):
+    (store / "lock").unlink()
+    before = files_of(store)
+    assert to_convert(store, config_of())
+    assert (files_of(store), (store / "lock").exists()) == (before, False)
 
 
 @pytest.mark.parametrize("moment", ["before the copy was whole", "between the renames"])

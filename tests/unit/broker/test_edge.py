@@ -12,7 +12,7 @@ import structlog
 import trustme
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.edge import LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
+from rocketcrew.broker.edge import IDLE_MS, LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
 from rocketcrew.broker.server import EmbeddedBroker, is_open_to_all, usable_address
 from rocketcrew.remoting.admin_bodies import ClusterInfo
 from rocketcrew.remoting.admin_headers import CreateTopic
@@ -468,6 +468,84 @@ def test_idle_connections_are_closed():
             assert await client.read() is None
 
     run(story)
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_an_idle_connection_is_closed_also_when_its_peer_leaves_answers_unread(is_closing):
+    """Its close waited for them, for ever: the peer kept its place and a descriptor."""
+
+    async def story():
+        times = [1_700_000_000_000]
+        async with EmbeddedBroker(clock_ms=lambda: times[0]) as broker:
+            peer, connection = await _peer_that_has_not_read(broker)
+            if is_closing:
+                connection.close()
+            for _ in range(1_000):  # its kernel may take some more at first
+                if connection.channel is None:
+                    break
+                times[0] += 12_000
+                broker._edge._tick()
+                await asyncio.sleep(0)
+            assert connection.channel is None
+            peer.close()
+
+    run(story)
+
+
+def test_a_connection_whose_peer_reads_slowly_is_not_idle():
+    async def story():
+        times = [1_700_000_000_000]
+        loop = asyncio.get_running_loop()
+        async with EmbeddedBroker(clock_ms=lambda: times[0]) as broker:
+            peer, connection = await _peer_that_has_not_read(broker)
+            received = turns = 0
+            while waiting := connection._transport.get_write_buffer_size():
+                while connection._transport.get_write_buffer_size() == waiting:
+                    received += len(await loop.sock_recv(peer, 4_096))
+                    await asyncio.sleep(0)
+                times[0] += IDLE_MS // 2
+                broker._edge._tick()
+                turns += 1
+            assert turns > 2
+            while received < ANSWER_BYTES:
+                received += len(data := await loop.sock_recv(peer, 65_536))
+                assert data
+            peer.close()
+
+    run(story)
+
+
+ANSWER_BYTES = 900_000
+
+
+async def _until(true):
+    """Let the loop turn until it is so."""
+    while True:
+        await asyncio.sleep(0)
+        if true():
+            return
+
+
+async def _peer_that_has_not_read(broker):
+    """A socket that asked for an answer, and the connection that has most of it in its write buffer."""
+    loop = asyncio.get_running_loop()
+    sender = await Client.open(broker.address)
+    assert (await sender.call(*send(b"x" * ANSWER_BYTES))).code == 0
+    await sender.close()
+    await _until(lambda: not broker._edge._connections)
+    peer = socket.socket()
+    peer.setblocking(False)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    host, _, port = broker.address.rpartition(":")
+    await loop.sock_connect(peer, (host, int(port)))
+    await _until(lambda: broker._edge._connections)
+    (connection,) = broker._edge._connections.values()
+    connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+    code, header = pull(0)
+    await loop.sock_sendall(peer, encode(Command(code, header.to_fields(), b"", 1)))
+    await _until(connection._transport.get_write_buffer_size)
+    assert not connection.is_lagging
+    return peer, connection
 
 
 def test_too_many_connections():

@@ -11,9 +11,10 @@ import pytest
 import trustme
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.edge import HANDSHAKES_MAX, LAG_MS, Edge
+from rocketcrew.broker.edge import CONNECTIONS_MAX, HANDSHAKES_MAX, LAG_MS, Edge
 from rocketcrew.broker.server import EmbeddedBroker
-from rocketcrew.remoting.codes import PULL_SUBSCRIPTION, RequestCode
+from rocketcrew.broker.tls import PIECE_BYTES
+from rocketcrew.remoting.codes import FLAG_ONEWAY, PULL_SUBSCRIPTION, RequestCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.frame import FrameReader, encode
 from rocketcrew.remoting.headers import PullRequest, SendRequest
@@ -107,6 +108,21 @@ def test_connections_share_their_buffers(papers):
             assert {id(one._connection.get_buffer(-1).obj) for one in outer} == {id(edge.read_buffer.obj)}
             for client in clients:
                 await client.close()
+
+    run(story)
+
+
+def test_openssl_gets_little_at_once(papers):
+    """Its buffer never shrinks: with reads of 64 KiB each connection that had been used kept 69 KiB for ever."""
+
+    async def story():
+        async with broker_with(papers) as broker:
+            client = await Client.open(broker.address, papers[1])
+            assert (await client.call(*send(b"x" * 1_000_000))).code == 0
+            (connection,) = broker._edge._connections.values()
+            assert len(connection._transport.get_buffer(-1)) <= PIECE_BYTES
+            assert connection._transport._incoming.pending == 0, "all of it was taken out again"
+            await client.close()
 
     run(story)
 
@@ -211,6 +227,36 @@ def test_a_goodbye_ends_a_connection_and_so_does_a_cut_or_garbage(papers):
     run(story)
 
 
+def test_clients_that_connect_at_once_are_not_taken_for_peers_that_hang():
+    """Of more than 256 of them the oldest were disconnected."""
+
+    async def story():
+        ended = []
+        async with EmbeddedBroker() as broker:
+            broker._edge.connections_max = CONNECTIONS_MAX
+            assert all(broker._edge.begin_handshake(number, lambda: ended.append(1)) for number in range(2_000))
+            assert not ended
+
+    run(story)
+
+
+def test_requests_before_a_goodbye_are_all_served(papers):
+    """Of 1,000 that nobody waits for, those after the first round were dropped, as the goodbye came with the same read."""
+
+    async def story():
+        async with broker_with(papers) as broker:
+            client = await Client.open(broker.address, papers[1])
+            assert (await client.call(*send())).code == 0
+            code, header, body = send()
+            frame = encode(Command(code, header.to_fields(), body, 7, FLAG_ONEWAY))
+            client.writer.write(frame * 1_000)
+            await client.close()
+            await until(lambda: not broker._edge._connections)
+            assert broker.core.state.store.max_offset("T", 0) == 1_001
+
+    run(story)
+
+
 def test_a_connection_beyond_all_places_is_closed(papers):
     async def story():
         async with broker_with(papers) as broker:
@@ -238,6 +284,7 @@ def test_handshakes_have_places_and_the_oldest_gives_way():
 
         async with EmbeddedBroker() as broker:
             edge: Edge = broker._edge
+            edge.connections_max = CONNECTIONS_MAX  # this process may open fewer files
             assert all(begin(number) for number in range(HANDSHAKES_MAX))
             assert begin("one more")
             assert ended == [0]

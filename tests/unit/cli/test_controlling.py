@@ -154,9 +154,21 @@ def test_a_dry_run_asks_a_supervisor_for_its_status_only(
 def test_a_dry_run_refuses_what_would_be_refused() -> None:
     with pytest.raises(UsageError, match="has no expression"):
         called(subscribe, Supervisor(True, False, dry_run=True), subscription="w:SQL92:")
+    for bad, said in (
+        ("bad topic", r"topic\[bad topic\] contains illegal"),
+        (":a", "topic is blank"),
+        ("t" * 128, "longer than"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            called(subscribe, Supervisor(True, False, dry_run=True), subscription=bad)
     supervisor = Supervisor(True, False, dry_run=True, subscriptions={"t": {}, "%RETRY%g": {}})
     with pytest.raises(RocketcrewError, match="the only topic"):
         called(unsubscribe, supervisor, topic="t")
+
+
+def test_a_topic_that_is_named_as_the_group_is_not_its_retry_topic() -> None:
+    said = called(subscribe, Supervisor(True, False, dry_run=True), subscription="g:a")
+    assert said.startswith("would subscribe g:a (group g")
 
 
 def test_nobody_runs_here(tmp_path: Path) -> None:

@@ -61,6 +61,15 @@ def test_a_data_folder_that_cannot_be_used_is_named_as_by_run(tmp_path: Path) ->
         make_broker_log(data_dir)
 
 
+def test_a_dry_run_makes_no_file_and_waits_for_nobody(tmp_path: Path) -> None:
+    flags = {"consumer.group": "biling", "cluster.name_servers": "127.0.0.1:1", "supervisor.data_dir": str(tmp_path)}
+    desk = Desk(load(flags, {}, None))
+    with desk.alone(dry_run=True):
+        assert list(tmp_path.iterdir()) == []
+    with desk.alone(), Desk(load(flags, {}, None)).alone(dry_run=True):
+        assert [path.name for path in (tmp_path / "biling").iterdir()] == ["dead-letters.lock"]
+
+
 def test_the_embedded_brokers_log_is_in_the_data_folder(tmp_path: Path) -> None:
     log = make_broker_log(str(tmp_path / "deep" / "state"))
     assert (log, log.read_bytes()) == (tmp_path / "deep" / "state" / "broker.log", b"")

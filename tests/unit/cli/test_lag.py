@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from rocketcrew.cli.commands.lag import (
     KNOWN_AFTER_TRIES,
+    Looks,
     as_json_row,
     for_people,
     lag,
@@ -18,9 +20,11 @@ from rocketcrew.cli.commands.lag import (
 from rocketcrew.cli.group_members import GroupMember, delayed, in_hand, member_of
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.cli.watch import QueueLag
+from rocketcrew.client.access import Access
+from rocketcrew.client.cluster import Cluster
 from rocketcrew.remoting.admin_bodies import ClientConnection
 from rocketcrew.remoting.bodies import ConsumerRunningInfo
-from rocketcrew.remoting.errors import BrokerError, UsageError
+from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.retry_delays import RETRY_DELAYS, encode_counts
 
@@ -144,6 +148,29 @@ def test_another_that_is_not_known_is_an_error(topic: str, starts: bool, slept: 
     with pytest.raises(BrokerError):
         group.result(starts=starts)
     assert group.slept == slept
+
+
+class WithoutGroup:
+    """What is asked of a cluster that knows no group."""
+
+    remoting = None
+
+    async def route(self, topic: str, *, refresh: bool = False) -> None:
+        raise BrokerError(17, "no route", f"GET_ROUTEINFO for topic {topic} at ns:9876")
+
+
+def test_a_group_that_is_watched_and_runs_without_its_topic_is_not_called_unknown() -> None:
+    async def starting() -> bool:
+        raise waits_for("billing", ["ordres"], ["orders"])
+
+    async def nothing_runs() -> bool:
+        return False
+
+    looks, cluster = Looks(Access("ns:9876"), "billing", (), ()), cast("Cluster", WithoutGroup())
+    with pytest.raises(RocketcrewError, match="does not know the topic ordres"):
+        asyncio.run(looks.go_on(cluster, 1.0, 1, starting, as_json=True))
+    with pytest.raises(BrokerError, match="no route"):
+        asyncio.run(looks.go_on(cluster, 1.0, 1, nothing_runs, as_json=True))
 
 
 def test_a_group_that_runs_without_its_topic_names_the_topic_and_those_that_are_near() -> None:

@@ -72,6 +72,24 @@ def test_an_outage_after_a_quiet_while_is_news() -> None:
     assert outages.came("pull_failed", "broker-a", 1.0 + QUIET_S) == {"pull_failed broker-a": 1}
 
 
+def test_what_came_of_an_outage_after_its_last_line_is_not_counted_in_the_next_one() -> None:
+    outages, later = Outages(), 12 * 3600.0
+    for second in range(50):
+        outages.came("pull_failed", "broker-a", float(second))
+    assert outages.came("pull_failed", "broker-a", later) == {"pull_failed broker-a": 1}
+    assert not outages.came("pull_failed", "broker-a", later + 1)
+    assert outages.came("pull_failed", "broker-a", later + DISTANCE_MAX_S) == {"pull_failed broker-a": 2}
+
+
+def test_an_outage_that_goes_on_at_another_server_keeps_its_counts() -> None:
+    outages = Outages()
+    outages.came("pull_failed", "broker-a", 0.0)
+    outages.came("pull_failed", "broker-a", 1.0)
+    assert outages.came("pull_failed", "broker-b", QUIET_S) == {"pull_failed broker-b": 1}
+    counts = {"pull_failed broker-a": 1, "pull_failed broker-b": 1}
+    assert outages.came("pull_failed", "broker-b", QUIET_S + 1) == counts
+
+
 def test_of_so_many_servers_at_most_is_known() -> None:
     outages = Outages()
     for number in range(3 * KINDS_MAX):

@@ -16,3 +16,10 @@ def test_the_log_stays_where_it_is_when_the_current_folder_changes(tmp_path: Pat
         with contextlib.chdir(tmp_path / "other"):
             assert crew.log == before
     assert before == tmp_path / ".rocketcrew" / "crew.log"
+
+
+def test_the_process_logs_to_the_file_that_the_crew_names(tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        crew = Crew(lambda message: None, topics="t", group="g", name_servers="127.0.0.1:1",
+                    settings={"log.file": "mine.log"})  # fmt: skip
+    assert crew.settings.log.file == str(crew.log) == str(tmp_path / "mine.log")

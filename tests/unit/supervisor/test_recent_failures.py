@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.outcome_notes import ERROR_CHARACTERS_MAX, KEPT_MAX
+from rocketcrew.supervisor.core.outcome_notes import ERROR_CHARACTERS_MAX, KEPT_MAX, RecentFailures
 from rocketcrew.workers.failures import asked
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def test_retries_and_dead_letters_are_shown_with_their_errors_the_newest_first(b
     fail(bench, handle, 1, -1, "KeyError: 'price'")
     place = {"topic": "orders", "broker": "b", "queue_id": 0}
     assert shown(bench) == [
-        {**place, "offset": 1, "outcome": "dead_letter", "error": "KeyError: 'price'", "age_s": 0.0},
-        {**place, "offset": 0, "outcome": "retry", "error": "ValueError: not yet", "age_s": 1.5},
+        {**place, "offset": 1, "outcome": "dead_letter", "times": 1, "error": "KeyError: 'price'", "age_s": 0.0},
+        {**place, "offset": 0, "outcome": "retry", "times": 1, "error": "ValueError: not yet", "age_s": 1.5},
     ]
 
 
@@ -69,4 +70,20 @@ def test_what_is_tried_again_in_its_order_is_held(make: type[Bench]) -> None:
     )
     assert [(each["offset"], each["outcome"], each["error"]) for each in shown(bench)] == [
         (0, "held", "the stock is not known")
+    ]
+
+
+def test_messages_that_are_held_and_tried_again_and_again_push_no_other_out() -> None:
+    failures = RecentFailures()
+    queues = [MessageQueue("orders", "b", number) for number in range(4)]
+    failures.note("dead_letter", queues[0], 7, "KeyError: 'price'", 0.0)
+    for second in range(1, KEPT_MAX + 1):
+        for mq in queues:
+            failures.note("held", mq, 8, f"try {second}", float(second))
+    failures.note("dead_letter", queues[3], 8, "no more", KEPT_MAX + 1.0)
+    found = failures.picture(KEPT_MAX + 1.0)
+    assert [(each["queue_id"], each["outcome"], each["times"], each["error"], each["age_s"]) for each in found] == [
+        (3, "dead_letter", 1, "no more", 0.0),
+        *((number, "held", KEPT_MAX, f"try {KEPT_MAX}", 1.0) for number in (3, 2, 1, 0)),
+        (0, "dead_letter", 1, "KeyError: 'price'", KEPT_MAX + 1.0),
     ]

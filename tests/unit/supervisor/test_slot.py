@@ -20,7 +20,7 @@ from rocketcrew.spark.targets.ledger import ledger_of
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
-from rocketcrew.supervisor.slot import Slot, adopt, slot_mode, take_slot
+from rocketcrew.supervisor.slot import Slot, adopt, slot_mode, take_slot, targets_file
 from rocketcrew.workers.sealing import open_segments
 
 MQ = MessageQueue("orders", "broker-a", 3)
@@ -211,6 +211,19 @@ def test_a_slot_that_is_held_is_left_alone(tmp_path: Path) -> None:
     assert adopted == []
     assert state.queues == {}
     assert other.journal.exists()
+
+
+@pytest.mark.parametrize("member", ["", "another"])
+def test_where_a_killed_supervisor_was_served_is_forgotten_though_its_slot_is_not_taken_again(
+    tmp_path: Path, member: str
+) -> None:
+    mine, dead, held = take_slot(tmp_path, "g"), take_slot(tmp_path, "g", member), take_slot(tmp_path, "g")
+    for slot in (dead, held):
+        targets_file(slot.path).write_text("[]")
+    dead.release()
+    assert adopt(mine)[2] == []
+    assert not targets_file(dead.path).exists()
+    assert targets_file(held.path).exists()
 
 
 def test_a_slot_whose_loader_still_runs_is_left_alone(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.control import Command
 from rocketcrew.supervisor.core.stats import ConsumerStats
 from rocketcrew.supervisor.health import SLACK_S, Health
-from rocketcrew.supervisor.slot import TARGETS_FILE
+from rocketcrew.supervisor.slot import take_slot, targets_file
 from rocketcrew.supervisor.web import Request, Response, Site, WebServer, page_html, read_request, targets
 
 QUEUE = {"topic": "orders", "broker": "b", "queue_id": 0, "state": "assigned", "next_offset": 9, "committed": 4,
@@ -255,8 +256,6 @@ def test_it_is_served_and_takes_the_next_port_that_is_free(tmp_path: Path) -> No
     async def story() -> None:
         settings = MetricsSettings(port=0, port_count=1, host="127.0.0.1", page=False, token="")
         slots = [tmp_path / "0", tmp_path / "1"]
-        for slot in slots:
-            slot.mkdir()
         labels = {"group": "crew"}
         first = WebServer(settings, site(), slots[0], labels)
         await first.start()
@@ -266,23 +265,49 @@ def test_it_is_served_and_takes_the_next_port_that_is_free(tmp_path: Path) -> No
         taken = MetricsSettings(port=first.port, port_count=1, host="127.0.0.1", page=False, token="")
         with pytest.raises(UsageError, match=r"metrics\.port = \d+: cannot listen on 127\.0\.0\.1, port \d+ \("):
             await WebServer(taken, site(), slots[1], labels).start()
-        assert not (slots[1] / TARGETS_FILE).exists()
+        assert not targets_file(slots[1]).exists()
         more = MetricsSettings(port=first.port, port_count=100, host="127.0.0.1", page=False, token="")
         second = WebServer(more, site(), slots[1], labels)
         await second.start()
         assert first.port < second.port < first.port + 100
         for slot, server in zip(slots, (first, second), strict=True):
-            (target,) = json.loads((slot / TARGETS_FILE).read_text())
+            (target,) = json.loads(targets_file(slot).read_text())
             assert target == {"targets": [f"127.0.0.1:{server.port}"], "labels": labels}
             await server.stop()
-            assert not (slot / TARGETS_FILE).exists()
+            assert not targets_file(slot).exists()
 
     asyncio.run(story())
+
+
+def test_a_prometheus_of_another_user_finds_the_file_and_reads_it(tmp_path: Path) -> None:
+    def check() -> None:
+        (path,) = tmp_path.glob("data/billing/prometheus-*.json")  # as docs/how-to/operate.md has it
+        assert path == targets_file(slot.path)
+        assert path.stat().st_mode & 0o004
+        for folder in (path.parent, path.parent.parent):
+            assert folder.stat().st_mode & 0o005 == 0o005, folder
+
+    async def story() -> None:
+        settings = MetricsSettings(port=0, port_count=1, host="127.0.0.1", page=False, token="")
+        server = WebServer(settings, site(), slot.path, {})
+        await server.start()
+        try:
+            check()
+        finally:
+            await server.stop()
+
+    before = os.umask(0o022)
+    try:
+        slot = take_slot(tmp_path / "data", "billing")
+        asyncio.run(story())
+    finally:
+        os.umask(before)
+    slot.release()
 
 
 @pytest.mark.parametrize(
     ("host", "target"),
     [("127.0.0.1", "127.0.0.1:1"), ("0.0.0.0", "localhost:1"), ("::", "localhost:1"), ("::1", "[::1]:1"), ("h", "h:1")],
 )
-def test_prometheus_finds_the_port_in_the_slot(host: str, target: str) -> None:
+def test_prometheus_finds_the_port_in_the_file(host: str, target: str) -> None:
     assert json.loads(targets(host, 1, {"slot": "0"})) == [{"targets": [target], "labels": {"slot": "0"}}]
