@@ -27,7 +27,7 @@ from ..remoting.bodies import (
 )
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
-from ..remoting.errors import UnreachableError
+from ..remoting.errors import ProtocolError, UnreachableError
 from ..remoting.headers import (
     ConsumerList,
     MaxOffset,
@@ -94,7 +94,20 @@ def parse_pull(answer: Command, address: str) -> PullResult:
     status = _PULL_STATUS.get(answer.code)
     if status is None:
         raise refusal(answer, RequestCode.PULL_MESSAGE, address)
-    return PullResult(status, PullResponse.from_fields(answer.fields), answer.body, answer.dropped)
+    return PullResult(status, pull_header(answer, address), answer.body, answer.dropped)
+
+
+def pull_header(answer: Command, where: str) -> PullResponse:
+    """The header of a pull's answer that is no refusal. Raises ProtocolError for a bad one, and for one that says that the
+    records bear other offsets than the queue: only those of a remapped static topic do (client/routes.py)."""
+    header = PullResponse.from_fields(answer.fields)
+    if header.offset_delta:
+        raise ProtocolError(
+            f"its records are {header.offset_delta} offsets away from the queue's, as only a static topic's are, which is"
+            " not read: take an ordinary topic",
+            f"pull's answer from {where}",
+        )
+    return header
 
 
 class Operations:

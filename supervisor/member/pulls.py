@@ -18,12 +18,13 @@ from typing import Any
 import structlog
 
 from ...client.cluster import Cluster
+from ...client.operations import pull_header
 from ...conf.settings import ConsumerSettings
 from ...remoting.bodies import SubscriptionData
 from ...remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.errors import RocketcrewError
-from ...remoting.headers import PullRequest, PullResponse
+from ...remoting.headers import PullRequest
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.names import MASTER_ID
 from ...remoting.queues import MessageQueue
@@ -245,7 +246,7 @@ class Pulls:
 
     def _result(self, action: Pull, response: Command, slot: Slot | None) -> PullResult:
         if response.code in WITH_OFFSETS:
-            header = PullResponse.from_fields(response.fields)
+            header = pull_header(response, action.mq.broker_name)
             self._suggested[action.mq] = header.suggest_which_broker_id
             if response.dropped:
                 return PullResult(response.code, action.offset, dropped=True)

@@ -21,7 +21,7 @@ from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, Subscription
 from rocketcrew.remoting.codes import PULL_SUSPEND
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import BrokerError, ProtocolError, UnreachableError, UsageError
-from rocketcrew.remoting.headers import PullRequest, SendBack
+from rocketcrew.remoting.headers import PullRequest, PullResponse, SendBack
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_messages, walk
 
@@ -125,6 +125,15 @@ async def test_pull_into_a_sink():
         assert [message.body for message in decode_messages(result.body)] == [b"first", b"second"]
         answer = await operations.pull(broker.address, pull_of(0), body_sink=lambda head, n: None)
         assert parse_pull(answer, broker.address).dropped
+
+
+@pytest.mark.parametrize("code", [0, 19, 20, 21])
+def test_a_pull_is_not_taken_whose_records_bear_other_offsets_than_the_queue(code):
+    fields = PullResponse(0, 1010, 0, 1010, offset_delta=1000).to_fields()
+    with pytest.raises(ProtocolError, match="pull's answer from b:1: its records are 1000 offsets away"):
+        parse_pull(Command(code, fields), "b:1")
+    fields = PullResponse(0, 10, 0, 10, offset_delta=0).to_fields()
+    assert parse_pull(Command(code, fields), "b:1").header.next_begin_offset == 10
 
 
 async def test_pull_results_that_are_no_messages():

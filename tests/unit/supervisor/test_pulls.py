@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
@@ -210,6 +211,20 @@ def test_a_refusal_needs_no_offsets_and_keeps_its_words(bench: Bench, scene_with
 def test_an_answer_that_makes_no_sense_is_asked_again(bench: Bench, scene_with: SceneWith) -> None:
     scene = scene_with({0: "master"})
     scene.pull(Command(ResponseCode.PULL_NOT_FOUND, {"nextBeginOffset": "x"}))
+    assert bench.counters.pull_errors == 1
+
+
+def test_an_answer_whose_records_bear_other_offsets_than_the_queue_is_not_taken(
+    bench: Bench, scene_with: SceneWith
+) -> None:
+    """That of a static topic after a remapping: its records would count as passed."""
+    scene = scene_with({0: "master"})
+    with capture_logs() as logs:
+        scene.pull(Command(ResponseCode.SUCCESS, PullResponse(0, 1010, 0, 1010, offset_delta=1000).to_fields()))
+    assert [log["event"] for log in logs] == ["pull_failed"]
+    assert "not read: take an ordinary topic" in logs[0]["error"]
+    bench.pass_ms(1_000)
+    assert scene.pull(nothing_new())[1].queue_offset == 5
     assert bench.counters.pull_errors == 1
 
 
