@@ -39,15 +39,16 @@ from ..conf.segment_format import (
     SEGMENT_NAME,
     SETTLED_FILE,
 )
-from ..durable.facts import FACTS_SUFFIX, facts_to_text, settled_from_json
+from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
 from ..durable.files import try_lock, write_atomically
-from ..durable.intervals import Intervals
+from ..durable.intervals import Intervals, OffsetSet
 from ..durable.outcomes import SETTLED
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.ledger_place import known_ledger
 from .control import SOCKET_NAME
 from .core.journal import JournalState
+from .core.outcome_notes import by_queue
 from .journal_file import keep_journal, read_journal
 from .member.stale_locks import take_over_locks
 from .pool.charges_file import take_over_charges
@@ -68,9 +69,16 @@ TARGETS_FILE = "prometheus.json"
 CLIENTS_FOLDER = "clients"
 NAME_CHARACTERS_MAX = 200
 
-Settled = dict[MessageQueue, Intervals]
-
 log = structlog.get_logger("rocketcrew.slot")
+
+
+@dataclass(slots=True)
+class Settled:
+    """What is settled, as files of facts say: their notes were sealed with that or before."""
+
+    offsets: dict[MessageQueue, Intervals]
+    unsure: set[MessageQueue]
+    """Of these an earlier version may have sent offsets before its notes were on the disk."""
 
 
 @dataclass(slots=True)
@@ -153,11 +161,11 @@ def slot_mode(master: str) -> int:
 
 
 def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
-    """The state of this slot joined with that of every other slot that nobody holds; what earlier versions wrote down as
-    settled there, which is facts now; and the names of those slots."""
+    """The state of this slot joined with that of every other slot that nobody holds; what is settled there; and the names
+    of those slots."""
     state = read_journal(slot.journal)
-    settled: Settled = {}
-    take_settled(slot, slot.segments, settled)
+    found: list[OffsetSet] = []
+    take_settled(slot, slot.segments, found)
     adopted: list[str] = []
     for other in sorted(slot.path.parent.iterdir()):
         if other == slot.path or not other.name.isdigit() or not (other / "lock").exists():
@@ -167,11 +175,26 @@ def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
             continue
         try:
             neighbour = Slot(other, slot.group, fd, slot.member)
-            if _member_of(neighbour) == slot.member and _adopt_one(slot, neighbour, state, settled):
+            if _member_of(neighbour) == slot.member and _adopt_one(slot, neighbour, state, found):
                 adopted.append(other.name)
         finally:
             os.close(fd)
-    return state, settled, adopted
+    return state, Settled(by_queue([*found, *_settled_facts(slot.segments)]), set(by_queue(found))), adopted
+
+
+def _settled_facts(segments: Path) -> Iterable[OffsetSet]:
+    """What its files of facts say is settled, and what the loader has left of such. Damaged ones are the loader's to name."""
+    folder = segments / OUTCOMES_DIR
+    while True:  # a loader may run: what it deletes is in the table, or in the file that it has written before
+        found: list[OffsetSet] = []
+        paths = [folder / name for name in os.listdir(folder) if name.endswith((FACTS_SUFFIX, LEFT_SUFFIX))]
+        try:
+            for path in paths:
+                with contextlib.suppress(ValueError):
+                    found.append(facts_from_bytes(path.read_bytes()).of_kind(SETTLED))
+            return found
+        except FileNotFoundError:
+            continue
 
 
 def _suits(slot: Slot) -> bool:
@@ -190,7 +213,7 @@ def _member_of(slot: Slot) -> str:
         return ""
 
 
-def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -> bool:
+def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: list[OffsetSet]) -> bool:
     """Take over one dead slot. Its journal goes last, and after ours has been written with what it knew: workers that cannot
     boot, or a kill at any instant, leave one of the two. A repeated take-over changes nothing."""
     sweep_sockets(other.path)
@@ -271,7 +294,7 @@ def _join_requests(segments: Path, sources: Iterable[Path]) -> None:
     write_atomically(segments / EPOCH_FILE, joined_requests(requests).to_json(), durable=True)
 
 
-def take_settled(slot: Slot, segments: Path, settled: Settled) -> None:
+def take_settled(slot: Slot, segments: Path, settled: list[OffsetSet]) -> None:
     """Make a file of facts of the slot from settled.json in `segments`, if an earlier version left one, and add that to
     `settled`. Raises UsageError for a damaged file."""
     path = segments / SETTLED_FILE
@@ -284,9 +307,7 @@ def take_settled(slot: Slot, segments: Path, settled: Settled) -> None:
             f"{path} is damaged ({error}): move it away to start without it. Then it is not looked for lost segments among"
             " the records that an earlier version finished, and `rocketcrew reconcile` may not know what became of some"
         ) from error
-    for key, offsets in facts.of_kind(SETTLED).queues.items():
-        mq = MessageQueue(key.topic, key.broker, key.queue_id)
-        settled.setdefault(mq, Intervals()).update(offsets.pieces)
+    settled.append(facts.of_kind(SETTLED))
     name = f"{time.time_ns():020d}-{os.getpid()}-settled{FACTS_SUFFIX}"
     write_atomically(slot.segments / OUTCOMES_DIR / name, facts_to_text(facts), durable=True)
     path.unlink()

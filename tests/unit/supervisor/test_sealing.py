@@ -73,9 +73,11 @@ def test_what_a_killed_run_finished_behind_its_last_notes_is_noted_by_the_next()
     assert notes.take("g").of_queue(RECOVERED, KEY).pieces == ((22, 25),), (
         "of the rest facts were sealed before its offset"
     )
-    notes.recovered(journal, {MQ: Intervals([(10, 15)])})
+    notes.recovered(journal, {MQ: Intervals([(10, 15)])}, {MQ})
     assert notes.take("g").of_queue(RECOVERED, KEY).pieces == ((15, 20), (22, 25)), "an earlier version: not for sure"
-    notes.recovered(journal, {MQ: Intervals([(10, 30)])})
+    notes.recovered(journal, {MQ: Intervals([(10, 24)])})
+    assert notes.take("g").of_queue(RECOVERED, KEY).pieces == ((24, 25),), "of what is settled notes were sealed"
+    notes.recovered(journal, {MQ: Intervals([(10, 30)])}, {MQ})
     assert not notes.take("g"), "it wrote settled.json after its notes"
 
 
