@@ -235,6 +235,7 @@ class Supervisor:
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
             check_installed(settings.spark.format, settings.spark.delta_jars, settings.spark.master)
         self._recover()
+        await self._sealing.sealed()  # an assignment's first entry in the journal covers the range that it is about
         operator = self._operator = self._make_edges()
         self._acting.check_complete()
         await self._listen()

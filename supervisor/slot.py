@@ -42,7 +42,7 @@ from ..conf.segment_format import (
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
 from ..durable.files import try_lock, write_atomically
 from ..durable.intervals import Intervals, OffsetSet
-from ..durable.outcomes import SETTLED
+from ..durable.outcomes import SETTLED, Outcomes
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.ledger_place import known_ledger
@@ -66,6 +66,9 @@ TEMP_PREFIX = "pymp-"
 """multiprocess' own; nothing else is ever removed, whatever the note says."""
 TARGETS_FILE = "prometheus.json"
 """In the slot: where its metrics are served (web.py)."""
+TAKEN_SETTLED = "settled-*.json"
+"""In the slot: settled.json of earlier versions, a file of facts by now. It also says of which queues these may have sent
+offsets before their notes were on the disk, so it stays until `recovered` is sealed: a start may fail."""
 CLIENTS_FOLDER = "clients"
 NAME_CHARACTERS_MAX = 200
 
@@ -108,6 +111,15 @@ class Slot:
     def table(self) -> Path:
         """Where the loader puts results unless `spark.target` says otherwise: shared by the slots of a group."""
         return self.path.parent / "table"
+
+    def taken_settled(self) -> list[Path]:
+        """The files of earlier versions that `adopt` has taken, until what follows from them is sealed."""
+        return sorted(self.path.glob(TAKEN_SETTLED))
+
+    def forget_taken_settled(self) -> None:
+        """What follows from them is sealed."""
+        for path in self.taken_settled():
+            path.unlink(missing_ok=True)
 
     def sealed_tokens(self) -> set[tuple[str, int]]:
         """(worker id, sequence number) of every sealed segment that is still there."""
@@ -164,8 +176,7 @@ def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
     """The state of this slot joined with that of every other slot that nobody holds; what is settled there; and the names
     of those slots."""
     state = read_journal(slot.journal)
-    found: list[OffsetSet] = []
-    take_settled(slot, slot.segments, found)
+    _take_settled(slot, slot)
     adopted: list[str] = []
     for other in sorted(slot.path.parent.iterdir()):
         if other == slot.path or not other.name.isdigit() or not (other / "lock").exists():
@@ -175,11 +186,12 @@ def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
             continue
         try:
             neighbour = Slot(other, slot.group, fd, slot.member)
-            if _member_of(neighbour) == slot.member and _adopt_one(slot, neighbour, state, found):
+            if _member_of(neighbour) == slot.member and _adopt_one(slot, neighbour, state):
                 adopted.append(other.name)
         finally:
             os.close(fd)
-    return state, Settled(by_queue([*found, *_settled_facts(slot.segments)]), set(by_queue(found))), adopted
+    before = [_read_settled(path).of_kind(SETTLED) for path in slot.taken_settled()]
+    return state, Settled(by_queue([*before, *_settled_facts(slot.segments)]), set(by_queue(before))), adopted
 
 
 def _settled_facts(segments: Path) -> Iterable[OffsetSet]:
@@ -213,7 +225,7 @@ def _member_of(slot: Slot) -> str:
         return ""
 
 
-def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: list[OffsetSet]) -> bool:
+def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
     """Take over one dead slot. Its journal goes last, and after ours has been written with what it knew: workers that cannot
     boot, or a kill at any instant, leave one of the two. A repeated take-over changes nothing."""
     sweep_sockets(other.path)
@@ -253,7 +265,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: list[Offse
                 os.rename(path, slot.segments / PLAN_DIR / path.name)
         take_over_locks(slot.path, other.path)  # it looks at the cells, which the next line clears
         take_over_charges(slot.path, other.path)
-        take_settled(slot, other.segments, settled)
+        _take_settled(slot, other)
         known = other.journal.exists()
         if known:
             keep_journal(slot.journal, state)
@@ -294,23 +306,29 @@ def _join_requests(segments: Path, sources: Iterable[Path]) -> None:
     write_atomically(segments / EPOCH_FILE, joined_requests(requests).to_json(), durable=True)
 
 
-def take_settled(slot: Slot, segments: Path, settled: list[OffsetSet]) -> None:
-    """Make a file of facts of the slot from settled.json in `segments`, if an earlier version left one, and add that to
-    `settled`. Raises UsageError for a damaged file."""
-    path = segments / SETTLED_FILE
+def _take_settled(slot: Slot, other: Slot) -> None:
+    """Have in `slot` what an earlier version settled in `other`, if one ran there: settled.json becomes a file of facts, and
+    is kept beside. Raises UsageError for a damaged one."""
+    path = other.segments / SETTLED_FILE
+    with contextlib.suppress(FileNotFoundError):  # the loader may take it
+        facts = _read_settled(path)
+        stamp = f"{time.time_ns():020d}-{os.getpid()}"
+        text = facts_to_text(facts)
+        write_atomically(slot.segments / OUTCOMES_DIR / f"{stamp}-settled{FACTS_SUFFIX}", text, durable=True)
+        os.rename(path, slot.path / TAKEN_SETTLED.replace("*", stamp))
+    if other is not slot:
+        for path in other.taken_settled():
+            os.rename(path, slot.path / path.name)
+
+
+def _read_settled(path: Path) -> Outcomes:
     try:
-        facts = settled_from_json(path.read_bytes())
-    except FileNotFoundError:
-        return
+        return settled_from_json(path.read_bytes())
     except ValueError as error:
         raise UsageError(
             f"{path} is damaged ({error}): move it away to start without it. Then it is not looked for lost segments among"
             " the records that an earlier version finished, and `rocketcrew reconcile` may not know what became of some"
         ) from error
-    settled.append(facts.of_kind(SETTLED))
-    name = f"{time.time_ns():020d}-{os.getpid()}-settled{FACTS_SUFFIX}"
-    write_atomically(slot.segments / OUTCOMES_DIR / name, facts_to_text(facts), durable=True)
-    path.unlink()
 
 
 def _make_folders(segments: Path) -> None:
