@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import pyiceberg.catalog.rest
-from requests.adapters import HTTPAdapter
 
 _module: Any = pyiceberg.catalog.rest
 WAIT_MAX: Final = "rest.client.socket-timeout-ms"
@@ -14,24 +14,20 @@ WAIT_MAX_MS: Final = 120_000
 
 
 class LimitedRestCatalog(_module.RestCatalog):  # type: ignore[misc]
-    """Each request of it ends. Raises ValueError where WAIT_MAX is no positive number."""
+    """What its session sends fails after WAIT_MAX without a byte. Raises ValueError where WAIT_MAX is no positive number.
 
-    def _create_session(self) -> Any:
-        session: Any = _module.RestCatalog._create_session(self)
+    pyiceberg's `auth.type` (oauth2, google, entra) asks for its token outside of the session, and so without this limit.
+    """
+
+    def _config_headers(self, session: Any) -> None:
+        """As pyiceberg does, which calls it with each new session, before the session asks for a token or has a signer."""
         wait_ms = int(self.properties.get(WAIT_MAX, WAIT_MAX_MS))
         if wait_ms <= 0:
             raise ValueError(f"{WAIT_MAX} is {wait_ms}, and must be above 0")
-        for scheme in ("http://", "https://"):  # the signer of requests, where there is one, stands at a longer prefix
-            session.mount(scheme, _Limited(wait_ms / 1000))
-        return session
+        _module.RestCatalog._config_headers(self, session)
+        session.send = partial(_send, session.send, wait_ms / 1000)
 
 
-class _Limited(HTTPAdapter):
-    def __init__(self, wait_s: float) -> None:
-        self._wait_s = wait_s
-        super().__init__()
-
-    def send(self, *args: Any, **options: Any) -> Any:
-        """As requests does, with a limit where the caller has set none."""
-        options["timeout"] = options.get("timeout") or self._wait_s
-        return super().send(*args, **options)
+def _send(send: Any, wait_s: float, *args: Any, **options: Any) -> Any:
+    """As requests does, with a limit where the caller has set none."""
+    return send(*args, **options | {"timeout": options.get("timeout") or wait_s})

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from rocketcrew.spark.iceberg_catalog import (
     read_spec,
 )
 from rocketcrew.spark.iceberg_files import SyncedFileIO
+from rocketcrew.spark.iceberg_rest import WAIT_MAX, LimitedRestCatalog
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_columns import table_columns
@@ -126,6 +129,28 @@ def test_options_that_are_refused(tmp_path: Path, name: str, options: dict[str, 
     with pytest.raises(UsageError, match=said) as refused:
         catalog_of(tmp_path / name, options)
     assert "hidden" not in str(refused.value)
+
+
+NO_KEYS: dict[str, str] = {}
+CREDENTIAL = {"credential": "id:hidden"}
+SIGNED = {
+    "rest.sigv4-enabled": "true",
+    "rest.sigv4.max-retries": "1",
+    "client.access-key-id": "id",
+    "client.secret-access-key": "hidden",
+    "client.region": "us-east-1",
+}
+
+
+@pytest.mark.timeout(120, method="signal")
+@pytest.mark.parametrize("keys", [NO_KEYS, CREDENTIAL, *([SIGNED] if find_spec("boto3") else [])])
+def test_a_rest_server_that_says_nothing_is_given_up_however_one_signs_in(keys: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(OSError, match="timed out"):
+            LimitedRestCatalog(
+                "rocketcrew", **{"uri": uri, "oauth2-server-uri": f"{uri}/token", WAIT_MAX: "50"}, **keys
+            )
 
 
 # ------------------------------------------------------------------------------------------------------------- one loader
