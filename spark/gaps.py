@@ -9,7 +9,7 @@ sealed segment was deleted or lost.
 
 The supervisor says once that a record is settled. Where it cannot count as loaded yet (its rows may be in a segment that this
 batch leaves, or in bad/, or it is a gap), the loader leaves that in a file of facts of its own, with the notes of all records
-that are not loaded.
+that are not loaded. The commit with which they count as loaded brings these notes along.
 
 Each staging folder answers for itself: what another supervisor on another folder has loaded or not is not looked at, and a
 hole between two queues' owners is no gap. Not decided where it cannot be: for a queue that has begun anew (facts know no
@@ -63,17 +63,35 @@ class Gaps:
             self._log.error("gaps_left", records=told(gaps), remedy="rocketcrew reconcile --rerun HANDLER")
         return gaps
 
-    def leave(self, plan_id: str, noted: Outcomes, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> None:
+    def going(self, loaded: OffsetSet, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> Outcomes:
+        """What became of the records which `leave` will leave no longer: their commit brings that along, as what was left may
+        be of another table, or of another slot's loader."""
+        left = Outcomes.union(self._staging.left().values()).without(ROWS, SETTLED)
+        gone = set(begun_anew)
+        return Outcomes.of(
+            (kind, (one & (loaded if kind in ENDS else sure)).without(gone)) for kind, one in left.kinds.items()
+        )
+
+    def leave(
+        self, plan_id: str, noted: Outcomes, loaded: OffsetSet, sure: OffsetSet, begun_anew: Iterable[QueueKey]
+    ) -> None:
         """The commit of that plan has taken these notes: what is not `sure` to be loaded with it is for a later one."""
         before = self._staging.left()
-        after = left_of(Outcomes.union([noted, *before.values()]), sure, begun_anew)
+        after = left_of(Outcomes.union([noted, *before.values()]), loaded, sure, begun_anew)
         self._staging.leave(plan_id, after, before)
 
 
-def left_of(noted: Outcomes, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> Outcomes:
-    """What a later batch has to know of these notes; `sure`: records that are loaded, but for holes that floors passed."""
+def left_of(noted: Outcomes, loaded: OffsetSet, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> Outcomes:
+    """What a later batch has to know of these notes; `sure`: records that are `loaded`, but for holes that floors passed.
+
+    Where a floor has passed what was lost or skipped, that has no more to say: it would have each batch read outcomes.
+    """
     gone = set(begun_anew)
-    return Outcomes.of((kind, (one - sure).without(gone)) for kind, one in noted.kinds.items() if kind != ROWS)
+    return Outcomes.of(
+        (kind, (one - (loaded if kind in ENDS else sure)).without(gone))
+        for kind, one in noted.kinds.items()
+        if kind != ROWS
+    )
 
 
 def known(segments: Iterable[SegmentFacts], bad: OffsetSet, noted: Outcomes) -> OffsetSet:

@@ -398,7 +398,8 @@ class Loader:
         noted, files = self._staging.take_outcomes(plan)
         epochs = {**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
         accounts, outcomes, sure = self._accounts(plan, state)
-        outcomes = Outcomes.union([noted.without(SETTLED).in_epochs(epochs), outcomes])
+        going = self._gaps.going(accounts.loaded, sure, epochs)
+        outcomes = Outcomes.union([noted.without(SETTLED).in_epochs(epochs), going, outcomes])
         self._on_point("noted")
         try:
             self._target.commit(plan, accounts, BatchOutcomes(staged.rows, outcomes))
@@ -410,7 +411,7 @@ class Loader:
         report = self._report(plan, staged, begun, stage_s, job_s)
         self._staging.mark_done(plan.id)
         self._on_point("done_marked")
-        self._gaps.leave(plan.id, noted, sure, epochs)
+        self._gaps.leave(plan.id, noted, accounts.loaded, sure, epochs)
         for file in files:
             file.unlink(missing_ok=True)
         self._on_point("left")
@@ -476,7 +477,8 @@ class Loader:
 
     def _leave(self, plan: Plan, state: TableState) -> None:
         """Of a plan whose commit an earlier process made: what it took of notes and may not have left."""
-        self._gaps.leave(plan.id, self._staging.facts_of(plan), state.loaded - state.holes, state.epochs)
+        facts = self._staging.facts_of(plan)
+        self._gaps.leave(plan.id, facts, state.loaded, state.loaded - state.holes, state.epochs)
 
     def _finish(self, plan: Plan) -> None:
         """Delete the plan's files, then the plan: the other way round, leftovers would have to be found out again."""

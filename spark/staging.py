@@ -88,6 +88,8 @@ class Staging:
         self.outcomes = root / OUTCOMES_DIR
         self._known: dict[Path, tuple[tuple[int, int], Outcomes]] = {}
         """Files of facts that were read, with their inodes and times: a file never changes, and a loader looks often."""
+        self._union: tuple[dict[Path, Outcomes], Outcomes] = {}, Outcomes()
+        """What `noted` found last, and all of it together."""
         try:
             for folder in (self.ready, self.plans, self.bad, self.outcomes):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -238,7 +240,9 @@ class Staging:
         this, or in the table."""
         notes = self._read_old([*self._old(), *((path, notes_from_json) for path in self._named(".json", ".taken"))])
         notes |= self._look()
-        return tuple(path.name for path in notes if path.suffix == FACTS_SUFFIX), Outcomes.union(notes.values())
+        if notes != self._union[0]:
+            self._union = notes, Outcomes.union(notes.values())
+        return tuple(path.name for path in notes if path.suffix == FACTS_SUFFIX), self._union[1]
 
     def left(self) -> dict[Path, Outcomes]:
         """The files with what earlier commits left, also those of earlier versions; only looks. Damaged ones are passed

@@ -5,8 +5,9 @@ or is named in a file of facts, also when the power is cut right then. An offset
 thread does it, so the loop goes on. Offsets are sent together every few seconds: the first of them seals for all. A pull
 waits for nothing: it takes an offset along only while all that was noted is sealed.
 
-A file of facts never changes. While the loader has not taken the last one and it is small, the next one contains it, and it
-is deleted once the next one is on the disk. A power cut or a kill in between leaves both, which does no harm: facts are sets.
+A file of facts never changes. While the loader has not taken the last one and it is small, or has few intervals for each
+queue, the next one contains it, and it is deleted once the next one is on the disk. A power cut or a kill in between leaves
+both, which does no harm: facts are sets.
 
 What is settled is in the same files, and no offset waits for it: no record is settled in there that has no rows and no fact.
 """
@@ -32,7 +33,9 @@ from .core.state import State
 from .slot import Slot
 
 FILE_BYTES_MAX = 64 * 1024
-"""A file that is larger is left alone, so that each writing stays short."""
+"""A file that is larger is left alone, so that each writing stays short: unless it only is so for its number of queues."""
+PIECES_MAX = 8
+"""Intervals of a queue and kind, on average, that a larger file may have: another file would name the same queues again."""
 _DRAFT: Final = re.compile(rf"\.\d{{20}}-\d+{re.escape(FACTS_SUFFIX)}\.new")
 
 log = structlog.get_logger("rocketcrew.slot")
@@ -147,7 +150,7 @@ class FactFiles:
         text = facts_to_text(facts)
         path = self._folder / f"{time.time_ns():020d}-{os.getpid()}{FACTS_SUFFIX}"
         write_atomically(path, text, durable=True, calls=self._calls)
-        if len(text) > FILE_BYTES_MAX:
+        if len(text) > FILE_BYTES_MAX and is_in_pieces(facts):
             self._last, self._sealed = None, Outcomes()
         else:
             self._last, self._sealed = path, facts
@@ -155,3 +158,9 @@ class FactFiles:
         if before is not None:
             with contextlib.suppress(FileNotFoundError):  # the loader has taken it meanwhile
                 self._calls.unlink(str(before))
+
+
+def is_in_pieces(facts: Outcomes) -> bool:
+    """Whether these facts have many intervals for their queues and kinds: then a new file is shorter than a longer one."""
+    each = [offsets for records in facts.kinds.values() for offsets in records.queues.values()]
+    return sum(len(offsets.pieces) for offsets in each) > PIECES_MAX * len(each)

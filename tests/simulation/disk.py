@@ -230,4 +230,4 @@ class Table:
 
     def left_of(self, noted: Outcomes) -> Outcomes:
         """What is needed later of the facts that a commit has taken."""
-        return left_of(noted, self.loaded, ())
+        return left_of(noted, self.loaded, self.loaded, ())

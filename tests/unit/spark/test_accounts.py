@@ -246,6 +246,25 @@ def test_what_was_lost_or_skipped_is_no_hole_and_is_loaded_should_it_come(
     world.assert_exact()
 
 
+@pytest.mark.parametrize("kind", ENDS)
+def test_after_what_was_lost_or_skipped_no_commit_reads_outcomes(world: World, segments: Any, kind: str) -> None:
+    world.seal([segments.Record(0)])
+    world.drain(world.loader())
+    note(world, Outcomes.of([(kind, of((1, 100)))]))
+    target = Counted(world.target())
+    loader = world.loader(target=target)
+    for offset in range(100, 104):
+        world.seal([segments.Record(offset)])
+        world.drain(loader)
+    world.seal([segments.Record(104)])
+    world.drain(world.loader(target=target))
+    state = world.target().state()
+    assert (state.batch, state.loaded, state.holes) == (6, of((0, 105)), of((1, 100)))
+    assert target.read == 0
+    (left,) = Staging(world.roots[0]).left().values()
+    assert not left
+
+
 def test_what_waits_in_a_segment_is_not_passed_as_skipped(world: World, segments: Any) -> None:
     world.seal([segments.Record(0), segments.Record(9)])
     world.seal([segments.Record(5)])

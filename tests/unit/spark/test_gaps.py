@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from loader_world import World
 
-from rocketcrew.durable.intervals import QueueKey
-from rocketcrew.durable.outcomes import SETTLED
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import FILTERED, SETTLED, SKIPPED, Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.gaps import Gaps
@@ -139,6 +139,31 @@ def test_a_new_table_begins_with_what_the_old_one_has_not(world: World, segments
     settled(world, segments, 2)
     world.drain(world.loader())
     assert world.state()["loaded"] == [[*QUEUE[:4], [0, 2]]]
+
+
+@pytest.mark.parametrize("kind", [FILTERED, SKIPPED])
+def test_what_an_old_table_has_left_explains_records_of_a_new_one(world: World, segments: Any, kind: str) -> None:
+    """Each of two slots has a range left over, between records that wait, when the table becomes another one."""
+    for at in (0, 1):
+        queue = QueueKey("g", "orders", "broker-a", at)
+        world.seal([segments.Record(0, queue_id=at)], at=at)
+        waits = world.seal([segments.Record(1, queue_id=at), segments.Record(8, queue_id=at)], at=at)
+        Staging(world.roots[at]).note("1", Outcomes.of([(kind, OffsetSet({queue: IntervalSet.of([(2, 8)])}))]))
+        segments.settle(world.roots[at], (*queue[:4], 0, 1))
+        assert world.loader(at, limits=Limits(1, 10**9)).step(10**13, at_once=True)
+        assert waits.exists()
+    world.table = world.table.parent / "another"
+    for at in (0, 1):
+        world.seal([segments.Record(9, queue_id=at)], at=at)
+        settled = [(1, 10)] if kind == FILTERED else [(1, 2), (8, 10)]
+        segments.settle(world.roots[at], *(("g", "orders", "broker-a", at, *piece) for piece in settled))
+        world.drain(world.loader(at))
+    report = reconcile(table_facts(world.table, world.roots)[0], None)
+    assert report.fine
+    assert [queue.fates[Fate(kind)].pieces for queue in report.queues] == [((2, 8),)] * 2
+    for root in world.roots:
+        (left,) = Staging(root).left().values()
+        assert not left
 
 
 def test_holes_between_two_supervisors_are_no_gaps(world: World, segments: Any) -> None:

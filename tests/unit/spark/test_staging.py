@@ -138,6 +138,19 @@ def test_a_file_of_facts_is_read_once_and_again_when_it_is_another_one(tmp_path:
     assert staging.facts() == {}
 
 
+def test_what_is_noted_is_joined_once_until_another_file_is_there(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    first, second = (Outcomes.of([(SETTLED, offsets(piece))]) for piece in ((0, 3), (5, 9)))
+    (staging.outcomes / "1.facts").write_text(facts_to_text(first))
+    (staging.outcomes / "1.left").write_text(facts_to_text(second))
+    assert staging.noted() == (("1.facts",), Outcomes.union([first, second]))
+    assert staging.noted()[1] is staging.noted()[1]
+    (staging.outcomes / "1.left").unlink()
+    assert staging.noted() == (("1.facts",), first)
+    write_atomically(staging.outcomes / "1.facts", facts_to_text(second), durable=False)
+    assert staging.noted() == (("1.facts",), second)
+
+
 def test_a_sweep_takes_the_drafts_of_notes_and_leaves_the_supervisors(tmp_path: Path) -> None:
     staging = Staging(tmp_path)
     names = (".w-000000001.arrows.facts.new", f".{1:020d}-77.facts.new", "w-000000001.arrows.facts")

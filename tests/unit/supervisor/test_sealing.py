@@ -118,6 +118,19 @@ def test_a_large_file_is_left_and_the_next_one_begun(tmp_path: Path, folder: Pat
     assert found(folder).of_queue(NO_ROWS, KEY).count() == FILE_BYTES_MAX // 2 + 1
 
 
+def test_many_queues_have_one_file_however_long_nobody_takes_it(tmp_path: Path, folder: Path) -> None:
+    files, notes, queues = FactFiles(tmp_path, "g"), OutcomeNotes(), 1_000
+    for turn in range(12):
+        for queue in range(queues):
+            mq = MessageQueue("orders", f"broker-{queue // 16}", queue % 16)
+            for kind in (NO_ROWS, SETTLED):
+                notes.add(kind, mq, 10**8 + turn * 100, 10**8 + turn * 100 + 100)
+        seal(files, notes)
+        (path,) = folder.iterdir()
+        assert path.stat().st_size > FILE_BYTES_MAX
+    assert found(folder).of_kind(NO_ROWS).count() == queues * 1200
+
+
 def test_what_the_disk_refused_is_sealed_later(tmp_path: Path) -> None:
     files, notes = FactFiles(tmp_path, "g"), OutcomeNotes()
     notes.add(NO_ROWS, MQ, 0, 1)
