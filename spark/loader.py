@@ -125,6 +125,7 @@ class Loader:
         """
         self._known_batch = known_batch
         self._staging.sweep()
+        self._staging.take_back()
         self._staging.set_damaged_aside()
         self._target.sweep()
         state = self._state()

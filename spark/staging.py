@@ -15,6 +15,7 @@
     plan/<id>.staged/             the plan's rows as Parquet, made anew whenever the plan is run
     plan/lock                     flock: one loader per folder
     bad/<name>, bad/<name>.reason.json   what could not be loaded, and why; never deleted by us
+                                  Facts that can be read go back to outcomes/: an earlier version could not
     loader.json                   the loader's status (status.py)
 
 Nothing here decides anything; what may be done when is the business of loader.py.
@@ -25,9 +26,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Final
 
 from ..conf.segment_format import (
     BAD_DIR,
@@ -53,6 +57,11 @@ from .segments import read_facts
 
 LOOKS = 100
 """How often files of facts are read again because one was replaced meanwhile: each time costs who replaces it an fsync."""
+
+_SET_ASIDE: Final = re.compile(
+    rf"(?P<stem>[^.].*)(?P<suffix>{re.escape(FACTS_SUFFIX)}|{re.escape(LEFT_SUFFIX)})(?:\.\d+)?", re.DOTALL
+)
+"""The name of a file of facts, or of what is left, in bad/."""
 
 Reader = Callable[[bytes], Outcomes]
 """Of a file with notes. Raises ValueError for a damaged one."""
@@ -184,6 +193,23 @@ class Staging:
             except ValueError as error:
                 self._set_aside(path, str(error), OffsetSet())
         return Outcomes.union([self.facts_of(plan), *notes]), taken
+
+    def take_back(self) -> None:
+        """Files of facts, and of what is left, that lie in bad/ and can be read: an earlier version has set them aside, as it
+        did not know theirs. Taken once more they change nothing."""
+        for reason in sorted(self.bad.glob(f"*{REASON_SUFFIX}")):
+            path = self.bad / reason.name.removesuffix(REASON_SUFFIX)
+            named = _SET_ASIDE.fullmatch(path.name)
+            if named is None:
+                continue
+            try:
+                facts_from_bytes(path.read_bytes())
+            except (ValueError, FileNotFoundError):
+                continue
+            names = (f"{named['stem']}.back{number}{named['suffix']}" for number in count())
+            back = next(name for name in names if not (self.outcomes / name).exists())
+            path.rename(self.outcomes / back)  # a name that no plan has: it would delete it without having taken it
+            reason.unlink()
 
     def set_damaged_aside(self) -> None:
         """Files that say what became of records, or what is settled, and cannot be read: they go to bad/."""

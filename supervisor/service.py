@@ -170,7 +170,7 @@ class Supervisor:
         settings = self.settings
         sweep_sockets(self._slot.path)
         note_sockets(self._slot.path)
-        self._journal_state, self._settled_before, adopted = adopt(self._slot)
+        self._journal_state, self._settled, adopted = adopt(self._slot)
         if adopted:
             log.info("slots_taken_over", slots=adopted)
         self._transport = choose_transport(settings.workers.transport)
@@ -235,6 +235,7 @@ class Supervisor:
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
             check_installed(settings.spark.format, settings.spark.delta_jars, settings.spark.master)
         self._recover()
+        await self._sealing.sealed()  # an assignment's first entry in the journal covers the range that it is about
         operator = self._operator = self._make_edges()
         self._acting.check_complete()
         await self._listen()
@@ -340,7 +341,7 @@ class Supervisor:
         lost = state.forget_pending()
         recovered = state.recovered()
         self.core.recover(recovered)
-        self.core.state.outcomes.recovered(state, self._settled_before)
+        self.core.state.outcomes.recovered(state, self._settled.offsets, self._settled.unsure)
         self._journal = JournalFile(self._slot.journal, state, self.settings.supervisor.journal_max_mib << 20)
         self._to_end.append(self._close_journal)
         if recovered or lost:

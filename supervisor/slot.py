@@ -39,15 +39,16 @@ from ..conf.segment_format import (
     SEGMENT_NAME,
     SETTLED_FILE,
 )
-from ..durable.facts import FACTS_SUFFIX, facts_to_text, settled_from_json
+from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
 from ..durable.files import try_lock, write_atomically
-from ..durable.intervals import Intervals
-from ..durable.outcomes import SETTLED
+from ..durable.intervals import Intervals, OffsetSet
+from ..durable.outcomes import SETTLED, Outcomes
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.ledger_place import known_ledger
 from .control import SOCKET_NAME
 from .core.journal import JournalState
+from .core.outcome_notes import by_queue
 from .journal_file import keep_journal, read_journal
 from .member.stale_locks import take_over_locks
 from .pool.charges_file import take_over_charges
@@ -63,12 +64,22 @@ TEMP_NOTE = "temp_dir"
 """In the slot: the folder with the forkserver's socket."""
 TEMP_PREFIX = "pymp-"
 """multiprocess' own; nothing else is ever removed, whatever the note says."""
+TAKEN_SETTLED = "settled-*.json"
+"""In the slot: settled.json of earlier versions, a file of facts by now. It also says of which queues these may have sent
+offsets before their notes were on the disk, so it stays until `recovered` is sealed: a start may fail."""
 CLIENTS_FOLDER = "clients"
 NAME_CHARACTERS_MAX = 200
 
-Settled = dict[MessageQueue, Intervals]
-
 log = structlog.get_logger("rocketcrew.slot")
+
+
+@dataclass(slots=True)
+class Settled:
+    """What is settled, as files of facts say: their notes were sealed with that or before."""
+
+    offsets: dict[MessageQueue, Intervals]
+    unsure: set[MessageQueue]
+    """Of these an earlier version may have sent offsets before its notes were on the disk."""
 
 
 @dataclass(slots=True)
@@ -98,6 +109,15 @@ class Slot:
     def table(self) -> Path:
         """Where the loader puts results unless `spark.target` says otherwise: shared by the slots of a group."""
         return self.path.parent / "table"
+
+    def taken_settled(self) -> list[Path]:
+        """The files of earlier versions that `adopt` has taken, until what follows from them is sealed."""
+        return sorted(self.path.glob(TAKEN_SETTLED))
+
+    def forget_taken_settled(self) -> None:
+        """What follows from them is sealed."""
+        for path in self.taken_settled():
+            path.unlink(missing_ok=True)
 
     def sealed_tokens(self) -> set[tuple[str, int]]:
         """(worker id, sequence number) of every sealed segment that is still there."""
@@ -151,11 +171,10 @@ def slot_mode(master: str) -> int:
 
 
 def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
-    """The state of this slot joined with that of every other slot that nobody holds; what earlier versions wrote down as
-    settled there, which is facts now; and the names of those slots."""
+    """The state of this slot joined with that of every other slot that nobody holds; what is settled there; and the names
+    of those slots."""
     state = read_journal(slot.journal)
-    settled: Settled = {}
-    take_settled(slot, slot.segments, settled)
+    _take_settled(slot, slot)
     adopted: list[str] = []
     for other in sorted(slot.path.parent.iterdir()):
         if other == slot.path or not other.name.isdigit() or not (other / "lock").exists():
@@ -166,11 +185,27 @@ def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
         try:
             forget_targets(other)
             neighbour = Slot(other, slot.group, fd, slot.member)
-            if _member_of(neighbour) == slot.member and _adopt_one(slot, neighbour, state, settled):
+            if _member_of(neighbour) == slot.member and _adopt_one(slot, neighbour, state):
                 adopted.append(other.name)
         finally:
             os.close(fd)
-    return state, settled, adopted
+    before = [_read_settled(path).of_kind(SETTLED) for path in slot.taken_settled()]
+    return state, Settled(by_queue([*before, *_settled_facts(slot.segments)]), set(by_queue(before))), adopted
+
+
+def _settled_facts(segments: Path) -> Iterable[OffsetSet]:
+    """What its files of facts say is settled, and what the loader has left of such. Damaged ones are the loader's to name."""
+    folder = segments / OUTCOMES_DIR
+    while True:  # a loader may run: what it deletes is in the table, or in the file that it has written before
+        found: list[OffsetSet] = []
+        paths = [folder / name for name in os.listdir(folder) if name.endswith((FACTS_SUFFIX, LEFT_SUFFIX))]
+        try:
+            for path in paths:
+                with contextlib.suppress(ValueError):
+                    found.append(facts_from_bytes(path.read_bytes()).of_kind(SETTLED))
+            return found
+        except FileNotFoundError:
+            continue
 
 
 def _suits(slot: Slot) -> bool:
@@ -189,7 +224,7 @@ def _member_of(slot: Slot) -> str:
         return ""
 
 
-def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -> bool:
+def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
     """Take over one dead slot. Its journal goes last, and after ours has been written with what it knew: workers that cannot
     boot, or a kill at any instant, leave one of the two. A repeated take-over changes nothing."""
     sweep_sockets(other.path)
@@ -229,7 +264,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
                 os.rename(path, slot.segments / PLAN_DIR / path.name)
         take_over_locks(slot.path, other.path)  # it looks at the cells, which the next line clears
         take_over_charges(slot.path, other.path)
-        take_settled(slot, other.segments, settled)
+        _take_settled(slot, other)
         known = other.journal.exists()
         if known:
             keep_journal(slot.journal, state)
@@ -270,25 +305,29 @@ def _join_requests(segments: Path, sources: Iterable[Path]) -> None:
     write_atomically(segments / EPOCH_FILE, joined_requests(requests).to_json(), durable=True)
 
 
-def take_settled(slot: Slot, segments: Path, settled: Settled) -> None:
-    """Make a file of facts of the slot from settled.json in `segments`, if an earlier version left one, and add that to
-    `settled`. Raises UsageError for a damaged file."""
-    path = segments / SETTLED_FILE
+def _take_settled(slot: Slot, other: Slot) -> None:
+    """Have in `slot` what an earlier version settled in `other`, if one ran there: settled.json becomes a file of facts, and
+    is kept beside. Raises UsageError for a damaged one."""
+    path = other.segments / SETTLED_FILE
+    with contextlib.suppress(FileNotFoundError):  # the loader may take it
+        facts = _read_settled(path)
+        stamp = f"{time.time_ns():020d}-{os.getpid()}"
+        text = facts_to_text(facts)
+        write_atomically(slot.segments / OUTCOMES_DIR / f"{stamp}-settled{FACTS_SUFFIX}", text, durable=True)
+        os.rename(path, slot.path / TAKEN_SETTLED.replace("*", stamp))
+    if other is not slot:
+        for path in other.taken_settled():
+            os.rename(path, slot.path / path.name)
+
+
+def _read_settled(path: Path) -> Outcomes:
     try:
-        facts = settled_from_json(path.read_bytes())
-    except FileNotFoundError:
-        return
+        return settled_from_json(path.read_bytes())
     except ValueError as error:
         raise UsageError(
             f"{path} is damaged ({error}): move it away to start without it. Then it is not looked for lost segments among"
             " the records that an earlier version finished, and `rocketcrew reconcile` may not know what became of some"
         ) from error
-    for key, offsets in facts.of_kind(SETTLED).queues.items():
-        mq = MessageQueue(key.topic, key.broker, key.queue_id)
-        settled.setdefault(mq, Intervals()).update(offsets.pieces)
-    name = f"{time.time_ns():020d}-{os.getpid()}-settled{FACTS_SUFFIX}"
-    write_atomically(slot.segments / OUTCOMES_DIR / name, facts_to_text(facts), durable=True)
-    path.unlink()
 
 
 def _make_folders(segments: Path) -> None:

@@ -1,8 +1,8 @@
 """What became of messages that leave no row: noted by the core, sealed in `outcomes/` (sealing.py).
 
 The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last file was sealed: no
-offset was sent that depends on it. Where the journal has messages above the offset as finished all the same, the next start
-notes them as `recovered`.
+offset was sent that depends on it. Where the journal has messages above the offset as finished all the same, and no file says
+that they are settled, the next start notes them as `recovered`.
 
 What is settled is noted too, whatever became of it: the loader takes it for loaded, or finds that a segment is lost. No
 offset waits for that.
@@ -13,7 +13,7 @@ the page. Older ones are counted (Counters), were logged by their workers, and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,6 +27,14 @@ from .journal import JournalState
 KEPT_MAX: Final = 20
 """Failed messages that are shown."""
 ERROR_CHARACTERS_MAX: Final = 300
+
+
+def by_queue(sets: Iterable[OffsetSet]) -> dict[MessageQueue, Intervals]:
+    """The union of the sets, which are of one group."""
+    found: dict[MessageQueue, Intervals] = {}
+    for key, offsets in (item for one in sets for item in one.queues.items()):
+        found.setdefault(MessageQueue(key.topic, key.broker, key.queue_id), Intervals()).update(offsets.pieces)
+    return found
 
 
 class OutcomeNotes:
@@ -62,15 +70,21 @@ class OutcomeNotes:
         if start < end:
             self.add(kind, mq, chunk.begin_of(start), chunk.offsets[end - 1] + 1)
 
-    def recovered(self, journal: JournalState, settled: Mapping[MessageQueue, Intervals]) -> None:
+    def recovered(
+        self,
+        journal: JournalState,
+        settled: Mapping[MessageQueue, Intervals],
+        unsure: Collection[MessageQueue] = (),
+    ) -> None:
         """What the journal of a dead run says is finished above the offset: of the rest facts were sealed before it was sent.
 
-        `settled` is what settled.json says, where an earlier version ran: that may have sent offsets before its notes were
-        on the disk, but wrote that file after them.
+        `settled` is what files of facts say is settled: notes of it were sealed with that or before. What has none has its
+        rows in a segment, and to note it as recovered would hide that this segment is lost.
+        An earlier version may have sent offsets of the queues `unsure` before its notes were on the disk.
         """
         for mq, log in journal.queues.items():
             finished = log.durable.pairs()
-            if mq in settled and log.start >= 0:
+            if mq in unsure and log.start >= 0:
                 finished = [*finished, (log.start, log.committed)]
             known = settled.get(mq, Intervals()).pairs()
             for start, end in (IntervalSet.of(finished) - IntervalSet.of(known)).pieces:

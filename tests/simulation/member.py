@@ -12,13 +12,14 @@ from itertools import chain
 from typing import Any
 
 from rocketcrew.durable.intervals import Intervals
-from rocketcrew.durable.outcomes import Outcomes
+from rocketcrew.durable.outcomes import SETTLED, Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import everything, strategy_named
 from rocketcrew.supervisor.core.failed_actions import EVENTS, action_failed
 from rocketcrew.supervisor.core.journal import Entry, JournalError, JournalState, replay, snapshot
+from rocketcrew.supervisor.core.outcome_notes import by_queue
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
@@ -191,7 +192,7 @@ class SimMember:
             self.world.note("a restart took over finished messages")
         self.notebook.restarted(recovered)
         self.core.recover(recovered)
-        self.core.state.outcomes.recovered(state, {})
+        self.core.state.outcomes.recovered(state, by_queue([self.folder.noted().of_kind(SETTLED)]))
         self._write_anew()
         if not self.parts.joins_first:
             self.edge.connect()

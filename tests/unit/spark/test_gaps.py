@@ -9,7 +9,8 @@ import pytest
 from loader_world import World
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import FILTERED, SKIPPED, Outcomes
+from rocketcrew.durable.outcomes import FILTERED, SETTLED, SKIPPED, Outcomes
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.gaps import Gaps
 from rocketcrew.spark.loader import POINTS
@@ -17,6 +18,12 @@ from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.reconciling import Fate, reconcile
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
+from rocketcrew.supervisor.core.journal import JournalState
+from rocketcrew.supervisor.core.outcome_notes import OutcomeNotes
+from rocketcrew.supervisor.journal_file import keep_journal
+from rocketcrew.supervisor.sealing import FactFiles
+from rocketcrew.supervisor.slot import Slot, adopt, take_slot
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 TABLES = ("parquet", "deltalake")
@@ -171,3 +178,40 @@ def test_holes_between_two_supervisors_are_no_gaps(world: World, segments: Any) 
     settled(world, segments, 7, at=0, start=6)
     world.drain(world.loader(0))
     assert world.state()["loaded"] == [[*QUEUE[:4], [0, 1, 4, 2]]]
+
+
+def test_a_kill_of_the_supervisor_hides_no_lost_segment(world: World, segments: Any) -> None:
+    """Its journal says that the lost records are finished, and so they are: settled, with their rows in the lost segment."""
+    record, root = segments.Record, world.roots[0]
+    killed, dead = (take_slot(root.parent / "data", QUEUE.group) for _ in range(2))
+    world.roots[0] = killed.segments
+    world.seal([record(0)])
+    world.drain(world.loader())
+    lost = world.seal([record(1), record(2)])
+    mq = MessageQueue(QUEUE.topic, QUEUE.broker, QUEUE.queue_id)
+    journal = JournalState()
+    for entry in (JournalCommitted(mq, 0, 1), JournalDone(mq, 1, 4, "", 0)):
+        journal.apply(entry)
+    keep_journal(killed.journal, journal)
+    for slot, end in ((killed, 2), (dead, 3)):  # 3 was finished without rows, and its note not sealed
+        notes = OutcomeNotes()
+        notes.add(SETTLED, mq, 0, end)
+        seal(slot, notes)
+        slot.release()
+    lost.unlink()
+
+    again = take_slot(root.parent / "data", QUEUE.group)
+    state, settled, _ = adopt(again)
+    notes = OutcomeNotes()
+    notes.recovered(state, settled.offsets, settled.unsure)
+    seal(again, notes)
+    world.seal([record(4)])
+    with pytest.raises(LoaderError, match=r"no rows: orders broker-a 0: 1-2\. "):
+        world.drain(world.loader())
+    again.release()
+
+
+def seal(slot: Slot, notes: OutcomeNotes) -> None:
+    files = FactFiles(slot.segments, slot.key_group)
+    files.gather(notes)
+    files.seal()

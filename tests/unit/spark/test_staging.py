@@ -87,6 +87,27 @@ def test_notes_that_are_not_understood_are_set_aside(tmp_path: Path, name: str, 
     assert staging.unknown_in_bad()
 
 
+def test_facts_that_an_earlier_version_could_not_read_are_taken_back(tmp_path: Path) -> None:
+    """And no others: what is damaged stays, and so does what somebody has put there, which has no reason."""
+    staging = Staging(tmp_path)
+    text = facts_to_text(Outcomes.of([(SETTLED, offsets((3, 12)))]))
+    for name in ("1.facts", "2.left", "1.facts.1", "3.facts.1"):
+        (staging.bad / name).write_text(text)
+    (staging.bad / "damaged.facts").write_text(text.replace("settled", "no_rows"))
+    (staging.bad / "notes.json").write_text(text)
+    for path in list(staging.bad.iterdir()):
+        (staging.bad / f"{path.name}.reason.json").write_text('{"version":1,"held":[],"records":[]}')
+    (staging.bad / "4.facts").write_text(text)
+    staging.take_back()
+    back = ["1.back0.facts", "1.back1.facts", "2.back0.left", "3.back0.facts"]
+    assert sorted(path.name for path in staging.outcomes.iterdir()) == back
+    left = {"damaged.facts", "notes.json"}
+    assert {path.name for path in staging.bad.iterdir()} == left | {f"{name}.reason.json" for name in left} | {
+        "4.facts"
+    }
+    assert staging.noted()[1] == Outcomes.of([(SETTLED, offsets((3, 12)))])
+
+
 def test_what_is_left_takes_the_place_of_all_that_was_left_before(tmp_path: Path) -> None:
     staging = Staging(tmp_path)
     first, second = (Outcomes.of([(SETTLED, offsets(piece))]) for piece in ((0, 3), (5, 9)))

@@ -69,7 +69,8 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     assert adopted == ["1"]
     assert state.queues[MQ].committed == 10
     assert state.queues[MQ].durable.pairs() == [(12, 15)]
-    assert settled[MQ].pairs() == [(0, 4), (5, 10)]
+    assert settled.offsets[MQ].pairs() == [(0, 4), (5, 10)]
+    assert settled.unsure == {MQ}
     assert mine.sealed_tokens() == {("w1.1", 1)}
     assert open_segments(mine.segments) == [mine.segments / "open" / opened]
     assert not list((dead.segments / "ready").iterdir())
