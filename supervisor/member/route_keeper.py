@@ -124,8 +124,11 @@ class RouteKeeper:
         return [topic for topic in self._missing() if not topic.startswith(RETRY_PREFIX)]
 
     def has_route(self, topic: str) -> None:
-        """Somebody else has found it."""
-        self._found.add(topic)
+        """Somebody else has found it. It is kept at once: the next start may find no name server, and would never see the
+        retry topic of a group that was stopped within the interval."""
+        if topic not in self._found:
+            self._found.add(topic)
+            self._save()
 
     def _due(self) -> None:
         self._run(self.refresh())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from rocketcrew.client.route_cache import KnownRoutes, RouteCache
 from rocketcrew.remoting.bodies import QueueData, TopicQueueMappingInfo, TopicRouteData
 from rocketcrew.remoting.errors import BrokerError, UsageError
 from rocketcrew.supervisor.member.route_keeper import RouteKeeper
@@ -49,6 +51,9 @@ class Routes:
 
     def all_broker_addresses(self) -> list[str]:
         return self.known
+
+    def offer(self, _known: KnownRoutes) -> None:
+        """What the last run left is not asked for here."""
 
     def known_routes(self) -> Any:
         return SimpleNamespace(routes={})
@@ -160,6 +165,39 @@ def test_the_retry_topic_of_a_new_group_is_looked_for_soon() -> None:
         runner.run(scene())
     assert logs == []
     assert (routes.asked.count("%RETRY%g"), routes.renewals) == (2, 0), "before the routes are renewed, an hour later"
+
+
+class Known(Routes):
+    """All routes that were looked up, by whomever, are known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, TopicRouteData] = {}
+
+    def known_routes(self) -> Any:
+        return KnownRoutes(routes=dict(self.found))
+
+    async def route(self, topic: str) -> TopicRouteData:
+        return self.found.setdefault(topic, TopicRouteData((QueueData("b", 1, 1, 6),)))
+
+
+def test_a_route_that_the_assignment_found_is_kept_for_the_next_start(tmp_path: Path) -> None:
+    """The retry topic of a new group; a start without name servers would never see it."""
+    file = tmp_path / "routes.json"
+    routes = Known()
+
+    async def scene() -> None:
+        keeper = RouteKeeper(
+            cast("Any", routes), lambda: ["orders", "%RETRY%g"], RouteCache(file), changed=lambda: None,
+            new_brokers=lambda: None, renewed=nothing, run=lambda _: None,
+        )  # fmt: skip
+        await keeper.start()
+        assert RouteCache(file).load().routes.keys() == {"orders"}
+        await routes.route("%RETRY%g")
+        keeper.has_route("%RETRY%g")
+
+    asyncio.run(scene())
+    assert RouteCache(file).load().routes.keys() == {"orders", "%RETRY%g"}
 
 
 class Static(Routes):
