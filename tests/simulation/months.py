@@ -34,6 +34,7 @@ GROWS = {
     **dict.fromkeys(
         ("RetryDelays._counts", "RetryDelays._ends"), "what waits for its retry now, at most a few a delay level"
     ),
+    "RecentFailures._kept": "the newest, so many at most (KEPT_MAX)",
     "Item._notes": "one for each kind of figure and topic, made when the first is noted",
 }
 """What may be more, and why; it is in the report."""
