@@ -17,8 +17,8 @@ from typing import Final
 
 import click
 
+from ..conf.importing import uncollected
 from .exit_codes import guarded
-from .importing import uncollected
 from .interrupts import Interrupts
 from .surroundings import Surroundings, surroundings
 from .wording import near

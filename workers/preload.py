@@ -16,6 +16,7 @@ import sys
 import threading
 from typing import Any, Final
 
+from ..conf.importing import uncollected
 from .parent_death import be_forkserver, die_with_parent, keep_through_stop_signals
 from .stack_dump import answer_as_forkserver
 
@@ -29,13 +30,12 @@ def prepare_forkserver(setup: dict[str, Any]) -> None:
     die_with_parent(setup["supervisor_pid"])
     be_forkserver()
     sys.path[:] = setup["sys_path"]
-    gc.disable()  # what imports make is no garbage, and looking for some in it takes a seventh of their time
-    importlib.import_module(".main", __package__)
-    importlib.import_module(".rows", __package__).warm_up()
-    with contextlib.suppress(Exception):
-        # Where OpenTelemetry is installed: 20 ms of imports, which every worker would take between its start and "ready".
-        importlib.import_module("..client.spans", __package__).span_api()
-    gc.enable()  # the user's modules may do more than define things
+    with uncollected():  # not the user's modules, which may do more than define things
+        importlib.import_module(".main", __package__)
+        importlib.import_module(".rows", __package__).warm_up()
+        with contextlib.suppress(Exception):
+            # Where OpenTelemetry is installed: 20 ms of imports, which every worker would take between its start and "ready".
+            importlib.import_module("..client.spans", __package__).span_api()
     for module in setup["modules"]:
         with contextlib.suppress(BaseException):
             importlib.import_module(module)

@@ -18,11 +18,11 @@ import click
 import structlog
 
 from ...conf.exit_codes import EXIT_FORCED
+from ...conf.importing import uncollected
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ..embedded import EmbeddedBroker, start_broker
 from ..exit_codes import ForcedStopError
-from ..importing import uncollected
 from ..interrupts import Interrupts
 from ..live_line import LiveLine, Rate, Reloads, beside, progress_line, start_block
 from ..options import LIVE_LEVEL, live_line, log_output, reread_settings, with_settings
