@@ -19,6 +19,7 @@ import psutil
 
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError, UsageError
+from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
 from ..supervisor.control import SOCKET_NAME, ask
 from ..supervisor.member.access import namespace_of
@@ -55,6 +56,12 @@ class Target:
     def tell(self, answer: dict[str, Any], line: str) -> None:
         """The answer as JSON, or the line."""
         click.echo(json.dumps(answer, ensure_ascii=False) if self.as_json else line)
+
+
+def subscribed(found: dict[str, Any]) -> dict[str, Any]:
+    """The topics of a supervisor's status, without their namespace and the group's own, and what it has of each."""
+    subscriptions = found["subscriptions"].items()
+    return {name.rpartition("%")[2]: its for name, its in subscriptions if not name.startswith(RETRY_PREFIX)}
 
 
 def to_change_supervisor(function: Callable[..., None]) -> Callable[..., None]:

@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from ...conf.settings import load
-from ...remoting.names import RETRY_PREFIX
 from ...remoting.subscription import split_subscription
 from ...supervisor.core.checks import check_consumer
-from ..controlling import Target, to_change_supervisor
+from ..controlling import Target, subscribed, to_change_supervisor
 
 
 @click.command()
@@ -34,12 +33,7 @@ def subscribe(target: Target, subscription: str) -> None:
     def what(found: dict[str, Any]) -> str:
         name, wish = split_subscription(subscription)
         check_consumer(load({"consumer.group": found["group"]}, {}, None), {name: wish})  # as the supervisor does
-        topics = {
-            one.rpartition("%")[2]: its
-            for one, its in found["subscriptions"].items()
-            if not one.startswith(RETRY_PREFIX)
-        }
-        now = topics.get(name)
+        now = subscribed(found).get(name)
         return f"subscribe {subscription}" + (f", now with the filter {now['filter']!r}" if now else "")
 
     answer = target.change("subscribe", what, topic=topic, filter=expression or "*")

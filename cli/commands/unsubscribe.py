@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from ...remoting.errors import RocketcrewError
-from ...remoting.names import RETRY_PREFIX
-from ..controlling import Target, to_change_supervisor
+from ..controlling import Target, subscribed, to_change_supervisor
 
 
 @click.command()
@@ -26,7 +25,7 @@ def unsubscribe(target: Target, topic: str) -> None:
     """
 
     def what(found: dict[str, Any]) -> str:
-        topics = {name.rpartition("%")[2] for name in found["subscriptions"] if not name.startswith(RETRY_PREFIX)}
+        topics = subscribed(found).keys()
         if topics == {topic}:
             raise RocketcrewError(f"{topic} is the only topic: subscribe another one first, or stop the member")
         return f"unsubscribe {topic}" + ("" if topic in topics else ", which is not subscribed")
