@@ -211,9 +211,8 @@ def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:
     waiting: list[OffsetSet] = []
     for root in stagings:
         staging = Staging(root)
-        noted.append(
-            staging.noted()[1]
-        )  # before ready/ is listed: rows of what is settled are in there then, or in the table
+        # Before ready/ is listed: rows of what is settled are in there then, or in the table.
+        noted.append(staging.noted()[1])
         sealed = list(_facts(staging.ready))
         waiting += [facts.offsets for facts in sealed]
         noted.append(Outcomes.of((NO_ROWS, facts.finished) for facts in sealed))

@@ -79,9 +79,8 @@ def static() -> list[Stage]:
 def byte_code(package: Path = ROOT / "src/rocketcrew") -> Stage:
     """Our modules, compiled once. Where PYTHONDONTWRITEBYTECODE is set, each of the thousands of processes that tests start
     would else compile all that it imports, which takes as long as the rest of its start."""
-    rooms = sorted(
-        room for room in package.iterdir() if room.is_dir()
-    )  # links, which compileall follows when they are named
+    # They are links, which compileall follows when they are named.
+    rooms = sorted(room for room in package.iterdir() if room.is_dir())
     return Stage("byte code", [sys.executable, "-Pm", "compileall", "-q", package, *rooms])
 
 

@@ -341,9 +341,8 @@ class IcebergTarget:
             return self.has(plan)
         except failures() as error:
             if snapshot is None and isinstance(error, ValueError | BadRequestError) and self._has_more_than(was):
-                return (
-                    False  # that another's snapshot has the sequence number is no conflict to pyiceberg and to servers
-                )
+                # That another's snapshot has the sequence number is no conflict to pyiceberg and to servers.
+                return False
             if not self.has(plan):
                 raise LoaderError(
                     f"batch {plan.batch} was not put into the Iceberg table {self._spec.table}: {short(error)}. The segments"
