@@ -17,62 +17,14 @@ from rocketcrew.broker.server import EmbeddedBroker, is_open_to_all, usable_addr
 from rocketcrew.remoting.admin_bodies import ClusterInfo
 from rocketcrew.remoting.admin_headers import CreateTopic
 from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicRouteData
-from rocketcrew.remoting.codes import FLAG_ONEWAY, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
+from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command, Serialization
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.remoting.frame import FrameReader, encode
-from rocketcrew.remoting.headers import GetRoute, MaxOffset, PullRequest, SendRequest
+from rocketcrew.remoting.frame import encode
+from rocketcrew.remoting.headers import GetRoute, MaxOffset, SendRequest
 from rocketcrew.remoting.stored import decode_messages
 
-SECONDS = 10
-
-
-class Client:
-    """One connection; reads whatever comes."""
-
-    def __init__(self, reader, writer):
-        self.reader, self.writer = reader, writer
-        self.frames = FrameReader()
-        self.opaque = 0
-
-    @classmethod
-    async def open(cls, address):
-        host, _, port = address.rpartition(":")
-        return cls(*await asyncio.open_connection(host.strip("[]"), int(port)))
-
-    def write(self, code, header=None, body=b"", flag=0, serialization=Serialization.JSON):
-        self.opaque += 1
-        fields = header.to_fields() if header else {}
-        self.writer.write(encode(Command(code, fields, body, self.opaque, flag, serialization=serialization)))
-        return self.opaque
-
-    async def read(self):
-        async with asyncio.timeout(SECONDS):
-            while (command := self.frames.next()) is None:
-                data = await self.reader.read(1 << 16)
-                if not data:
-                    return None
-                self.frames.feed(data)
-            return command
-
-    async def call(self, *request, **more):
-        opaque = self.write(*request, **more)
-        answer = await self.read()
-        assert answer.opaque == opaque
-        return answer
-
-    async def close(self):
-        self.writer.close()
-        await self.writer.wait_closed()
-
-
-def send(body=b"x", queue_id=0):
-    return RequestCode.SEND_MESSAGE, SendRequest("pg", "T", "TBW102", 4, queue_id, 0, 1, 0, None), body
-
-
-def pull(offset, suspend=False):
-    flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend else 0)
-    return RequestCode.PULL_MESSAGE, PullRequest("g", "T", 0, offset, 32, flag, 0, 15_000, 0, "*")
+from .wire_client import SECONDS, Client, pull, send
 
 
 def run(story):

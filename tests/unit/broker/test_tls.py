@@ -14,10 +14,12 @@ from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.edge import CONNECTIONS_MAX, HANDSHAKES_MAX, LAG_MS, Edge
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.broker.tls import PIECE_BYTES
-from rocketcrew.remoting.codes import FLAG_ONEWAY, PULL_SUBSCRIPTION, RequestCode
+from rocketcrew.remoting.codes import FLAG_ONEWAY
 from rocketcrew.remoting.command import Command
-from rocketcrew.remoting.frame import FrameReader, encode
-from rocketcrew.remoting.headers import PullRequest, SendRequest
+from rocketcrew.remoting.frame import encode
+
+from . import wire_client
+from .wire_client import pull, send
 
 SECONDS = 300
 
@@ -33,49 +35,10 @@ def papers(tmp_path_factory):
     return str(folder / "server.pem"), context
 
 
-class Client:
-    """One connection by TLS; reads whatever comes."""
+class Client(wire_client.Client):
+    """One connection by TLS. A story has its time as a whole."""
 
-    def __init__(self, reader, writer):
-        self.reader, self.writer = reader, writer
-        self.frames = FrameReader()
-        self.opaque = 0
-
-    @classmethod
-    async def open(cls, address, context):
-        host, _, port = address.rpartition(":")
-        return cls(*await asyncio.open_connection(host, int(port), ssl=context))
-
-    def write(self, code, header, body=b""):
-        self.opaque += 1
-        self.writer.write(encode(Command(code, header.to_fields(), body, self.opaque)))
-        return self.opaque
-
-    async def read(self):
-        while (command := self.frames.next()) is None:
-            data = await self.reader.read(1 << 16)
-            if not data:
-                return None
-            self.frames.feed(data)
-        return command
-
-    async def call(self, *request):
-        opaque = self.write(*request)
-        answer = await self.read()
-        assert answer.opaque == opaque
-        return answer
-
-    async def close(self):
-        self.writer.close()
-        await self.writer.wait_closed()
-
-
-def send(body=b"x", queue_id=0):
-    return RequestCode.SEND_MESSAGE, SendRequest("pg", "T", "TBW102", 4, queue_id, 0, 1, 0, None), body
-
-
-def pull(offset):
-    return RequestCode.PULL_MESSAGE, PullRequest("g", "T", 0, offset, 1, PULL_SUBSCRIPTION, 0, 15_000, 0, "*")
+    read_s = None
 
 
 def run(story):
@@ -141,7 +104,7 @@ def test_requests_of_any_size_and_many_at_once(papers):
             for _ in range(len(sizes) + 500):
                 assert (await client.read()).code == 0
             for offset, size in enumerate(sizes):
-                answer = await client.call(*pull(offset))
+                answer = await client.call(*pull(offset, most=1))
                 assert answer.code == 0
                 assert bytes(answer.body).count(b"x") >= size
             assert broker.core.state.store.max_offset("T", 1) == 500
@@ -174,7 +137,7 @@ def test_a_peer_that_does_not_read_is_not_read_either_and_is_disconnected_in_the
                 await client.call(*send(b"x" * 1_000_000))
             client.writer.transport.pause_reading()
             for _ in range(60):
-                client.write(*pull(0))
+                client.write(*pull(0, most=1))
             lagging = broker._edge._connections[1]
             await until(lambda: lagging.is_lagging)
             for _ in range(20):
@@ -186,7 +149,7 @@ def test_a_peer_that_does_not_read_is_not_read_either_and_is_disconnected_in_the
                 assert (await client.read()).code == 0
             client.writer.transport.pause_reading()
             for _ in range(60):
-                client.write(*pull(0))
+                client.write(*pull(0, most=1))
             await until(lambda: lagging.is_lagging)
             began_ms = times[0]
             while 1 in broker._edge._connections:  # its kernel may take some more at first
