@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 from servers import ServerError, class_path
@@ -15,9 +16,14 @@ def cannot_run(reason: str) -> None:
     pytest.skip(reason)
 
 
-def need_jars(version: str) -> None:
-    """The servers and tools of a version are here, or can be fetched; else this test does not run."""
+def need(what: str, fetch: Callable[[], object]) -> None:
+    """What `fetch` gets is here, or can be fetched; else this test does not run."""
     try:
-        class_path(version)
+        fetch()
     except ServerError as error:
-        cannot_run(f"RocketMQ {version} cannot be had: {error}")
+        cannot_run(f"{what} cannot be had: {error}")
+
+
+def need_jars(version: str) -> None:
+    """The same for the servers and tools of a version."""
+    need(f"RocketMQ {version}", lambda: class_path(version))

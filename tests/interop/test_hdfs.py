@@ -26,10 +26,9 @@ from hdfs_cluster import HdfsCluster, cluster_jars
 from light_jvm import light_environment
 from loader_world import World
 from loaders import COLUMNS, WAIT_S, Loaders
-from needs import cannot_run
+from needs import need
 from racers import Racers
 from segment_helpers import Helpers, Record
-from servers import ServerError
 
 from rocketcrew import read
 from rocketcrew.durable.intervals import OffsetSet
@@ -57,10 +56,7 @@ def small_at(*small: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
-    try:
-        cluster_jars()
-    except ServerError as error:
-        cannot_run(f"Hadoop's mini cluster cannot be had: {error}")
+    need("Hadoop's mini cluster", cluster_jars)
     made = HdfsCluster(tmp_path_factory.mktemp("hdfs"))
     yield made
     made.stop()

@@ -29,14 +29,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 
 from iceberg_server import IcebergServer, LosingProxy, server_jars
+from iceberg_stories import rolled_back_and_taken_forward
 from loader_world import Crash, World
 from loaders import WAIT_S, Loaders
-from needs import cannot_run
+from needs import need
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 from racers import Racers
 from segment_helpers import Helpers, Record
-from servers import ServerError
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
@@ -48,7 +48,6 @@ from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.targets.iceberg import (
     BRANCH,
-    SNAPSHOT,
     IcebergTarget,
     commit_table,
     requirements,
@@ -59,10 +58,7 @@ NAMESPACE = "shop.daily"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergServer]:
-    try:
-        server_jars()
-    except ServerError as error:
-        cannot_run(f"Iceberg's REST server cannot be had: {error}")
+    need("Iceberg's REST server", server_jars)
     made = IcebergServer(tmp_path_factory.mktemp("iceberg"))
     yield made
     made.stop()
@@ -87,10 +83,6 @@ class RestWorld(World):
 
     def target(self, **options: Any) -> IcebergTarget:
         return IcebergTarget(self.table, self.spec, **options)
-
-    def load(self, *offsets: int) -> None:
-        self.seal([Record(offset) for offset in offsets])
-        self.drain(self.loader())
 
     def branches(self) -> list[str]:
         return [name for name in self.target().table().refs() if name.startswith(BRANCH)]
@@ -243,18 +235,7 @@ def test_control_a_plain_append_after_a_look_has_the_rows_twice(world: RestWorld
 
 
 def test_main_that_was_rolled_back_is_refused_until_the_command_that_is_named_was_run(world: RestWorld) -> None:
-    world.load(1)
-    before = world.target().table().current_snapshot().snapshot_id
-    world.load(2)
-    table = world.target().table()
-    table.manage_snapshots().set_current_snapshot(before).commit()
-    world.seal([Record(3)])
-    ours = table.properties[SNAPSHOT]
-    with pytest.raises(LoaderError, match=rf"set_current_snapshot\({ours}\)"):
-        world.drain(world.loader())
-    world.target().table().manage_snapshots().set_current_snapshot(int(ours)).commit()
-    world.drain(world.loader())
-    world.assert_exact()
+    rolled_back_and_taken_forward(world)
 
 
 def test_old_snapshots_are_expired_unless_a_tag_that_is_known_was_moved_meanwhile(world: RestWorld) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from iceberg_stories import rolled_back_and_taken_forward
 from loader_world import Crash, World
 from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy import Engine, event
@@ -41,7 +42,6 @@ from rocketcrew.spark.table_columns import table_columns
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.targets.iceberg import (
     BRANCH,
-    SNAPSHOT,
     IcebergTarget,
     commit_table,
 )
@@ -57,11 +57,6 @@ def target_of(
 
 def branches(world: World) -> list[str]:
     return [name for name in world.target().table().refs() if name.startswith(BRANCH)]
-
-
-def loaded(world: World, *offsets: int) -> None:
-    world.seal([world.helpers.Record(offset) for offset in offsets])
-    world.drain(world.loader())
 
 
 # ------------------------------------------------------------------------------------------------------ pure decisions
@@ -159,7 +154,7 @@ def test_a_rest_server_that_says_nothing_is_given_up_however_one_signs_in(keys: 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_any_point_and_taken_over_by_another_slot(world: World, point: str) -> None:
     record = world.helpers.Record
-    loaded(world, 1)
+    world.load(1)
     world.seal([record(2, ["a", "b"]), record(3)])
     world.drain_with_crash(point)
     world.roots[0].rename(world.roots[1])
@@ -205,7 +200,7 @@ def test_an_answer_that_is_lost_is_no_second_batch(world: World, error: Exceptio
 
 
 def test_looks_at_the_table_leave_no_descriptor_open(world: World) -> None:
-    loaded(world, 1)
+    world.load(1)
     target = world.target()
     gc.disable()  # which would close them now and then
     try:
@@ -341,7 +336,7 @@ def test_of_two_loaders_with_the_same_records_one_brings_them(world: World, full
 def test_control_a_plain_append_after_a_look_has_the_rows_twice(world: World) -> None:
     """The transaction of ours is replaced by an append to `main`, made after the same look at batch and plan."""
     record = world.helpers.Record
-    loaded(world, 1)
+    world.load(1)
     for at in (0, 1):
         world.seal([record(2), record(3)], at=at)
 
@@ -358,7 +353,7 @@ def test_control_a_plain_append_after_a_look_has_the_rows_twice(world: World) ->
 
 
 def test_what_others_append_to_main_stays_and_the_batch_is_made_on_top(world: World) -> None:
-    loaded(world, 1)
+    world.load(1)
     foreign: list[int] = []
 
     def meanwhile(*commit: Any) -> None:
@@ -373,7 +368,7 @@ def test_what_others_append_to_main_stays_and_the_batch_is_made_on_top(world: Wo
     assert loader.totals.replanned == 0
     assert [row[0] for row in world.rows("value")] == ["foreign", "row", "row"]
     world.target().table().append(pa.table({"value": ["foreign"]}))
-    loaded(world, 3)
+    world.load(3)
     assert world.target().state().batch == 3
 
 
@@ -392,7 +387,7 @@ class OvertakenAtItsBranch(IcebergTarget):
 
 def test_a_snapshot_that_comes_before_the_branch_is_no_error(world: World) -> None:
     """pyiceberg calls it a ValueError (the sequence number is taken), not a conflict."""
-    loaded(world, 1)
+    world.load(1)
     world.seal([world.helpers.Record(2)])
     table = world.target().table()
     target = OvertakenAtItsBranch(world, lambda: table.append(pa.table({"value": ["foreign"]})))
@@ -402,7 +397,7 @@ def test_a_snapshot_that_comes_before_the_branch_is_no_error(world: World) -> No
 
 def test_what_main_must_be_is_what_the_plan_was_made_for_and_not_what_the_branch_met(world: World) -> None:
     """Another loader's `main` moves while our rows go to the branch: pyiceberg's table is the new one after that."""
-    loaded(world, 1)
+    world.load(1)
     world.seal([world.helpers.Record(2)], at=0)
     world.seal([world.helpers.Record(3)], at=1)
 
@@ -450,7 +445,7 @@ class RetriesItsBranch(IcebergTarget):
 
 
 def test_a_branch_that_pyiceberg_made_anew_without_what_came_before_is_not_published(world: World) -> None:
-    loaded(world, 1)
+    world.load(1)
     world.seal([world.helpers.Record(2)])
     target = RetriesItsBranch(world.table, catalog_of(world.table, {}))
     world.drain(world.loader(target=target))
@@ -471,7 +466,7 @@ class BranchOfTheTryBefore(IcebergTarget):
 
 
 def test_a_branch_with_the_rows_of_the_try_before_is_not_published(world: World) -> None:
-    loaded(world, 1)
+    world.load(1)
     world.seal([world.helpers.Record(2)])
     target = BranchOfTheTryBefore(world.table, catalog_of(world.table, {}))
     world.drain(world.loader(target=target))
@@ -481,7 +476,7 @@ def test_a_branch_with_the_rows_of_the_try_before_is_not_published(world: World)
 
 @pytest.mark.parametrize("point", ["noted", "renamed"])
 def test_what_is_reprocessed_is_loaded_beside_the_first_in_a_new_epoch(world: World, point: str) -> None:
-    loaded(world, 1, 2)
+    world.load(1, 2)
     sealed_before = world.seal([world.helpers.Record(3)])
     key = next(iter(world.target().state().loaded.queues))
     request = EpochRequest((key.in_epoch(1),), frozenset({sealed_before.name}))
@@ -504,23 +499,12 @@ def test_what_is_reprocessed_is_loaded_beside_the_first_in_a_new_epoch(world: Wo
 
 
 def test_main_that_was_rolled_back_is_refused_until_it_is_taken_forward(world: World) -> None:
-    loaded(world, 1)
-    before = world.target().table().current_snapshot().snapshot_id
-    loaded(world, 2)
-    table = world.target().table()
-    table.manage_snapshots().set_current_snapshot(before).commit()
-    world.seal([world.helpers.Record(3)])
-    ours = table.properties[SNAPSHOT]
-    with pytest.raises(LoaderError, match=rf"set_current_snapshot\({ours}\)"):
-        world.drain(world.loader())
-    world.target().table().manage_snapshots().set_current_snapshot(int(ours)).commit()
-    world.drain(world.loader())
-    world.assert_exact()
+    rolled_back_and_taken_forward(world)
 
 
 def test_main_that_is_rolled_back_between_the_look_and_the_commit_takes_no_batch(world: World) -> None:
     """Another loader commits, and its batch is rolled back by hand: `main` is what it was, the tag is not."""
-    loaded(world, 1)
+    world.load(1)
     before = world.target().table().current_snapshot().snapshot_id
     done: list[int] = []
 
@@ -539,7 +523,7 @@ def test_main_that_is_rolled_back_between_the_look_and_the_commit_takes_no_batch
 
 
 def test_a_catalog_that_vanishes_takes_no_segment_with_it(world: World, tmp_path: Path) -> None:
-    loaded(world, 1)
+    world.load(1)
     catalog, kept = tmp_path / "catalog.db", tmp_path / "kept.db"
 
     def vanishes(*commit: Any) -> None:
@@ -562,7 +546,7 @@ def test_a_catalog_that_vanishes_takes_no_segment_with_it(world: World, tmp_path
 
 
 def test_a_catalog_that_does_not_know_the_table_is_refused(world: World, tmp_path: Path) -> None:
-    loaded(world, 1)
+    world.load(1)
     other = catalog_of(world.table, {"uri": f"sqlite:///{tmp_path / 'other.db'}"})
     catalog_of(tmp_path / "x", {})
     shutil.copy(tmp_path / "catalog.db", tmp_path / "other.db")
@@ -574,7 +558,7 @@ def test_a_catalog_that_does_not_know_the_table_is_refused(world: World, tmp_pat
 
 
 def test_a_folder_that_is_gone_while_the_catalog_has_the_table_is_named(world: World) -> None:
-    loaded(world, 1)
+    world.load(1)
     shutil.rmtree(world.table)
     with pytest.raises(
         LoaderError, match=r"still has the table default\.table.*drop the table there, or put the folder back"
@@ -592,7 +576,7 @@ class DroppedAfterItsBranch(IcebergTarget):
 
 
 def test_a_table_that_is_dropped_within_a_batch_keeps_the_segments(world: World) -> None:
-    loaded(world, 1)
+    world.load(1)
     path = world.seal([world.helpers.Record(2)])
     with pytest.raises(LoaderError, match=r"was dropped from the catalog.*The segments stay"):
         world.drain(world.loader(target=DroppedAfterItsBranch(world.table, catalog_of(world.table, {}))))
@@ -600,7 +584,7 @@ def test_a_table_that_is_dropped_within_a_batch_keeps_the_segments(world: World)
 
 
 def test_tables_and_folders_of_others_are_refused(world: World) -> None:
-    loaded(world, 1)
+    world.load(1)
     world.target().table().catalog.create_table("default.other", pa.schema([("a", pa.int64())]),
                                                 location=f"file://{world.table.parent / 'other'}")  # fmt: skip
     with pytest.raises(UsageError, match="rocketcrew did not make"):
