@@ -20,6 +20,7 @@ import pyarrow
 
 from ..remoting.errors import RocketcrewError
 from .ddl import fields_of, to_ddl
+from .misfits import CONVERSION_ERRORS, reason
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
@@ -38,8 +39,6 @@ IMMUTABLE: Final = frozenset(
 )  # fmt: skip
 DATACLASSES_MAX: Final = 1_000
 """Row classes whose fields are remembered; a handler that makes classes without end is only slower."""
-_CONVERSION_ERRORS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
-
 Arrays = list[Any]
 """One Arrow array per declared column."""
 
@@ -60,6 +59,10 @@ def check_ran(result: Any) -> None:
         f"the handler returned {kind}, which was not run: only what a handler declared with `async def` and without `yield`"
         " does is awaited"
     )
+
+
+class LossError(TypeError):
+    """A value of which Arrow would lose something in silence."""
 
 
 class UnknownValueError(Exception):
@@ -196,20 +199,29 @@ class Columns:
         for number, pick in enumerate(self._pick_value):
             column, field = list(map(pick, rows)), self._fields[number]
             try:
-                check = self._checks[number]
-                if self._nested[number]:
-                    _check_nested(column, field.type)
-                elif check is not None:
-                    check(column)
+                self._check(number, column)
                 array: Any = pa.array(column, field.type)
-            except _CONVERSION_ERRORS as error:
-                raise self._misfit(number, _reason(column, field.type) or str(error)) from error
+            except RowError:
+                raise
+            except CONVERSION_ERRORS as error:
+                raise self._misfit(number, reason(column, field.type) or str(error)) from error
             if isinstance(array, pa.ChunkedArray):
                 raise self._misfit(number, "more than 2 GiB in the rows of one message")
             if array.null_count and not field.nullable:
                 raise self._misfit(number, "is null, but declared not null")
             converted.append(array)
         return converted
+
+    def _check(self, number: int, column: list[Any]) -> None:
+        """Raise RowError for what Arrow would lose in silence."""
+        check = self._checks[number]
+        try:
+            if self._nested[number]:
+                _check_nested(column, self._fields[number].type)
+            elif check is not None:
+                check(column)
+        except LossError as error:
+            raise self._misfit(number, str(error)) from None
 
     def fit_arrow(self, table: Any) -> Arrays:
         """Arrays of a RecordBatch or Table, cast to the declared types, in memory of their own: `pa.array` of a numpy array
@@ -244,8 +256,9 @@ class Columns:
                         if _family(field.type) == "time" and pa.types.is_integer(array.type):
                             _check_times([0])
                         array = array.cast(field.type)
-                    except _CONVERSION_ERRORS as error:
-                        raise self._misfit(number, str(error)) from error
+                    except CONVERSION_ERRORS as error:
+                        given = "" if str(array.type) in str(error) else f"given as Arrow's {array.type}: "
+                        raise self._misfit(number, f"{given}{error}") from error
                 if isinstance(array, pa.ChunkedArray):
                     array = _single_chunk(array, field.type)
             if not field.nullable and array.null_count:
@@ -343,13 +356,15 @@ def _copy(value: Any) -> Any:
 def _check_integers(values: Iterable[Any]) -> None:
     for kind in set(map(type, values)):
         if kind is not int and kind is not NONE_TYPE and not hasattr(kind, "__index__"):
-            raise TypeError(f"expected an integer, got {kind.__name__}")
+            raise LossError(
+                f"expected an integer, got {kind.__name__}: return int(value), or declare the column as what it is"
+            )
 
 
 def _check_times(values: Iterable[Any]) -> None:
     for kind in set(map(type, values)):
         if hasattr(kind, "__index__"):
-            raise TypeError(
+            raise LossError(
                 f"expected a datetime or a date, got {kind.__name__}, whose unit nobody knows: convert it, as by"
                 " datetime.fromtimestamp(milliseconds / 1000, UTC)"
             )
@@ -365,29 +380,8 @@ def _family(kind: Any) -> str:
 _CHECKS: Final[dict[str, Callable[[Iterable[Any]], None]]] = {"integer": _check_integers, "time": _check_times}
 
 
-def _reason(values: Iterable[Any], kind: Any) -> str:
-    """Why Arrow did not take one of the values, in words of this project; empty where Arrow's are as good."""
-    for value in values:
-        if value is None:
-            continue
-        if pa.types.is_string(kind) and not isinstance(value, str | bytes):
-            return f"expected a string, got {type(value).__name__}: return str(value)"
-        if pa.types.is_binary(kind) and not isinstance(value, str | bytes | bytearray | memoryview):
-            return f"expected bytes, got {type(value).__name__}"
-        if pa.types.is_floating(kind) and isinstance(value, int) and abs(value) > _EXACT_MAX[str(kind)]:
-            return (
-                f"an int of {value.bit_length()} bits, of which it may not hold all: return float(value), or declare the"
-                " column bigint or decimal(38,0)"
-            )
-    return ""
-
-
-_EXACT_MAX: Final = {"float": 1 << 24, "double": 1 << 53}
-"""Up to where a floating column takes integers; beyond, Arrow refuses them."""
-
-
 def _check_nested(values: Iterable[Any], kind: Any) -> None:
-    """What Arrow would lose in silence, at any depth of a nested column. Raises TypeError."""
+    """What Arrow would lose in silence, at any depth of a nested column. Raises LossError."""
     present: list[Any] = [value for value in values if value is not None]
     if pa.types.is_struct(kind):
         names = [field.name for field in fields_of(kind)]
@@ -396,7 +390,7 @@ def _check_nested(values: Iterable[Any], kind: Any) -> None:
         for value in dicts:
             if not known.issuperset(value):
                 unknown = [name for name in value if name not in known]
-                raise TypeError(f'field "{unknown[0]}" is not declared; the fields are {", ".join(names)}')
+                raise LossError(f'field "{unknown[0]}" is not declared; the fields are {", ".join(names)}')
         for field in fields_of(kind):
             _check_nested([value.get(field.name) for value in dicts], field.type)
     elif pa.types.is_map(kind):

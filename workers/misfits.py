@@ -1,0 +1,170 @@
+"""Why a value does not go into its column, in words of this project: where it is, what it is, and what to do. Pure.
+
+Asked only once Arrow has refused a column: so it may try value by value. Arrow's own words stay where none here are better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow
+
+# The stubs' generics ask for value types, which only the run knows here.
+pa: Any = pyarrow
+
+CONVERSION_ERRORS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+SHOWN_CHARACTERS_MAX: Final = 40
+
+
+def reason(values: Iterable[Any], kind: Any) -> str:
+    """The first of `values` that is not of the Arrow type `kind`; empty where each of them is, taken alone."""
+    for value in values:
+        if value is not None and not _goes_in(value, kind):
+            return _where(value, kind)
+    return ""
+
+
+def _goes_in(value: Any, kind: Any) -> bool:
+    try:
+        pa.array([value], kind)
+    except CONVERSION_ERRORS:
+        return False
+    return True
+
+
+def _where(value: Any, kind: Any) -> str:
+    """Down to the place within a nested value that does not fit."""
+    for place, parts, part_kind in _parts(value, kind):
+        found = reason(parts, part_kind)
+        if found:
+            return f"{place}: {found}"
+    try:
+        pa.array([value], kind)
+    except CONVERSION_ERRORS as error:
+        return _words(value, kind) or str(error)
+    return ""
+
+
+def _parts(value: Any, kind: Any) -> list[tuple[str, list[Any], Any]]:
+    """What the value is made of, each with its name and type; nothing where it is of another form than its type."""
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        fields: list[Any] = [kind.field(number) for number in range(kind.num_fields)]
+        given: dict[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
+        return [(f"field {field.name}", [given.get(field.name)], field.type) for field in fields]
+    if pa.types.is_map(kind) and isinstance(value, dict):
+        items: dict[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
+        return [("a key", list(items), kind.key_type), ("a value", list(items.values()), kind.item_type)]
+    if pa.types.is_list(kind) and isinstance(value, list | tuple):
+        return [("an element", list(value), kind.value_type)]  # pyright: ignore[reportUnknownArgumentType]
+    return []
+
+
+def _words(value: Any, kind: Any) -> str:
+    for is_kind, words in _WORDS:
+        if is_kind(kind):
+            return words(value, kind)
+    return ""
+
+
+def _text(value: Any, kind: Any) -> str:
+    del kind
+    if isinstance(value, str):
+        return (
+            "a string with half of a surrogate pair, which no UTF-8 has: return value.encode(errors='replace').decode()"
+        )
+    if isinstance(value, bytes):
+        return "bytes that are no UTF-8: return value.decode(…), or declare the column binary"
+    return _expected("a string", value, "return str(value)")
+
+
+def _bytes(value: Any, kind: Any) -> str:
+    del kind
+    if isinstance(value, str):
+        return _text(value, None)
+    return _expected("bytes", value, "return bytes, or declare the column as what it is")
+
+
+def _integer(value: Any, kind: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        wider = "decimal(38,0)" if value.bit_length() > 63 else "bigint"
+        return f"{_shown(value)} is too large for {kind.bit_width} bits: declare the column {wider}"
+    return _expected("an integer", value, "return int(value), or declare the column as what it is")
+
+
+def _floating(value: Any, kind: Any) -> str:
+    if isinstance(value, int) and abs(value) > EXACT_MAX[str(kind)]:
+        return (
+            f"an int of {value.bit_length()} bits, of which it may not hold all: return float(value), or declare the"
+            " column bigint or decimal(38,0)"
+        )
+    return _expected("a number", value, "return float(value)")
+
+
+def _decimal(value: Any, kind: Any) -> str:
+    """Arrow takes ints and Decimals, of which no digit may be lost."""
+    if isinstance(value, Decimal) and not value.is_finite():
+        return f"{value} is no number that a decimal column holds: return None"
+    if isinstance(value, int | Decimal):
+        return (
+            f"{_shown(value)} has more digits than decimal({kind.precision},{kind.scale}) holds: declare more, or round it,"
+            f" as by Decimal(value).quantize(Decimal(1).scaleb(-{kind.scale}))"
+        )
+    return _expected("a Decimal", value, "return Decimal(str(value))")
+
+
+def _truth(value: Any, kind: Any) -> str:
+    del kind
+    return _expected("a bool", value, "return bool(value)")
+
+
+def _time(value: Any, kind: Any) -> str:
+    what, how = ("a date", "date") if pa.types.is_date(kind) else ("a datetime", "datetime")
+    if isinstance(value, str):
+        return _expected(what, value, f"return {how}.fromisoformat(value)")
+    return _expected(what, value, "return one") if not hasattr(value, "year") else ""
+
+
+def _row(value: Any, kind: Any) -> str:
+    del kind
+    return "" if isinstance(value, dict) else _expected("a dict", value, "return one with the declared names")
+
+
+def _sequence(value: Any, kind: Any) -> str:
+    del kind
+    return "" if isinstance(value, list | tuple) else _expected("a list", value, "return [value]")
+
+
+def _expected(what: str, value: Any, remedy: str) -> str:
+    return f"expected {what}, got {type(value).__name__}: {remedy}"
+
+
+def _shown(value: Any) -> str:
+    """The value, cut; of an int of very many digits Python refuses to make any text."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an int of {value.bit_length()} bits"
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}…"
+
+
+EXACT_MAX: Final = {"float": 1 << 24, "double": 1 << 53}
+"""Up to where a floating column takes integers; beyond, Arrow refuses them."""
+
+
+def _is_time(kind: Any) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+_WORDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, Any], str]], ...]] = (
+    (pa.types.is_string, _text),
+    (pa.types.is_binary, _bytes),
+    (pa.types.is_boolean, _truth),
+    (pa.types.is_integer, _integer),
+    (pa.types.is_floating, _floating),
+    (pa.types.is_decimal, _decimal),
+    (_is_time, _time),
+    (pa.types.is_map, _row),
+    (pa.types.is_struct, _row),
+    (pa.types.is_list, _sequence),
+)
