@@ -1,7 +1,7 @@
 """A file of facts: what became of records without rows, sealed before the offset that depends on it is sent. Pure.
 
     outcomes/<name>.facts         in the staging folder (conf/segment_format.py)
-    rocketcrew facts 2 5d0e44a1   version, CRC-32 of the second line in hexadecimal
+    rocketcrew facts 3 5d0e44a1   version, CRC-32 of it and the second line in hexadecimal
     {"no_rows":[…],…}             an offset set for each kind (outcomes.py)
     outcomes/<plan id>.left       of the same format: what facts say of records that the commit of this plan left unloaded
 
@@ -9,7 +9,8 @@ Such a file never changes: who has more to say writes another one that contains 
 names in its plans, and deletes exactly these after the commit. What they say of records that do not count as loaded then it
 writes to a file of its own, which takes the place of the one before.
 
-Version 1 had no records that are `settled`: these were in settled.json. It is read, as kept.json is, which had what is left.
+Version 2 had none that are `elsewhere`, and version 1 none that are `settled`: these were in settled.json. Both are read, as
+kept.json is, which had what is left.
 """
 
 from __future__ import annotations
@@ -21,17 +22,23 @@ from typing import Final
 from .intervals import IntervalSet, OffsetSet, QueueKey
 from .outcomes import SETTLED, Outcomes
 
-FACTS_VERSION: Final = 2
+FACTS_VERSION: Final = 3
 FACTS_SUFFIX: Final = ".facts"
 LEFT_SUFFIX: Final = ".left"
-_READ: Final = ("1", str(FACTS_VERSION))
+_READ: Final = ("1", "2", str(FACTS_VERSION))
 _MAGIC: Final = b"rocketcrew facts "
 
 
 def facts_to_text(facts: Outcomes) -> str:
     """The whole file."""
     body = json.dumps(facts.to_json(), separators=(",", ":"))
-    return f"{_MAGIC.decode()}{FACTS_VERSION} {zlib.crc32(body.encode()):08x}\n{body}\n"
+    return f"{_MAGIC.decode()}{FACTS_VERSION} {_check(str(FACTS_VERSION), body.encode())}\n{body}\n"
+
+
+def _check(version: str, body: bytes) -> str:
+    """Of a version too, as one that is read could become another one by a flipped bit; in 1 and 2 of the body alone."""
+    named = b"" if version in ("1", "2") else version.encode()
+    return f"{zlib.crc32(named + body):08x}"
 
 
 def facts_from_bytes(data: bytes) -> Outcomes:
@@ -43,7 +50,7 @@ def facts_from_bytes(data: bytes) -> Outcomes:
     if version not in _READ:
         raise ValueError(f"facts of version {version}, this program knows {FACTS_VERSION}")
     body, end, more = rest.partition(b"\n")
-    if not end or more or check != f"{zlib.crc32(body):08x}":
+    if not end or more or check != _check(version, body):
         raise ValueError("the facts are damaged: their checksum is another one")
     return Outcomes.from_json(json.loads(body))
 

@@ -9,12 +9,17 @@
                  process took its last notes with it
     lost         the broker had deleted it unread                 the supervisor, when a pull is answered with a later offset
     skipped      the group was reset past it                      `rocketcrew reset`, or the member that it reaches
+    elsewhere    POP: the broker had shown it to the group, or    the supervisor, when nobody here has it long after
+                 passed it over, and it was not for this member
     settled      finished and durable, whatever became of it      the supervisor, as a queue's offset moves on; in files of
                                                                   facts alone, never in a table
     passed       nobody had said anything of it when the floor    the loader, with a commit (spark/accounts.py)
                  of its queue passed it: no outcome, but a hole
     closed       it was passed, and is settled since              the loader
     forgotten    a batch of long ago was about it                 the loader, by age (spark/outcome_levels.py)
+
+`elsewhere` begins at 0: a member of a group that pops knows how far the broker has shown a queue, and not from where on. So
+it says nothing of what is below the first record that the table knows of (`from_first`).
 
 Kinds may overlap, and the first of this order that names a record counts: so `filtered` may name whole ranges ("what has no
 other outcome in here was filtered"), which stays a few numbers where a tag matches one message in ten. Of messages that were
@@ -39,19 +44,21 @@ from .intervals import IntervalSet, OffsetSet, QueueKey
 OUTCOMES_VERSION: Final = 1
 ROWS, NO_ROWS, FILTERED, SENT_BACK, DEAD_LETTER = "rows", "no_rows", "filtered", "sent_back", "dead_letter"
 RECOVERED: Final = "recovered"
-LOST, SKIPPED = "lost", "skipped"
+LOST, SKIPPED, ELSEWHERE = "lost", "skipped", "elsewhere"
 PASSED, CLOSED, FORGOTTEN = "passed", "closed", "forgotten"
 SETTLED: Final = "settled"
 KINDS: Final = (
-    ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED, LOST, SKIPPED, FORGOTTEN, CLOSED, PASSED, SETTLED,
+    ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED, LOST, SKIPPED, ELSEWHERE, FORGOTTEN, CLOSED, PASSED, SETTLED,
 )  # fmt: skip
 """In the order in which they count."""
 EXACT: Final = (ROWS, NO_ROWS, SENT_BACK, DEAD_LETTER)
 """Kinds that name the very records: each of them is finished. The others may name ranges with records that are not."""
 SETTLING: Final = (NO_ROWS, SENT_BACK, DEAD_LETTER)
 """Those of them that a supervisor notes: such a record has no rows, in whatever segment."""
-ENDS: Final = (LOST, SKIPPED)
+ENDS: Final = (LOST, SKIPPED, ELSEWHERE)
 """Kinds that end a hole: nobody will bring its records. A member that had some of them in hand may do so all the same."""
+NO_OFFSET_WAITS: Final = (SETTLED, ELSEWHERE)
+"""Kinds for which no offset waits until they are on the disk."""
 NOT_ACCOUNTED: Final = (PASSED, CLOSED, SETTLED)
 """Kinds that say nothing of what became of a record, only of how it counts."""
 
@@ -97,6 +104,19 @@ class Outcomes:
     def without(self, *kinds: str) -> Outcomes:
         """The outcomes of all other kinds."""
         return Outcomes({kind: records for kind, records in self.kinds.items() if kind not in kinds})
+
+    def from_first(self, known: OffsetSet) -> Outcomes:
+        """The same, but `elsewhere` only from the first offset of `known` on, and not of queues that are not in there."""
+        if ELSEWHERE not in self.kinds:
+            return self
+        begun = OffsetSet(
+            {
+                key: IntervalSet.of([(known.queues[key].pieces[0][0], offsets.pieces[-1][1])])
+                for key, offsets in self.kinds[ELSEWHERE].queues.items()
+                if key in known.queues
+            }
+        )
+        return Outcomes.of([*self.without(ELSEWHERE).kinds.items(), (ELSEWHERE, self.kinds[ELSEWHERE] & begun)])
 
     def of_kind(self, kind: str) -> OffsetSet:
         """The records of one kind."""

@@ -34,6 +34,7 @@ from ..conf.segment_format import EPOCH
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import (
     CLOSED,
+    ELSEWHERE,
     ENDS,
     FORGOTTEN,
     NO_ROWS,
@@ -273,9 +274,11 @@ class Loader:
         count = min(stretch.length, most)
         chosen = [in_epochs(segment, stretch.epochs) for segment in fitting[:count]]
         begun_anew = {key.in_epoch(0) for key in (*stretch.epochs, *request.queues)} | state.epochs.keys()
+        noted = noted.from_first(OffsetSet.union([state.loaded, *(segment.offsets for segment in chosen)]))
         settled = noted.of_kind(SETTLED).without(begun_anew)
         told = OffsetSet.union([settled, *(noted.of_kind(kind).without(begun_anew) for kind in SETTLING)])
         ended = OffsetSet.union(noted.of_kind(kind).without(begun_anew) for kind in ENDS)
+        ended -= noted.of_kind(ELSEWHERE) & state.loaded  # it is said again and again, of all that was shown
         detail = detail or self._detail_of(state, [told, ended, *(segment.offsets for segment in chosen)])
         if detail is not None:
             state = state.exactly(detail.open)
@@ -398,6 +401,7 @@ class Loader:
         noted, files = self._staging.take_outcomes(plan)
         epochs = {**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
         accounts, outcomes, sure = self._accounts(plan, state)
+        noted = noted.from_first(accounts.loaded)
         going = self._gaps.going(accounts.loaded, sure, epochs)
         outcomes = Outcomes.union([noted.without(SETTLED).in_epochs(epochs), going, outcomes])
         self._on_point("noted")
@@ -477,7 +481,7 @@ class Loader:
 
     def _leave(self, plan: Plan, state: TableState) -> None:
         """Of a plan whose commit an earlier process made: what it took of notes and may not have left."""
-        facts = self._staging.facts_of(plan)
+        facts = self._staging.facts_of(plan).from_first(state.loaded)
         self._gaps.leave(plan.id, facts, state.loaded, state.loaded - state.holes, state.epochs)
 
     def _finish(self, plan: Plan) -> None:

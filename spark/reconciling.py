@@ -10,6 +10,8 @@
     waiting      its rows are sealed and not loaded yet, or the group has not committed it yet
     skipped      the group was reset past it
     lost         the broker had deleted it before the group read it; nothing can bring it back, and the report says so
+    elsewhere    POP: the broker had shown it to the group, or passed it over for its tag, and this table's members did not
+                 have it: another one did, or its time was over and it came again from the retry topic
     before       the group began after it, or the broker deleted it unread before that; in retry topics, whose offsets go on
                  when the group is re-run, an earlier epoch has it
 
@@ -33,6 +35,7 @@ from typing import Final
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import (
     DEAD_LETTER,
+    ELSEWHERE,
     FILTERED,
     FORGOTTEN,
     KINDS,
@@ -61,6 +64,7 @@ class Fate(StrEnum):
     WAITING = "waiting"
     SKIPPED = "skipped"
     LOST = "lost"
+    ELSEWHERE = "elsewhere"
     BEFORE = "before"
     MISSING = "missing"
     UNKNOWN = "unknown"
@@ -185,7 +189,7 @@ def _earlier(table: TableFacts, keys: Iterable[QueueKey]) -> dict[QueueKey, Inte
         if key.topic.startswith(RETRY_PREFIX):
             base = key.in_epoch(0)
             found[key] = before.get(base, IntervalSet())
-            noted = (table.outcomes.of_queue(kind, key) for kind in KINDS if kind not in NOT_ACCOUNTED)
+            noted = (table.outcomes.of_queue(kind, key) for kind in KINDS if kind not in (*NOT_ACCOUNTED, ELSEWHERE))
             before[base] = _joined((found[key], table.loaded.of_queue(key), *noted))
     return found
 
@@ -195,6 +199,7 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None, earlier: In
     waiting, settled = table.waiting.of_queue(key), table.settled.of_queue(key)
     aside = table.quarantined.of_queue(key)
     noted = {kind: table.outcomes.of_queue(kind, key) for kind in KINDS if kind != ROWS and kind not in NOT_ACCOUNTED}
+    elsewhere = noted.pop(ELSEWHERE) - settled
     known = _joined((present, loaded, settled, *noted.values()))
     expected = table.outcomes.of_queue(ROWS, key)
     fates: dict[Fate, IntervalSet] = {
@@ -203,7 +208,7 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None, earlier: In
         Fate.MISSING: expected - present,
         Fate.OVERLAP: table.overlaps.of_queue(key),
     }
-    rest = _joined((known, waiting, aside, _span(ends))) - present - expected
+    rest = _joined((known, elsewhere, waiting, aside, _span(ends))) - present - expected
     for fate, some in (
         (Fate.WAITING, waiting - loaded),
         (Fate.SENT_BACK, noted[SENT_BACK]),
@@ -220,6 +225,8 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None, earlier: In
         (Fate.SKIPPED, noted[SKIPPED] - settled),
         (Fate.LOST, noted[LOST] - settled),
         (Fate.BEFORE, _before(known, waiting | aside, ends) | earlier),
+        # It names all that was shown, from 0 on.
+        (Fate.ELSEWHERE, elsewhere),
     ):
         fates[fate] = fates.get(fate, IntervalSet()) | (rest & some)
         rest = rest - some

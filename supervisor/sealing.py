@@ -27,7 +27,7 @@ import structlog
 from ..conf.segment_format import OUTCOMES_DIR
 from ..durable.facts import FACTS_SUFFIX, facts_to_text
 from ..durable.files import CALLS, FileCalls, write_atomically
-from ..durable.outcomes import SETTLED, Outcomes
+from ..durable.outcomes import NO_OFFSET_WAITS, Outcomes
 from .core.outcome_notes import OutcomeNotes
 from .core.state import State
 from .slot import Slot
@@ -67,7 +67,7 @@ class Sealing:
 
     def all_sealed(self) -> bool:
         """Whether all that an offset depends on is on the disk, of what the core has noted so far."""
-        return self._files is None or not (self._state.outcomes or self._files.waiting.without(SETTLED))
+        return self._files is None or not (self._state.outcomes or self._files.waiting.without(*NO_OFFSET_WAITS))
 
     async def sealed(self) -> bool:
         """Have on the disk all that the core has noted so far; False when the disk refuses, which is logged."""

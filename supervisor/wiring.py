@@ -68,6 +68,7 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         consume_concurrently_max_span=c.consume_concurrently_max_span,
         pull_interval_ms=c.pull_interval_ms,
         pop_threshold_for_queue=c.pop_threshold_for_queue,
+        pop_elsewhere_after_ms=c.pop_invisible_time_ms + 2 * s.spark.max_wait_ms,
         persist_interval_ms=c.persist_consumer_offset_interval_ms,
         rebalance_interval_ms=c.rebalance_interval_ms,
         chunk_target_us=s.workers.chunk_target_us,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
-from ...durable.outcomes import FILTERED, NO_ROWS, RECOVERED, SETTLED, Outcomes
+from ...durable.outcomes import FILTERED, NO_OFFSET_WAITS, NO_ROWS, RECOVERED, Outcomes
 from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from .chunks import Chunk
@@ -45,7 +45,7 @@ class OutcomeNotes:
 
     def __bool__(self) -> bool:
         """Whether something was noted since that an offset depends on."""
-        return any(kind != SETTLED for kind, _ in self._noted)
+        return any(kind not in NO_OFFSET_WAITS for kind, _ in self._noted)
 
     def add(self, kind: str, mq: MessageQueue, start: int, end: int) -> None:
         """`[start, end)` of the queue ended as `kind` (durable/outcomes.py)."""

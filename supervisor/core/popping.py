@@ -9,6 +9,7 @@
 - What one pop brought from one queue is a process queue of its own. It is never pulled and commits nothing: it is made with
   its messages, and ends when the last of them was acknowledged or given back. Everything between (dispatch, reports,
   seals, the deaths of workers) is as for queues that are pulled.
+- What is acknowledged is noted as settled, and what others had of the same queues as elsewhere (elsewhere.py).
 - Nothing is journalled: what was finished and not acknowledged before a kill is shown again by the broker, and runs again.
 
 Sources: CL/impl/consumer/{DefaultMQPushConsumerImpl,ConsumeMessagePopConcurrentlyService,PopProcessQueue}.java.
@@ -20,6 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ...durable.outcomes import ELSEWHERE, SETTLED
 from ...remoting.check_points import CheckPoint, check_point_of, start_offsets
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
@@ -30,6 +32,7 @@ from ...remoting.stored import record_info, walk
 from .actions import Ack, ChargesChanged, Pop, Renew
 from .chunks import PullRun, Token
 from .dispatching import Dispatching
+from .elsewhere import Shown
 from .ledger import Ledger
 from .process_queue import ProcessQueue, bytes_for_next
 from .pulling import held_by_rates
@@ -111,6 +114,9 @@ class Popping:
         self._by_handle: dict[int, PopLoop] = {}
         self._info_handles: dict[MessageQueue, int] = {}
         """By which workers know the queues that messages were popped from; as many as there are queues."""
+        self._shown = Shown(state.config.pop_elsewhere_after_ms / 1000)
+        self._tells = False
+        """A time is set at which it is looked what of that is over."""
 
     @property
     def handles(self) -> Collection[int]:
@@ -267,6 +273,7 @@ class Popping:
         slot.refs += 1
         pq.waiting.append(PullRun(slot, positions, offsets, 0, len(offsets), offsets[0]))
         pq.next_offset = offsets[-1] + 1
+        self._show(mq, pq.next_offset, now)
         pq.ledger = Ledger(offsets[0])
         pq.unfinished = len(offsets)
         pq.unfinished_bytes = positions[-1] - positions[0]
@@ -278,6 +285,24 @@ class Popping:
         s.ready.append(pq)
         loop.in_hand += len(offsets)
         s.at(now + invisible_s / 2, lambda at: self._renew(q, at))
+
+    def _show(self, mq: MessageQueue, end: int, now: float) -> None:
+        self._shown.show(mq, end, now)
+        if not self._tells:
+            self._tells = True
+            self.s.at(now + self._shown.step_s, self._tell_elsewhere)
+
+    def _tell_elsewhere(self, now: float) -> None:
+        """Note what others have of the queues that were popped from."""
+        in_hand: dict[MessageQueue, set[int]] = {}
+        for q in self.queues.values():
+            in_hand.setdefault(q.pq.mq, set()).update(q.checks)
+        for mq in self._shown.queues():
+            for start, end in self._shown.over(mq, in_hand.get(mq, set()), now).pieces:
+                self.s.outcomes.add(ELSEWHERE, mq, start, end)
+        self._tells = bool(self._shown)
+        if self._tells:
+            self.s.at(now + self._shown.step_s, self._tell_elsewhere)
 
     def _look_for_killers(self, q: PopQueue, positions: Sequence[int], offsets: Sequence[int]) -> None:
         """What is known of messages by their ids is now of these records; see charges.py. It is written before they run."""
@@ -340,6 +365,8 @@ class Popping:
             elif offset not in q.renewing and not any(offset in offsets for offsets in held):
                 checks.append(q.checks.pop(offset))
         if checks:
+            for check in checks:
+                self.s.outcomes.add(SETTLED, pq.mq, check.offset, check.offset + 1)
             q.loop.in_hand -= len(checks)
             q.acking += len(checks)
             self.s.out.append(Ack(pq.handle, pq.mq, checks))

@@ -55,6 +55,9 @@ class CoreConfig:
     """PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL (DefaultMQPushConsumerImpl.java)."""
     pop_threshold_for_queue: int = 96
     """popThresholdForQueue: messages of one assignment that wait for their acknowledgement, above which nothing is popped."""
+    pop_elsewhere_after_ms: int = 120_000
+    """When a message that a broker has shown to others counts as theirs: its invisible time is over then, and their rows are
+    in the table, by the defaults."""
     persist_interval_ms: int = 5000
     recommit_interval_ms: int = 30000
     """An offset that does not move is committed again: a broker that was killed forgot what it had not saved (5 s). Java

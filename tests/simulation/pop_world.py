@@ -5,7 +5,8 @@ over is shown again. Answers are late or lost, and actions fail in ways that nob
 long that messages end, and times run out, while they are under way. What must hold: no message is acknowledged before it is
 finished and durable, none that was finished in time is shown again without having been acknowledged, none is popped of a
 topic that is not subscribed, no request names a check point that a renewal or a send-back of the same record has replaced;
-when all is quiet every message is acknowledged, and nothing is kept.
+when all is quiet every message is acknowledged, and nothing is kept. Another member pops the same queue, acknowledges or
+dies; what this member says of that is in pop_ends.py.
 
 Whole runs die, and another one takes over what their slot has. In some seeds a message kills each run that handles it: it
 becomes a dead letter in the end, and none that was never alone in hand does.
@@ -38,6 +39,7 @@ from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig, Worker
 from rocketcrew.workers.failures import asked
 
+from .pop_ends import ELSEWHERE_MS, PopEnds
 from .script import number_of
 from .world import Violation, World
 
@@ -51,6 +53,7 @@ MESSAGES = 120
 REST_MS = 60_000
 DEATHS_MAX = 3
 MAY_FAIL = (act.FetchAssignment, act.Pop, act.Ack, act.Renew, act.SendBack)
+SEALED_MS = 200
 KILLS_MAX = 2 * DEATHS_MAX + 1
 """Runs that one message kills before it is a dead letter; once more where its last attempt was cut short."""
 
@@ -99,7 +102,7 @@ class PopSimulation:
             "c1", "g", (TOPIC,), strategy=average, persist_interval_ms=random.choice([50, 250]), send_back_retry_ms=100,
             rebalance_interval_ms=700, pull_delay_on_error_ms=60, stop_deadline_ms=20_000,
             pop_threshold_for_queue=random.choice([4, 16, 96]), chunk_messages_max=random.choice([1, 4]),
-            max_worker_deaths=DEATHS_MAX,
+            max_worker_deaths=DEATHS_MAX, pop_elsewhere_after_ms=ELSEWHERE_MS,
         )  # fmt: skip
         self._make_core = lambda: _begun(make_core(config, Slab(len(self.view)), self.view))
         self.core = self._make_core()
@@ -110,6 +113,7 @@ class PopSimulation:
         self.killer = random.randrange(MESSAGES // 2) if random.random() < 0.5 else -1
         """A message that kills each run that handles it."""
         self.kills = 0
+        self.ends = PopEnds(TOPIC)
         self._run = 0
         self.subscribed = True
         self.durable: set[int] = set()
@@ -136,6 +140,8 @@ class PopSimulation:
         self._event(self._hear, ev.Start())
         world.after(1, self._produce)
         world.after(100, self._operate)
+        world.after(150, self._rival)
+        world.after(SEALED_MS, self._seal_facts)
         while world.steps < steps:
             self._step()
         world.calm = True
@@ -148,6 +154,10 @@ class PopSimulation:
                     f"does not come to rest: {left} are not acknowledged, {len(self.core.state.queues)} in hand"
                 )
             self._step()
+        until = world.now_ms + 2 * ELSEWHERE_MS
+        while world.now_ms < until:
+            self._step()
+        self.ends.check_end()
         self._event(self._hear, ev.Stop())
         while self.finished is None:
             self._step()
@@ -175,6 +185,8 @@ class PopSimulation:
                 perform = self._performs.get(type(action))
                 if perform is not None and not self._fails(action):
                     perform(action)
+        if self.ends.noted(self.core.state.outcomes.take("g"), self.durable, self.world.now_ms):
+            self.world.note("what others had of a popped queue was said")
         due = self.core.next_timer()
         if due is not None and due * 1000 < self._tick_at:
             self._tick_at = due * 1000
@@ -254,7 +266,7 @@ class PopSimulation:
             self.world.note("a pop's answer was lost")
             self._later(500, lambda: self._hear(ev.NoAnswer(action.handle)))
         else:
-            self._later(1, self._popped, action, header, body)
+            self._later(1, self._popped, action, header, body, [m.number for m in found if not m.retries])
 
     def _shown(self, message: Message) -> bytes:
         if message.number in self.awaited:
@@ -265,6 +277,7 @@ class PopSimulation:
         message.shown = self._turn
         message.visible_from_ms = self.world.now_ms + INVISIBLE_MS
         mark = "1" if message.retries else "0"
+        self.ends.shown(message.number, self.world.now_ms)
         message.check = CheckPoint(
             message.number, self._turn, INVISIBLE_MS, 0, mark, QUEUE.broker_name, 0, message.number
         )
@@ -274,12 +287,31 @@ class PopSimulation:
                           reconsume_times=message.retries)
         )  # fmt: skip
 
-    def _popped(self, action: act.Pop, header: PopResponse, body: bytes) -> None:
+    def _rival(self) -> None:
+        """Another member of the group pops: what it takes it acknowledges, or never finishes."""
+        if self.world.calm:
+            return
+        now = self.world.now_ms
+        found = [m for m in self.messages if not m.acked and m.visible_from_ms <= now][:BATCH]
+        for message in found:
+            self._shown(message)
+            message.acked = self.world.chance(0.7)
+        if found:
+            self.world.note("another member popped")
+        self.world.after(self.world.random.expovariate(1 / 250), self._rival)
+
+    def _seal_facts(self) -> None:
+        self.ends.sealed()
+        self.world.after(SEALED_MS, self._seal_facts)
+
+    def _popped(self, action: act.Pop, header: PopResponse, body: bytes, new: list[int]) -> None:
         slot = self.core.room_for(action.handle, len(body))
         if slot is None:
             self._hear(ev.Popped(action.handle, PopResult(ResponseCode.SUCCESS, header, dropped=True)))
             return
         self.view[slot.start : slot.start + len(body)] = body
+        if action.handle in self.core.popping.handles and not self.core.state.stopping:
+            self.ends.came(new)
         self._hear(ev.Popped(action.handle, PopResult(ResponseCode.SUCCESS, header, len(body), slot)))
 
     def _holds(self, check: CheckPoint) -> Message | None:
@@ -390,6 +422,9 @@ class PopSimulation:
             self._after(60, self._seal, worker, worker.seq)
         else:
             self._finished(done)
+        pq = self.core.state.queues.get(chunk.handle)
+        if pq is not None:
+            self.ends.finished(pq.mq.topic, [number for number, _ in done])
         failures = [(index, asked(0, "no")) for index, bad in enumerate(fails) if bad]
         self._hear(ev.Reported(worker.name, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures))
         worker.busy = False
@@ -435,6 +470,7 @@ class PopSimulation:
         """Supervisor and workers at once; what is in the open segments is salvaged by the next run, and shown again. That one
         is there after a moment."""
         self.world.note("a whole run died")
+        self.ends.died()
         self._run += 1
         hands = [worker for worker in self.workers.values() if worker.busy]
         left: list[Left] = []

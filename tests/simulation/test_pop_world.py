@@ -7,9 +7,14 @@ from dataclasses import asdict
 
 import pytest
 
+from rocketcrew.durable.outcomes import ELSEWHERE, SETTLED
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.dispatching import Dispatching
+from rocketcrew.supervisor.core.elsewhere import Shown
 from rocketcrew.supervisor.core.popping import Popping, PopQueue
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
+from rocketcrew.supervisor.core.state import State
 from rocketcrew.supervisor.core.states import QueueEvent
 
 from .pop_world import MAY_FAIL, PopSimulation
@@ -37,7 +42,8 @@ def test_what_is_looked_for_happens() -> None:
         "a popped topic was unsubscribed", "a popped topic was subscribed again", "a pop's answer was lost", "pop_renewals",
         "pop_renewals_refused", "pop_acks", "pop_acks_refused", "sent_back_messages", "late_answers",
         "redispatched_messages", "a whole run died", "a popped message that kills runs became a dead letter",
-        "a popped message was not taken back", *(f"{kind.__name__} failed" for kind in MAY_FAIL),
+        "a popped message was not taken back", "another member popped", "what others had of a popped queue was said",
+        *(f"{kind.__name__} failed" for kind in MAY_FAIL),
     }  # fmt: skip
 
 
@@ -105,7 +111,65 @@ class KeepsTheirPlaces(Core):
             q.loop.in_hand = failed + 1
 
 
+class SaysTooEarly(Core):
+    """What was shown to others counts as theirs at once."""
+
+    class popping_class(Popping):
+        def __init__(self, state: State, dispatching: Dispatching, ended: Callable[[], None]) -> None:
+            super().__init__(state, dispatching, ended)
+            self._shown = Shown(state.config.pop_elsewhere_after_ms / 10_000)
+
+
+class SaysWhatIsInHand(Core):
+    """What this member has in hand for long counts as somebody else's."""
+
+    class popping_class(Popping):
+        def _tell_elsewhere(self, now: float) -> None:
+            queues, self.queues = self.queues, {}
+            super()._tell_elsewhere(now)
+            self.queues = queues
+
+
+class NeverSaysIt(Core):
+    """Holes between what this member got have no end."""
+
+    class popping_class(Popping):
+        def _show(self, mq: MessageQueue, end: int, now: float) -> None:
+            pass
+
+
+class SaysWhatItWasShown(Core):
+    """Only from the first message on that the run was shown: what the run before had in hand has no end."""
+
+    class popping_class(Popping):
+        def _show(self, mq: MessageQueue, end: int, now: float) -> None:
+            self.first = min(getattr(self, "first", end), end)
+            super()._show(mq, end, now)
+
+        def _tell_elsewhere(self, now: float) -> None:
+            before = self.s.outcomes.take("g")
+            super()._tell_elsewhere(now)
+            after = self.s.outcomes.take("g").of_kind(ELSEWHERE)
+            for kind, records in (*before.kinds.items(), (ELSEWHERE, after)):
+                for key, offsets in records.queues.items():
+                    for start, stop in offsets.pieces:
+                        begin = max(start, self.first) if kind == ELSEWHERE else start
+                        if begin < stop:
+                            self.s.outcomes.add(kind, MessageQueue(key.topic, key.broker, key.queue_id), begin, stop)
+
+
+class SettlesWhatIsReported(Core):
+    """What is finished counts as settled before its rows are sealed."""
+
+    class popping_class(Popping):
+        def progress(self, pq: ProcessQueue, now: float) -> None:
+            for start, stop in pq.ledger.done.pairs():
+                self.s.outcomes.add(SETTLED, pq.mq, start, stop)
+            super().progress(pq, now)
+
+
 BUGS = (
+    SaysTooEarly, SaysWhatIsInHand, NeverSaysIt, SaysWhatItWasShown, SettlesWhatIsReported,
     PopsOn, ForgetsWhatWaits, RenewsBesideASendBack, SendsBackBesideARenewal, AcknowledgesTooEarly, KeepsTheirPlaces,
     NeverCareful,
 )  # fmt: skip

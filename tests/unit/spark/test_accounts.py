@@ -18,6 +18,7 @@ from segment_helpers import notes_to_json
 from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
+    ELSEWHERE,
     ENDS,
     FORGOTTEN,
     LOST,
@@ -306,8 +307,52 @@ def test_and_also_once_the_table_has_noted_the_range(world: World, segments: Any
         world.drain(loader)
 
 
-def note(world: World, outcomes: Outcomes) -> None:
-    Staging(world.roots[0]).note("00000000000000000001", outcomes)
+def test_what_others_had_of_a_popped_queue_has_its_end_from_the_first_record_on(world: World, segments: Any) -> None:
+    """A supervisor says how far the queue was shown, again and again, and not from where on."""
+    target = Counted(world.target())
+    loader = world.loader(target=target)
+    for name, (end, mine) in enumerate(((60, (40, 45, 46)), (80, (70,)), (100, (90,))), start=1):
+        world.seal([segments.Record(offset) for offset in mine])
+        note(world, Outcomes.of([(ELSEWHERE, of((0, end)))]), f"{name:020d}")
+        world.drain(loader)
+    state = world.target().state()
+    assert (state.loaded, state.holes) == (of((40, 100)), of((41, 100)))
+    assert target.read == 0, "no commit reads outcomes for what is said again"
+    assert all(told.outcomes.of_kind(ELSEWHERE) & of((0, 40)) == OffsetSet() for told in world.target().outcomes())
+    report = reconcile(table_facts(world.table, world.roots[:1])[0], None)
+    counts = {fate.value: offsets.count() for fate, offsets in report.queues[0].fates.items()}
+    assert counts == {"loaded": 5, "elsewhere": 55}
+    assert report.fine
+    world.seal([segments.Record(55, ["of another member, late"])], at=1)
+    world.drain(world.loader(1))
+    world.assert_exact()
+    report = reconcile(table_facts(world.table, world.roots[:1])[0], None)
+    assert {fate.value: offsets.count() for fate, offsets in report.queues[0].fates.items()}["loaded"] == 6
+
+
+def test_how_far_a_queue_was_shown_says_nothing_of_a_table_that_has_nothing_of_it(world: World, segments: Any) -> None:
+    other = QUEUE._replace(queue_id=1)
+    world.seal([segments.Record(5)])
+    note(world, Outcomes.of([(ELSEWHERE, of((0, 60), queue=other))]))
+    world.drain(world.loader())
+    assert world.target().state().loaded == of((5, 6))
+    (left,) = Staging(world.roots[0]).left().values()
+    assert not left
+
+
+@every_point
+def test_what_is_elsewhere_has_its_end_whatever_dies(world: World, segments: Any, point: str) -> None:
+    world.seal([segments.Record(2), segments.Record(9)])
+    note(world, Outcomes.of([(ELSEWHERE, of((0, 8)))]))
+    world.drain_with_crash(point)
+    world.seal([segments.Record(3), segments.Record(10)])
+    world.drain(world.loader())
+    world.assert_exact()
+    assert world.target().state().loaded == of((2, 8), (9, 11))
+
+
+def note(world: World, outcomes: Outcomes, name: str = "00000000000000000001") -> None:
+    Staging(world.roots[0]).note(name, outcomes)
 
 
 def test_a_segment_that_is_lost_within_passed_holes_is_a_gap_all_the_same(world: World, segments: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,12 @@ def test_a_file_of_facts_that_was_changed_anywhere_is_refused() -> None:
         ):
             with pytest.raises(ValueError, match=r"facts"):
                 facts_from_bytes(changed)
-    assert facts_from_bytes(whole.replace(b"facts 2", b"facts 1")) == facts_from_bytes(whole)
-    with pytest.raises(ValueError, match=r"facts of version 3, this program knows 2"):
-        facts_from_bytes(whole.replace(b"facts 2", b"facts 3"))
+    body = whole.partition(b"\n")[2]
+    for version in (b"1", b"2"):
+        before = b"rocketcrew facts %b %08x\n%b" % (version, zlib.crc32(body[:-1]), body)
+        assert facts_from_bytes(before) == facts_from_bytes(whole)
+    with pytest.raises(ValueError, match=r"facts of version 4, this program knows 3"):
+        facts_from_bytes(whole.replace(b"facts 3", b"facts 4"))
 
 
 @pytest.mark.parametrize("form", FORMS)
