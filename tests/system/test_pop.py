@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, send_numbers, wait_until
+import pyarrow as pa
+from harness import WAIT_S, Broker, Crew, duplicate_keys, send_numbers, stored_messages, wait_until
+from test_reconcile import reconcile
 
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.sync import run_with_cluster
+from rocketcrew.durable.facts import facts_from_bytes
+from rocketcrew.durable.outcomes import ELSEWHERE, Outcomes
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.pop_headers import MODE_POP, SetMessageRequestMode
@@ -58,6 +64,67 @@ def test_popped_retried_and_acknowledged_through_a_kill_of_the_broker(tmp_path: 
     first = {number: min(row["attempt"] for row in rows if row["number"] == number) for number in numbers}
     assert all(first[number] for number in numbers if number % 50 == 7)
     assert {row["_topic"] for row in rows if row["attempt"]} == {f"%RETRY%{GROUP}_{TOPIC}"}
+
+
+def test_of_two_members_that_share_queues_each_table_knows_what_the_other_had(tmp_path: Path) -> None:
+    """Two supervisors fill two tables; one is killed with messages in hand. By the sender's list each message is in one of
+    the tables, and of the living one's table each offset of the topic is loaded or elsewhere, none of them wrongly."""
+    broker = Broker(tmp_path)
+    numbers = range(1_000)
+    send_numbers(broker, TOPIC, numbers[:8])
+    let_pop(broker)
+    crews = [
+        Crew(tmp_path / name, broker, "numbers_handler:slow_plain_number", TOPIC, load=False, group=GROUP, **POP)
+        for name in ("one", "two")
+    ]
+    one, two = crews
+    try:
+        for crew in crews:
+            crew.folder.mkdir()
+            crew.start()
+        send_numbers(broker, TOPIC, numbers[8:600])
+        wait_until(lambda: all(crew.counter("pop_acks") > 20 for crew in crews), what="both to acknowledge")
+        two.kill()
+        send_numbers(broker, TOPIC, numbers[600:])
+        everything = set(numbers)
+        wait_until(lambda: numbers_of(one).keys() | numbers_of(two).keys() == everything, 2 * WAIT_S, "every number")
+        offsets = {(m.queue_id, m.queue_offset): int(m.body) for m in stored_messages(broker.name_server, TOPIC)}
+        wait_until(lambda: elsewhere_is_said(one, offsets), what="what the other had to be said")
+        assert one.stop() == 0
+        table = one.load()
+        report = reconcile(one, code=0)
+    finally:
+        for crew in crews:
+            crew.child.stop(WAIT_S)
+        broker.stop()
+    assert sorted(offsets.values()) == list(numbers)
+    mine = {
+        (row["_queue_id"], row["_offset"]) for row in table.to_pylist() if row["_topic"] == TOPIC
+    }  # not what came again from the retry topic
+    told = {fate: counted(report, fate, TOPIC) for fate in ("loaded", "elsewhere", "before", "unknown", "waiting")}
+    assert told["loaded"] == len(mine)
+    assert told["elsewhere"] + told["before"] == len(offsets) - len(mine), told
+    assert told["elsewhere"] > 0, told
+    assert numbers_of_table(table) | numbers_of(two).keys() == everything
+    assert duplicate_keys(table) == 0
+
+
+def elsewhere_is_said(crew: Crew, offsets: Mapping[tuple[int, int], int]) -> bool:
+    """Up to the last message of each queue."""
+    said = Outcomes.union(
+        facts_from_bytes(path.read_bytes()) for path in (crew.slot / "segments/outcomes").glob("[!.]*.facts")
+    ).of_kind(ELSEWHERE)
+    last = {queue_id: max(at for queue, at in offsets if queue == queue_id) for queue_id, _ in offsets}
+    ends = {key.queue_id: pieces.pieces[-1][1] for key, pieces in said.queues.items() if key.topic == TOPIC}
+    return all(ends.get(queue_id, 0) > at for queue_id, at in last.items())
+
+
+def counted(report: dict[str, Any], fate: str, topic: str) -> int:
+    return sum(queue["counts"].get(fate, 0) for queue in report["queues"] if queue["topic"] == topic)
+
+
+def numbers_of_table(table: pa.Table) -> set[int]:
+    return set(table.column("number").to_pylist())
 
 
 def numbers_of(crew: Crew) -> Counter[int]:
