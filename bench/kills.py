@@ -90,9 +90,10 @@ class Run:
         log = "".join(path.read_text() for path in self.crew.folder.glob("supervisor-*.log"))
         deaths = [json.loads(line) for line in log.splitlines() if line.startswith("{") and '"worker_died"' in line]
         wrong = [death for death in deaths if death.get("charged_to") != death.get("running")]
-        lost, twice = self.sent - len(set(rows)), len(rows) - len(set(rows))
+        sent = set(range(self.sent))
+        lost, twice, foreign = len(sent - set(rows)), len(rows) - len(set(rows)), len(set(rows) - sent)
         again_max = kills * CHUNKS_IN_FLIGHT * CHUNK_MESSAGES_MAX
-        good = (not lost and not twice and len(deaths) == kills and not wrong and self.stall_s < stall_limit_s
+        good = (not lost and not twice and not foreign and len(deaths) == kills and not wrong and self.stall_s < stall_limit_s
                 and counters["redispatched_messages"] <= again_max and not counters["invariant_violations"])  # fmt: skip
         empty_ms = sorted(1000 * seconds for seconds in self.empty_s)
         middle, late = empty_ms[len(empty_ms) // 2], empty_ms[int(len(empty_ms) * 0.99)]

@@ -3,10 +3,11 @@
     python bench/soak.py [--rounds 10] [--kills 1000] [--loader-kills 40] [--seeds 2000] [--steps 5000] [--messages 50000]
 
 Each round runs every system fault test anew; then come the pool's faults in each order mode at length (`rocketcrew chaos`),
-power cuts of the embedded broker and of sealed facts, a million hostile frames at the broker, and as many beside Java
-clients, kills of random workers (kills.py) and of the loader on every kind of table (loader_kills.py), the faults on genuine
-servers of both versions (where java and mvn are), the differential test, and the simulation with many seeds. A stage that
-fails does not keep the next ones from running. Ends with one line for each fault and stage.
+power cuts of the embedded broker, of sealed facts and segments, of the loader's commits and of journals, a million hostile
+frames at the broker, and as many beside Java clients, kills of random workers (kills.py) and of the loader on every kind of
+table (loader_kills.py), the faults on genuine servers of both versions (where java and mvn are), the differential test, and
+the simulation with many seeds. A stage that fails does not keep the next ones from running. Ends with one line for each fault
+and stage.
 """
 
 from __future__ import annotations
@@ -146,6 +147,10 @@ def main() -> int:
     )  # fmt: skip
     soak.stage(
         "power cuts of facts", "tests/unit/supervisor/test_sealing.py", "--full-numbers", "-n", "2", "--timeout=0"
+    )  # fmt: skip
+    soak.stage(
+        "power cuts of segments, commits and journals", "tests/unit/durable/test_power_cuts.py", "--full-numbers",
+        "-n", "2", "--timeout=0",
     )  # fmt: skip
     soak.stage(
         "races of loaders at an Iceberg table", "tests/unit/spark/test_iceberg.py", "--full-numbers", "--timeout=3600"

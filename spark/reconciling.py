@@ -140,7 +140,15 @@ class Report:
     @property
     def lost(self) -> int:
         """How many messages the brokers had deleted before the group read them."""
-        return sum(queue.fates[Fate.LOST].count() for queue in self.queues if Fate.LOST in queue.fates)
+        return self._counted(Fate.LOST)
+
+    @property
+    def elsewhere(self) -> int:
+        """How many messages of queues that are popped this table's members did not have."""
+        return self._counted(Fate.ELSEWHERE)
+
+    def _counted(self, fate: Fate) -> int:
+        return sum(queue.fates[fate].count() for queue in self.queues if fate in queue.fates)
 
     def to_run_again(self) -> OffsetSet:
         """What is not in the table and should be: missing, unknown and quarantined records, of each queue's newest epoch.

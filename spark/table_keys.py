@@ -64,7 +64,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     """
     noted, waiting, settled = _staged(stagings)
     aside, unknown = _quarantined(stagings)
-    presence = _Presence()
+    presence = Presence()
     broken = [
         f"{file} is set aside, and nobody can make out what is in it: see {file.name}{REASON_SUFFIX}"
         for file in unknown
@@ -119,7 +119,7 @@ def _keys_of(file: Place) -> Any:
     return pa.Table.from_batches(batches, pa.schema([reader.schema_arrow.field(name) for name in wanted]))
 
 
-class _Presence:
+class Presence:
     """What was seen so far: offsets by queue, those seen twice, and how many rows.
 
     What files bring is only collected, and put together once at the end: file by file, the time would grow with the square

@@ -2,8 +2,8 @@
 
 Writes go to the page cache without fsync: a kill of any process loses nothing that was written, and a power loss costs
 repeats only (what the journal forgot runs again, and the table drops rows that it has). The exception is an offset that
-went back: it is fsynced, or a loss of power would undo a reset. A rewrite is made beside the
-file, fsynced and renamed, so that there is a whole journal at every instant.
+went back: it is fsynced, and so is the name of a file that was rewritten before, or a loss of power would undo a reset. A
+rewrite is made beside the file, fsynced and renamed, so that there is a whole journal at every instant.
 
 Nothing is appended after a write that failed (disk full): half a block may be there, which ends every reading, and names
 that only the lost block has. The next write is a rewrite of the whole state instead.
@@ -71,6 +71,8 @@ class JournalFile:
         self._encoder = JournalEncoder()
         self._size = 0
         self._torn = False
+        self._named = False
+        """The file's name is on the disk: a rewrite renames, and waits for nothing."""
         self._rewrite()
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -81,16 +83,24 @@ class JournalFile:
             went_back |= self.state.apply(entry)
         if self._torn:
             self._rewrite()
+            self._sync_back(went_back=went_back)
             return
         block = self._encoder.block(entries)
         self._size += len(block)
         self._torn = True
         _write_all(self._fd, block, self._write)
-        if went_back:
-            os.fsync(self._fd)
+        self._sync_back(went_back=went_back)
         self._torn = False
         if self._size > self._threshold:
             self._rewrite()
+
+    def _sync_back(self, *, went_back: bool) -> None:
+        """An offset that went back is on the disk, and by the name under which the journal is looked for."""
+        if went_back:
+            os.fsync(self._fd)
+            if not self._named:
+                sync_path(self._path.parent)
+                self._named = True
 
     def _rewrite(self) -> None:
         data, encoder = snapshot(self.state)
@@ -98,7 +108,7 @@ class JournalFile:
         if self._fd >= 0:
             os.close(self._fd)
         # Only now: should the rewrite fail, the old file goes on under the numbers that it was written with.
-        self._fd, self._size, self._encoder, self._torn = fd, len(data), encoder, False
+        self._fd, self._size, self._encoder, self._torn, self._named = fd, len(data), encoder, False, False
         # A state that fills most of the bound by itself would be rewritten at every block: wait until it doubled.
         self._threshold = max(self._bytes_max // 2, 2 * len(data), len(MAGIC) + 1)
         self.rewrites += 1

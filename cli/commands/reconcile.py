@@ -67,10 +67,10 @@ def reconcile(
 
     Every offset is loaded, without rows, filtered, sent back (to which retry topic; it is looked at too), dead-lettered,
     recovered (finished just before a kill, which took the notes along), forgotten (of long ago), waiting, skipped by a reset,
-    lost (the broker had deleted it unread), or from before the group began. What is none of these is named, and so is what is
-    in the table twice: then the exit code is 1, and so it is where segments were set aside (quarantined) or files can't be
-    read. Every page of the table is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way
-    counts as waiting.
+    lost (the broker had deleted it unread), elsewhere (popped by members that fill another table), or from before the group
+    began. What is none of these is named, and so is what is in the table twice: then the exit code is 1, and so it is where
+    segments were set aside (quarantined) or files can't be read. Every page of the table is looked at. Needs no Spark. Run it
+    while the consumer rests or runs; what is on its way counts as waiting.
 
     With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
     group's offsets stay as they are.
@@ -249,5 +249,7 @@ def as_lines(report: Report, broken: list[str]) -> list[str]:
     lines += [f"unreadable {name}" for name in broken]
     if report.lost:
         lines.append(f"lost: {report.lost} messages, which the brokers had deleted before the group read them")
+    if report.elsewhere:
+        lines.append(f"elsewhere: {report.elsewhere} messages, which the broker showed to other members or left out")
     lines.append("everything is explained" if report.fine and not broken else "not everything is explained")
     return lines

@@ -69,6 +69,11 @@ class Move:
         return 0 if self.old is None else max(0, self.old - self.new)
 
 
+REPEATED: Final = (
+    "A record whose rows are in the table is not loaded again. But a message that fails when it is repeated comes again as a"
+    " new record of the retry topic, whose rows are added (the view `latest` has one set for each message); --reprocess loads"
+    " all in a new epoch."
+)
 NOT_ON_HDFS: Final = (
     "--reprocess reads the table's epochs without Spark, and HDFS is reached by Spark's JVM only. Mount HDFS, and give the"
     " table's folder there as --target"
@@ -135,7 +140,7 @@ def reset(
         if members and (reprocess or checkpoint is not None):
             raise UsageError(f"group {group} has members that run ({', '.join(members)}): stop them first")
         if not as_json:
-            show_moves(moves, group, members)
+            show_moves(moves, group, members, reprocess=reprocess)
         if dry_run or not agrees(QUESTION, yes=yes):
             report(moves, group, members, as_json=as_json, done=False)
             return
@@ -224,7 +229,7 @@ class GroupOffsets:
             await Admin(cluster).reset_offsets(self._group, topic, timestamp)
 
 
-def show_moves(moves: list[Move], group: str, members: list[str]) -> None:
+def show_moves(moves: list[Move], group: str, members: list[str], *, reprocess: bool = False) -> None:
     """A row a queue, and a sentence with the sums; `members` are those that run and will be told."""
     rows = [
         {
@@ -243,6 +248,8 @@ def show_moves(moves: list[Move], group: str, members: list[str]) -> None:
     run = "1 member runs" if len(members) == 1 else f"{len(members)} members run"
     online = f" {run}: the brokers tell them." if members else ""
     click.echo(f"group {group}: {counted(skipped, 'message')} skipped, {repeated} repeated.{online}")
+    if repeated and not reprocess:
+        click.echo(REPEATED)
 
 
 def report(moves: list[Move], group: str, members: list[str], *, as_json: bool, done: bool) -> None:

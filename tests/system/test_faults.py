@@ -17,7 +17,17 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wait_for_end, wait_until
+from harness import (
+    WAIT_S,
+    Broker,
+    Crew,
+    duplicate_keys,
+    say,
+    send_numbers,
+    stored_messages,
+    wait_for_end,
+    wait_until,
+)
 
 MESSAGES = 10_000
 TOPIC = "numbers"
@@ -54,6 +64,8 @@ def verdict(crew: Crew) -> None:
     lost = sorted(wanted - set(numbers))
     assert not lost, f"lost: {lost[:20]}"
     assert set(numbers) == wanted
+    letters = {int(letter.body) for letter in stored_messages(crew.broker.name_server, f"%DLQ%{crew.group}")}
+    assert letters == set(range(MESSAGES)) - wanted, "by number: one that is there twice stands for no other"
     assert duplicate_keys(rows) == 0
     again = status["counters"]["redispatched_messages"]
     say(f"{MESSAGES} messages, 0 lost, {ALWAYS_FAIL} dead letters, {again} handed out again")

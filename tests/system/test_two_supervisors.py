@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Child, Crew, duplicate_keys, send_numbers, wait_until
+from harness import WAIT_S, Broker, Child, Crew, duplicate_keys, send_numbers, stored_messages, wait_until
 
 from rocketcrew.spark.status import read_status
 
@@ -140,6 +140,8 @@ def test_one_killed_in_the_middle_of_its_queues(
         2 * WAIT_S,
         what="all messages finished",
     )
+    letters = {int(letter.body) for letter in stored_messages(broker.name_server, f"%DLQ%{one.group}")}
+    assert letters == {number for number in range(way.messages) if number % 1000 == 999}, "by number"
     for crew in crews:
         status = crew.status()
         assert status is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.cli.commands.reset import Move, time_of
+from rocketcrew.cli.commands.reset import REPEATED, Move, show_moves, time_of
 from rocketcrew.remoting.errors import UsageError
 
 
@@ -14,6 +14,14 @@ from rocketcrew.remoting.errors import UsageError
 def test_a_move_skips_or_repeats(old: int | None, new: int, skipped: int, repeated: int) -> None:
     move = Move("orders", "broker-a", 0, old, new)
     assert (move.skipped, move.repeated) == (skipped, repeated)
+
+
+@pytest.mark.parametrize(("new", "reprocess", "told"), [(3, False, True), (3, True, False), (9, False, False)])
+def test_what_is_repeated_may_add_rows_and_that_is_said_first(
+    capsys: pytest.CaptureFixture[str], new: int, reprocess: bool, told: bool
+) -> None:
+    show_moves([Move("orders", "broker-a", 0, 7, new)], "billing", [], reprocess=reprocess)
+    assert (REPEATED in capsys.readouterr().out) == told
 
 
 def test_times_are_those_of_replay() -> None:

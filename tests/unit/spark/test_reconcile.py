@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from concurrent.futures import Executor
 from pathlib import Path
@@ -36,7 +37,7 @@ from rocketcrew.spark.gaps import compact
 from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun
-from rocketcrew.spark.table_keys import overlapping, table_facts
+from rocketcrew.spark.table_keys import Presence, overlapping, table_facts
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
@@ -348,6 +349,47 @@ def test_what_more_than_one_file_has(pieces: list[tuple[int, int]]) -> None:
     twice = {offset for offset, count in counts.items() if count > 1}
     found = IntervalSet.of(overlapping(pieces))
     assert {offset for start, stop in found.pieces for offset in range(start, stop)} == twice
+
+
+def lines_run(files: int) -> int:
+    """How many lines of this project run for a table of so many files, of which each has a few records of 16 queues."""
+    lines = 0
+
+    def count(frame: Any, event: str, _: object) -> Any:
+        nonlocal lines
+        if "rocketcrew" not in frame.f_code.co_filename:
+            return None
+        lines += event == "line"
+        return count
+
+    keys = [
+        pa.table(
+            {
+                "_group": ["g"] * 16, "_topic": ["orders"] * 16, "_broker": ["broker-a"] * 16,
+                "_queue_id": list(range(16)), "_offset": [2 * file] * 16, "_seq": [0] * 16,
+            }
+        )
+        for file in range(files)
+    ]  # fmt: skip
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        presence = Presence()
+        for one in keys:
+            presence.add(one)
+        present, overlaps = presence.present(), presence.overlaps()
+        told = Outcomes.of([(ROWS, present)])
+        report = reconcile(TableFacts(present, overlaps, present, told, rows=(presence.rows, presence.rows)), None)
+    finally:
+        sys.settrace(before)
+    assert report.fine
+    assert sum(queue.fates[Fate.LOADED].count() for queue in report.queues) == 16 * files
+    return lines
+
+
+def test_what_is_done_for_a_file_does_not_grow_with_their_number() -> None:
+    few, many = lines_run(60), lines_run(240)
+    assert many < 4.4 * few
 
 
 def test_only_the_newest_epoch_is_run_again() -> None:
