@@ -34,6 +34,7 @@ import structlog
 from ..client.access import Access
 from ..client.remoting_client import Remoting
 from ..client.tls import check_regular, server_context
+from ..durable.mounts import check_local, mount_table
 from ..remoting.errors import UsageError
 from .acl import Acl, parse_acl
 from .config import BrokerConfig
@@ -132,6 +133,10 @@ class EmbeddedBroker:
         tls = server_context(config.tls_cert_path, config.tls_key_path) if config.tls_cert_path else None
         acl = _read_acl(config.acl_file) if config.acl_file else None
         remoting = Remoting(access=self._access) if config.register_with else None
+        if self._storage is None and config.dir:
+            check_local(
+                "broker.dir", config.dir, mount_table(), "one broker alone may write there, by a lock of this host"
+            )
         if self._storage is None:
             self._storage = DiskStorage(Path(self.config.dir)) if self.config.dir else MemoryStorage()
         sockets: list[socket.socket] = []

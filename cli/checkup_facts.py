@@ -30,6 +30,7 @@ from ..client.sync import run_with_cluster
 from ..conf.formats import on_hdfs, on_s3
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
+from ..durable.mounts import check_local, mount_table
 from ..remoting.admin_bodies import KvTable
 from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import PERM_READ, PULL_SUBSCRIPTION, RequestCode, ResponseCode
@@ -45,6 +46,7 @@ from ..supervisor.core.slab import SLAB_BYTES_MIN
 from ..supervisor.core.subscriptions import Subscriptions, differences
 from ..supervisor.loader_child import where
 from ..supervisor.member.access import access_of, check_files, in_namespace
+from ..supervisor.slot import NEEDS_LOCAL
 from ..supervisor.wiring import available_cores, own_client_id, table_at, with_topics
 from ..workers.boot import COLUMNS_FILE, TableSpec
 from ..workers.link import Transport, choose_transport
@@ -369,7 +371,12 @@ def disk_facts(settings: Settings) -> list[DiskFacts]:
         and not on_hdfs(settings.spark.target)
     ):
         folders["the table"] = Path(settings.spark.target)
-    return [_disk(purpose, path.absolute(), settings.results.free_disk_min_mib) for purpose, path in folders.items()]
+    found = [_disk(purpose, path.absolute(), settings.results.free_disk_min_mib) for purpose, path in folders.items()]
+    try:
+        check_local("supervisor.data_dir", settings.supervisor.data_dir, mount_table(), NEEDS_LOCAL)
+    except UsageError as error:
+        found[0] = replace(found[0], shared=str(error))
+    return found
 
 
 def _disk(purpose: str, path: Path, free_min_mib: int) -> DiskFacts:

@@ -134,6 +134,8 @@ class DiskFacts:
     writable: bool
     free_mib: int
     free_min_mib: int = 0
+    shared: str = ""
+    """Why it is no disk of this host, where it has to be one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +385,8 @@ def _sentry(sentry: SentryFacts) -> Finding:
 
 
 def _disk(disk: DiskFacts) -> Finding:
+    if disk.shared:
+        return Finding(Level.FAULT, "disk", disk.shared)
     if not disk.writable:
         return Finding(Level.FAULT, "disk", f"{disk.path}, for {disk.purpose}, may not be written",
                        "give this user the right to write there, or name another folder")  # fmt: skip

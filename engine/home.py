@@ -57,14 +57,20 @@ class Home:
             for folder in (self.batches, self.segments, self.ship):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            from ..supervisor.slot import unusable  # with asyncio and multiprocess, for this error alone
-
-            raise unusable(data_dir, error, "that driver and executors share") from None
+            raise self._unusable(error) from None
         self._lock: int | None = None
+
+    def _unusable(self, error: OSError) -> UsageError:
+        from ..supervisor.slot import unusable  # with asyncio and multiprocess, for this error alone
+
+        return unusable(self.root.parents[1], error, "that driver and executors share")
 
     def lock(self) -> None:
         """Be the only driver here, until the end of the process. Raises UsageError."""
-        self._lock = try_lock(self.root / LOCK_FILE)
+        try:
+            self._lock = try_lock(self.root / LOCK_FILE)
+        except OSError as error:  # a file system without locks
+            raise self._unusable(error) from None
         if self._lock is None:
             raise UsageError(
                 f"another `run --engine spark` works in {self.root}: stop it, or give this one another group"

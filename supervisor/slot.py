@@ -42,6 +42,7 @@ from ..conf.segment_format import (
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
 from ..durable.files import try_lock, write_atomically
 from ..durable.intervals import Intervals, OffsetSet
+from ..durable.mounts import Mount, check_local, mount_table
 from ..durable.outcomes import SETTLED, Outcomes
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
@@ -56,6 +57,7 @@ from .pool.charges_file import take_over_charges
 SLOTS_MAX = 256
 """Supervisors of one group on one host; more is a sign of a loop that starts them."""
 PRIVATE = 0o700
+NEEDS_LOCAL = "locks, mapped cells and the journal are kept there, and another host could take them for its own"
 MEMBER_FILE = "member"
 LOADER_LOCK = "lock"
 """In plan/; held by the loader of that staging folder (spark/staging.py)."""
@@ -128,12 +130,15 @@ class Slot:
         os.close(self.lock_fd)
 
 
-def take_slot(data_dir: Path, group: str, member: str = "", *, mode: int = PRIVATE) -> Slot:
+def take_slot(
+    data_dir: Path, group: str, member: str = "", *, mode: int = PRIVATE, mounts: Iterable[Mount] | None = None
+) -> Slot:
     """Lock the lowest free slot of the group, making it if need be. Raises UsageError when the folder is unusable.
 
-    `mode`: of a slot's folder that is made, whose segments hold what messages say.
+    `mode`: of a slot's folder that is made, whose segments hold what messages say. `mounts`: None for those of this process.
     `member` is the client id of a broadcasting member: it takes a new slot or its own, never another's.
     """
+    check_local("supervisor.data_dir", data_dir, mount_table() if mounts is None else mounts, NEEDS_LOCAL)
     home = data_dir / group
     try:
         for number in range(SLOTS_MAX):

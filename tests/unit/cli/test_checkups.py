@@ -100,6 +100,7 @@ def group(**changes: object) -> dict[str, object]:
         ({"handler": replace(HANDLER, misfit="key is int")}, "fault", "columns", "key is int"),
         ({"spark": SparkFacts("delta", wrong="no Java")}, "fault", "table format", "no Java"),
         ({"disks": [DiskFacts("state", "/", False, 9_000, 64)]}, "fault", "disk", "may not be written"),
+        ({"disks": [DiskFacts("state", "/d", True, 9_000, 64, "is on NFS")]}, "fault", "disk", "is on NFS"),
         ({"disks": [DiskFacts("state", "/d", True, 10, 64)]}, "fault", "disk", "results.free_disk_min_mib = 64"),
         ({"disks": [DiskFacts("state", "/d", True, 200, 64)]}, "warning", "disk", "below 64 MiB nothing more is pulled"),
         ({"machine": replace(MACHINE, files_max=100)}, "fault", "open files", "need 192: `ulimit -n 1024`"),
