@@ -9,6 +9,11 @@ step both what is in the table and which state file says so. Delta refuses or sk
 whoever makes it; afterwards the log is asked who has it, and the other one plans again. State files of batches that are
 two back are deleted.
 
+Once a day, behind a commit, the loader vacuums: files that are in no version any more, or never were, are deleted when the
+table's own delta.deletedFileRetentionDuration (a week) has passed, so slow readers and streams keep theirs. Versions go with
+the log's entries, as Delta's delta.logRetentionDuration says, whenever a checkpoint is written. Small files are merged by
+`compact` alone: delta-rs (1.6) lets two merges of the same files commit both, so none may run that nobody has asked for.
+
 Two ways to commit: by Spark (`delta`), for cluster-sized batches, and by delta-rs (`deltalake`), which needs no JVM and
 takes 20 ms for a small one (docs/protocol.md). Each reads what the other wrote. The log is read by delta-rs in both cases,
 so that looking whether there is anything to do needs no Spark.
@@ -30,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pyarrow.dataset
+import structlog
 
 from ...conf.columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from ...conf.segment_format import OUTCOMES_DIR
@@ -73,6 +79,8 @@ HISTORY_FIRST = 50
 FILE_BYTES = 128 * 1024 * 1024
 PROBE_S = 3600
 """Age at which the probe of a server is nobody's any more."""
+VACUUM_S = 86_400
+"""Between two looks for files that nobody needs: each lists the whole table."""
 CHECKPOINT_COMMITS = 100
 """Delta's default between two checkpoints of a table that delta-rs writes; Spark makes them more often."""
 
@@ -94,6 +102,7 @@ class DeltaTarget:
         self._append = append
         self._start = start
         self._keep_outcomes_s = keep_outcomes_s
+        self._vacuumed_s = -math.inf
         self._snapshot: Any = None
         self._opened_at = 0
         """The version with which the snapshot was opened."""
@@ -237,6 +246,23 @@ class DeltaTarget:
         delete_old_states(self.path / STATE_DIR, plan, STATES_KEPT)
         if plan.batch % FAN == 0:
             self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
+            self._vacuum(time.time())
+
+    def _vacuum(self, now_s: float) -> None:
+        """Delete data files that no version names, and that are older than the table's own grace period. Of a loader that
+        does the same at this moment, each deletes what is still there. What fails is tried a day later."""
+        if now_s - self._vacuumed_s < VACUUM_S:
+            return
+        self._vacuumed_s = now_s
+        log = structlog.get_logger()
+        try:
+            # Of its own snapshot: that of the target is at the last batch, and stays so.
+            gone = open_log(self.path).vacuum(dry_run=False, full=True)
+        except (delta_rs().exceptions.DeltaError, OSError) as error:
+            log.warning("delta_files_not_vacuumed", table=str(self.path), error=short(error))
+            return
+        if gone:
+            log.info("delta_files_vacuumed", table=str(self.path), files=len(gone))
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
