@@ -334,10 +334,10 @@ def spark_facts(settings: Settings, env: Mapping[str, str]) -> SparkFacts | None
         return None
     from ..spark.errors import SparkStartError
     from ..spark.java import find_java
-    from ..spark.needs import check_installed, installed_version, needs_spark
+    from ..spark.needs import check_writer, installed_version, needs_spark
 
     try:
-        check_installed(spark.format, spark.delta_jars, spark.master)
+        check_writer(spark)
         if not needs_spark(spark.format):
             return SparkFacts(spark.format, "needs neither Spark nor Java")
         version = f"pyspark {installed_version('pyspark')}"

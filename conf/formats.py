@@ -39,8 +39,12 @@ STRATEGIES = (
 )
 FOLDERS_ARE = "a folder on a file system of this host: a local disk, NFS, or HDFS through a mount"
 TABLES_ARE = (
-    f"{FOLDERS_ARE}; or, with spark.format = deltalake, s3://bucket/table; or, with spark.format = parquet,"
+    f"{FOLDERS_ARE}; or, with spark.format = deltalake, s3://bucket/table; or, with spark.format = parquet or iceberg-spark,"
     " hdfs://namenode/table. Other object stores (gs://, abfss://) are not supported"
+)
+_STATE_BESIDE = (
+    "has its state in files beside the table, which are on a file system of this host only: give a folder, or set"
+    " spark.format = deltalake"
 )
 _NO_RENAME = "commits a batch by renaming a folder, and S3 has no rename: set spark.format = deltalake"
 _BY_SPARK = "is Spark's own: what Spark writes there only Spark can look into"
@@ -49,15 +53,17 @@ NOT_ON_S3 = {
     "pyarrow": _NO_RENAME,
     "delta": "is written by Spark, whose log store makes no conditional puts on S3, so that two writers can have the same"
     " commit: set spark.format = deltalake, which writes the same table",
-    "iceberg": "has its state in files beside the table, which are on a file system of this host only: give a folder, or set"
-    " spark.format = deltalake",
+    "iceberg": _STATE_BESIDE,
+    "iceberg-spark": _STATE_BESIDE,
 }
 """Why a table of this format can't be on S3, by format; "deltalake" can."""
 _NOT_BY_SPARK = "and without Spark's JVM nothing is written there: set spark.format = parquet, the same table by Spark"
-_NOT_ICEBERG = "and pyiceberg has no JVM, which alone reaches HDFS here: give a folder, or set spark.format = parquet"
+_NOT_ICEBERG = (
+    "and pyiceberg has no JVM, which alone reaches HDFS here: give a folder, or set spark.format = iceberg-spark"
+)
 _DELTA_LOG = "and its log is read without Spark's JVM here, which alone reaches HDFS: set spark.format = parquet"
 NOT_ON_HDFS = {"pyarrow": _NOT_BY_SPARK, "iceberg": _NOT_ICEBERG, "deltalake": _DELTA_LOG, "delta": _DELTA_LOG}
-"""Why a table of this format can't be on HDFS, by format; "parquet" can."""
+"""Why a table of this format can't be on HDFS, by format; "parquet" and "iceberg-spark" can."""
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")
 _S3 = re.compile(r"s3a?://", re.IGNORECASE)
 _S3_TABLE = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/?#\s]+)+/?")

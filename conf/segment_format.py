@@ -131,7 +131,7 @@ def key_fields() -> list[pa.Field[Any]]:
     ]
 
 
-FOLDER_FORMATS = ("parquet", "pyarrow", "delta", "deltalake", "iceberg")
+FOLDER_FORMATS = ("parquet", "pyarrow", "delta", "deltalake", "iceberg", "iceberg-spark")
 """Values of `spark.format` whose tables are folders that know what they hold. Any other target is at least once."""
 
 

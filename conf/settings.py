@@ -159,6 +159,7 @@ class SparkSettings:
     function: str
     partition_by: tuple[str, ...]
     delta_jars: str
+    iceberg_jars: str
     master: str
     driver_memory: str
     max_wait_ms: int

@@ -12,11 +12,11 @@ from ..conf.formats import on_hdfs
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, require
 from ..remoting.errors import UsageError
-from ..spark.config import ARROW, DELTA, DELTA_RS, LoaderConfig
+from ..spark.config import ARROW, DELTA_RS, LoaderConfig
 from ..spark.config import loader_config as config_of
 from ..spark.iceberg_catalog import ICEBERG
 from ..spark.object_store import absolute
-from ..spark.session import SessionSettings, delta_conf
+from ..spark.session import SessionSettings, format_conf
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
 from ..spark.table_columns import table_columns
@@ -48,7 +48,7 @@ def session_settings(config: LoaderConfig, folder: Path, app_name: str) -> Sessi
         # A comparison shuffles; Spark's own 200 parts are for clusters.
         **({"spark.sql.shuffle.partitions": str(4 * config.cores)} if config.master.startswith("local[") else {}),
         "spark.sql.streaming.stopTimeout": "30s",
-        **(delta_conf(config.delta_jars) if config.format == DELTA else {}),
+        **format_conf(config.format, config.delta_jars, config.iceberg_jars),
         **config.conf,
         # Of a task that ran twice side by side one would be taken for dead, with what it has in hand.
         "spark.speculation": "false",

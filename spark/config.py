@@ -15,6 +15,7 @@ from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
 from .connect import is_remote
 from .convert import FILE_BYTES
+from .iceberg_catalog import ICEBERG_SPARK
 from .loader import POINTS
 from .object_store import Place, absolute, place_of
 from .plan import Limits, Trigger
@@ -54,6 +55,7 @@ class LoaderConfig:
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     partition_by: tuple[str, ...] = ()
     delta_jars: str = ""
+    iceberg_jars: str = ""
     master: str = "local[2]"
     driver_memory: str = "1g"
     java_home: str = ""
@@ -122,6 +124,10 @@ class LoaderConfig:
             f" ({self.master}) there is none here: use another spark.master"
             if on_hdfs(self.target) and self.format in FOLDER_FORMATS and is_remote(self.master)
             else "",
+            f"spark.format = iceberg-spark asks Iceberg through Spark's JVM, and with a Spark Connect server ({self.master})"
+            " there is none here: use another spark.master, or spark.format = iceberg"
+            if self.format == ICEBERG_SPARK and is_remote(self.master)
+            else "",
             ""
             if len({staging.resolve() for staging in self.stagings}) == len(self.stagings)
             else "a staging folder is named twice",
@@ -181,7 +187,8 @@ def loader_config(
     """What the settings say. Raises UsageError."""
     return LoaderConfig(
         staging=staging, target=target, format=spark.format, function=spark.function, options=spark.options,
-        partition_by=spark.partition_by, delta_jars=spark.delta_jars, master=spark.master, java_home=spark.java_home,
+        partition_by=spark.partition_by, delta_jars=spark.delta_jars, iceberg_jars=spark.iceberg_jars,
+        master=spark.master, java_home=spark.java_home,
         driver_memory=spark.driver_memory, conf=spark.conf, max_rows=spark.max_rows, max_bytes=spark.max_bytes_mib << 20,
         max_wait_ms=spark.max_wait_ms, target_file_bytes=spark.target_file_mib << 20, jvm_timeout_ms=spark.jvm_timeout_ms,
         epoch_on_recreated=spark.on_recreated == "epoch", leave_gaps=spark.on_gap == "leave", env=env,

@@ -96,7 +96,7 @@ class Hdfs:
             try:
                 self.files.rename(self.path(str(old)), self.path(str(new)), options)
             except Exception as error:
-                if _kind(error) in _THERE:
+                if java_kind(error) in _THERE:
                     raise FileExistsError(str(new)) from None
                 raise
 
@@ -236,7 +236,7 @@ def asked(what: object) -> Generator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        kind, said = _kind(error), _said(error)
+        kind, said = java_kind(error), java_said(error)
         if kind in _NOT_THERE:
             raise FileNotFoundError(str(what)) from None
         raise LoaderError(f"{what}: {_explained(kind, said)}. {_STAYS}") from None
@@ -258,7 +258,7 @@ def _explained(kind: str, said: str) -> str:
     return f"HDFS can't be asked or fails: {said}"
 
 
-def _kind(error: Exception) -> str:
+def java_kind(error: Exception) -> str:
     """The class of what was thrown in Java, "" for what is not Java's; of an answer by a server what the server threw."""
     thrown = getattr(error, "java_exception", None)
     if thrown is None:
@@ -267,7 +267,7 @@ def _kind(error: Exception) -> str:
     return str(thrown.getClassName()) if kind == "org.apache.hadoop.ipc.RemoteException" else kind
 
 
-def _said(error: Any) -> str:
+def java_said(error: Any) -> str:
     """What it says, in one line and without the advice to look into Hadoop's wiki."""
-    said = str(error.java_exception.getMessage() or _kind(error)).partition("; For more details see")[0]
+    said = str(error.java_exception.getMessage() or java_kind(error)).partition("; For more details see")[0]
     return " ".join(said.split())[:SAID_MAX]

@@ -19,10 +19,14 @@ from typing import Any, Final
 from ..durable.files import make_folders
 from ..remoting.errors import UsageError
 from .errors import LoaderError, remedy
+from .hdfs import HdfsPath
 from .object_store import STATE_DIR, Place, write_whole
 
 ICEBERG: Final = "iceberg"
-"""The value of `spark.format`."""
+ICEBERG_SPARK: Final = "iceberg-spark"
+"""Values of `spark.format`: written by pyiceberg, and by Spark."""
+HADOOP: Final = "hadoop"
+"""The type of the catalog that is nothing but folders on HDFS, `warehouse/namespace/table`. pyiceberg has none."""
 ICEBERG_FILE: Final = "iceberg.json"
 CATALOG_NAME: Final = "rocketcrew"
 SQLITE_FILE: Final = "catalog.db"
@@ -77,13 +81,13 @@ def catalog_of(folder: Path, options: Mapping[str, str]) -> CatalogSpec:
             f"spark.target = {folder} has {unfit[0]!r} in it, and an Iceberg table's files are named by URLs: give a folder"
             " whose path has none of % ? #"
         )
-    for name, value in options.items():
-        if is_secret(name, value):
-            raise UsageError(
-                f"spark.options.{name}: keys of a catalog do not go into settings, but into the environment, as pyiceberg"
-                f" reads them: PYICEBERG_CATALOG__{options.get('catalog', CATALOG_NAME).upper()}__"
-                f"{name.upper().replace('-', '_').replace('.', '__')}"
-            )
+    _refuse_secrets(options)
+    if options.get("type") == HADOOP:
+        raise UsageError(
+            f"spark.options.type = {HADOOP} is the catalog of tables on HDFS, whose rename refuses a name that is there"
+            " already. On a disk it does not, and two loaders could have the same commit: leave type out for a SQLite file,"
+            " or give spark.target as hdfs://namenode/warehouse/namespace/table with spark.format = iceberg-spark"
+        )
     if "py-io-impl" in options:
         raise UsageError(
             "spark.options.py-io-impl: rocketcrew has its own, which fsyncs the table's files: take it out"
@@ -110,6 +114,43 @@ def catalog_of(folder: Path, options: Mapping[str, str]) -> CatalogSpec:
     return CatalogSpec(table, options.get("catalog", CATALOG_NAME), given)
 
 
+def hadoop_catalog_of(target: str, options: Mapping[str, str]) -> CatalogSpec:
+    """The catalog of the table `hdfs://…/namespace/table`: the folder above them. Nothing is asked. Raises UsageError."""
+    _refuse_secrets(options)
+    for name, value in options.items():
+        if name not in ("table", "catalog", "type", "warehouse") or (name == "type" and value != HADOOP):
+            raise UsageError(
+                f"spark.options.{name} = {value}: a table on HDFS is in Iceberg's Hadoop catalog, which is the folders"
+                " themselves, and takes table and catalog only"
+            )
+    target = target.rstrip("/")
+    scheme, _, path = target.partition("://")
+    parts = path.split("/")[1:]
+    table = options.get("table", ".".join(parts[-2:]))
+    names = table.split(".")
+    if not _NAME.fullmatch(table) or parts[-len(names) :] != names:
+        raise UsageError(
+            f"spark.target = {target} is not the folder of the Iceberg table {table!r}: in a Hadoop catalog that is"
+            " hdfs://namenode/warehouse/namespace/table, and spark.options.table is namespace.table, without further dots"
+        )
+    warehouse = f"{scheme}://{path.removesuffix('/' + '/'.join(names))}"
+    if options.get("warehouse", warehouse).rstrip("/") != warehouse:
+        raise UsageError(
+            f"spark.options.warehouse = {options['warehouse']}, and {target} is in {warehouse}: leave it out"
+        )
+    return CatalogSpec(table, options.get("catalog", CATALOG_NAME), {"type": HADOOP, "warehouse": warehouse})
+
+
+def _refuse_secrets(options: Mapping[str, str]) -> None:
+    for name, value in options.items():
+        if is_secret(name, value):
+            raise UsageError(
+                f"spark.options.{name}: keys of a catalog do not go into settings, but into the environment, as pyiceberg"
+                f" reads them: PYICEBERG_CATALOG__{options.get('catalog', CATALOG_NAME).upper()}__"
+                f"{name.upper().replace('-', '_').replace('.', '__')}"
+            )
+
+
 def is_secret(name: str, value: str) -> bool:
     """Whether an option is a key or has one: in a URI before the host, or as a query parameter."""
     return any(map(_SECRET.search, (name, *_PARAMETER.findall(value)))) or _WITH_PASSWORD.search(value) is not None
@@ -117,10 +158,10 @@ def is_secret(name: str, value: str) -> bool:
 
 def is_iceberg(table: Place) -> bool:
     """Whether it is an Iceberg table of ours."""
-    return isinstance(table, Path) and (table / STATE_DIR / ICEBERG_FILE).exists()
+    return isinstance(table, Path | HdfsPath) and (table / STATE_DIR / ICEBERG_FILE).exists()
 
 
-def read_spec(table: Path) -> CatalogSpec:
+def read_spec(table: Path | HdfsPath) -> CatalogSpec:
     """The catalog that the table was last loaded through. Raises LoaderError."""
     path = table / STATE_DIR / ICEBERG_FILE
     try:
@@ -134,13 +175,13 @@ def read_spec(table: Path) -> CatalogSpec:
         ) from None
 
 
-def write_spec(table: Path, spec: CatalogSpec) -> None:
+def write_spec(table: Path | HdfsPath, spec: CatalogSpec) -> None:
     """Keep it beside the table's state, where it is not there already. Raises OSError."""
     path = table / STATE_DIR / ICEBERG_FILE
     data = {"table": spec.table, "catalog": spec.name, "properties": dict(spec.properties)}
-    text = json.dumps(data, indent=1) + "\n"
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        write_whole(path, text.encode())
+    text = (json.dumps(data, indent=1) + "\n").encode()
+    if not path.exists() or path.read_bytes() != text:
+        write_whole(path, text)
 
 
 def open_catalog(spec: CatalogSpec, folder: Path, *, known: bool) -> Any:
@@ -187,17 +228,24 @@ def check_catalog(folder: Path, options: Mapping[str, str]) -> None:
 
 def _loaded(name: str, properties: Mapping[str, str]) -> Any:
     """What pyiceberg makes of the properties and of its own configuration of the catalog `name`; REST with our limit."""
-    from pyiceberg.catalog import CatalogType, infer_catalog_type, load_catalog
-    from pyiceberg.utils.config import Config, merge_config
+    from pyiceberg.catalog import load_catalog
 
-    whole: Any = merge_config(Config().get_catalog_config(name) or {}, dict(properties))
-    kind = whole.get("type") or infer_catalog_type(name, whole)
-    is_rest = kind is CatalogType.REST or str(kind).lower() == CatalogType.REST.value
-    if is_rest and "py-catalog-impl" not in whole and "uri" in whole:
+    kind, whole = merged(CatalogSpec("", name, properties))
+    if kind == "rest" and "py-catalog-impl" not in whole and "uri" in whole:
         from .iceberg_rest import LimitedRestCatalog
 
         return LimitedRestCatalog(name, **whole)
     return load_catalog(name, **properties)
+
+
+def merged(spec: CatalogSpec) -> tuple[str, Mapping[str, str]]:
+    """The catalog's type, "" where none is said, and its properties with those of pyiceberg's own configuration."""
+    from pyiceberg.catalog import infer_catalog_type
+    from pyiceberg.utils.config import Config, merge_config
+
+    whole: Any = merge_config(Config().get_catalog_config(spec.name) or {}, dict(spec.properties))
+    kind = whole.get("type") or infer_catalog_type(spec.name, whole)
+    return str(getattr(kind, "value", kind) or "").lower(), whole
 
 
 def failures() -> tuple[type[Exception], ...]:
@@ -246,6 +294,16 @@ def short(error: Exception) -> str:
             break
         error = cause
     return f"{type(error).__name__}: {' '.join(str(error).split())[:SAID_MAX]}"
+
+
+def location_of(folder: Path) -> str:
+    """The folder as Iceberg names places."""
+    return f"file://{folder}"
+
+
+def local_path(location: str) -> Path:
+    """The path of a place on this host's file system: `/a`, `file:/a` or `file:///a`."""
+    return Path("/" + location.removeprefix("file:").lstrip("/"))
 
 
 class Main(Enum):

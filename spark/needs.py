@@ -6,17 +6,25 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Final
 
+from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
 
 DELTA_BUILDS: Final[Mapping[str, str]] = {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
 """Delta's newest jar by the version of pyspark that it is built for. There is none for 4.3."""
-_WITHOUT_SPARK: Final[Mapping[str, str]] = {"delta": "deltalake", "parquet": "pyarrow"}
+ICEBERG_BUILDS: Final[Mapping[str, str]] = {
+    f"4.{minor}": f"org.apache.iceberg:iceberg-spark-runtime-4.{minor}_2.13:1.11.0" for minor in (0, 1)
+}
+"""Iceberg's newest jar by the version of pyspark that it is built for. There is none for 4.2 and 4.3."""
+SQLITE_DRIVER: Final = "org.xerial:sqlite-jdbc:3.53.4.0"
+"""For the catalog that is a file beside the table."""
+_WITHOUT_SPARK: Final[Mapping[str, str]] = {"delta": "deltalake", "parquet": "pyarrow", "iceberg-spark": "iceberg"}
 """Formats that make the same table without Spark and Java."""
 
 
 def check_installed(
-    format_: str, delta_jars: str = "", master: str = "", installed: Callable[[str], str] | None = None
-) -> None:
+    format_: str, delta_jars: str = "", master: str = "", installed: Callable[[str], str] | None = None,
+    iceberg_jars: str = "",
+) -> None:  # fmt: skip
     """Raise UsageError, with what to install or to set, unless `format_` can be written here.
 
     `installed` gives a package's version, or "" where there is none; by default that of this Python.
@@ -24,11 +32,11 @@ def check_installed(
     installed = installed or installed_version
     if format_ in ("delta", "deltalake") and not installed("deltalake"):
         raise UsageError(f"spark.format = {format_} needs the deltalake package: pip install 'rocketcrew[delta]'")
-    if format_ == "iceberg" and not installed("pyiceberg"):
-        raise UsageError("spark.format = iceberg needs the pyiceberg package: pip install 'rocketcrew[iceberg]'")
+    if format_ in ("iceberg", "iceberg-spark") and not installed("pyiceberg"):
+        raise UsageError(f"spark.format = {format_} needs the pyiceberg package: pip install 'rocketcrew[{format_}]'")
     if not needs_spark(format_):
         return
-    extra = "delta-spark" if format_ == "delta" else "spark"
+    extra = {"delta": "delta-spark", "iceberg-spark": "iceberg-spark"}.get(format_, "spark")
     if not installed("pyspark"):
         other = _WITHOUT_SPARK.get(format_)
         instead = f"; or set spark.format = {other}: the same table, without Spark and Java" if other else ""
@@ -36,11 +44,18 @@ def check_installed(
                          f" 'rocketcrew[{extra}]'{instead}")  # fmt: skip
     if format_ == "delta" and not delta_jars and not master.startswith("sc://"):  # such a server has jars of its own
         delta_package(installed("pyspark"))
+    if format_ == "iceberg-spark" and not iceberg_jars:
+        iceberg_packages(installed("pyspark"))
+
+
+def check_writer(spark: SparkSettings) -> None:
+    """`check_installed` for what the settings say."""
+    check_installed(spark.format, spark.delta_jars, spark.master, iceberg_jars=spark.iceberg_jars)
 
 
 def needs_spark(format_: str) -> bool:
     """Whether Spark, and so Java, writes that format."""
-    return format_ not in (*_WITHOUT_SPARK.values(), "iceberg")
+    return format_ not in _WITHOUT_SPARK.values()
 
 
 def check_pyspark(what: str, installed: Callable[[str], str] | None = None) -> None:
@@ -59,6 +74,18 @@ def delta_package(pyspark: str) -> str:
             " in spark.delta_jars"
         )
     return build
+
+
+def iceberg_packages(pyspark: str) -> str:
+    """The coordinates of Iceberg's jar for that version of pyspark, and of SQLite's driver. Raises UsageError."""
+    build = ICEBERG_BUILDS.get(".".join(pyspark.split(".")[:2]))
+    if build is None:
+        raise UsageError(
+            f"Iceberg has no build for Spark {pyspark}, but for {', '.join(ICEBERG_BUILDS)}: pip install"
+            " 'rocketcrew[iceberg-spark]'; or set spark.format = iceberg, the same table without Spark; or name jars that fit"
+            " in spark.iceberg_jars"
+        )
+    return f"{build},{SQLITE_DRIVER}"
 
 
 def installed_version(package: str) -> str:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from ..remoting.errors import UsageError
 from .connect import ConnectSession, is_remote, open_connect
 from .errors import SparkStartError
 from .java import Java, find_java, make_shim
-from .needs import DELTA_BUILDS, delta_package
+from .needs import DELTA_BUILDS, ICEBERG_BUILDS, delta_package, iceberg_packages
 from .pulse import Deadline
 
 if TYPE_CHECKING:
@@ -272,26 +272,47 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
     return conf
 
 
+def format_conf(format_: str, delta_jars: str, iceberg_jars: str, master: str = "") -> dict[str, str]:
+    """What a session needs to write tables of that format. A Connect server has its jars and extensions from its own start.
+
+    Raises UsageError.
+    """
+    if is_remote(master):
+        return {}
+    if format_ == "delta":
+        return delta_conf(delta_jars)
+    return iceberg_conf(iceberg_jars) if format_ == "iceberg-spark" else {}
+
+
 def delta_conf(jars: str) -> dict[str, str]:
     """What a session needs for Delta tables. `jars`: a folder of jars, or a list of files with commas; empty: fetched.
 
     Raises UsageError when the folder has no Delta jar in it, or when there is none to fetch for this Spark.
     """
-    conf = {
+    return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
+    } | _jars(jars, "spark.delta_jars", "delta-spark", delta_package)
+
+
+def iceberg_conf(jars: str) -> dict[str, str]:
+    """What a session needs for Iceberg tables: `jars` as `delta_conf` has them. Catalogs are named to it later.
+
+    Raises UsageError as `delta_conf`.
+    """
+    return _jars(jars, "spark.iceberg_jars", "iceberg-spark-runtime", iceberg_packages)
+
+
+def _jars(jars: str, setting: str, library: str, package: Callable[[str], str]) -> dict[str, str]:
     if not jars:
         import pyspark
 
-        return conf | {"spark.jars.packages": delta_package(pyspark.__version__)}
+        return {"spark.jars.packages": package(pyspark.__version__)}
     files = sorted(str(file) for file in Path(jars).glob("*.jar")) if Path(jars).is_dir() else jars.split(",")
-    if not any(Path(file).name.startswith("delta-spark") for file in files):
-        raise UsageError(
-            f"spark.delta_jars {jars!r} holds no delta-spark jar: give the folder that has it, or its files"
-        )
+    if not any(Path(file).name.startswith(library) for file in files):
+        raise UsageError(f"{setting} {jars!r} holds no {library} jar: give the folder that has it, or its files")
     # On the class path of the JVM itself: the catalog is looked up before jars are added to a running session.
-    return conf | {"spark.jars": ",".join(file.strip() for file in files)}
+    return {"spark.jars": ",".join(file.strip() for file in files)}
 
 
 def _prepare_folder(folder: Path, java: Java) -> Path:
@@ -346,11 +367,12 @@ def why_not_started(settings: SessionSettings, java: Java, error: Exception) -> 
     said = str(error).strip().splitlines()
     tail = "".join(f"  {line}" for line in lines)
     if missing := sorted({found[1] for line in lines if (found := _NOT_FOUND.search(line))}):
-        builds = ", ".join(f"{build} for Spark {spark}" for spark, build in DELTA_BUILDS.items())
+        known = [*DELTA_BUILDS.items(), *ICEBERG_BUILDS.items()]
+        builds = ", ".join(f"{build} for Spark {spark}" for spark, build in known)
         return (
-            f"Spark could not be started: Maven has no {', '.join(missing)}, or can't be reached. Delta's jars that exist:"
-            f" {builds}. Name jars by spark.delta_jars, or other coordinates by spark.jars.packages in spark.conf. Results"
-            f" stay safe in their segments. More in {settings.folder}/jvm.log"
+            f"Spark could not be started: Maven has no {', '.join(missing)}, or can't be reached. Jars that exist: {builds}."
+            f" Name jars by spark.delta_jars or spark.iceberg_jars, or other coordinates by spark.jars.packages in"
+            f" spark.conf. Results stay safe in their segments. More in {settings.folder}/jvm.log"
         )
     return (
         f"Spark could not be started with master {settings.master!r}, {settings.driver_memory} of memory and Java"

@@ -36,8 +36,8 @@ STOP_TIMEOUT_S = 60.0
 """A batch under way is finished first; a kill after that loses nothing, the batch is loaded by the next start."""
 
 _PASSED = (
-    "format", "function", "delta_jars", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib", "java_home",
-    "target_file_mib", "jvm_timeout_ms", "on_recreated", "on_gap", "keep_outcomes_days",
+    "format", "function", "delta_jars", "iceberg_jars", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib",
+    "java_home", "target_file_mib", "jvm_timeout_ms", "on_recreated", "on_gap", "keep_outcomes_days",
 )  # fmt: skip
 
 _PASSED_OF_RESULTS = ("seal_rows", "seal_bytes_mib", "high_water_mib")

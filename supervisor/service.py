@@ -29,7 +29,7 @@ from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.logging import recent_faults
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.traces import TraceRecord
-from ..spark.needs import check_installed
+from ..spark.needs import check_writer
 from ..workers.cells import CELLS_FILE, CellFile
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
@@ -233,7 +233,7 @@ class Supervisor:
         workers = await self._start_workers()
         settings = self.settings
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
-            check_installed(settings.spark.format, settings.spark.delta_jars, settings.spark.master)
+            check_writer(settings.spark)
         self._recover()
         await self._sealing.sealed()  # an assignment's first entry in the journal covers the range that it is about
         operator = self._operator = self._make_edges()

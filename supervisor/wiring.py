@@ -13,7 +13,7 @@ from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
-from ..spark.iceberg_catalog import ICEBERG, catalog_of
+from ..spark.iceberg_catalog import ICEBERG, ICEBERG_SPARK, catalog_of, hadoop_catalog_of
 from ..spark.object_store import check_conditional_puts, place_of
 from ..spark.table_columns import table_columns
 from ..workers.boot import COLUMNS_FILE, NEW_TABLE, TableSpec, WorkerBoot, WorkerBounds
@@ -177,11 +177,13 @@ def table_at(settings: Settings, folder: Path, *, probe: bool = True) -> TableSp
     columns: tuple[tuple[str, str], ...] = ()
     if settings.results.enabled and settings.spark.format in FOLDER_FORMATS and not on_hdfs(target):
         place = place_of(target, settings.spark.options)
-        if settings.spark.format == ICEBERG and isinstance(place, Path):
+        if settings.spark.format in (ICEBERG, ICEBERG_SPARK) and isinstance(place, Path):
             catalog_of(place, settings.spark.options)  # refused here, before a message is pulled
         if settings.spark.load and probe:
             check_conditional_puts(place)
         columns = table_columns(place)
+    elif settings.results.enabled and settings.spark.format == ICEBERG_SPARK:
+        hadoop_catalog_of(target, settings.spark.options)
     return TableSpec(target, columns, settings.spark.partition_by)
 
 

@@ -15,7 +15,7 @@ import click
 from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR
 from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
-from ...spark.needs import check_installed
+from ...spark.needs import check_writer
 from ...spark.status import read_status
 from ..changing import changes, would
 from ..options import FOLDER_THERE, with_settings
@@ -105,7 +105,7 @@ def load(
     told = config_of(settings, stagings[0], surroundings(context).env)
     config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:],
                      quarantine=quarantine)  # fmt: skip
-    check_installed(spark.format, spark.delta_jars, spark.master)
+    check_writer(spark)
     if dry_run:
         sizes = [size for staging in stagings for size in _sealed_bytes(staging)]
         what = f"load {counted(len(sizes), 'sealed file')} of {sum(sizes)} bytes into {config.target}"

@@ -157,11 +157,11 @@ def run_here(
 def _run_on_spark(
     context: click.Context, settings: Settings, spec: HandlerSpec, *, embedded: bool, reloads: bool, check_first: bool
 ) -> int:
-    from ...spark.needs import check_installed, check_pyspark
+    from ...spark.needs import check_pyspark, check_writer
 
     check_pyspark("run --engine spark")
     if settings.results.enabled:
-        check_installed(settings.spark.format, settings.spark.delta_jars, settings.spark.master)
+        check_writer(settings.spark)
     from ...engine.stream import run_stream  # pyspark takes its time to import
     from ...supervisor.wiring import with_topics
 

@@ -1,16 +1,18 @@
-"""The Iceberg table, written by pyiceberg: rows on a branch, then one transaction that moves `main` and names the state.
+"""The Iceberg table: rows on a branch, then one transaction that moves `main` and names the state.
 
     TARGET/data/… metadata/…                 Iceberg's own; the catalog has the name of the newest metadata file
     TARGET/_rocketcrew/iceberg.json          which catalog that is (iceberg_catalog.py)
     TARGET/_rocketcrew/<batch>-<plan>.json   the table's state as it is if that plan becomes that batch
     TARGET/_rocketcrew/outcomes/…            what became of the records of each batch (outcome_levels.py)
 
-An append of pyiceberg that finds another commit before it is made once more on top of that, in silence: of two loaders with
-the same records both would be in the table, whatever they had read before. So no append of ours is to `main`. The rows go to
-the branch `rocketcrew-<plan>`, which nobody reads. Then one transaction without an append sets `main` and the tag
-`rocketcrew` to that snapshot, and the table's properties to batch, plan and snapshot; it requires that `main` and the tag are
-what they were when the state was read. It is made or not, and never on top of something else. The tag is ours alone: should
-`main` be rolled back by hand between our look and our commit, it says that another batch was there.
+An append that finds another commit before it is made once more on top of that, in silence, by pyiceberg and by Spark: of
+two loaders with the same records both would be in the table, whatever they had read before. So no append of ours is to
+`main`. The rows go to the branch `rocketcrew-<plan>`, which nobody reads. Then one transaction without an append sets `main`
+and the tag `rocketcrew` to that snapshot, and the table's properties to batch, plan and snapshot; it requires that `main` and
+the tag are what they were when the state was read. It is made or not, and never on top of something else. The tag is ours
+alone: should `main` be rolled back by hand between our look and our commit, it says that another batch was there.
+
+pyiceberg writes the rows, or Spark does (`rows`). All else is the same: what the one has begun the other one goes on with.
 
 Others may append, delete and merge: while `main` goes on from our last snapshot, the state is right. When it does not
 (`iceberg_catalog.Main`), the loader refuses, with the command that puts it right.
@@ -39,6 +41,7 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import FILE_BYTES, Staged
 from ..errors import BatchTakenError, LoaderError
+from ..hdfs import HdfsPath
 from ..iceberg_catalog import (
     AGE_MAX,
     CatalogSpec,
@@ -48,6 +51,8 @@ from ..iceberg_catalog import (
     expirable,
     failures,
     is_iceberg,
+    local_path,
+    location_of,
     main_is,
     open_catalog,
     read_spec,
@@ -55,6 +60,7 @@ from ..iceberg_catalog import (
     short,
     write_spec,
 )
+from ..iceberg_spark import JavaCatalog, SparkRows
 from ..object_store import STATE_DIR
 from ..outcome_levels import FAN, OutcomeLevels
 from ..plan import Plan
@@ -99,7 +105,8 @@ def commit_table(table: Any, requirements: Any, updates: Any) -> object:
     """Have the table's catalog make the transaction. Raises CommitFailedException when a requirement does not hold."""
     had = {one.metadata_file for one in table.metadata.metadata_log}
     answer = table.catalog.commit_table(table, requirements, updates)
-    if answer.metadata.properties.get(DELETE_OLD) == "true":  # as pyiceberg's Table does after a commit of its own
+    by_java = isinstance(table.catalog, JavaCatalog)  # which has done it
+    if not by_java and answer.metadata.properties.get(DELETE_OLD) == "true":  # as pyiceberg's Table does after its own
         for name in sorted(had - {one.metadata_file for one in answer.metadata.metadata_log}):
             with suppress(OSError):
                 table.io.delete(name)
@@ -110,15 +117,19 @@ class IcebergTarget:
     """The Iceberg table in the folder `path`, by the catalog of `spec`."""
 
     def __init__(
-        self, path: Path, spec: CatalogSpec, partition_by: Sequence[str] | None = None, keep_outcomes_s: float = math.inf,
-        file_bytes: int = FILE_BYTES, commit: Commit = commit_table, now_s: Callable[[], float] = time.time,
-        calls: FileCalls = CALLS,
+        self, path: Path | HdfsPath, spec: CatalogSpec, partition_by: Sequence[str] | None = None,
+        keep_outcomes_s: float = math.inf, file_bytes: int = FILE_BYTES, commit: Commit = commit_table,
+        now_s: Callable[[], float] = time.time, calls: FileCalls = CALLS, rows: SparkRows | None = None,
+        java: JavaCatalog | None = None,
     ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has. `commit`: another one is for tests.
 
-        `now_s`: wall-clock time, by which snapshots are old.
+        `now_s`: wall-clock time, by which snapshots are old. `rows`: Spark writes them. `java`: the catalog that is asked in
+        place of pyiceberg's, of a table on HDFS.
         """
-        self.path = path.absolute()
+        self.path = path.absolute() if isinstance(path, Path) else path
+        self._rows = rows
+        self._java = java
         self._spec = spec
         self._partition_by = partition_by
         self._keep_outcomes_s = keep_outcomes_s
@@ -126,7 +137,7 @@ class IcebergTarget:
         self._commit = commit
         self._now_s = now_s
         self._calls = calls
-        self._catalog: Any = None
+        self._catalog: Any = java
         self._staged: Staged | None = None
 
     def state(self) -> TableState:
@@ -146,7 +157,7 @@ class IcebergTarget:
 
     def table(self) -> Any:
         """pyiceberg's table as it is now; None when there is none. Raises LoaderError, UsageError for another one's."""
-        if self._catalog is None or self._spec.sqlite is not None:
+        if isinstance(self.path, Path) and (self._catalog is None or self._spec.sqlite is not None):
             # A file that was replaced is another catalog, and a connection to the old one would not know.
             if self._catalog is not None:
                 self._catalog.close()
@@ -172,12 +183,15 @@ class IcebergTarget:
                 f"{self._spec.table} of the catalog {self._spec} is an Iceberg table that rocketcrew did not make: name"
                 " another one (spark.options.table)"
             )
-        if local_path(table.location()) != self.path:
+        if not self._is_here(table.location()):
             raise UsageError(
                 f"{self._spec.table} of the catalog {self._spec} is in {table.location()}, and spark.target is {self.path}:"
                 " set it so, or name another table (spark.options.table)"
             )
         return table
+
+    def _is_here(self, location: str) -> bool:
+        return local_path(location) == self.path if isinstance(self.path, Path) else location == str(self.path)
 
     def _there(self) -> Any:
         """The table, in the middle of a batch. Raises LoaderError when it is gone."""
@@ -198,7 +212,8 @@ class IcebergTarget:
                 " newest file of metadata/ registered (register_table of pyiceberg). The segments stay"
             )
         # A loader that died while it made the table has left a state and metadata that no catalog knows.
-        begun = any((self.path / STATE_DIR).glob("1-*.json"))
+        states = self.path / STATE_DIR
+        begun = states.exists() and any(states.glob("1-*.json"))
         ours = (STATE_DIR, "metadata") if begun else (STATE_DIR,)
         if self.path.exists() and any(entry.name not in ours for entry in self.path.iterdir()):
             raise UsageError(
@@ -249,7 +264,9 @@ class IcebergTarget:
             sync_path(self._spec.sqlite.resolve().parent, self._calls)
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Start what writes rows, where it is Spark."""
+        if self._rows is not None:
+            self._rows.start()
 
     def write(self, plan: Plan, staged: Staged) -> None:
         """Nothing to write ahead: rows on a branch are part of the commit."""
@@ -262,7 +279,8 @@ class IcebergTarget:
         if staged is None:
             raise RuntimeError("write() comes before commit()")
         try:
-            make_folders(self.path / STATE_DIR)
+            if isinstance(self.path, Path):
+                make_folders(self.path / STATE_DIR)
             write_outcomes(self.path / STATE_DIR, plan, told)
             write_state(self._state_path(plan.batch, plan.id), plan, accounts, told.rows or 0, durable=True)
         except OSError as error:
@@ -377,9 +395,14 @@ class IcebergTarget:
         from pyiceberg.table.update.snapshot import ManageSnapshots
 
         self._refuse_foreign()
+        properties = {**PROPERTIES, "write.target-file-size-bytes": str(self._file_bytes)}
+        marks = {BATCH: "0", PLAN: ""}
+        if self._java is not None:
+            with asked(self._spec), suppress(CommitFailedException, TableAlreadyExistsError):
+                self._java.create(plan.columns, self._partition_by or (), properties, TAG, marks, SNAPSHOT)
+            return self._there()
         rows = numbered_rows(staged.files, plan.batch).schema
         schema = pa.schema([field.with_nullable(True) for field in rows])
-        properties = {**PROPERTIES, "write.target-file-size-bytes": str(self._file_bytes)}
         with asked(self._spec):
             namespace = self._spec.table.rpartition(".")[0]
             try:
@@ -389,16 +412,16 @@ class IcebergTarget:
                     raise
             try:
                 making = self._catalog.create_table_transaction(
-                    self._spec.table, schema, location=location_of(self.path), properties=properties
+                    self._spec.table, schema, location=location_of(Path(str(self.path))), properties=properties
                 )
                 with making.update_spec() as spec:
                     for name in self._partition_by or ():
                         spec.add_identity(name)
-                with making.update_snapshot(snapshot_properties={BATCH: "0", PLAN: ""}).fast_append() as empty:
+                with making.update_snapshot(snapshot_properties=marks).fast_append() as empty:
                     first = empty.snapshot_id
                 with ManageSnapshots(making) as refs:
                     refs.create_tag(first, TAG)
-                making.set_properties({BATCH: "0", PLAN: "", SNAPSHOT: str(first)})
+                making.set_properties({**marks, SNAPSHOT: str(first)})
                 making.commit_transaction()
             except (CommitFailedException, TableAlreadyExistsError):
                 pass  # another loader was first: what it has made is looked at next
@@ -421,6 +444,9 @@ class IcebergTarget:
             refs.create_branch(table.refs()[MAIN].snapshot_id, branch)
         with writing.update_schema() as schema:
             schema.union_by_name(pa.schema([field.with_nullable(True) for field in rows.schema]))
+        if self._rows is not None:
+            writing.commit_transaction()
+            return self._rows.append(self._there, plan, staged, branch, marks), 1
         appended = 0
         for piece in (rows,) if table.spec().is_unpartitioned() else _pieces(rows):
             writing.append(piece, snapshot_properties=marks, branch=branch)
@@ -495,7 +521,7 @@ class IcebergTarget:
         table = self.table()
         return [] if table is None else data_files(table)
 
-    def _state_path(self, batch: int, plan_id: str) -> Path:
+    def _state_path(self, batch: int, plan_id: str) -> Path | HdfsPath:
         return self.path / STATE_DIR / f"{batch}-{plan_id}.json"
 
 
@@ -551,14 +577,14 @@ class Unchanged:
 
 
 def unchanged(table: Any) -> tuple[Any, ...]:
-    """That requirement, where pyiceberg itself checks requirements, and replaces just the metadata that it has checked.
+    """That requirement, where requirements are checked here, and just the metadata that was checked is replaced.
 
     To expire a snapshot removes each branch and tag at it, also one that was made since the look. A REST server can only be
     asked for what is known of.
     """
     from pyiceberg.catalog import MetastoreCatalog
 
-    return (Unchanged(table),) if isinstance(table.catalog, MetastoreCatalog) else ()
+    return (Unchanged(table),) if isinstance(table.catalog, MetastoreCatalog | JavaCatalog) else ()
 
 
 def moves(table: Any, plan: Plan, snapshot: int) -> tuple[Any, ...]:
@@ -582,16 +608,6 @@ def is_over(ref: str, batch: int) -> bool:
     """Whether `ref` is the branch of a plan whose number is gone: it can't become a batch any more."""
     number = ref.removeprefix(BRANCH).partition("-")[0]
     return ref.startswith(BRANCH) and number.isdigit() and int(number) <= batch
-
-
-def location_of(folder: Path) -> str:
-    """The folder as Iceberg names places."""
-    return f"file://{folder}"
-
-
-def local_path(location: str) -> Path:
-    """The path of a place on this host's file system: `/a`, `file:/a` or `file:///a`."""
-    return Path("/" + location.removeprefix("file:").lstrip("/"))
 
 
 def data_files(table: Any) -> list[Path]:

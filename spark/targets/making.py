@@ -12,12 +12,12 @@ from ...conf.segment_format import FOLDER_FORMATS
 from ...remoting.errors import UsageError
 from ..arrow_writer import ArrowWriter, NoWriter
 from ..config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
-from ..connect import is_remote
 from ..hdfs import Hdfs, HdfsPath
-from ..iceberg_catalog import ICEBERG, catalog_of
+from ..iceberg_catalog import ICEBERG, ICEBERG_SPARK, catalog_of, hadoop_catalog_of
+from ..iceberg_spark import JavaCatalog, SparkRows
 from ..loader import Loader
 from ..object_store import check_conditional_puts
-from ..session import SessionSettings, delta_conf
+from ..session import SessionSettings, format_conf
 from ..spark_writer import SparkWriter
 from ..staging import Staging
 from .delta import DeltaTarget, append_by_delta_rs, append_by_spark
@@ -35,9 +35,7 @@ def make_writer(config: LoaderConfig) -> Writer:
         return NoWriter()
     if config.format == ARROW:
         return ArrowWriter(config.partition_by)
-    # A Connect server has its jars and extensions from its own start.
-    with_jars = config.format == DELTA and not is_remote(config.master)
-    conf = {**(delta_conf(config.delta_jars) if with_jars else {}), **config.conf}
+    conf = {**format_conf(config.format, config.delta_jars, config.iceberg_jars, config.master), **config.conf}
     settings = SessionSettings(
         folder=config.staging.absolute() / "spark",
         master=config.master,
@@ -65,6 +63,8 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         return IcebergTarget(config.folder, spec, by, keep_s, config.target_file_bytes)
     if not isinstance(writer, SparkWriter):
         raise UsageError(f"format {config.format} can only be written by Spark")
+    if config.format == ICEBERG_SPARK:
+        return _iceberg_by_spark(config, writer)
     if config.format == DELTA:
         return DeltaTarget(config.folder, append_by_spark(writer, by), writer.start, by, keep_s)
     ledger = ledger_of(config.stagings)
@@ -73,6 +73,19 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
     else:
         deliver = deliver_by_format(config.format, str(config.target), config.options, by)
     return LedgerTarget(ledger, config.identity, writer, deliver, str(config.target), keep_outcomes_s=keep_s)
+
+
+def _iceberg_by_spark(config: LoaderConfig, writer: SparkWriter) -> IcebergTarget:
+    target, by, keep_s = str(config.target), config.partition_by, config.keep_outcomes_s
+    if not on_hdfs(target):
+        spec = catalog_of(config.folder, config.options)
+        rows = SparkRows(spec, str(config.folder.absolute().parent), writer)
+        return IcebergTarget(config.folder, spec, by, keep_s, config.target_file_bytes, rows=rows)
+    spec = hadoop_catalog_of(target, config.options)
+    return IcebergTarget(
+        HdfsPath(Hdfs(target, writer.spark)), spec, by, keep_s, config.target_file_bytes,
+        rows=SparkRows(spec, "", writer), java=JavaCatalog(spec, writer.spark),
+    )  # fmt: skip
 
 
 def _folder(config: LoaderConfig, writer: Writer, threads: Executor) -> TableFolder:

@@ -1,0 +1,296 @@
+"""Iceberg by Spark: how a session is told of the catalog, how rows come to a branch, and a catalog that only Java has.
+
+Who decides is the same as without a JVM (targets/iceberg.py). Rows go to the branch by a Spark job, which may make its commit
+again on a newer branch, and nobody else has that branch. `main` is moved through the catalog: of a table on this host by
+pyiceberg, which a SQL or REST catalog does not know from Java. On HDFS there is Iceberg's Hadoop catalog, in which a version
+of the metadata is a file whose name only one writer can have, by the NameNode's rename: `JavaCatalog` hands requirements and
+updates over as the REST protocol writes them, has Java check and apply them to the metadata that it has just read, and
+commits what comes out in place of exactly that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from ..conf.columns import BATCH_COLUMN, Column, ddl
+from ..durable.files import CALLS, FileCalls, sync_path
+from ..remoting.errors import UsageError
+from .convert import Staged
+from .errors import LoaderError, SparkDiedError
+from .hdfs import java_kind, java_said
+from .iceberg_catalog import HADOOP, CatalogSpec, local_path, merged
+from .plan import Plan
+from .spark_writer import SparkWriter, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
+BUSY_MS: Final = 60_000
+"""How long a commit waits for a SQLite file that another one has locked."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+_SQL: Final = re.compile(r"(?P<kind>\w+)(?:\+\w+)?://(?P<rest>.*)")
+_PYTHON_ONLY: Final = ("type", "uri", "warehouse", "py-io-impl", "py-catalog-impl", "init_catalog_tables", "echo")
+_KINDS: Final = ("rest", "sql", HADOOP)
+
+
+def session_conf(spec: CatalogSpec, kind: str, properties: Mapping[str, str], folder: str) -> dict[str, str]:
+    """What a session has to know to write into the table's catalog, of pyiceberg's `properties`. `folder`: above the table.
+
+    Raises UsageError for a catalog that Spark has not, or not by that name.
+    """
+    if kind not in _KINDS:
+        raise UsageError(
+            f"spark.options.type is {kind!r}, and spark.format = iceberg-spark takes sql or rest for a folder of this host,"
+            " and hadoop for a table on HDFS; others by spark.format = iceberg"
+        )
+    if not _NAME.fullmatch(spec.name):
+        raise UsageError(
+            f"spark.options.catalog is {spec.name!r}, and Spark takes letters, digits, _ and - in a catalog's name"
+        )
+    of_kind = {"type": kind, "uri": properties.get("uri", ""), "warehouse": properties.get("warehouse", "")}
+    if kind == "sql":
+        of_kind |= {"type": "jdbc", "uri": jdbc_uri(properties.get("uri", "")), "warehouse": f"file://{folder}"}
+    passed_on = {name: value for name, value in properties.items() if name not in _PYTHON_ONLY}
+    given = {
+        **passed_on,
+        **of_kind,
+        "cache-enabled": "false",  # else a table that others have changed is what it was
+        # Without a second file of checksums beside each: Parquet has its own, and other readers know nothing of them.
+        "hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "hadoop.fs.file.impl.disable.cache": "true",
+    }
+    named = f"spark.sql.catalog.{spec.name}"
+    return {named: CATALOG_CLASS} | {f"{named}.{name}": value for name, value in given.items() if value}
+
+
+def jdbc_uri(uri: str) -> str:
+    """The database as Java names it: pyiceberg has a URI of SQLAlchemy. Raises UsageError."""
+    match = _SQL.fullmatch(uri)
+    if match is None:
+        raise UsageError(f"spark.options.uri = {uri!r} is no URI of a database, such as sqlite:////data/catalog.db")
+    if match["kind"] == "sqlite":
+        return f"jdbc:sqlite:{match['rest'].removeprefix('/').partition('?')[0]}?busy_timeout={BUSY_MS}"
+    return f"jdbc:{match['kind']}://{match['rest']}"
+
+
+class SparkRows:
+    """Appends a plan's rows to its branch by a Spark job, and makes what it has written survive a power failure."""
+
+    def __init__(self, spec: CatalogSpec, folder: str, writer: SparkWriter, calls: FileCalls = CALLS) -> None:
+        """`folder`: the one that the table is in."""
+        self._spec = spec
+        self._folder = folder
+        self._writer = writer
+        self._calls = calls
+
+    def start(self) -> None:
+        """Start Spark. Raises SparkStartError."""
+        self._writer.start()
+
+    def append(
+        self, reload: Callable[[], Any], plan: Plan, staged: Staged, branch: str, marks: Mapping[str, str]
+    ) -> int:
+        """The rows become one snapshot of the branch, which is there; returns its id. `reload` gives the table anew.
+
+        Raises pyiceberg's CommitFailedException when the branch was deleted meanwhile, as its number is gone.
+        """
+        name = ".".join(f"`{part}`" for part in (self._spec.name, *self._spec.table.split("."), f"branch_{branch}"))
+
+        def append(rows: DataFrame) -> None:
+            configure(rows.sparkSession, self._spec, self._folder)
+            writing = with_all_columns(numbered(rows, plan.batch), reload()).writeTo(name)
+            for mark, value in marks.items():
+                writing = writing.option(f"snapshot-property.{mark}", value)
+            writing.append()
+
+        begins_at = reload().refs()[branch].snapshot_id
+        try:
+            self._writer.run(staged.files, plan.columns, f"batch {plan.batch} to {self._spec.table}", append)
+        except LoaderError as error:
+            if type(error) is LoaderError and branch not in reload().refs():
+                raise _conflict(f"the branch {branch} is gone") from None
+            raise
+        table = reload()
+        found = table.refs().get(branch)
+        if found is None or found.snapshot_id == begins_at:
+            raise _conflict(f"the branch {branch} is gone, or has no rows")
+        snapshot = int(found.snapshot_id)
+        self._sync(table, snapshot)
+        return snapshot
+
+    def _sync(self, table: Any, snapshot: int) -> None:
+        """Have the files of the snapshot on the disk before the catalog is asked to name them. On HDFS that is HDFS's."""
+        if not table.location().startswith(("file:", "/")):
+            return
+        made = table.snapshot_by_id(snapshot)
+        manifests = [one for one in made.manifests(table.io) if one.added_snapshot_id == snapshot]
+        data = [entry.data_file.file_path for one in manifests for entry in one.fetch_manifest_entry(table.io)]
+        files = [local_path(one) for one in (made.manifest_list, *(one.manifest_path for one in manifests), *data)]
+        above = {
+            folder for file in files for folder in file.parents if folder.is_relative_to(local_path(table.location()))
+        }
+        for path in (*files, *sorted(above, reverse=True)):
+            sync_path(path, self._calls)
+
+
+def with_all_columns(rows: DataFrame, table: Any) -> DataFrame:
+    """The rows with nulls for columns that others have added to the table: Spark does not append without them."""
+    there = {name.lower() for name in rows.columns}
+    lacking = [field for field in table.schema().fields if field.name.lower() not in there]
+    return rows.selectExpr(
+        "*", *(f"cast(null as {_spark_type(field.field_type)}) as `{field.name}`" for field in lacking)
+    )
+
+
+def _spark_type(type_: Any) -> str:
+    """A column of Iceberg that we have not, as Spark casts null to it."""
+    return {"timestamptz": "timestamp", "timestamp": "timestamp_ntz", "time": "bigint", "uuid": "string"}.get(
+        str(type_), re.sub(r"fixed\[\d+\]", "binary", str(type_))
+    )
+
+
+def configure(session: SparkSession, spec: CatalogSpec, folder: str) -> None:
+    """Name the catalog to a session; not at its start, as keys would be in the JVM's command line. Raises UsageError."""
+    kind, properties = merged(spec)
+    for name, value in session_conf(spec, kind, properties, folder).items():
+        session.conf.set(name, value)
+
+
+class JavaCatalog:
+    """The Hadoop catalog on HDFS, with what `IcebergTarget` asks of a catalog of pyiceberg."""
+
+    def __init__(self, spec: CatalogSpec, spark: Callable[[], SparkSession]) -> None:
+        """`spark` gives the session; it may start one."""
+        self._spec = spec
+        self._spark = spark
+        self._opened: Any = None
+        self._jvm: Any = None
+
+    @property
+    def _java(self) -> Any:
+        if self._opened is None:
+            session: Any = self._spark()
+            configure(session, self._spec, "")
+            self._jvm = session.sparkContext._jvm
+            manager = session._jsparkSession.sessionState().catalogManager()
+            with asked():
+                self._opened = manager.catalog(self._spec.name).icebergCatalog()
+        return self._opened
+
+    def _operations(self, name: str) -> Any:
+        return self._java.loadTable(self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name)).operations()
+
+    def load_table(self, name: str) -> Any:
+        """pyiceberg's table, with the metadata as Java has it. Raises NoSuchTableError."""
+        from pyiceberg.table import Table
+
+        with asked():
+            metadata = self._operations(name).current()
+            catalog: Any = self
+            io: Any = None  # pyiceberg reads no file on HDFS
+            return Table(
+                tuple(name.split(".")), self._read(metadata), str(metadata.metadataFileLocation()), io, catalog
+            )
+
+    def _read(self, metadata: Any) -> Any:
+        from pyiceberg.table.metadata import TableMetadataUtil
+
+        return TableMetadataUtil.parse_raw(str(self._jvm.org.apache.iceberg.TableMetadataParser.toJson(metadata)))
+
+    def commit_table(self, table: Any, requirements: Sequence[Any], updates: Sequence[Any]) -> Any:
+        """Have Java make the commit. Raises CommitFailedException, also when others are faster."""
+        from pyiceberg.table.update import CommitTableResponse
+
+        name = ".".join(table.name())
+        with asked():
+            operations = self._operations(name)
+            base, iceberg = operations.current(), self._jvm.org.apache.iceberg
+            made = iceberg.TableMetadata.buildFrom(base)
+            for one in requirements:
+                if hasattr(one, "model_dump_json"):
+                    iceberg.UpdateRequirementParser.fromJson(one.model_dump_json()).validate(base)
+                else:
+                    one.validate(self._read(base))
+            for one in updates:
+                iceberg.MetadataUpdateParser.fromJson(one.model_dump_json()).applyTo(made)
+            operations.commit(base, made.build())
+        newest: Any = self.load_table(name)
+        answer: Any = CommitTableResponse
+        return answer(**{"metadata": newest.metadata, "metadata-location": newest.metadata_location})
+
+    def create(self, columns: Sequence[Column], by: Sequence[str], properties: Mapping[str, str], tag: str,
+               marks: Mapping[str, str], snapshot_property: str) -> None:  # fmt: skip
+        """Make the table with an empty snapshot, which has `marks` and the tag, and whose id becomes a property.
+
+        Raises TableAlreadyExistsError, CommitFailedException when another loader was first.
+        """
+        with asked():
+            catalog, jvm = self._java, self._jvm
+            iceberg = jvm.org.apache.iceberg
+            name = iceberg.catalog.TableIdentifier.parse(self._spec.table)
+            if not catalog.namespaceExists(name.namespace()):
+                catalog.createNamespace(name.namespace())
+            whole = ddl([*columns, Column(BATCH_COLUMN, "bigint")])
+            schema = iceberg.spark.SparkSchemaUtil.convert(jvm.org.apache.spark.sql.types.StructType.fromDDL(whole))
+            spec = iceberg.PartitionSpec.builderFor(schema)
+            for column in by:
+                spec = spec.identity(column)
+            given = jvm.java.util.HashMap()
+            for key, value in properties.items():
+                given.put(key, value)
+            making = catalog.buildTable(name, schema).withPartitionSpec(spec.build()).withProperties(given)
+            making = making.createTransaction()
+            empty = making.newFastAppend()
+            for key, value in marks.items():
+                empty.set(key, value)
+            empty.commit()
+            first = making.table().currentSnapshot().snapshotId()
+            making.manageSnapshots().createTag(tag, first).commit()
+            named = making.updateProperties().set(snapshot_property, str(first))
+            for key, value in marks.items():
+                named = named.set(key, value)
+            named.commit()
+            making.commitTransaction()
+
+    @staticmethod
+    def _delete_old_metadata(*_of: object) -> None:
+        """Java has done it (pyiceberg's Table asks for this after a commit)."""
+
+    def close(self) -> None:
+        """Nothing is open: the session is the writer's."""
+
+
+@contextmanager
+def asked() -> Generator[None]:
+    """What Java throws, as pyiceberg would have said it. Raises SparkDiedError without the JVM."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyiceberg.exceptions import CommitStateUnknownException, NoSuchTableError, TableAlreadyExistsError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        kind, said = java_kind(error).rpartition(".")[2], java_said(error)
+        if kind == "CommitFailedException":
+            raise _conflict(said) from None
+        if kind == "AlreadyExistsException":
+            raise TableAlreadyExistsError(said) from None
+        if kind in ("NoSuchTableException", "NoSuchNamespaceException"):
+            raise NoSuchTableError(said) from None
+        if kind == "CommitStateUnknownException":
+            raise CommitStateUnknownException(said) from None
+        raise RuntimeError(f"{kind}: {said}") from None
+    except (Py4JError, ConnectionError) as error:
+        raise SparkDiedError(
+            f"Spark's JVM is gone, or does not answer, while an Iceberg catalog was asked ({str(error)[:200]}). The loader"
+            " has to be started anew; the segments stay"
+        ) from None
+
+
+def _conflict(said: str) -> Exception:
+    from pyiceberg.exceptions import CommitFailedException
+
+    return CommitFailedException(said)

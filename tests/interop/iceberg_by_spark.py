@@ -1,0 +1,334 @@
+"""Iceberg tables that Spark writes: in the Hadoop catalog on a genuine HDFS, in a REST catalog, and in a SQLite file.
+
+Run by test_iceberg_spark.py, with the pyspark that Iceberg is built for. One NameNode, one catalog server and one Spark serve
+this file: loaders are killed by an exception that nothing in them catches, and one process by SIGKILL. 200 races in `make soak`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
+
+from hdfs_cluster import HdfsCluster, cluster_jars
+from iceberg_server import IcebergServer, server_jars
+from light_jvm import light_environment
+from loader_world import Crash, World, in_order
+from loaders import COLUMNS, Loaders
+from needs import need
+from racers import Racers
+from segment_helpers import Helpers, Record
+from spark_for_iceberg import iceberg_jars
+
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.hdfs import hdfs_table
+from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of
+from rocketcrew.spark.iceberg_spark import JavaCatalog, SparkRows, configure
+from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.outcome_levels import FAN
+from rocketcrew.spark.session import Session, SessionSettings, iceberg_conf, open_session
+from rocketcrew.spark.spark_writer import SparkWriter
+from rocketcrew.spark.targets.iceberg import BRANCH, SNAPSHOT, IcebergTarget, commit_table
+
+CONF: Final = {
+    "spark.hadoop.ipc.client.connect.max.retries": "1",
+    "spark.hadoop.dfs.replication": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",  # for CALL
+}
+WHERE: Final = ("hadoop", "rest", "sqlite")
+
+
+def small_at(*small: str) -> list[Any]:
+    """These points in each run, all in `make soak`."""
+    return [point if point in small else pytest.param(point, marks=pytest.mark.soak) for point in POINTS]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    need("Hadoop's mini cluster", cluster_jars)
+    made = HdfsCluster(tmp_path_factory.mktemp("hdfs"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergServer]:
+    need("Iceberg's REST server", server_jars)
+    made = IcebergServer(tmp_path_factory.mktemp("iceberg"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def session(cluster: HdfsCluster, server: IcebergServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """After the servers, whose JVMs have no use for these options."""
+    del cluster, server
+    need("Iceberg's jar for Spark", iceberg_jars)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in light_environment().items():
+            patch.setenv(name, value)
+        folder = tmp_path_factory.mktemp("spark")
+        conf = CONF | iceberg_conf(iceberg_jars())
+        made = open_session(SessionSettings(folder, driver_memory="800m", conf=conf, env=os.environ))
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+class SparkWorld(World):
+    """Two staging folders of this host, and a table; all loaders share one JVM."""
+
+    def __init__(self, root: Path, threads: Executor, session: Session, where: str, hdfs: str, rest: str) -> None:
+        super().__init__(root, Helpers(), threads, "iceberg")
+        self.where = where
+        self.session = session
+        self.partition_by: tuple[str, ...] | None = None
+        name = root.name.replace("-", "_")
+        self.url = f"{hdfs}/shop/{name}" if where == "hadoop" else str(self.table)
+        self.options = {"table": f"shop.{name}", "catalog": f"{where}-{name}"}
+        if where == "rest":
+            self.options |= {"type": "rest", "uri": rest}
+        if where == "hadoop":
+            self.table: Any = hdfs_table(self.url, session.spark)
+        configure(session.spark, self.spec, str(root))
+
+    @property
+    def spec(self) -> CatalogSpec:
+        return (
+            hadoop_catalog_of(self.url, self.options)
+            if self.where == "hadoop"
+            else catalog_of(self.table, self.options)
+        )
+
+    @property
+    def name(self) -> str:
+        """The table as Spark names it."""
+        return f"`{self.spec.name}`.{self.spec.table}"
+
+    def target(self, **options: Any) -> IcebergTarget:
+        settings = SessionSettings(self.roots[0].parent / "spark", env=os.environ)
+        writer = SparkWriter(settings, opening=lambda _: self.session)
+        options = {"partition_by": self.partition_by} | options
+        if self.where != "hadoop":
+            rows = SparkRows(self.spec, str(self.table.parent), writer)
+            return IcebergTarget(self.table, self.spec, rows=rows, **options)
+        return IcebergTarget(
+            hdfs_table(self.url, self.session.spark), self.spec, rows=SparkRows(self.spec, "", writer),
+            java=JavaCatalog(self.spec, writer.spark), **options,
+        )  # fmt: skip
+
+    def rows(self, *columns: str) -> list[Any]:
+        found = self.session.spark.table(self.name).select(*(columns or COLUMNS)).toArrow()
+        return in_order(found)
+
+    def sql(self, text: str) -> None:
+        self.session.spark.sql(text).collect()
+
+    def branches(self) -> list[str]:
+        return [name for name in self.target().table().refs() if name.startswith(BRANCH)]
+
+    def take_over(self) -> None:
+        """The first folder's files go to the second, as a slot's do when its host's other member takes it over."""
+        for part in ("ready", "plan"):
+            (self.roots[1] / part).mkdir(parents=True, exist_ok=True)
+            for path in (self.roots[0] / part).glob("0*.json" if part == "plan" else "*"):
+                path.rename(self.roots[1] / part / path.name)
+        self.roots.reverse()
+
+
+@pytest.fixture(params=WHERE)
+def world(
+    request: pytest.FixtureRequest, tmp_path: Path, threads: Executor, session: Session, cluster: HdfsCluster,
+    server: IcebergServer,
+) -> SparkWorld:  # fmt: skip
+    return SparkWorld(tmp_path, threads, session, request.param, cluster.url("warehouse"), server.uri)
+
+
+only_hadoop = pytest.mark.parametrize("world", ["hadoop"], indirect=True)
+on_this_host = pytest.mark.parametrize("world", ["rest", "sqlite"], indirect=True)
+
+
+def test_the_pyspark_here_is_one_that_iceberg_is_built_for() -> None:
+    assert pyspark.__version__.startswith(("4.0.", "4.1."))
+
+
+@pytest.mark.parametrize("point", small_at("job_done", "renamed", "deleting"))
+def test_killed_at_any_point_taken_over_and_killed_once_more(world: SparkWorld, point: str) -> None:
+    world.seal([Record(1, ["a", "b"]), Record(2)])
+    world.drain_with_crash(point)
+    world.seal([Record(2, ["again"]), Record(3)])
+    world.take_over()
+    world.drain_with_crash(point)
+    world.seal([Record(3, ["again"]), Record(1, ["again"]), Record(4)])
+    world.drain(world.loader())
+    world.assert_exact()
+    world.assert_clean()
+    assert world.branches() == []
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_killed_within_the_commit(world: SparkWorld, made: bool) -> None:
+    def dies(*commit: Any) -> None:
+        if made:
+            commit_table(*commit)
+        raise Crash
+
+    world.seal([Record(1), Record(2)])
+    with pytest.raises(Crash):
+        world.drain(world.loader(target=world.target(commit=dies)))
+    assert len(world.branches()) == (not made)
+    world.seal([Record(2, ["again"]), Record(3)])
+    world.drain(world.loader())
+    world.assert_exact()
+    world.assert_clean()
+    assert (world.branches(), world.target().state().batch) == ([], 2)
+
+
+@pytest.mark.parametrize("races", [6, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+def test_of_two_loaders_one_has_each_batch(world: SparkWorld, races: int) -> None:
+    racers = Racers(world)
+    racers.race(races)
+    assert sorted(racers.batches[0] + racers.batches[1]) == list(range(1, 2 * races + 1))
+    assert sum(loader.totals.replanned for loader in racers.loaders) == races
+    world.assert_exact()
+    for at in (0, 1):
+        world.assert_clean(at)
+
+
+def test_control_a_plain_append_after_a_look_has_the_rows_twice(world: SparkWorld) -> None:
+    world.load(1)
+    for at in (0, 1):
+        world.seal([Record(2)], at=at)
+
+    def appends(_table: Any, _requirements: Any, updates: Any) -> None:
+        branch = next(name for name in world.branches() if "-00000002-" in name)
+        rows = world.session.spark.sql(f"SELECT * FROM {world.name} VERSION AS OF '{branch}' WHERE batch_id = 2")
+        kept = world.session.spark.createDataFrame(rows.collect(), rows.schema)
+        world.drain(world.loader(1))
+        kept.writeTo(world.name).append()
+        raise Crash
+
+    with pytest.raises(Crash):
+        world.drain(world.loader(0, target=world.target(commit=appends)))
+    assert [row[3] for row in world.rows()] == [1, 2, 2]
+
+
+def test_main_that_was_rolled_back_is_refused_until_the_command_that_is_named_was_run(world: SparkWorld) -> None:
+    world.load(1)
+    before = world.target().table().current_snapshot().snapshot_id
+    world.load(2)
+    ours = world.target().table().properties[SNAPSHOT]
+    catalog = f"`{world.spec.name}`.system.set_current_snapshot"
+    world.sql(f"CALL {catalog}('{world.spec.table}', {before})")
+    world.seal([Record(3)])
+    with pytest.raises(LoaderError, match=rf"set_current_snapshot\('{world.spec.table}', {ours}\)"):
+        world.drain(world.loader())
+    world.sql(f"CALL {catalog}('{world.spec.table}', {ours})")
+    world.drain(world.loader())
+    world.assert_exact()
+
+
+def test_what_others_commit_meanwhile_stays(world: SparkWorld) -> None:
+    world.load(1)
+    world.seal([Record(2)])
+    done: list[int] = []
+
+    def meanwhile(*commit: Any) -> object:
+        if not done:
+            done.append(1)
+            world.sql(f"INSERT INTO {world.name} SELECT * REPLACE ('foreign' AS value) FROM {world.name}"
+                      if False else f"ALTER TABLE {world.name} ADD COLUMN theirs array<string>")  # fmt: skip
+            rows = world.session.spark.table(world.name).selectExpr("*").drop("value", "theirs")
+            rows.selectExpr("*", "'foreign' AS value", "array('x') AS theirs").writeTo(world.name).append()
+        return commit_table(*commit)
+
+    world.drain(world.loader(target=world.target(commit=meanwhile)))
+    world.load(3)
+    assert [row[0] for row in world.rows("value")] == ["foreign", "row", "row", "row"]
+
+
+def test_columns_are_added_and_widened_and_partitions_kept(world: SparkWorld) -> None:
+    world.partition_by = ("value",)
+    world.seal([Record(1), Record(2, ["other"])])
+    world.drain(world.loader())
+    world.load(3)
+    assert [field.name for field in world.target().table().spec().fields] == ["value"]
+    world.assert_exact()
+
+
+@only_hadoop
+def test_old_snapshots_are_expired_and_what_is_named_stays(world: SparkWorld) -> None:
+    for offset in range(1, FAN + 2):
+        world.seal([Record(offset)])
+        world.drain(world.loader(target=world.target(now_s=lambda: time.time() + 7 * 3600)))
+        if offset == 2:
+            named = world.target().table().current_snapshot().snapshot_id
+            world.target().table().manage_snapshots().create_tag(named, "audit").commit()
+    table = world.target().table()
+    assert len(table.metadata.snapshots) == 3
+    assert table.refs()["audit"].snapshot_id == named
+    world.assert_exact()
+
+
+@on_this_host
+def test_a_table_is_continued_by_pyiceberg_and_by_spark_again(world: SparkWorld) -> None:
+    world.load(1)
+    for first in (2, 4):
+        world.seal([Record(first)])
+        world.drain(world.loader(target=IcebergTarget(world.table, world.spec)))
+        world.load(first + 1)
+    world.assert_exact()
+    assert world.target().state().batch == 5
+    by_pyiceberg = IcebergTarget(world.table, world.spec).table().scan(selected_fields=("_offset",)).to_arrow()
+    assert sorted(by_pyiceberg["_offset"].to_pylist()) == [1, 2, 3, 4, 5]
+
+
+@only_hadoop
+def test_a_folder_that_is_no_table_of_ours_is_refused_and_stays(world: SparkWorld) -> None:
+    (world.table / "theirs").make_folders()
+    world.seal([Record(1)])
+    with pytest.raises(Exception, match="is no Iceberg table of rocketcrew, but not empty"):
+        world.drain(world.loader())
+    assert (world.table / "theirs").exists()
+
+
+class SparkLoaders(Loaders):
+    """Loader processes."""
+
+    def __init__(self, folder: Path, world: SparkWorld) -> None:
+        super().__init__(folder, "spark")
+        folder.mkdir()
+        self.table: Any = world.url
+        self.settings = {"format": "iceberg-spark", "options": world.options, "iceberg_jars": iceberg_jars()}
+        self.settings |= {"conf": CONF}
+
+
+def test_a_process_that_is_killed_after_its_commit(world: SparkWorld, tmp_path: Path) -> None:
+    loaders = SparkLoaders(tmp_path / "processes", world)
+    try:
+        loaders.seal(Record(1, ["a", "b"]), Record(2))
+        loaders.run(-signal.SIGKILL, crash_point="renamed", **loaders.settings)
+        loaders.seal(Record(2, ["again"]), Record(3))
+        loaders.run(**loaders.settings)
+    finally:
+        loaders.end()
+    world.written = list(loaders.records.values())
+    world.assert_exact()
