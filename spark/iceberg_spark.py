@@ -203,8 +203,6 @@ class JavaCatalog:
 
     def commit_table(self, table: Any, requirements: Sequence[Any], updates: Sequence[Any]) -> Any:
         """Have Java make the commit. Raises CommitFailedException, also when others are faster."""
-        from pyiceberg.table.update import CommitTableResponse
-
         name = ".".join(table.name())
         with asked():
             operations = self._operations(name)
@@ -218,9 +216,7 @@ class JavaCatalog:
             for one in updates:
                 iceberg.MetadataUpdateParser.fromJson(one.model_dump_json()).applyTo(made)
             operations.commit(base, made.build())
-        newest: Any = self.load_table(name)
-        answer: Any = CommitTableResponse
-        return answer(**{"metadata": newest.metadata, "metadata-location": newest.metadata_location})
+        return self.load_table(name)
 
     def create(self, columns: Sequence[Column], by: Sequence[str], properties: Mapping[str, str], tag: str,
                marks: Mapping[str, str], snapshot_property: str) -> None:  # fmt: skip

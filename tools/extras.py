@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 UV = Path(sys.executable).parent / "uv"
 INSTALL_MAX_S = 1500
 SMOKE_MAX_S = 2400
+ALONE = "iceberg-spark"
+"""Its pyspark is another one than that of other extras."""
 NO_USE = {"dev"}
 """Extras that only this project's own checkout uses."""
 PLAIN = "plain"
@@ -58,7 +60,7 @@ def run(command: Sequence[str | Path], limit_s: int, env: dict[str, str] | None 
 
 @contextlib.contextmanager
 def surroundings(extra: str) -> Generator[dict[str, str]]:
-    """What the smoke test needs and its environment does not have: an S3 server, Delta's jars."""
+    """What the smoke test needs and its environment does not have: an S3 server, jars."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "AWS_"))}
     sys.path.insert(0, str(ROOT / "tests/system"))
     if extra == "s3":
@@ -73,6 +75,11 @@ def surroundings(extra: str) -> Generator[dict[str, str]]:
         from delta_jars import delta_jars
 
         yield {**env, "DELTA_JARS": delta_jars()}
+    elif extra == "iceberg-spark":
+        sys.path.insert(0, str(ROOT / "tests/interop"))
+        from spark_for_iceberg import iceberg_jars
+
+        yield {**env, "ICEBERG_JARS": iceberg_jars()}
     else:
         yield env
 
@@ -95,8 +102,8 @@ def check(extra: str, wheel: Path) -> bool:
 
 
 def fit(wheel: Path) -> bool:
-    """Whether one environment may have all extras; uv has printed which two do not go together."""
-    asked = f"rocketcrew[{','.join(one for one in extras() if one != PLAIN)}] @ {wheel.as_uri()}"
+    """Whether one environment may have all extras but ALONE; uv has printed which two do not go together."""
+    asked = f"rocketcrew[{','.join(one for one in extras() if one not in (PLAIN, ALONE))}] @ {wheel.as_uri()}"
     with tempfile.TemporaryDirectory(prefix="rocketcrew-all-") as folder:
         wanted = Path(folder, "requirements.in")
         wanted.write_text(asked, encoding="utf-8")

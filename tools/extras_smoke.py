@@ -153,6 +153,16 @@ def delta_spark(folder: Path) -> None:
     assert sorted(DeltaTable(str(folder / "table")).to_pyarrow_table().column("n").to_pylist()) == list(range(COUNT))
 
 
+def iceberg_spark(folder: Path) -> None:
+    """One batch into an Iceberg table by Spark, with the jars of ICEBERG_JARS where that is set."""
+    jars = os.environ.get("ICEBERG_JARS", "")
+    settings = {"spark.format": "iceberg-spark", "spark.driver_memory": "600m", "spark.iceberg_jars": jars}
+    consumed(number, folder, settings, folder / "table")
+    from rocketcrew import read
+
+    assert sorted(read(folder / "table").column("n").to_pylist()) == list(range(COUNT))
+
+
 def duckdb(folder: Path) -> None:
     """`rocketcrew query` where there is no Spark."""
     consumed(number, folder, {"spark.format": "pyarrow"}, folder / "table")
@@ -218,6 +228,7 @@ def sentry(folder: Path) -> None:
 
 SMOKES: dict[str, Callable[[Path], None]] = {
     "": plain, "spark": spark, "connect": connect, "delta": delta, "s3": s3, "iceberg": iceberg, "delta-spark": delta_spark,
+    "iceberg-spark": iceberg_spark,
     "duckdb": duckdb, "typed": typed, "otel": otel, "sentry": sentry,
 }  # fmt: skip
 

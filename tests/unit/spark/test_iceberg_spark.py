@@ -1,0 +1,111 @@
+"""Iceberg by Spark: which catalog a table is in, and what Spark is told of it. What it writes is for genuine servers to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketcrew.conf.formats import not_a_table
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of
+from rocketcrew.spark.iceberg_spark import CATALOG_CLASS, jdbc_uri, session_conf
+from rocketcrew.spark.needs import check_installed
+from rocketcrew.spark.session import format_conf
+
+HDFS = "hdfs://namenode:8020/data/warehouse/shop/orders"
+
+
+def test_a_table_on_hdfs_is_in_the_catalog_that_the_folders_above_it_are() -> None:
+    spec = hadoop_catalog_of(f"{HDFS}/", {})
+    assert spec == CatalogSpec(
+        "shop.orders", "rocketcrew", {"type": "hadoop", "warehouse": "hdfs://namenode:8020/data/warehouse"}
+    )
+    deep = hadoop_catalog_of(HDFS, {"table": "warehouse.shop.orders", "catalog": "prod", "type": "hadoop"})
+    assert (deep.table, deep.name, deep.properties["warehouse"]) == (
+        "warehouse.shop.orders", "prod", "hdfs://namenode:8020/data",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "said"),
+    [
+        ("hdfs://namenode/orders", {}, "hdfs://namenode/warehouse/namespace/table"),
+        (HDFS, {"table": "shop.other"}, "is not the folder of the Iceberg table 'shop.other'"),
+        (HDFS, {"warehouse": "hdfs://namenode:8020/other"}, "is in hdfs://namenode:8020/data/warehouse: leave it out"),
+        (HDFS, {"type": "rest"}, "Iceberg's Hadoop catalog"),
+        (HDFS, {"uri": "http://host"}, "Iceberg's Hadoop catalog"),
+        (HDFS, {"token": "hidden"}, "PYICEBERG_CATALOG__ROCKETCREW__TOKEN"),
+    ],
+)
+def test_what_is_no_table_of_a_hadoop_catalog_is_refused(target: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        hadoop_catalog_of(target, options)
+    assert said in str(refused.value)
+    assert "hidden" not in str(refused.value)
+
+
+def test_a_hadoop_catalog_on_a_disk_is_refused_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="two loaders could have the same commit"):
+        catalog_of(tmp_path / "t", {"type": "hadoop"})
+
+
+def test_spark_is_told_the_catalog_by_its_own_names() -> None:
+    spec = CatalogSpec("shop.orders", "prod", {})
+    rest = session_conf(
+        spec, "rest", {"type": "rest", "uri": "http://host:8181", "token": "t", "py-io-impl": "x"}, "/w"
+    )
+    assert rest["spark.sql.catalog.prod"] == CATALOG_CLASS
+    assert rest["spark.sql.catalog.prod.type"] == "rest"
+    assert (rest["spark.sql.catalog.prod.uri"], rest["spark.sql.catalog.prod.token"]) == ("http://host:8181", "t")
+    assert rest["spark.sql.catalog.prod.cache-enabled"] == "false"
+    assert "spark.sql.catalog.prod.py-io-impl" not in rest
+    sql = session_conf(spec, "sql", {"type": "sql", "uri": "sqlite:////w/catalog.db"}, "/w")
+    assert (sql["spark.sql.catalog.prod.type"], sql["spark.sql.catalog.prod.warehouse"]) == ("jdbc", "file:///w")
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("sqlite:////data/catalog.db?timeout=9", "jdbc:sqlite:/data/catalog.db?busy_timeout=60000"),
+        ("postgresql+psycopg2://host:5432/db?sslmode=require", "jdbc:postgresql://host:5432/db?sslmode=require"),
+        ("mysql://host/db", "jdbc:mysql://host/db"),
+    ],
+)
+def test_a_database_as_java_names_it(uri: str, found: str) -> None:
+    assert jdbc_uri(uri) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"), [("prod", "glue", "spark.format = iceberg"), ("my prod", "rest", "spark.options.catalog")]
+)
+def test_catalogs_that_spark_is_not_told_of_are_refused(name: str, kind: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        session_conf(CatalogSpec("a.b", name, {}), kind, {}, "/w")
+
+
+def test_what_is_not_installed_is_said_with_the_ways_out() -> None:
+    there = {"pyspark": "4.1.4", "pyiceberg": "0.12.0"}
+    check_installed("iceberg-spark", installed=lambda package: there.get(package, ""))
+    with pytest.raises(UsageError, match=r"rocketcrew\[iceberg-spark\].*spark.format = iceberg"):
+        check_installed("iceberg-spark", installed={"pyiceberg": "0.12.0", "pyspark": ""}.__getitem__)
+    with pytest.raises(UsageError, match=r"no build for Spark 4\.3\.0.*spark\.iceberg_jars"):
+        check_installed("iceberg-spark", installed={**there, "pyspark": "4.3.0"}.__getitem__)
+    check_installed("iceberg-spark", installed={**there, "pyspark": "4.3.0"}.__getitem__, iceberg_jars="/jars")
+
+
+def test_a_session_gets_the_jars_of_its_format(tmp_path: Path) -> None:
+    (tmp_path / "iceberg-spark-runtime-4.1_2.13-1.11.0.jar").touch()
+    assert format_conf("parquet", "", "") == {}
+    assert format_conf("iceberg-spark", "", str(tmp_path))["spark.jars"].endswith("1.11.0.jar")
+    with pytest.raises(UsageError, match=r"spark\.iceberg_jars .* holds no iceberg-spark-runtime jar"):
+        format_conf("iceberg-spark", "", "/other.jar")
+
+
+def test_where_such_a_table_can_be() -> None:
+    assert not_a_table(HDFS, "iceberg-spark") == ""
+    assert "set spark.format = iceberg-spark" in not_a_table(HDFS, "iceberg")
+    assert "is on S3" in not_a_table("s3://bucket/table", "iceberg-spark")
+    with pytest.raises(UsageError, match="Spark Connect"):
+        LoaderConfig(Path("staging"), "table", format="iceberg-spark", master="sc://host:15002")
