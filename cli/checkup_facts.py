@@ -40,7 +40,7 @@ from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..source.reading import TOOLS_GROUP
 from ..spark.errors import LoaderError
-from ..spark.iceberg_catalog import ICEBERG, check_catalog
+from ..spark.iceberg_catalog import ICEBERG, ICEBERG_SPARK, check_catalog
 from ..supervisor.core.checks import check_consumer, subscriptions
 from ..supervisor.core.slab import SLAB_BYTES_MIN
 from ..supervisor.core.subscriptions import Subscriptions, differences
@@ -281,7 +281,8 @@ def table_facts(settings: Settings, *, probe: bool) -> tuple[TableFacts | None, 
     target = where(settings.spark, folder)
     try:
         spec = table_at(settings, folder, probe=probe)
-        if probe and settings.results.enabled and settings.spark.load and settings.spark.format == ICEBERG:
+        is_iceberg = settings.spark.format in (ICEBERG, ICEBERG_SPARK) and not on_hdfs(target)
+        if probe and settings.results.enabled and settings.spark.load and is_iceberg:
             check_catalog(Path(target).absolute(), settings.spark.options)
     except (UsageError, LoaderError) as error:
         return TableFacts(target, str(error)), TableSpec(target, (), settings.spark.partition_by)

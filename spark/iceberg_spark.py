@@ -59,9 +59,6 @@ def session_conf(spec: CatalogSpec, kind: str, properties: Mapping[str, str], fo
         **passed_on,
         **of_kind,
         "cache-enabled": "false",  # else a table that others have changed is what it was
-        # Without a second file of checksums beside each: Parquet has its own, and other readers know nothing of them.
-        "hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        "hadoop.fs.file.impl.disable.cache": "true",
     }
     named = f"spark.sql.catalog.{spec.name}"
     return {named: CATALOG_CLASS} | {f"{named}.{name}": value for name, value in given.items() if value}
@@ -98,11 +95,11 @@ class SparkRows:
 
         Raises pyiceberg's CommitFailedException when the branch was deleted meanwhile, as its number is gone.
         """
-        name = ".".join(f"`{part}`" for part in (self._spec.name, *self._spec.table.split("."), f"branch_{branch}"))
+        name = quoted(self._spec)
 
         def append(rows: DataFrame) -> None:
             configure(rows.sparkSession, self._spec, self._folder)
-            writing = with_all_columns(numbered(rows, plan.batch), reload()).writeTo(name)
+            writing = with_all_columns(numbered(rows, plan.batch), name).writeTo(f"{name}.`branch_{branch}`")
             for mark, value in marks.items():
                 writing = writing.option(f"snapshot-property.{mark}", value)
             writing.append()
@@ -137,20 +134,18 @@ class SparkRows:
             sync_path(path, self._calls)
 
 
-def with_all_columns(rows: DataFrame, table: Any) -> DataFrame:
+def quoted(spec: CatalogSpec) -> str:
+    """The table as Spark's SQL names it."""
+    return ".".join(f"`{part}`" for part in (spec.name, *spec.table.split(".")))
+
+
+def with_all_columns(rows: DataFrame, table: str) -> DataFrame:
     """The rows with nulls for columns that others have added to the table: Spark does not append without them."""
+    from pyspark.sql.functions import lit
+
     there = {name.lower() for name in rows.columns}
-    lacking = [field for field in table.schema().fields if field.name.lower() not in there]
-    return rows.selectExpr(
-        "*", *(f"cast(null as {_spark_type(field.field_type)}) as `{field.name}`" for field in lacking)
-    )
-
-
-def _spark_type(type_: Any) -> str:
-    """A column of Iceberg that we have not, as Spark casts null to it."""
-    return {"timestamptz": "timestamp", "timestamp": "timestamp_ntz", "time": "bigint", "uuid": "string"}.get(
-        str(type_), re.sub(r"fixed\[\d+\]", "binary", str(type_))
-    )
+    fields = rows.sparkSession.table(table).schema.fields
+    return rows.withColumns({one.name: lit(None).cast(one.dataType) for one in fields if one.name.lower() not in there})
 
 
 def configure(session: SparkSession, spec: CatalogSpec, folder: str) -> None:

@@ -13,7 +13,9 @@ from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
 from .errors import LoaderError
-from .iceberg_catalog import is_iceberg
+from .hdfs import HdfsPath
+from .iceberg_catalog import is_iceberg, read_spec
+from .iceberg_spark import configure, quoted
 from .object_store import Place, in_spark
 from .table_state import read_state
 from .targets.parquet import STATE_FILE, batch_folder, last_batch
@@ -44,8 +46,24 @@ def open_table(spark: SparkSession, table: Place) -> DataFrame:
     """The table as a DataFrame, with the schema that it has itself written down. Raises UsageError when it is empty."""
     if is_delta(table):
         return spark.read.format("delta").load(in_spark(table))
+    if isinstance(table, HdfsPath) and is_iceberg(table):
+        return open_iceberg(spark, table)
     refuse_iceberg(table)
     return spark.read.schema(table_ddl(newest_state(table))).parquet(in_spark(table))
+
+
+def open_iceberg(spark: SparkSession, table: HdfsPath) -> DataFrame:
+    """The Iceberg table on HDFS, by the catalog that it was loaded through. Raises UsageError without Iceberg's jar."""
+    spec = read_spec(table)
+    configure(spark, spec, "")
+    try:
+        return spark.table(quoted(spec))
+    except Exception as error:  # noqa: BLE001  Spark says it in several ways, the jar's absence most of the time
+        said = " ".join(str(error).split())[:SAID_MAX]
+        raise UsageError(
+            f"{table} is an Iceberg table, and this session can't read it: {said}. It needs Iceberg's runtime jar for its"
+            " version of Spark (pip install 'rocketcrew[iceberg-spark]', spark.format = iceberg-spark)"
+        ) from None
 
 
 def newest_state(table: Place) -> TableState:

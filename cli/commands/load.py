@@ -81,10 +81,10 @@ def load(
     --no-load, and one loader has the folders of all of them.
 
     What it loads into is spark.format: parquet (default), pyarrow (the same table without Spark), delta and deltalake (the
-    same table, the second without Spark), and iceberg (without Spark) hold each record exactly once. foreach calls your
-    function (spark.function), which may get a batch a second time, with the same number, after a crash. Any other format
-    that df.write knows, such as jdbc with spark.options, or a table of a catalog as --target table:NAME, is at least once:
-    after a crash rows of one batch may stand twice, with the same batch_id.
+    same table, the second without Spark), and iceberg and iceberg-spark (the first without Spark) hold each record exactly
+    once. foreach calls your function (spark.function), which may get a batch a second time, with the same number, after a
+    crash. Any other format that df.write knows, such as jdbc with spark.options, or a table of a catalog as --target
+    table:NAME, is at least once: after a crash rows of one batch may stand twice, with the same batch_id.
 
     Exits with 6 when there is no Java (17 to 25) or Spark cannot start.
 

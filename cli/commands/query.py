@@ -74,10 +74,9 @@ def _by_duckdb(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Ma
 
 def _by_spark(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Mapping[str, Any]]]:
     # pyspark takes its time to import, and --help does not need it.
-    from ...spark.connect import is_remote
     from ...spark.hdfs import hdfs_table
     from ...spark.needs import check_pyspark
-    from ...spark.session import SessionSettings, delta_conf, open_any
+    from ...spark.session import SessionSettings, format_conf, open_any
     from ...spark.views import answer, is_delta, refuse_iceberg, register_views
 
     spark = settings.spark
@@ -91,8 +90,8 @@ def _by_spark(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Map
         refuse_iceberg(target)
     check_pyspark("rocketcrew query")
     env = surroundings(click.get_current_context()).env
-    with_delta = target is not None and is_delta(target) and not is_remote(spark.master)
-    conf = {**VERIFY, **(delta_conf(spark.delta_jars) if with_delta else {}), **spark.conf}
+    kind = spark.format if target is None else "delta" if is_delta(target) else "parquet"
+    conf = {**VERIFY, **format_conf(kind, spark.delta_jars, spark.iceberg_jars, spark.master), **spark.conf}
     with tempfile.TemporaryDirectory(prefix="rocketcrew-query-") as folder:
         session = open_any(
             SessionSettings(

@@ -33,6 +33,7 @@ from racers import Racers
 from segment_helpers import Helpers, Record
 from spark_for_iceberg import iceberg_jars
 
+from rocketcrew import read
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.hdfs import hdfs_table
 from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of
@@ -107,6 +108,8 @@ class SparkWorld(World):
         self.options = {"table": f"shop.{name}", "catalog": f"{where}-{name}"}
         if where == "rest":
             self.options |= {"type": "rest", "uri": rest}
+        if where == "sqlite":
+            self.options |= {"type": "sql", "uri": f"sqlite:///{root / 'catalog.db'}"}
         if where == "hadoop":
             self.table: Any = hdfs_table(self.url, session.spark)
         configure(session.spark, self.spec, str(root))
@@ -142,6 +145,12 @@ class SparkWorld(World):
 
     def sql(self, text: str) -> None:
         self.session.spark.sql(text).collect()
+
+    def read(self) -> list[int]:
+        """The offsets, as a user's own session reads them."""
+        if self.where == "hadoop":
+            return sorted(row["_offset"] for row in read(self.url, spark=self.session.spark).collect())
+        return sorted(read(self.table).column("_offset").to_pylist())
 
     def branches(self) -> list[str]:
         return [name for name in self.target().table().refs() if name.startswith(BRANCH)]
@@ -272,6 +281,7 @@ def test_columns_are_added_and_widened_and_partitions_kept(world: SparkWorld) ->
     world.load(3)
     assert [field.name for field in world.target().table().spec().fields] == ["value"]
     world.assert_exact()
+    assert world.read() == [1, 2, 3]
 
 
 @only_hadoop

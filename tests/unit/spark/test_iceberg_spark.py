@@ -1,4 +1,4 @@
-"""Iceberg by Spark: which catalog a table is in, and what Spark is told of it. What it writes is for genuine servers to say."""
+"""Iceberg by Spark: which catalog a table is in, and what Spark is told of it. What it writes genuine servers say."""
 
 from __future__ import annotations
 

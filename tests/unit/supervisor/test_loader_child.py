@@ -27,6 +27,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "function": {"spark.function": "app:save", "spark.format": "foreach"},
     "partition_by": {"spark.partition_by": ["day", "region"]},
     "delta_jars": {"spark.delta_jars": "/jars/a.jar,/jars/b.jar"},
+    "iceberg_jars": {"spark.iceberg_jars": "/jars/c.jar"},
     "master": {"spark.master": "sc://host:15002/;token=secret"},
     "driver_memory": {"spark.driver_memory": "3g"},
     "max_wait_ms": {"spark.max_wait_ms": 31_000},
