@@ -52,6 +52,7 @@ GENUINE = (
     "tests/interop/test_differential.py",
     "tests/interop/test_hdfs.py",
     "tests/interop/test_iceberg_rest.py",
+    "tests/interop/test_iceberg_spark.py",
 )
 
 

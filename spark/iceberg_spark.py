@@ -6,6 +6,10 @@ pyiceberg, which a SQL or REST catalog does not know from Java. On HDFS there is
 of the metadata is a file whose name only one writer can have, by the NameNode's rename: `JavaCatalog` hands requirements and
 updates over as the REST protocol writes them, has Java check and apply them to the metadata that it has just read, and
 commits what comes out in place of exactly that.
+
+That a version's name is taken shows only while its file is there: who has stood still between look and commit while others
+made ten versions, of which Iceberg then deletes the first, would take one of those names, and the table would be what it was.
+So commits delete no version there, and we delete them by age.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from ..durable.files import CALLS, FileCalls, sync_path
 from ..remoting.errors import UsageError
 from .convert import Staged
 from .errors import LoaderError, SparkDiedError
-from .hdfs import java_kind, java_said
+from .hdfs import HdfsPath, java_kind, java_said
+from .hdfs import asked as asked_hdfs
 from .iceberg_catalog import HADOOP, CatalogSpec, local_path, merged
 from .plan import Plan
 from .spark_writer import SparkWriter, numbered
@@ -31,6 +36,10 @@ if TYPE_CHECKING:
 CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
 BUSY_MS: Final = 60_000
 """How long a commit waits for a SQLite file that another one has locked."""
+VERSIONS_LEAST: Final = 10
+VERSIONS_KEPT_S: Final = 86_400.0
+"""No commit takes that long from its look on."""
+_VERSION: Final = re.compile(r"v(\d+)\.(?:gz\.)?metadata\.json")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SQL: Final = re.compile(r"(?P<kind>\w+)(?:\+\w+)?://(?P<rest>.*)")
 _PYTHON_ONLY: Final = ("type", "uri", "warehouse", "py-io-impl", "py-catalog-impl", "init_catalog_tables", "echo")
@@ -253,6 +262,19 @@ class JavaCatalog:
 
     def close(self) -> None:
         """Nothing is open: the session is the writer's."""
+
+
+def delete_old_versions(table: HdfsPath, now_s: float) -> None:
+    """Delete the files of old versions of the metadata. Raises LoaderError."""
+    files = table.root.files
+    with asked_hdfs(table):
+        found = files.util().globStatus(table.root.path(f"{table}/metadata/v*.metadata.json")) or ()
+        aged = [(one, _VERSION.fullmatch(str(one.getPath().getName()))) for one in found]
+        versions = sorted((int(match[1]), int(one.getModificationTime()) / 1000, one) for one, match in aged if match)
+        for _, made_s, one in versions[:-VERSIONS_LEAST]:
+            if made_s > now_s - VERSIONS_KEPT_S:
+                break
+            files.delete(one.getPath(), False)
 
 
 @contextmanager

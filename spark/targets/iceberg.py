@@ -60,7 +60,7 @@ from ..iceberg_catalog import (
     short,
     write_spec,
 )
-from ..iceberg_spark import JavaCatalog, SparkRows
+from ..iceberg_spark import JavaCatalog, SparkRows, delete_old_versions
 from ..object_store import STATE_DIR
 from ..outcome_levels import FAN, OutcomeLevels
 from ..plan import Plan
@@ -182,6 +182,12 @@ class IcebergTarget:
             raise UsageError(
                 f"{self._spec.table} of the catalog {self._spec} is an Iceberg table that rocketcrew did not make: name"
                 " another one (spark.options.table)"
+            )
+        if self._java is not None and table.properties.get(DELETE_OLD) == "true":
+            raise LoaderError(
+                f"{self._spec.table} has {DELETE_OLD} = true, by which a writer on HDFS that stood still for a while can take"
+                f" back what others have committed since: ALTER TABLE {self._spec.table} SET TBLPROPERTIES ('{DELETE_OLD}' ="
+                " 'false') in Spark. The segments stay"
             )
         if not self._is_here(table.location()):
             raise UsageError(
@@ -306,6 +312,8 @@ class IcebergTarget:
         if plan.batch % FAN == 0:
             self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
             self._expire(plan.batch)
+            if isinstance(self.path, HdfsPath):
+                delete_old_versions(self.path, self._now_s())
 
     def _expire(self, batch: int) -> None:
         """Take old snapshots of ours out of the metadata, which every commit reads and writes whole. No file is deleted.
@@ -399,7 +407,8 @@ class IcebergTarget:
         marks = {BATCH: "0", PLAN: ""}
         if self._java is not None:
             with asked(self._spec), suppress(CommitFailedException, TableAlreadyExistsError):
-                self._java.create(plan.columns, self._partition_by or (), properties, TAG, marks, SNAPSHOT)
+                given = properties | {DELETE_OLD: "false"}  # iceberg_spark.py says why
+                self._java.create(plan.columns, self._partition_by or (), given, TAG, marks, SNAPSHOT)
             return self._there()
         rows = numbered_rows(staged.files, plan.batch).schema
         schema = pa.schema([field.with_nullable(True) for field in rows])

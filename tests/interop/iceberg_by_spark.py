@@ -37,7 +37,7 @@ from rocketcrew import read
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.hdfs import hdfs_table
 from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of
-from rocketcrew.spark.iceberg_spark import JavaCatalog, SparkRows, configure
+from rocketcrew.spark.iceberg_spark import VERSIONS_LEAST, JavaCatalog, SparkRows, configure
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.session import Session, SessionSettings, iceberg_conf, open_session
@@ -50,6 +50,8 @@ CONF: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",  # for CALL
 }
+VERSIONS_OF_A_BATCH: Final = 4
+"""Of the metadata: its branch, its rows, the move of `main`, and of a new column or of an expiry one more."""
 WHERE: Final = ("hadoop", "rest", "sqlite")
 
 
@@ -288,13 +290,46 @@ def test_columns_are_added_and_widened_and_partitions_kept(world: SparkWorld) ->
 def test_old_snapshots_are_expired_and_what_is_named_stays(world: SparkWorld) -> None:
     for offset in range(1, FAN + 2):
         world.seal([Record(offset)])
-        world.drain(world.loader(target=world.target(now_s=lambda: time.time() + 7 * 3600)))
+        world.drain(world.loader(target=world.target(now_s=lambda: time.time() + 2 * 86_400)))
         if offset == 2:
             named = world.target().table().current_snapshot().snapshot_id
             world.target().table().manage_snapshots().create_tag(named, "audit").commit()
     table = world.target().table()
     assert len(table.metadata.snapshots) == 3
     assert table.refs()["audit"].snapshot_id == named
+    world.assert_exact()
+    versions = list((world.table / "metadata").glob("v*.metadata.json"))
+    assert len(versions) <= VERSIONS_LEAST + VERSIONS_OF_A_BATCH
+
+
+@only_hadoop
+@pytest.mark.parametrize("commits_delete", [False, True])
+def test_a_writer_that_stood_still_for_many_versions_takes_no_name_that_was_given(
+    world: SparkWorld, commits_delete: bool
+) -> None:
+    """The control: where commits delete old versions it takes one, and what came since is gone. Loaders refuse that."""
+    world.load(1)
+    catalog: Any = JavaCatalog(world.spec, lambda: world.session.spark)
+    switch = "ALTER TABLE {} SET TBLPROPERTIES ('write.metadata.delete-after-commit.enabled' = '{}')"
+    if commits_delete:
+        world.sql(switch.format(world.name, "true"))
+        with pytest.raises(LoaderError, match=r"ALTER TABLE [^\n]*'false'\) in Spark\. The segments stay"):
+            world.loader()
+    stale, jvm = catalog._operations(world.spec.table), catalog._jvm
+    base, properties = stale.current(), jvm.java.util.HashMap()
+    properties.put("of", "the stale one")
+    made = jvm.org.apache.iceberg.TableMetadata.buildFrom(base).setProperties(properties).build()
+    table = catalog.load_table(world.spec.table)
+    for number in range(VERSIONS_LEAST + 4):
+        with table.transaction() as change:
+            change.set_properties(number=str(number))
+    if commits_delete:
+        stale.commit(base, made)
+        assert "number" not in catalog.load_table(world.spec.table).properties
+        return
+    with pytest.raises(Exception, match="CommitFailedException"):
+        stale.commit(base, made)
+    world.load(2)
     world.assert_exact()
 
 

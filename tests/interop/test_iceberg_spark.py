@@ -24,9 +24,12 @@ def test_iceberg_by_spark(request: pytest.FixtureRequest, tmp_path: Path) -> Non
     messages = request.config.getoption("--fault-messages")
     full = [f"--fault-messages={messages}"] if messages else []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'base'}", *full]
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }  # those of a run with -n
     stories = Path(__file__).with_name("iceberg_by_spark.py")
     ran = subprocess.run(
-        [*command, str(stories)], env={**os.environ, "PYTHONPATH": str(older_pyspark())},
+        [*command, str(stories)], env={**env, "PYTHONPATH": str(older_pyspark())},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=RUN_MAX_S,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-20_000:]

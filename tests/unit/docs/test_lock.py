@@ -35,7 +35,7 @@ def test_all_that_the_project_asks_for_is_locked_in_a_version_that_fits() -> Non
     locked = pins((ROOT / "requirements.lock").read_text())
     lines = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
     extras = project["project"]["optional-dependencies"]
-    # The pyspark of iceberg-spark goes with no other extra, and is installed by its test (tests/interop/spark_for_iceberg.py).
+    # The pyspark of iceberg-spark goes with no other extra; its test installs it (tests/interop/spark_for_iceberg.py).
     lines += [
         line for name, extra in extras.items() for line in extra if (name, line[:7]) != ("iceberg-spark", "pyspark")
     ]
