@@ -34,9 +34,10 @@ from segment_helpers import Helpers, Record
 from spark_for_iceberg import iceberg_jars
 
 from rocketcrew import read
+from rocketcrew.durable.files import CALLS, FileCalls
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.hdfs import hdfs_table
-from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of
+from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of, local_path
 from rocketcrew.spark.iceberg_spark import VERSIONS_LEAST, JavaCatalog, SparkRows, configure
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.outcome_levels import FAN
@@ -129,12 +130,12 @@ class SparkWorld(World):
         """The table as Spark names it."""
         return f"`{self.spec.name}`.{self.spec.table}"
 
-    def target(self, **options: Any) -> IcebergTarget:
+    def target(self, rows_calls: FileCalls = CALLS, **options: Any) -> IcebergTarget:
         settings = SessionSettings(self.roots[0].parent / "spark", env=os.environ)
         writer = SparkWriter(settings, opening=lambda _: self.session)
         options = {"partition_by": self.partition_by} | options
         if self.where != "hadoop":
-            rows = SparkRows(self.spec, str(self.table.parent), writer)
+            rows = SparkRows(self.spec, str(self.table.parent), writer, rows_calls)
             return IcebergTarget(self.table, self.spec, rows=rows, **options)
         return IcebergTarget(
             hdfs_table(self.url, self.session.spark), self.spec, rows=SparkRows(self.spec, "", writer),
@@ -344,6 +345,36 @@ def test_a_table_is_continued_by_pyiceberg_and_by_spark_again(world: SparkWorld)
     assert world.target().state().batch == 5
     by_pyiceberg = IcebergTarget(world.table, world.spec).table().scan(selected_fields=("_offset",)).to_arrow()
     assert sorted(by_pyiceberg["_offset"].to_pylist()) == [1, 2, 3, 4, 5]
+
+
+class Synced(FileCalls):
+    """Which files and folders were fsynced."""
+
+    def __init__(self) -> None:
+        self.paths: set[str] = set()
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        self.paths.add(os.readlink(f"/proc/self/fd/{fd}"))
+
+
+@on_this_host
+def test_what_spark_has_written_is_on_the_disk_before_main_is_moved(world: SparkWorld) -> None:
+    calls = Synced()
+    looked: list[bool] = []
+
+    def looks(table: Any, requirements: Any, updates: Any) -> object:
+        snapshot = table.refresh().snapshot_by_id(updates[0].snapshot_id)
+        files = [local_path(task.file.file_path) for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files()]
+        files += [local_path(one.manifest_path) for one in snapshot.manifests(table.io)]
+        wanted = {str(path) for path in (*files, *(file.parent for file in files), local_path(snapshot.manifest_list))}
+        looked.append(bool(files) and wanted <= calls.paths)
+        return commit_table(table, requirements, updates)
+
+    world.seal([Record(1), Record(2, ["other"])])
+    world.drain(world.loader(target=world.target(rows_calls=calls, commit=looks)))
+    assert looked == [True]
+    world.assert_exact()
 
 
 @only_hadoop
