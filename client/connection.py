@@ -28,7 +28,7 @@ from typing import cast
 
 import structlog
 
-from ..remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
+from ..remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, TimedOutError, UnreachableError
 from .limits import ConnectionLimits, ConnectionStats
@@ -258,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def place(self, command: Command, body_bytes: int) -> memoryview | Place:
         """Where a body goes; see receiver.Owner."""
-        if not command.is_response:
+        if not command.flag & FLAG_RESPONSE:
             return OWN
         pending = self._table.get(command.opaque)
         if pending is None or pending.waiter.done():
@@ -280,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def deliver(self, command: Command) -> None:
         """A whole command has come; see receiver.Owner."""
-        if not command.is_response:
+        if not command.flag & FLAG_RESPONSE:
             self._serve(command)
             return
         self._receiving = None

@@ -135,7 +135,7 @@ class Remoting:
         address = self._rules.address_for(address, command)
         self._rules.finish(command)
         connection = self._connections.get(address)
-        if connection is None or not connection.open or connection.full:
+        if connection is None or connection.full:
             return None
         try:
             return connection.start(command, timeout_ms=timeout_ms, body_sink=body_sink)

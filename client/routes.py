@@ -111,7 +111,9 @@ class BrokerTable:
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str | None:
         """The address of one replica; unless `only_this`, another one when it is not there (id + 1 first, as Java)."""
-        addresses = self.ids(broker_name)
+        addresses = self._brokers.get(broker_name)
+        if addresses is None:
+            return None
         found = addresses.get(broker_id)
         if found is None and not only_this and addresses:
             found = addresses.get(broker_id + 1) if broker_id != MASTER_ID else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from .codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, Language
 
@@ -15,6 +16,13 @@ class Serialization(IntEnum):
 
     JSON = 0
     ROCKETMQ = 1
+
+
+class PreparedFields(NamedTuple):
+    """The first `count` fields of a request as the text of a JSON header: of pulls of one queue most never change."""
+
+    count: int
+    text: str
 
 
 @dataclass(slots=True)
@@ -36,6 +44,8 @@ class Command:
     remark: str | None = None
     serialization: Serialization = Serialization.JSON
     dropped: bool = False
+    prepared: PreparedFields | None = None
+    """Set by who knows that the fields begin with these; a binary header is written of the fields alone."""
 
     @property
     def is_response(self) -> bool:

@@ -63,7 +63,7 @@ class Header:
         """
         arguments: list[Any] = []
         get = values.get
-        for _, wire, read, is_text, _, default in _fields_of(cls):
+        for _, wire, read, is_text, _, default in _declared.get(cls) or _fields_of(cls):
             text = get(wire)
             if text is None or (not text and not is_text):
                 if default is MISSING:
@@ -71,6 +71,8 @@ class Header:
                 arguments.append(default)
             elif is_text:
                 arguments.append(text)
+            elif read is _read_int64 and len(text) < 19 and text.isdigit() and text.isascii():
+                arguments.append(int(text))  # nearly every one: a call for each costs as much again
             else:
                 try:
                     arguments.append(read(text))
@@ -86,8 +88,6 @@ def _read_int32(text: str) -> int:
 
 
 def _read_int64(text: str) -> int:
-    if len(text) < 19 and text.isdigit() and text.isascii():
-        return int(text)
     return _read_integer(text, 63)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from struct import Struct
 from struct import error as StructError
@@ -69,6 +70,8 @@ TOPIC_V1_MAX_BYTES = 127
 Buffer = bytes | bytearray | memoryview
 
 _WALK = Struct(">ii12xq8xi")
+ALIKE_SIZES_MAX = 256
+"""For so many sizes of records the layout is kept."""
 _SYSFLAG_AT = 36
 HOSTS_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 SYSFLAG_LOW_BYTE = 39
@@ -127,6 +130,8 @@ def walk(buf: Buffer, start: int = 0, end: int | None = None) -> tuple[list[int]
         end = len(buf)
     elif not 0 <= start <= end <= len(buf):
         raise UsageError(f"bytes {start}..{end} do not lie in a buffer of {len(buf)}")
+    if end - start >= 2 * RECORD_MIN_BYTES and (alike := _walk_alike(buf, start, end)) is not None:
+        return alike
     positions: list[int] = []
     offsets: list[int] = []
     unpack = _WALK.unpack_from
@@ -143,6 +148,26 @@ def walk(buf: Buffer, start: int = 0, end: int | None = None) -> tuple[list[int]
         raise _not_a_record(positions, position, end)
     positions.append(end)
     return positions, offsets
+
+
+def _walk_alike(buf: Buffer, start: int, end: int) -> tuple[list[int], list[int]] | None:
+    """`walk` where all records have the size of the first one, as those of one producer often have: one call for all of
+    them. None = they have not, or one of them is to be looked at."""
+    size: int = _INT32.unpack_from(buf, start)[0]
+    if size < RECORD_MIN_BYTES or (end - start) % size:
+        return None
+    offsets: list[int] = []
+    for found, magic, offset, sysflag in _alike(size).iter_unpack(memoryview(buf)[start:end]):
+        if found != size or sysflag & _UNWRAP or (magic != MAGIC_V1 and magic != MAGIC_V2):
+            return None
+        offsets.append(offset)
+    return list(range(start, end + 1, size)), offsets
+
+
+@lru_cache(maxsize=ALIKE_SIZES_MAX)
+def _alike(size: int) -> Struct:
+    """What `walk` reads of a record of that size."""
+    return Struct(f"{_WALK.format}{size - _WALK.size}x")
 
 
 def _walk_unusual(buf: Buffer, position: int, end: int, size: int, magic: int, offset: int, sysflag: int) -> int:

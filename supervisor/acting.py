@@ -59,8 +59,8 @@ class Acting:
             return  # an action's own event: the loop below takes what it adds
         self._acting = True
         try:
-            while todo := self.core.take_actions():
-                self._do_all(todo)
+            while self.core.state.out:
+                self._do_all(self.core.take_actions())
         finally:
             self._acting = False
         self._set_timer()
@@ -69,6 +69,7 @@ class Acting:
         entries: list[Entry] = [a for a in todo if isinstance(a, JOURNALLED)]
         if entries:
             self._write_journal(entries)
+            todo = [a for a in todo if not isinstance(a, JOURNALLED)]
         for action in todo:
             try:
                 self._do[type(action)](action)
@@ -93,7 +94,7 @@ class Acting:
             self._journal_failed = True
 
     def _set_timer(self) -> None:
-        due = self.core.next_timer()
+        due = self.core.state.next_timer()
         if due is None or due >= self._timer_due:
             return
         if self._timer is not None:

@@ -295,7 +295,8 @@ class Core:
     def _pulled(self, event: ev.Pulled, now: float) -> None:
         self.pulling.pulled(event.handle, event.result, now)
         self.dispatching.run()
-        self.reclaiming.watch(now)
+        if not self.reclaiming.watching:
+            self.reclaiming.watch(now)
 
     def _popped(self, event: ev.Popped, now: float) -> None:
         self.popping.popped(event.handle, event.result, now)
@@ -342,8 +343,10 @@ class Core:
             event.worker_id, event.chunk_id, event.start, event.count, event.seq, event.busy_us, event.slowest_us,
             event.filtered, event.failures, now, event.wall_ms,
         )  # fmt: skip
-        self.reclaiming.watch(now)
-        self._feed(now)
+        if not self.reclaiming.watching:
+            self.reclaiming.watch(now)
+        if self.state.starved:
+            self.pulling.feed_starved(now)
 
     def _reclaimed(self, event: ev.Reclaimed, now: float) -> None:
         self.reclaiming.reclaimed(event.worker_id, event.chunk_ids, event.unbegun, event.claimed, now)

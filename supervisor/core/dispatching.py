@@ -94,12 +94,12 @@ class Dispatching:
 
     def _give_out(self, held_back: list[Chunk], refused: list[ProcessQueue]) -> None:
         s = self.s
+        limited = bool(s.config.topic_concurrency or s.config.rate_limits)
+        room = UNLIMITED
         while s.redo or s.ready or s.quarantine or s.isolated:
             if s.quarantine or s.isolated:
                 self.quarantine.run()
-            if s.charges.noted and self.quarantine.closed():
-                return
-            if not (s.redo or s.ready):
+            if (s.charges.noted and self.quarantine.closed()) or not (s.redo or s.ready):
                 return
             worker, free = self._choose_worker()
             if worker is None:
@@ -113,13 +113,12 @@ class Dispatching:
             if pq.state is not QueueState.ASSIGNED or not pq.waiting:
                 continue
             topic = pq.mq.topic
-            worker, room = self._choose_within(topic, worker)
-            by_rate = self._by_rate(topic) if worker is not None else 0
-            if worker is None or not by_rate or (held_back and any(chunk.handle == pq.handle for chunk in held_back)):
-                (refused if recalled else self._beside.setdefault(topic, deque())).append(pq)
-                continue
-            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free), room, by_rate))
-            self._take_tokens(topic, chunk.count)
+            if limited:
+                worker, room = self._within_limits(pq, worker, held_back)
+                if worker is None:
+                    (refused if recalled else self._beside.setdefault(topic, deque())).append(pq)
+                    continue
+            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free), room))
             if pq.waiting:
                 s.ready.append(pq)
             pq.open[chunk.chunk_id] = chunk
@@ -127,9 +126,24 @@ class Dispatching:
                 self.quarantine.admit(pq, chunk)
             else:
                 self._dispatch(worker, chunk, pq)
-            if topic in self._beside:
-                self._beside[topic] = self._beside.pop(topic)  # the others first: all may share one rate
-                self._recall(topic)
+            if limited or self._beside:
+                self._given(topic, chunk.count)
+
+    def _given(self, topic: str, messages: int) -> None:
+        """So many of the topic were given out: its next queue may wait for room beside the line."""
+        self._take_tokens(topic, messages)
+        if topic in self._beside:
+            self._beside[topic] = self._beside.pop(topic)  # the others first: all may share one rate
+            self._recall(topic)
+
+    def _within_limits(self, pq: ProcessQueue, worker: Worker, held_back: list[Chunk]) -> tuple[Worker | None, int]:
+        """Who may have messages of the queue now, and how many, as for its topic's limits; None = nobody."""
+        topic = pq.mq.topic
+        chosen, room = self._choose_within(topic, worker)
+        by_rate = self._by_rate(topic) if chosen is not None else 0
+        if not by_rate or any(chunk.handle == pq.handle for chunk in held_back):
+            return None, 0
+        return chosen, min(room, by_rate)
 
     def _recall(self, topic: str) -> None:
         """Put the next queue of the topic that waits beside back into line, if something of it may be dispatched now."""
@@ -246,7 +260,7 @@ class Dispatching:
         best = s.places.least(window, apart)
         if best is None and s.sizer.rows:
             best = s.places.beyond(window, apart, self._block_open, most=False)
-        return best, s.places.free(window, apart)
+        return best, 0 if best is None else s.places.free(window, apart)
 
     def _cut(self, pq: ProcessQueue, size: int) -> Chunk:
         run = pq.waiting[0]

@@ -69,7 +69,7 @@ class Pulling:
             pq.unfinished > messages_max
             or pq.unfinished_bytes > bytes_max
             or pq.is_wider(self.s.config.consume_concurrently_max_span)
-            or bool(held_by_rates(self.s, pq))
+            or (bool(self.s.config.rate_limits) and bool(held_by_rates(self.s, pq)))
         )
         if q.blocked:
             return
@@ -259,7 +259,8 @@ class Pulling:
             self._later(q, now + self.s.config.pull_interval_ms / 1000)
         else:
             self.consider(q, now)
-        self.feed_starved(now)
+        if self.s.starved:
+            self.feed_starved(now)
 
     def _later(self, q: PulledQueue, due: float) -> None:
         """Look at the queue again at `due`; until then its pull counts as outstanding."""

@@ -41,7 +41,8 @@ class Reclaiming:
         self._dispatching = dispatching
         self._complete = complete
         self._progress = progress
-        self._watching = False
+        self.watching = False
+        """A look is due: nothing has to be asked for."""
         self._reclaims_at = 0.0
         self._seen: dict[str, tuple[int, int, float]] = {}
         """By worker: its oldest chunk, how much of it was reported, and since when that is so."""
@@ -50,18 +51,18 @@ class Reclaiming:
 
     def watch(self, now: float) -> None:
         """Something may have been dispatched: look from time to time. A handler that commits finishes nothing before."""
-        if self._watching:
+        if self.watching:
             return
         config = self.s.config
         if config.order == "concurrent" or config.auto_commit:
-            self._watching = True
+            self.watching = True
             self.s.at(now + self._look_ms() / 1000, self._look)
 
     def watch_order(self, now: float) -> None:
         """A timer may have dispatched what was held in order, or by a rate."""
         config = self.s.config
         timed = config.order != "concurrent" or config.rate_limits
-        if timed and not self._watching and self.s.busy:
+        if timed and not self.watching and self.s.busy:
             self.watch(now)
 
     def _look_ms(self) -> float:
@@ -70,7 +71,7 @@ class Reclaiming:
 
     def _look(self, now: float) -> None:
         s = self.s
-        self._watching = False
+        self.watching = False
         busy = list(s.busy.values())
         seen, self._seen = self._seen, {}
         if not busy:

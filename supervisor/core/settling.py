@@ -74,7 +74,8 @@ class Settling:
             s.out.append(KillWorker(worker_id, f"report of {start}..{end} of chunk {chunk_id} at {chunk.said}/{known}"))
             return
         chunk.said = end
-        self._observe(count, busy_us, slowest_us, rows=seq != 0)
+        s.sizer.observe(count, busy_us, slowest_us, rows=seq != 0)
+        s.counters.busy_us += busy_us
         s.counters.filtered_messages += filtered
         pq = s.queues.get(chunk.handle)
         if pq is None:
@@ -83,10 +84,6 @@ class Settling:
             s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
         if end > known:
             self._ended(worker, chunk, pq, end, seq, filtered, failures, now, wall_ms)
-
-    def _observe(self, count: int, busy_us: int, slowest_us: int, *, rows: bool = False) -> None:
-        self.s.sizer.observe(count, busy_us, slowest_us, rows=rows)
-        self.s.counters.busy_us += busy_us
 
     def _known(
         self, worker: Worker, chunk_id: int, start: int, end: int, busy_us: int, slowest_us: int,
@@ -98,7 +95,8 @@ class Settling:
             error = f"report of {start}..{end} of chunk {chunk_id}, which was read to its end, at {said}"
             self.s.out.append(KillWorker(worker.worker_id, error))
             return
-        self._observe(end - start, busy_us, slowest_us)
+        self.s.sizer.observe(end - start, busy_us, slowest_us)
+        self.s.counters.busy_us += busy_us
         if mq is not None:
             self.s.stats.consumed(mq.topic, end - start, 0, busy_us)
         if end == count:

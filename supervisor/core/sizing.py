@@ -18,7 +18,7 @@ WITHOUT_ROWS_MAX = 2_000
 class ChunkSizer:
     """Pure: fed with the figures of reports, asked for a size."""
 
-    __slots__ = ("_max", "_since_rows", "_target_us", "tail_us")
+    __slots__ = ("_max", "_since_rows", "_target_us", "rows", "tail_us")
 
     def __init__(self, target_us: int, chunk_messages_max: int) -> None:
         self._target_us = target_us
@@ -26,11 +26,8 @@ class ChunkSizer:
         self.tail_us: float = float(target_us)
         """Starts at the target: the first chunks hold one message, until something is known."""
         self._since_rows = WITHOUT_ROWS_MAX
-
-    @property
-    def rows(self) -> bool:
+        self.rows = False
         """The handler has returned rows of late."""
-        return self._since_rows < WITHOUT_ROWS_MAX
 
     def takes(self, messages: int) -> bool:
         """A worker that has so many messages in flight has them for less than the target."""
@@ -39,6 +36,7 @@ class ChunkSizer:
     def observe(self, count: int, busy_us: int, slowest_us: int, *, rows: bool = False) -> None:
         """`count` messages took `busy_us` together, the slowest alone `slowest_us` (in µs of wall time), and left rows."""
         self._since_rows = 0 if rows else self._since_rows + count
+        self.rows = self._since_rows < WITHOUT_ROWS_MAX
         if not count:
             return
         seen = max(slowest_us, busy_us / count)

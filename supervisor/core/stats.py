@@ -52,7 +52,8 @@ _LATENCY_MS: Final = tuple(round(bound * 1_000) for bound in LATENCY_S)
 
 
 class Item:
-    """One sum with its windows (StatsItem.java)."""
+    """One sum with its windows (StatsItem.java). Whoever adds to `value` adds to `times`: a call for it would be two for each
+    pull and three for each report."""
 
     __slots__ = ("_notes", "times", "value")
 
@@ -62,10 +63,6 @@ class Item:
         self._notes: dict[Window, deque[tuple[float, int, float]]] = {
             window: deque(maxlen=window.notes_max) for window in Window
         }
-
-    def add(self, value: float, times: int = 1) -> None:
-        self.value += value
-        self.times += times
 
     def sample(self, window: Window, now: float) -> None:
         """Note the sums of this moment."""
@@ -151,31 +148,33 @@ class ConsumerStats:
         """One report is one call of a batch handler."""
 
     def _of(self, topic: str) -> TopicStats:
-        found = self.topics.get(topic)
-        if found is None:
-            found = self.topics[topic] = TopicStats(Item(), Item(), Item(), Item(), Item())
-        return found
+        return self.topics.setdefault(topic, TopicStats(Item(), Item(), Item(), Item(), Item()))
 
     def pulled(self, topic: str, messages: int, rt_ms: float) -> None:
         """A pull that found messages was answered after `rt_ms`."""
-        stats = self._of(topic)
-        stats.pull_rt.add(rt_ms)
-        stats.pull_messages.add(messages)
+        stats = self.topics.get(topic) or self._of(topic)
+        stats.pull_rt.value += rt_ms
+        stats.pull_rt.times += 1
+        stats.pull_messages.value += messages
+        stats.pull_messages.times += 1
 
     def consumed(self, topic: str, messages: int, failed: int, busy_us: int) -> None:
         """A report: the handler took `busy_us` for `messages`, of which `failed` are to be consumed later."""
-        stats = self._of(topic)
+        stats = self.topics.get(topic) or self._of(topic)
         calls = 1 if self.calls_are_batches else messages
-        stats.consume_rt.add(busy_us / 1000, calls)
+        stats.consume_rt.value += busy_us / 1000
+        stats.consume_rt.times += calls
         stats.process_times[bisect_left(_BOUNDS_US, busy_us / calls if calls else 0)] += calls
         if messages > failed:
-            stats.consume_ok.add(messages - failed)
+            stats.consume_ok.value += messages - failed
+            stats.consume_ok.times += 1
         if failed:
-            stats.consume_failed.add(failed)
+            stats.consume_failed.value += failed
+            stats.consume_failed.times += 1
 
     def ended(self, topic: str, records: int, wall_ms: int, stored_ms: Callable[[int], int]) -> None:
         """So many records of one queue have an outcome, see `Latencies.add`."""
-        self._of(topic).latencies.add(wall_ms, records, stored_ms)
+        (self.topics.get(topic) or self._of(topic)).latencies.add(wall_ms, records, stored_ms)
 
     def sample(self, window: Window, now: float) -> None:
         """To be called at the window's interval."""

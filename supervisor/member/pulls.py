@@ -22,8 +22,9 @@ from ...client.operations import pull_header
 from ...conf.settings import ConsumerSettings
 from ...remoting.bodies import SubscriptionData
 from ...remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
-from ...remoting.command import Command
+from ...remoting.command import Command, PreparedFields
 from ...remoting.errors import RocketcrewError
+from ...remoting.frame import prepare
 from ...remoting.headers import PullRequest
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.names import MASTER_ID
@@ -37,7 +38,7 @@ from .recreated import LastBodies
 
 PULL_BYTES_MAX = 256 * 1024
 OFFSET, COMMIT_OFFSET, SYS_FLAG = "queueOffset", "commitOffset", "sysFlag"
-COMMITTING = str(PULL_SUSPEND | PULL_COMMIT_OFFSET)
+COMMITTING, NOT_COMMITTING = str(PULL_SUSPEND | PULL_COMMIT_OFFSET), str(int(PULL_SUSPEND))
 WITH_OFFSETS = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -100,8 +101,9 @@ class Pulls:
         self._now = now
         self._suggested: dict[MessageQueue, int] = {}
         """Broker id to pull from, as the last response of the queue suggested; 0 = the master."""
-        self._bases: dict[MessageQueue, tuple[SubscriptionData, dict[str, str]]] = {}
-        """Header fields by queue, and the subscription that they were made of: most of a pull's fields never change."""
+        self._bases: dict[MessageQueue, tuple[SubscriptionData, dict[str, str], PreparedFields]] = {}
+        """Header fields by queue, also as text, and the subscription that they were made of: most of a pull's fields never
+        change."""
         self._refused = refused
         self._run = run
         self._failed = failed
@@ -218,18 +220,18 @@ class Pulls:
         subscription = self._subscriptions[mq.topic]
         base = self._bases.get(mq)
         if base is None or base[0] is not subscription:
-            base = self._bases[mq] = (subscription, self._fields(mq, subscription))
+            same = self._fields(mq, subscription)
+            base = self._bases[mq] = (subscription, same, prepare(same))
         fields = base[1].copy()
         fields[OFFSET] = str(action.offset)
         fields[COMMIT_OFFSET] = str(action.commit_offset)
-        if commits:
-            fields[SYS_FLAG] = COMMITTING
-        return Command(RequestCode.PULL_MESSAGE, fields)
+        fields[SYS_FLAG] = COMMITTING if commits else NOT_COMMITTING
+        return Command(RequestCode.PULL_MESSAGE, fields, prepared=base[2])
 
     def _fields(self, mq: MessageQueue, subscription: SubscriptionData) -> dict[str, str]:
-        """What all pulls of the queue have in common; offsets are set for each."""
+        """What all pulls of the queue have in common; what each has of its own comes after it."""
         consumer = self._settings
-        return PullRequest(
+        fields = PullRequest(
             consumer_group=consumer.group,
             topic=mq.topic,
             queue_id=mq.queue_id,
@@ -243,6 +245,9 @@ class Pulls:
             max_msg_bytes=PULL_BYTES_MAX,
             broker_name=mq.broker_name,
         ).to_fields()
+        for name in (OFFSET, COMMIT_OFFSET, SYS_FLAG):
+            del fields[name]
+        return fields
 
     def _result(self, action: Pull, response: Command, slot: Slot | None) -> PullResult:
         if response.code in WITH_OFFSETS:

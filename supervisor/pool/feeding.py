@@ -65,15 +65,17 @@ class Feeding:
             return
         chunk = action.chunk
         child.chunks_sent += 1
-        with contextlib.suppress(LinkClosedError):
-            handle = action.info_handle
+        handle = action.info_handle
+        start, end = chunk.positions[0], chunk.positions[-1]
+        packet = packets.encode_chunk(
+            chunk.chunk_id, handle, start, end - start, chunk.count, window_open=action.window_open
+        )
+        try:  # not `suppress`, which is three calls
             if handle not in child.known_queues:
                 self._introduce(child, {handle: action.mq})
-            start, end = chunk.positions[0], chunk.positions[-1]
-            packet = packets.encode_chunk(
-                chunk.chunk_id, handle, start, end - start, chunk.count, window_open=action.window_open
-            )
             self._write(child, packet, self._slab[start:end] if self._inline else None)
+        except LinkClosedError:
+            pass
 
     def _introduce(self, child: Child, queues: Mapping[int, MessageQueue]) -> None:
         """Send which queues these handles mean, before their first chunk; and now and then, which ones to forget.

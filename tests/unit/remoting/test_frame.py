@@ -21,6 +21,7 @@ from rocketcrew.remoting.frame import (
     encode,
     encode_head,
     parse_head,
+    prepare,
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -88,6 +89,14 @@ def test_a_changed_frame_is_a_command_or_one_typed_error(command: Command, data:
 def test_junk_headers(serialization: Serialization, header: bytes) -> None:
     with suppress(ProtocolError):
         decode_header(serialization, header)
+
+
+@given(commands, st.integers(0, 6))
+def test_prepared_fields_are_written_as_any_others(command: Command, count: int) -> None:
+    command.fields |= {"the last": "one"}
+    plain = encode(command)
+    command.prepared = prepare(dict(list(command.fields.items())[: min(count, len(command.fields) - 1)]))
+    assert encode(command) == plain
 
 
 def test_views_are_as_good_as_bytes() -> None:

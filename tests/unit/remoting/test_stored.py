@@ -157,6 +157,25 @@ def test_walk_refuses(at: int, offset: int, value: int, wrong: str) -> None:
         decode_message(body, start)
 
 
+@pytest.mark.parametrize("field", [0, 1, 3, 4, 7, 20, 27, 36, 39])
+@pytest.mark.parametrize("index", [0, 1, 4])
+@pytest.mark.parametrize("value", [0, 1, 0x80, 0xC0, 0xFF])
+def test_records_of_one_size_are_read_as_any_others(index: int, field: int, value: int) -> None:
+    """Behind a record of another size they are read one by one."""
+    body = bytearray(body_of(5))
+    body[index * (len(body) // 5) + field] = value
+    other = encode_message(message(body=b"of another size"))
+    assert read_behind(b"", body) == read_behind(other, body)
+
+
+def read_behind(before: bytes, body: bytes) -> object:
+    try:
+        positions, offsets = walk(before + body)
+    except ProtocolError as error:
+        return error.what
+    return [position - len(before) for position in positions if position >= len(before)], offsets[-5:]
+
+
 def test_walk_says_where_the_rest_begins() -> None:
     body = body_of(2)
     with pytest.raises(ProtocolError, match="5 bytes are too few") as caught:

@@ -14,24 +14,29 @@ if TYPE_CHECKING:
     from .conftest import Bench
 
 
+def add(item: Item, value: float, times: int = 1) -> None:
+    item.value += value
+    item.times += times
+
+
 def test_a_new_item_knows_nothing() -> None:
     assert Item().rate(Window.MINUTE) == Rate()
 
 
 def test_the_first_note_is_preceded_by_zeros_one_interval_back() -> None:
     item = Item()
-    item.add(30, 3)
+    add(item, 30, 3)
     item.sample(Window.MINUTE, 100.0)
     assert item.rate(Window.MINUTE) == Rate(30, 3.0, 10.0, 3)
 
 
 def test_the_minute_forgets_what_is_older_than_sixty_seconds() -> None:
     item = Item()
-    item.add(600)
+    add(item, 600)
     for step in range(7):
         item.sample(Window.MINUTE, 10.0 * step)
     assert item.rate(Window.MINUTE).sum == 0
-    item.add(120, 2)
+    add(item, 120, 2)
     item.sample(Window.MINUTE, 70.0)
     assert item.rate(Window.MINUTE) == Rate(120, 2.0, 60.0, 2)
 
@@ -39,7 +44,7 @@ def test_the_minute_forgets_what_is_older_than_sixty_seconds() -> None:
 def test_the_day_keeps_twenty_five_notes() -> None:
     item = Item()
     for hour in range(30):
-        item.add(10)
+        add(item, 10)
         item.sample(Window.DAY, 3600.0 * hour)
     assert item.rate(Window.DAY).sum == 240
 
