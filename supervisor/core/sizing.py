@@ -11,6 +11,9 @@ from __future__ import annotations
 FAST_US = 20.0
 """Below this a message is so cheap that sharing a small pull among idle workers costs more than it brings."""
 
+UNSHARED_MAX = 64
+"""As many of those, about a millisecond of work, go to one worker while others idle; of more each gets its share."""
+
 WITHOUT_ROWS_MAX = 2_000
 """After so many messages that returned no rows, reports wait for no more of them."""
 
@@ -51,6 +54,7 @@ class ChunkSizer:
         """Messages for the next chunk: at least 1, at most the fair share of what waits unless messages are cheap."""
         # Not by a division first: reports of 0 µs bring the estimate as near to 0 as there are numbers.
         size = self._max if self._max * self.tail_us <= self._target_us else max(int(self._target_us / self.tail_us), 1)
-        if self.tail_us > FAST_US and free_workers > 1:
-            size = min(size, max(1, -(-waiting // free_workers)))
+        if free_workers > 1:
+            share = max(1, -(-waiting // free_workers))
+            size = min(size, share if self.tail_us > FAST_US else max(share, UNSHARED_MAX))
         return size

@@ -106,12 +106,12 @@ def test_a_section_that_is_no_table_is_refused(tmp_path: Path) -> None:
         (
             {"consumer.consume_concurrently_max_span": 10},
             "consumer.consume_concurrently_max_span = 10",
-            "workers.chunk_messages_max = 64",
+            "workers.chunk_messages_max = 256",
         ),
         (
-            {"consumer.consume_message_batch_max_size": 65},
-            "workers.chunk_messages_max = 64",
-            "consumer.consume_message_batch_max_size = 65",
+            {"consumer.consume_message_batch_max_size": 257},
+            "workers.chunk_messages_max = 256",
+            "consumer.consume_message_batch_max_size = 257",
         ),
         ({"consumer.pull_timeout_ms": 19_999}, "consumer.pull_timeout_ms", "consumer.suspend_timeout_ms"),
         ({"supervisor.stop_deadline_ms": 9_999}, "supervisor.stop_deadline_ms", "supervisor.drain_deadline_ms"),
@@ -130,7 +130,7 @@ def test_relations_name_both_settings_with_value_and_origin(flags: dict[str, obj
 
 
 def test_relations_hold_at_their_edges() -> None:
-    load({"consumer.consume_concurrently_max_span": 64}, {}, None)
+    load({"consumer.consume_concurrently_max_span": 256}, {}, None)
     load({"consumer.pull_timeout_ms": 20_000}, {}, None)
     load({"broker.port": 0, "broker.name_server_port": 0}, {}, None)
     load({"results.commit_after": "loaded"}, {}, None)

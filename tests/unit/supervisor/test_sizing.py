@@ -60,6 +60,14 @@ def test_a_small_pull_is_shared_among_idle_workers_unless_messages_are_cheap() -
     assert sizer.size(8, 4) == 64
 
 
+def test_a_large_pull_is_shared_among_idle_workers_also_when_messages_are_cheap() -> None:
+    sizer = ChunkSizer(10_000, 256)
+    sizer.tail_us = 15.0
+    assert sizer.size(256, 2) == 128
+    assert sizer.size(100, 4) == 64
+    assert sizer.size(256, 1) == 256
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 64), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), max_size=40),
     st.integers(0, 10_000), st.integers(0, 64), st.integers(1, 10_000), st.integers(1, 1000),
