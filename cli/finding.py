@@ -11,7 +11,7 @@ from ..client.access import Access
 from ..client.asking import ask
 from ..client.cluster import Cluster
 from ..client.operations import Operations
-from ..client.outgoing import INT64_MAX
+from ..remoting.arguments import INT64_MAX
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError, UsageError
 from ..remoting.headers import QueryMessage, ViewMessage

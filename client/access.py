@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
+from ..remoting.arguments import FLAG, TEXT, TEXTS, check_fields, number, shown
 from ..remoting.errors import UsageError
 from ..remoting.namespaces import unwrap, wrap
 
@@ -18,6 +20,29 @@ REQUEST_TIMEOUT_MS = 3_000
 POLL_INTERVAL_MS = 30_000
 KEY_FILE_NAMES = {"AccessKey": "access_key", "SecretKey": "secret_key", "SecurityToken": "security_token"}
 """Lines of a key file (acl/common/SessionCredentials.java)."""
+_TLS_RULES: Final = {
+    "auth_server": FLAG,
+    "trust_cert_path": TEXT,
+    "cert_path": TEXT,
+    "key_path": TEXT,
+    "check_hostname": FLAG,
+    "server_name": TEXT,
+}
+_ACCESS_RULES: Final = {
+    "name_servers": TEXT | TEXTS,
+    "namesrv_domain": TEXT,
+    "namesrv_domain_subgroup": TEXT,
+    "client_ip": TEXT,
+    "instance_name": TEXT,
+    "unit_name": TEXT,
+    "unit_mode": FLAG,
+    "namespace": TEXT,
+    "namespace_v2": TEXT,
+    "vip_channel_enabled": FLAG,
+    "request_timeout_ms": number(),
+    "connect_timeout_ms": number(),
+    "poll_interval_ms": number(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +54,9 @@ class Credentials:
     security_token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("access_key", "secret_key", "security_token"):
+            if not isinstance(getattr(self, name), str):
+                raise UsageError(f"Credentials({name}=...): give a str")  # without the value: it is a secret
         if not self.access_key or not self.secret_key:
             raise UsageError("credentials need both an access key and a secret key")
 
@@ -49,6 +77,12 @@ class TlsOptions:
     key_password: str = field(default="", repr=False)
     check_hostname: bool = False
     server_name: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a field of a wrong type."""
+        check_fields(self, _TLS_RULES)
+        if not isinstance(self.key_password, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
+            raise UsageError("TlsOptions(key_password=...): give a str")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +106,13 @@ class Access:
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS
     poll_interval_ms: int = POLL_INTERVAL_MS
 
+    def __post_init__(self) -> None:
+        """Raises UsageError for a field of a wrong type."""
+        check_fields(self, _ACCESS_RULES)
+        for name, kind in (("credentials", Credentials), ("tls", TlsOptions)):
+            if not isinstance(getattr(self, name), kind | None):
+                raise UsageError(f"Access({name}=...): give {kind.__name__}(...), or None")
+
     def wrap(self, name: str) -> str:
         """A topic's or group's name as brokers know it."""
         return wrap(self.namespace, name)
@@ -85,9 +126,13 @@ NameServerList = str | Iterable[str]
 
 
 def access_to(target: NameServerList | Access) -> Access:
-    """`target` itself, or the access with all defaults to these name servers."""
+    """`target` itself, or the access with all defaults to these name servers. Raises UsageError for what is neither."""
     if isinstance(target, Access):
         return target
+    if not (TEXT | TEXTS).fits(target):
+        raise UsageError(
+            f"name servers given as {shown(target)}: give 'host:port', several as 'host:port;host:port', or an Access"
+        )
     return Access(target if isinstance(target, str) else tuple(target))
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, cast
+from typing import Any, Final, TypedDict, cast
 
+from ..remoting.arguments import FLAG, INT32_MAX, INT64_MAX, check, refuse, whole
 from ..remoting.batch import encode_batch
 from ..remoting.codes import SYSFLAG_TRANSACTION_PREPARED, RequestCode
 from ..remoting.command import Command
@@ -45,9 +46,16 @@ BODY_MAX_BYTES = 4 * 1024 * 1024
 COMPRESS_FROM_BYTES = 4096
 BATCH_MAX = 10_000
 DELAY_LEVEL_MAX = 18
-INT32_MAX = (1 << 31) - 1
-INT64_MAX = (1 << 63) - 1
-
+_NUMBER: Final = whole(-INT64_MAX, INT64_MAX)
+"""Of the right type: which of them are possible, `check` of the message says."""
+_RULES: Final = {
+    "delay_level": _NUMBER,
+    "flag": _NUMBER,
+    "wait_stored": FLAG,
+    "delay_sec": _NUMBER,
+    "delay_ms": _NUMBER,
+    "deliver_at_ms": _NUMBER,
+}
 
 Body = bytes | bytearray | memoryview | str
 BYTES = (bytes, bytearray, memoryview)
@@ -106,6 +114,17 @@ class OutgoingMessage:
         """Raises UsageError naming the field that is of a wrong type."""
         properties = {} if properties is None else properties
         _check_types(topic, body, tags, properties)
+        if not (
+            type(delay_level) is type(flag) is type(delay_sec) is type(delay_ms) is type(deliver_at_ms) is int
+            and type(wait_stored) is bool
+        ):
+            given = {
+                "delay_level": delay_level, "flag": flag, "wait_stored": wait_stored, "delay_sec": delay_sec,
+                "delay_ms": delay_ms, "deliver_at_ms": deliver_at_ms,
+            }  # fmt: skip
+            check(f"a message for topic {topic}", given, _RULES)
+        if system_properties and not isinstance(system_properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            refuse(f"a message for topic {topic}", "system_properties", system_properties, "a dict of str to str")
         keys = joined_keys(keys, f"of a message for topic {topic}")
         values = (
             topic, body, tags or "", keys, delay_level, properties, flag, wait_stored, system_properties or {}, delay_sec,

@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Final, Self, Unpack
 
 import structlog
 
+from ..remoting.arguments import FLAG, FUNCTION, INT32, NONE, TEXT, Rule, instance, number, refuse, whole
+from ..remoting.arguments import check as check_arguments
 from ..remoting.codes import RequestCode
 from ..remoting.compression import LEVEL_DEFAULT, Compression
 from ..remoting.errors import RocketcrewError, UsageError
@@ -57,6 +59,7 @@ from .transactions import (
     LocalTransactionState,
     TransactionSendResult,
     call,
+    check_transaction,
     end_of_sent,
     send_end,
     state_without_execution,
@@ -69,6 +72,18 @@ PROBE_INTERVAL_MS = 3_000
 IN_FLIGHT_MAX = 256
 DEFAULT_GROUP = "rocketcrew_producer"
 JAVA_DEFAULT_GROUP = "DEFAULT_PRODUCER"
+_RULES: Final = {
+    "send_timeout_ms": number(),
+    "retries": INT32,
+    "rules": instance(SendRules, "SendRules(...)") | NONE,
+    "check": FUNCTION | NONE,
+    "hooks": Rule("a list of hooks", lambda value: isinstance(value, list | tuple)),
+    "trace": FLAG | TEXT,
+    "spans": FLAG,
+    "compress_from_bytes": INT32,
+    "compression": instance(Compression, "a rocketcrew.remoting.compression.Compression"),
+}
+_SEND_RULES: Final = {"timeout_ms": number() | NONE, "selector": FUNCTION | NONE}
 
 _log = structlog.get_logger("rocketcrew.client")
 
@@ -110,6 +125,11 @@ class Producer:
 
         Raises UsageError for a bad group name, and for bad addresses.
         """
+        given = {
+            "send_timeout_ms": send_timeout_ms, "retries": retries, "rules": rules, "check": check, "hooks": hooks,
+            "trace": trace, "spans": spans, "compress_from_bytes": compress_from_bytes, "compression": compression,
+        }  # fmt: skip
+        check_arguments(type(self).__name__, given, _RULES)
         check_group(group)
         if group == JAVA_DEFAULT_GROUP:
             raise UsageError(f"producer group {group} is reserved: choose another name")
@@ -235,7 +255,7 @@ class Producer:
         """
         with self._spans.sending(as_message(message, body, fields)) as sending:
             prepared = prepare(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
-            return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), selector))
+            return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), _selector(selector)))
 
     async def send_batch(
         self,
@@ -245,9 +265,10 @@ class Producer:
         selector: QueueSelector | None = None,
     ) -> SendResult:
         """Send messages of one topic in one request, into one queue, all or none. Raises as `send`."""
+        _refuse_no_list("send_batch", messages)
         with self._spans.sending(*(as_message(each, None, {}) for each in messages)) as sending:
             prepared = prepare_batch(sending.messages, self._options, next_id=self._next_id, now_ms=self._now_ms())
-            return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), selector))
+            return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), _selector(selector)))
 
     async def send_oneway(
         self,
@@ -264,7 +285,7 @@ class Producer:
         """
         with self._spans.sending(as_message(message, body, fields)) as sending:
             prepared = prepare(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
-            await self._sender.send_oneway(prepared, self._timeout(timeout_ms), selector)
+            await self._sender.send_oneway(prepared, self._timeout(timeout_ms), _selector(selector))
         return prepared.message_id
 
     async def send_many(
@@ -276,6 +297,8 @@ class Producer:
         those in flight have ended. Which of them arrived the caller does not learn, so give more `retries` rather than
         sending all again.
         """
+        _refuse_no_list("send_many", messages)
+        check_arguments("send_many", {"in_flight_max": in_flight_max}, {"in_flight_max": whole(1)})
         results: dict[int, SendResult] = {}
         failures: list[BaseException] = []
         source = enumerate(messages)
@@ -291,7 +314,7 @@ class Producer:
             except Exception as error:  # noqa: BLE001 - raised below, after the other lanes have ended
                 failures.append(error)
 
-        await asyncio.gather(*(guarded() for _ in range(max(1, in_flight_max))))
+        await asyncio.gather(*(guarded() for _ in range(in_flight_max)))
         if failures:
             raise failures[0]
         return [results[index] for index in sorted(results)]
@@ -311,6 +334,7 @@ class Producer:
         What `execute` raises is logged and means UNKNOW: the broker asks `check` later. The end is told one-way; when that
         notice is lost, the broker asks too. Raises UsageError when this producer has no `check`, otherwise as `send`.
         """
+        check_transaction(message, execute)
         result = await self.send_half(message, timeout_ms=timeout_ms)
         state, error = state_without_execution(result.status), None
         if state is None:
@@ -366,7 +390,22 @@ class Producer:
         return message_id
 
     def _timeout(self, timeout_ms: int | None) -> int:
-        return self._send_timeout_ms if timeout_ms is None else timeout_ms
+        if timeout_ms is None:
+            return self._send_timeout_ms
+        check_arguments("send", {"timeout_ms": timeout_ms}, _SEND_RULES)
+        return timeout_ms
 
     def _next_id(self) -> str:
         return self._ids.next(self._now_ms())
+
+
+def _selector(selector: QueueSelector | None) -> QueueSelector | None:
+    if selector is not None:
+        check_arguments("send", {"selector": selector}, _SEND_RULES)
+    return selector
+
+
+def _refuse_no_list(call: str, messages: object) -> None:
+    """Raise UsageError for one message where several are meant, and for what is none."""
+    if isinstance(messages, OutgoingMessage | str | bytes) or not isinstance(messages, Iterable):
+        refuse(call, "messages", messages, f"a list of OutgoingMessage, as in {call}([OutgoingMessage(...)])")

@@ -10,6 +10,7 @@ import base64
 import binascii
 from typing import NamedTuple
 
+from ..remoting.arguments import TEXT, check
 from ..remoting.codes import RequestCode
 from ..remoting.errors import UnreachableError, UsageError
 from ..remoting.headers import RecallMessage, RecallMessageResponse
@@ -32,6 +33,7 @@ class RecallHandle(NamedTuple):
 
 def decode_handle(text: str) -> RecallHandle:
     """Raises UsageError when it is no handle."""
+    check("recall", {"recall_handle": text}, {"recall_handle": TEXT})
     try:
         version, *parts = base64.b64decode(text, altchars=b"-_", validate=True).decode().split(" ")
     except (binascii.Error, ValueError):

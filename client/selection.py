@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from ..remoting.arguments import FUNCTION, TEXTS, check, instance, refuse
 from ..remoting.errors import UsageError
 from ..remoting.hashing import java_hash
 from ..remoting.queues import MessageQueue
@@ -65,6 +66,8 @@ def _any(_: MessageQueue) -> bool:
 
 def by_key(key: str) -> QueueSelector:
     """All messages of one key into one queue, by Java's hash (SelectMessageQueueByHash.java), while the queues stay."""
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
+        refuse("by_key", "key", key, "a str, such as str(order_id)")
     value = abs(java_hash(key))  # Java's remainder has the sign of the hash, and it drops the sign afterwards
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:
@@ -75,6 +78,7 @@ def by_key(key: str) -> QueueSelector:
 
 def by_random(below: Callable[[int], int]) -> QueueSelector:
     """Any queue (SelectMessageQueueByRandom.java); `below(n)` draws a number from 0 to n-1: `random.randrange`."""
+    check("by_random", {"below": below}, {"below": FUNCTION})
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:
         return queues[below(len(queues))]
@@ -84,6 +88,7 @@ def by_random(below: Callable[[int], int]) -> QueueSelector:
 
 def by_machine_room(rooms: Collection[str], then: QueueSelector) -> QueueSelector:
     """What `then` chooses among the queues of brokers in these rooms. Raises UsageError when there are none."""
+    check("by_machine_room", {"rooms": rooms, "then": then}, {"rooms": TEXTS, "then": FUNCTION})
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:
         near = [mq for mq in queues if "@" in mq.broker_name and mq.broker_name.partition("@")[0] in rooms]
@@ -99,6 +104,9 @@ def by_machine_room(rooms: Collection[str], then: QueueSelector) -> QueueSelecto
 
 def to_queue(mq: MessageQueue) -> QueueSelector:
     """Into exactly this queue. Raises UsageError when the topic has no such writable queue."""
+    check(
+        "to_queue", {"mq": mq}, {"mq": instance(MessageQueue, "a MessageQueue, such as one of producer.queues(topic)")}
+    )
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:
         if mq not in queues:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
+from ..remoting.arguments import FLAG, INT32, Rule, check_fields, number, shown
 from ..remoting.codes import RequestCode
 from ..remoting.command import Command
-from ..remoting.errors import RETRIABLE_CODES, BrokerError, RocketcrewError, TimedOutError, UnreachableError
+from ..remoting.errors import RETRIABLE_CODES, BrokerError, RocketcrewError, TimedOutError, UnreachableError, UsageError
 from ..remoting.headers import MaxOffset
 from ..remoting.queues import MessageQueue
 from .asking import refusal
@@ -32,6 +34,14 @@ from .send_result import SendResult, SendStatus, result_of
 SEND_TIMEOUT_MS = 3_000
 RETRIES = 2
 PROBE_TIMEOUT_MS = 200
+_SEND_RULES: Final = {
+    "retries": INT32,
+    "retry_codes": Rule("a set of response codes", lambda value: isinstance(value, set | frozenset)),
+    "retry_unless_ok": FLAG,
+    "attempt_timeout_ms": number(),
+    "latency_faults": FLAG,
+    "probe_unreachable": FLAG,
+}
 
 _log = structlog.get_logger("rocketcrew.client")
 
@@ -56,6 +66,10 @@ class SendRules:
     attempt_timeout_ms: int = 0
     latency_faults: bool = False
     probe_unreachable: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a field of a wrong type."""
+        check_fields(self, _SEND_RULES)
 
 
 class Sender:
@@ -205,6 +219,10 @@ class Sender:
     ) -> MessageQueue:
         if selector is not None:
             chosen = selector([mq._replace(topic=self._access.unwrap(mq.topic)) for mq in queues])
+            if not isinstance(chosen, MessageQueue):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
+                raise UsageError(
+                    f"the selector chose {shown(chosen)}: it must return one of the queues that it is given"
+                )
             return chosen._replace(topic=self._access.wrap(chosen.topic))
         return self._turns.select(prepared.topic, queues, avoid, self._preferences())
 

@@ -18,10 +18,12 @@ import concurrent.futures
 import contextvars
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 import structlog
 
+from ..remoting.arguments import FLAG, number
+from ..remoting.arguments import check as check_arguments
 from ..remoting.compression import Compression
 from ..remoting.errors import UsageError
 from .access import Access, NameServerList
@@ -39,10 +41,12 @@ from .transactions import (
     LocalTransactionState,
     TransactionSendResult,
     as_state,
+    check_transaction,
     state_without_execution,
 )
 
 IDLE_MS = 30_000
+_RULES: Final = {"idle_ms": number(), "background": FLAG}
 
 T = TypeVar("T")
 
@@ -81,6 +85,7 @@ class SyncProducer:
         background: bool = False,
     ) -> None:
         """Connects nothing yet. Raises UsageError for bad addresses or group, or without a thread inside a running loop."""
+        check_arguments("SyncProducer", {"idle_ms": idle_ms, "background": background}, _RULES)
         if not background and check is None:
             _refuse_running_loop("SyncProducer", ", or background=True")
         self._idle_ms = idle_ms
@@ -182,6 +187,7 @@ class SyncProducer:
         timeout_ms: int | None = None,
     ) -> TransactionSendResult:
         """As `Producer.send_in_transaction`; `execute` is called in this thread, `check` later in another."""
+        check_transaction(message, execute)
         result = self._run(self._producer.send_half(message, timeout_ms=timeout_ms))
         state, error = state_without_execution(result.status), None
         if state is None:

@@ -24,6 +24,7 @@ from typing import Any
 
 import structlog
 
+from ..remoting.arguments import FUNCTION, check, instance
 from ..remoting.codes import (
     SYSFLAG_TRANSACTION_COMMIT,
     SYSFLAG_TRANSACTION_NOT,
@@ -89,6 +90,12 @@ Execute = Callable[[OutgoingMessage, SendResult], "LocalTransactionState | Await
 
 Check = Callable[[CheckedMessage], "LocalTransactionState | Awaitable[LocalTransactionState]"]
 """What became of the local transaction of this message; see `Execute` for where it runs."""
+
+
+def check_transaction(message: object, execute: object) -> None:
+    """Raise UsageError for what is no message, or no local transaction, before a half message is sent."""
+    rules = {"message": instance(OutgoingMessage, "an OutgoingMessage"), "execute": FUNCTION}
+    check("send_in_transaction", {"message": message, "execute": execute}, rules)
 
 
 async def call(function: Callable[..., Any], *arguments: object) -> LocalTransactionState:

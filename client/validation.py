@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final, cast
 
+from ..remoting.arguments import shown
 from ..remoting.errors import UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 from ..remoting.properties import RESERVED_PROPERTIES
@@ -41,6 +42,8 @@ SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 
 def check_topic(topic: str) -> None:
     """A topic's name: not blank, legal characters, at most 127 of them (255 for the retry and dead letter topics)."""
+    if not isinstance(topic, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
+        raise UsageError(f"the topic is of type {type(topic).__name__} ({shown(topic)}): give its name, a str")
     if not topic.strip():
         raise UsageError("the topic is blank: give its name")
     limit = RETRY_TOPIC_MAX_CHARACTERS if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX_CHARACTERS
@@ -66,6 +69,8 @@ def check_topic_to_create(topic: str) -> None:
 
 def check_group(group: str) -> None:
     """A group's name: not blank, legal characters, at most 255 of them."""
+    if not isinstance(group, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
+        raise UsageError(f"the group is of type {type(group).__name__} ({shown(group)}): give its name, a str")
     if not group.strip():
         raise UsageError("the group is blank: give its name")
     if len(group) > GROUP_MAX_CHARACTERS:

@@ -301,8 +301,9 @@ def load(
 ) -> Settings:
     """Read and check all settings: flags before environment before file before default.
 
-    `flags` maps "section.key" to a typed value or to text; `flag_names` says for some of them what the user typed
-    ("--group"), for messages. `env` is the process's environment, of which ROCKETCREW_* and NAMESRV_ADDR are read.
+    `flags` maps "section.key" to a typed value or to text; `flag_names` says what the user typed, for
+    messages ("--group", or "group=" of a call). `env` is the process's environment, of which ROCKETCREW_* and
+    NAMESRV_ADDR are read.
     Raises ConfigError (a UsageError) listing every problem there is, not only the first.
     """
     gathered = gather(flags, env, file, flag_names)

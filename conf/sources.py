@@ -206,12 +206,17 @@ def _from_flags(
 ) -> dict[str, _Given]:
     given: dict[str, _Given] = {}
     for name, value in flags.items():
-        origin = f"flag {flag_names.get(name, '--set')}"
+        origin = _said_by(flag_names.get(name, "--set"))
         if name in KNOWN:
             given[name] = _Given(value, origin, is_text=isinstance(value, str))
         else:
             problems.append(_unknown(name, show(value), origin))
     return given
+
+
+def _said_by(name: str) -> str:
+    """Where a value of `flags` came from: "--group" is a flag of the command line, "group=" an argument of a call."""
+    return f"argument {name}" if name.endswith("=") else f"flag {name}"
 
 
 def _snake(name: str) -> str:

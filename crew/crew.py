@@ -21,6 +21,7 @@ from ..client.loop_thread import LoopThread
 from ..conf.formats import on_s3
 from ..conf.segment_format import REASON_SUFFIX
 from ..conf.settings import Settings, is_broadcasting, require
+from ..remoting.arguments import FLAG, NONE, SECONDS, check, whole
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ..remoting.queues import MessageQueue
@@ -30,6 +31,7 @@ from ..supervisor.member.access import access_of
 from ..supervisor.service import Summary
 from ..supervisor.wiring import with_topics
 from ..workers.api import under_one_name
+from ..workers.ddl import as_schema
 from ..workers.loading import search_path
 from .process import GO, Failed, Order, Reached, Ready
 from .results import loader_trouble, rows_of, set_aside_of, table_of, waiting_for_table
@@ -44,6 +46,10 @@ STOP_SLACK_S: Final = 75.0
 ENDS_WITHIN_S: Final = 5.0
 """After its control socket answers no more."""
 INFER: Final = "infer"
+_WAIT_RULES: Final = {
+    "max_messages": whole(1) | NONE, "until_empty": FLAG, "timeout_s": SECONDS | NONE, "progress": FLAG,
+    "timeout": SECONDS | NONE,
+}  # fmt: skip
 
 
 class CrewError(RocketcrewError):
@@ -88,9 +94,11 @@ class Crew:
         stay in `supervisor.data_dir`, where `results` finds them. Raises UsageError for what the caller can mend, and
         HandlerLoadError for a handler that cannot take a message.
         """
+        check("Crew", {"embedded": embedded}, {"embedded": FLAG})
         found = settings_from(
+            "Crew",
             {
-                "topics": topics, "group": group, "name_servers": name_servers or None, "workers": workers,
+                "topics": topics, "group": group, "name_servers": name_servers, "workers": workers,
                 "schema": schema, "target": target,
             },
             settings, config,
@@ -102,6 +110,8 @@ class Crew:
             )
         if not (embedded or found.cluster.name_servers or found.cluster.namesrv_domain):
             raise UsageError(f"{NO_NAME_SERVER}, or embedded=True to start a broker of your own")
+        if found.results.schema not in {"", INFER}:
+            as_schema(found.results.schema)
         self._handler = spec_of(handler, found.workers.boot_timeout_ms)
         self.settings: Final = _for_a_crew(with_topics(found, self._handler))
         flags = {"consumer.topics": "topics=", "consumer.group": "group="}
@@ -268,6 +278,11 @@ class Crew:
         and what ended the crew if it ends. A broker that is away meanwhile is waited for. With a target it raises CrewError
         too when everything is consumed and the loader has failed three times in a row, or has set rows aside.
         """
+        given = {
+            "max_messages": max_messages, "until_empty": until_empty, "timeout_s": timeout_s, "progress": progress,
+            "timeout": timeout,
+        }  # fmt: skip
+        check("wait", given, _WAIT_RULES)
         timeout_s = under_one_name("wait", "timeout_s", timeout_s, "timeout", timeout)
         if max_messages is None and not until_empty:
             raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")

@@ -28,6 +28,7 @@ from ..conf.segment_format import (
     STORE_TIME,
     TOPIC,
 )
+from ..remoting.arguments import FILLED, FLAG, NONE, PATH, TABLE, TEXT, Rule, check
 from ..remoting.errors import UsageError
 from ..spark.errors import LoaderError
 from ..spark.hdfs import hdfs_table
@@ -39,6 +40,13 @@ pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
 FORMS: Final = ("arrow", "dataset", "pandas", "spark")
+_RULES: Final = {
+    "target": FILLED | PATH,
+    "latest": FLAG,
+    "form": TEXT,
+    "spark": Rule("a SparkSession", lambda value: value is None or hasattr(value, "createDataFrame")),
+    "options": TABLE | NONE,
+}
 _MESSAGE: Final = "_message"
 _PLACE: Final = "_place"
 _RECORD: Final = (EPOCH, RECONSUME_TIMES, STORE_TIME, TOPIC, BROKER, QUEUE_ID, OFFSET)
@@ -63,6 +71,8 @@ def read(
 
     Raises UsageError for a target that is no table yet, LoaderError for one that cannot be read.
     """
+    given = {"target": target, "latest": latest, "form": form, "spark": spark, "options": options}
+    check("read", given, _RULES)
     wrong = "" if on_hdfs(target) else not_a_table(str(target))
     if wrong:
         raise UsageError(f"target {str(target)!r} {wrong}")

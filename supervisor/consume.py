@@ -16,6 +16,7 @@ from typing import Any, Final
 from ..conf.logging import log_stream, set_up
 from ..conf.settings import Settings, load
 from ..conf.sources import find_file
+from ..remoting.arguments import FILLED, NONE, PATH, TABLE, TEXT, TEXTS, WHOLE, check
 from ..remoting.errors import UsageError
 from ..workers.loading import HandlerSpec, describe
 from ..workers.trial_import import examine
@@ -31,17 +32,32 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "target": "spark.target",
 }
 """Arguments and the settings that they are; None means that the argument is not given."""
+_RULES: Final = {
+    "topics": FILLED | TEXTS | NONE,
+    "group": FILLED | NONE,
+    "name_servers": TEXT | NONE,
+    "workers": WHOLE | NONE,
+    "schema": TEXT | NONE,
+    "target": PATH | NONE,
+    "settings": TABLE | NONE,
+    "config": PATH | NONE,
+}
 NO_NAME_SERVER: Final = "no name server is configured: give name_servers='host:port', or set NAMESRV_ADDR"
 
 
 def settings_from(
-    arguments: Mapping[str, object], settings: Mapping[str, object] | None, config: str | Path | None
+    call: str, arguments: Mapping[str, object], settings: Mapping[str, object] | None, config: str | Path | None
 ) -> Settings:
-    """Settings of `arguments` (by the names of ARGUMENTS), `settings` ("section.key"), environment and file.
+    """Settings of `arguments` (by the names of ARGUMENTS), `settings` ("section.key"), environment and file. `call` is the
+    function that has the arguments, for messages.
 
     Raises UsageError for a setting that is given twice, ConfigError for what is wrong in any of them.
     """
-    named = {ARGUMENTS[name]: name for name, value in arguments.items() if value is not None}
+    check(call, {**arguments, "settings": settings, "config": config}, _RULES)
+    given = {name for name, value in arguments.items() if value is not None}
+    if not arguments["name_servers"]:
+        given.discard("name_servers")  # "" comes from a variable of the environment that is not set
+    named = {ARGUMENTS[name]: name for name in ARGUMENTS if name in given}
     flags: dict[str, object] = {setting: arguments[name] for setting, name in named.items()}
     topics = flags.get("consumer.topics")
     if topics is not None:
@@ -50,7 +66,7 @@ def settings_from(
         flags["spark.target"] = str(flags["spark.target"])
     for setting in flags.keys() & (settings or {}).keys():
         raise UsageError(f"the argument {named[setting]}= and settings[{setting!r}] say the same thing twice")
-    names = {setting: f"{name}=" for setting, name in named.items()}
+    names = {**dict.fromkeys(settings or {}, "settings="), **{setting: f"{name}=" for setting, name in named.items()}}
     file = find_file(None if config is None else Path(config), os.environ, Path())
     return load({**(settings or {}), **flags}, os.environ, file, flag_names=names)
 
@@ -91,8 +107,9 @@ def consume(
             "consume() runs an event loop of its own: in a notebook use rocketcrew.Crew, which does not block"
         )
     found = settings_from(
+        "consume",
         {
-            "topics": topics, "group": group, "name_servers": name_servers or None, "workers": workers, "schema": schema,
+            "topics": topics, "group": group, "name_servers": name_servers, "workers": workers, "schema": schema,
             "target": target,
         },
         settings, config,

@@ -8,13 +8,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from ..broker.config import BrokerConfig
 from ..broker.edge import WallClock
 from ..broker.server import EmbeddedBroker
 from ..client.loop_thread import LoopThread
+from ..client.validation import check_group, check_topic
 from ..remoting.admin_bodies import TopicConfig
+from ..remoting.arguments import FILLED, NONE, TEXT, check, instance, whole
 from ..remoting.errors import UsageError
 from ..remoting.names import DLQ_PREFIX
 from ..remoting.stored import encode_message
@@ -24,11 +26,16 @@ from .faults import Faults
 
 T = TypeVar("T")
 
+QUEUES_MAX: Final = 1024
+"""Of a topic of a test: a mistyped number of queues takes the broker's memory and minutes."""
+
 
 class LocalBroker:
     """A name server and a broker; a context manager. `delay_levels` as message_delay_level, such as "100ms 1s 5s"."""
 
     def __init__(self, *, delay_levels: str | None = None, config: BrokerConfig | None = None) -> None:
+        rules = {"delay_levels": TEXT | NONE, "config": instance(BrokerConfig, "a BrokerConfig") | NONE}
+        check("LocalBroker", {"delay_levels": delay_levels, "config": config}, rules)
         self._clock = WallClock()
         self._broker = EmbeddedBroker(delay_levels=delay_levels, config=config, clock_ms=self._clock)
         self._thread = LoopThread("rocketcrew-broker")
@@ -63,13 +70,17 @@ class LocalBroker:
 
     def topic(self, name: str = "topic", *, queues: int = 4) -> str:
         """A new topic with a name that no other test has: `name` with a number behind it."""
+        check("topic", {"name": name, "queues": queues}, {"name": FILLED, "queues": whole(1, QUEUES_MAX)})
         topic = f"{name}-{next(self._names)}"
         self._call(lambda: self._create(topic, queues))
         return topic
 
     def group(self, name: str = "group") -> str:
         """The name of a group that no other test has."""
-        return f"{name}-{next(self._names)}"
+        check("group", {"name": name}, {"name": FILLED})
+        group = f"{name}-{next(self._names)}"
+        check_group(group)
+        return group
 
     def _create(self, topic: str, queues: int) -> None:
         made = self._broker.core.state.make_topic(self._clock(), TopicConfig(topic, queues, queues))
@@ -80,10 +91,12 @@ class LocalBroker:
 
     def messages(self, topic: str) -> list[Message]:
         """All messages that the topic has now, queue by queue."""
+        check_topic(topic)
         return self._call(lambda: self._read(topic))
 
     def dead_letters(self, group: str) -> list[Message]:
         """All messages in the dead-letter topic of the group."""
+        check_group(group)
         return self.messages(DLQ_PREFIX + group)
 
     def _read(self, topic: str) -> list[Message]:

@@ -9,12 +9,14 @@ A fault is over when it has happened `times` times, when it is removed, or when 
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from ..broker.effects import SILENCE, Intercept, Later
+from ..remoting.arguments import MILLISECONDS, NONE, SECONDS, TEXT, WHOLE, check, shown, whole
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import UsageError
@@ -51,6 +53,7 @@ class Fault:
 
     def wait(self, hits: int = 1, timeout_s: float = 60.0) -> None:
         """Wait until it has met so many requests. Raises TimeoutError."""
+        check("wait", {"hits": hits, "timeout_s": timeout_s}, {"hits": WHOLE, "timeout_s": SECONDS})
         with self._met:
             if not self._met.wait_for(lambda: self.hits >= hits, timeout_s):
                 raise TimeoutError(f"{self.code.name}: {self.hits} of {hits} requests came within {timeout_s:g} s")
@@ -87,6 +90,7 @@ class Faults:
     ) -> Fault:
         """Answer with an error, by the name or number of a ResponseCode."""
         answer = _member(ResponseCode, response, "response")
+        check("refuse", {"remark": remark}, {"remark": TEXT})
         return self._plant(code, times, lambda command: command.response(answer, remark=remark))
 
     def drop(self, code: str | int, *, times: int | None = 1) -> Fault:
@@ -97,8 +101,7 @@ class Faults:
         """Let the request arrive so much later. Raises UsageError for requests to name servers."""
         if _member(RequestCode, code, "code") in OF_NAME_SERVERS:
             raise UsageError(f"{code} is for name servers, whose answers cannot be delayed: refuse or drop it")
-        if delay_ms < 0:
-            raise UsageError(f"delay_ms={delay_ms}: 0 or more")
+        check("delay", {"delay_ms": delay_ms}, {"delay_ms": MILLISECONDS})
         return self._plant(code, times, lambda _: Later(delay_ms))
 
     def clear(self) -> None:
@@ -108,8 +111,7 @@ class Faults:
 
     def _plant(self, code: str | int, times: int | None, answer: Callable[[Command], Command | Later]) -> Fault:
         wanted = _member(RequestCode, code, "code")
-        if times is not None and times < 1:
-            raise UsageError(f"times={times}: 1 or more, or None for all requests")
+        check("a fault", {"times": times}, {"times": whole(1) | NONE})
         where = self._name_server if wanted in OF_NAME_SERVERS else self._broker
         fault = Fault(wanted, times, answer, lambda each: self._remove(where, each))
         self._planted.append(fault)
@@ -124,6 +126,10 @@ class Faults:
 
 def _member(kind: type[E], given: str | int, name: str) -> E:
     try:
+        if isinstance(given, bool):
+            raise ValueError
         return kind[given] if isinstance(given, str) else kind(given)
     except (KeyError, ValueError):
-        raise UsageError(f"{name}={given!r}: not a name or number of {kind.__name__} (remoting/codes.py)") from None
+        near = difflib.get_close_matches(str(given).upper(), kind.__members__, n=1)
+        hint = f"did you mean {near[0]}?" if near else "see remoting/codes.py"
+        raise UsageError(f"{name}={shown(given)}: not a name or number of {kind.__name__}; {hint}") from None

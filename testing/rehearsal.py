@@ -31,6 +31,7 @@ import pyarrow.ipc
 from ..client.outgoing import OutgoingMessage
 from ..conf.segment_format import KEY_COLUMNS, OPEN_DIR, READY_DIR
 from ..conf.settings import Settings, load
+from ..remoting.arguments import FILLED, NONE, SECONDS, TABLE, TEXT, TEXTS, check, refuse
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.queues import MessageQueue
 from ..supervisor.core import actions as act
@@ -88,6 +89,9 @@ WORKER: Final = "test.1"
 S_TO_NS: Final = 1_000_000_000
 CLOCK_AT_START_S: Final = 1.0
 """Of the monotonic clock: 0 means "no limit" to a worker."""
+_RULES: Final = {
+    "topics": TEXT | TEXTS | NONE, "group": FILLED, "delay_levels": FILLED | NONE, "settings": TABLE | NONE,
+}  # fmt: skip
 _QUIET: Final = (
     act.Load, act.Reclaim, act.ReadCell, act.AskReport, act.Retired, act.JournalDone, act.JournalSealed,
     act.JournalCommitted, act.ChargesChanged, act.Finished,
@@ -117,6 +121,9 @@ def run(
     Raises UsageError for what would keep `rocketcrew run` from starting: a handler that cannot take a message, columns that
     mean nothing, a wrong setting, a set-up hook that raises.
     """
+    check("run", {"seconds": seconds}, {"seconds": SECONDS | NONE})
+    if isinstance(messages, Message | str | bytes | bytearray | Mapping) or not isinstance(messages, Iterable):
+        refuse("run", "messages", messages, "a list of messages, as in run(handler, [message(...)])")
     with Rehearsal(handler, topics=topics, group=group, delay_levels=delay_levels, settings=settings) as rehearsal:
         rehearsal.send(*messages)
         if seconds is None:
@@ -138,7 +145,10 @@ class Rehearsal:
         delay_levels: str | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
+        given = {"topics": topics, "group": group, "delay_levels": delay_levels, "settings": settings}
+        check("Rehearsal", given, _RULES)
         self._given = handler
+        self._closed = False
         self._group = group
         self._topics = () if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
         self._topics_sent: list[str] = []
@@ -185,6 +195,7 @@ class Rehearsal:
 
     def wind(self, seconds: float) -> None:
         """Let so much time pass, and do all that becomes due in it."""
+        check("wind", {"seconds": seconds}, {"seconds": SECONDS})
         until = self._now_ms + seconds * 1000
         self._do_what_is_due()
         while self._next_moment(until):
@@ -239,6 +250,7 @@ class Rehearsal:
 
     def close(self) -> None:
         """Run the tear-down hook and delete the files."""
+        self._closed = True
         member, self._member = self._member, None
         try:
             if member is not None:
@@ -251,6 +263,10 @@ class Rehearsal:
     # --- time ---------------------------------------------------------------------------------------------------
 
     def _running(self) -> _Member:
+        if self._closed:
+            raise UsageError(
+                "this rehearsal is closed: ask for its result inside of the `with` block, or make a new one"
+            )
         if self._member is None:
             self._member = self._start()
             self._member.do()
@@ -289,7 +305,8 @@ class Rehearsal:
             "consumer.rebalance_interval_ms": REBALANCE_MS,
             **self._settings_given,
         }
-        settings = load(flags, {}, None)
+        names = dict.fromkeys(self._settings_given, "settings=")
+        settings = load(flags, {}, None, flag_names={"consumer.topics": "topics=", "consumer.group": "group=", **names})
         self._folder = TemporaryDirectory(prefix="rocketcrew-test-")
         return _Member(
             settings, handler, Path(self._folder.name), self._broker, self._now_s, lambda: int(self._now_ms), self._log,

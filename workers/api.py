@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from ..conf.formats import DELAY_LEVEL_MAX
+from ..remoting.arguments import FILLED, FLAG, FUNCTION, INT32_MAX, NONE, Rule, check, number, refuse, whole
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL, parse_filter
 
@@ -44,6 +45,21 @@ ORDERS: Final = ("concurrent", "queue", "key")
 BODY_ERRORS: Final = ("retry", "dead_letter")
 
 TIME_LIMIT_MAX_S: Final = 7 * 24 * 3600
+INT32_OR_LESS: Final = whole(-INT32_MAX, INT32_MAX)
+_RULES: Final = {
+    "schema": Rule(
+        "columns: Spark DDL, a pyarrow schema or a dataclass",
+        lambda value: value is None or isinstance(value, str | type) or hasattr(value, "field"),
+    ),
+    "batch": FLAG,
+    "setup": FUNCTION | NONE,
+    "teardown": FUNCTION | NONE,
+    "soft_time_limit_s": number(0, TIME_LIMIT_MAX_S, "seconds") | NONE,
+    "hard_time_limit_s": number(0, TIME_LIMIT_MAX_S, "seconds") | NONE,
+    "hooks": Rule("a list of hooks", lambda value: isinstance(value, list | tuple)),
+    "auto_commit": FLAG,
+    "sends": FLAG,
+}
 ACK_ALL: Final = None
 """`BatchResult.ack_index` of a batch that was consumed whole."""
 
@@ -58,6 +74,7 @@ class Retry(Exception):
 
     def __init__(self, delay_level: int = 0, reason: str = "") -> None:
         _check_delay_level("Retry", delay_level)
+        _check_reason("Retry", reason)
         super().__init__(delay_level, reason)
         self.delay_level = delay_level
         self.reason = reason
@@ -100,6 +117,9 @@ class _Pause(Exception):
     _without_reason = ""
 
     def __init__(self, suspend_ms: int = -1, reason: str = "") -> None:
+        if type(suspend_ms) is not int:
+            check(type(self).__name__, {"suspend_ms": suspend_ms}, {"suspend_ms": INT32_OR_LESS})
+        _check_reason(type(self).__name__, reason)
         super().__init__(suspend_ms, reason)
         self.suspend_ms = suspend_ms
         self.reason = reason
@@ -154,6 +174,8 @@ class BatchResult:
 
     def __init__(self, rows: object = (), ack_index: int | None = ACK_ALL, delay_level: int = 0) -> None:
         _check_delay_level("BatchResult", delay_level)
+        if ack_index is not ACK_ALL and type(ack_index) is not int:
+            check("BatchResult", {"ack_index": ack_index}, {"ack_index": INT32_OR_LESS | NONE})
         self.rows = rows
         self.ack_index = ack_index
         self.delay_level = delay_level
@@ -217,6 +239,11 @@ class Handler:
             raise UsageError(f"handler: filter={filter!r} cannot be called; give a function that takes one message")
         soft_s = under_one_name("handler", "soft_time_limit_s", soft_time_limit_s, "soft_time_limit", soft_time_limit)
         hard_s = under_one_name("handler", "hard_time_limit_s", hard_time_limit_s, "hard_time_limit", hard_time_limit)
+        given = {
+            "schema": schema, "batch": batch, "setup": setup, "teardown": teardown, "soft_time_limit_s": soft_s,
+            "hard_time_limit_s": hard_s, "hooks": hooks, "auto_commit": auto_commit, "sends": sends,
+        }  # fmt: skip
+        check("handler", given, _RULES)
         _check_limits(soft_s, hard_s)
         _check_order(order, key, auto_commit=auto_commit)
         if body_errors not in BODY_ERRORS:
@@ -353,9 +380,16 @@ def handler(
 
 
 def _check_delay_level(what: str, level: int) -> None:
+    if type(level) is not int:  # on the way of every message that fails: the rule has the sentence
+        check(what, {"delay_level": level}, {"delay_level": INT32_OR_LESS})
     if not -1 <= level <= DELAY_LEVEL_MAX:
         legal = f"-1 (dead letter), 0 (default) and 1 to {DELAY_LEVEL_MAX}"
         raise UsageError(f"{what}(delay_level={level}): legal are {legal}")
+
+
+def _check_reason(what: str, reason: str) -> None:
+    if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
+        refuse(what, "reason", reason, "a str")
 
 
 T = TypeVar("T")
@@ -369,9 +403,6 @@ def under_one_name(what: str, name: str, value: T | None, older: str, alias: T |
 
 
 def _check_limits(soft_s: float | None, hard_s: float | None) -> None:
-    for name, value in (("soft_time_limit_s", soft_s), ("hard_time_limit_s", hard_s)):
-        if value is not None and not 0 <= value <= TIME_LIMIT_MAX_S:
-            raise UsageError(f"handler: {name}={value!r}: seconds from 0 (no limit) to {TIME_LIMIT_MAX_S}")
     if soft_s and hard_s and soft_s >= hard_s:
         raise UsageError(f"handler: soft_time_limit_s={soft_s} must be below hard_time_limit_s={hard_s}")
 
@@ -382,7 +413,7 @@ def _check_order(order: str | None, key: Key, *, auto_commit: bool) -> None:
         raise UsageError(f"handler: order={order!r} is unknown; use {', '.join(map(repr, ORDERS))}")
     if key is not None and order != "key":
         raise UsageError(f'handler: key={key!r} has a meaning with order="key" only, and order is {order!r}')
-    if key is not None and not (callable(key) or key):
+    if key is not None and not (callable(key) or FILLED.fits(key)):
         raise UsageError(f"handler: key={key!r} is neither a property's name nor a function of the message")
     if not auto_commit and order != "queue":
         raise UsageError(f'handler: auto_commit=False has a meaning with order="queue" only, and order is {order!r}')

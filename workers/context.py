@@ -8,10 +8,13 @@ never ask cost nothing. Outside of a worker (a unit test of a handler, a script)
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from ..remoting.arguments import NONE, check, number, refuse
+from ..remoting.arguments import TEXT as A_TEXT
 from .cells import BETWEEN, CANCEL, STATE, TEXT, TEXT_BYTES, CellView
 from .message import Message, message_keys
 from .packets import PROGRESS, encode_notice
@@ -19,6 +22,8 @@ from .packets import PROGRESS, encode_notice
 PROGRESS_EVERY_S: Final = 0.2
 """Reports of progress that come faster than this are dropped; one that is dropped is not sent later."""
 TEXT_MAX: Final = 200
+_NUMBERS: Final = (int, float)
+_RULES: Final = {"done": number(), "total": number() | NONE, "text": A_TEXT}
 
 
 class Context:
@@ -87,12 +92,21 @@ def progress(done: float, total: float | None = None, text: str = "") -> None:
 
     It does not prolong a time limit. Cheap enough to be called in a loop: at most five a second are sent.
     """
+    if not (
+        type(done) in _NUMBERS
+        and 0 <= done < math.inf
+        and (total is None or (type(total) in _NUMBERS and 0 <= total < math.inf))
+        and type(text) is str
+    ):
+        check("progress", {"done": done, "total": total, "text": text}, _RULES)
     if _current is not None:
         _current.progress(done, total, text)
 
 
 def logger(message: Message | None = None) -> Any:
     """A structlog logger that names the message in hand: topic, queue and offset; with `message`, its id and keys too."""
+    if not isinstance(message, Message | None):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
+        refuse("logger", "message", message, "the Message that the handler got, or None")
     keys = keys_in_hand() if message is None else message_keys(message)
     import structlog  # not with the package: `rocketcrew --help` shall stay quick
 
