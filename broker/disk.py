@@ -4,6 +4,10 @@ Layout, as a RocketMQ user knows it: `commitlog/<first position>`, `consumequeue
 `config/*.json`, `lock`. As the genuine server's, segments are made in their full size, as sparse files (ftruncate): the end
 of what was written is not that of the file, and its owner has to find it and say so (`truncate`).
 
+With `ahead_bytes` the log takes room on the disk before it is needed, by writing zeros. A sync then brings bytes alone to the
+disk; into a hole, it also commits the file system's news of where they are. Measured on ext4: 0.13 ms instead of 0.37. Room
+that is only reserved (fallocate) has to be committed as well: 0.34.
+
 Why plain write(2) and not a mapping: what the kernel took with write survives a kill -9 just as well, a full disk is an
 error that a request can report (a mapping dies by SIGBUS), and a read of a served range is one call.
 
@@ -18,7 +22,7 @@ import fcntl
 import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +31,7 @@ from .storage import StorageError
 from .syncing import FILE_MODE, PREVIOUS, DiskCalls, Syncer
 
 OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than that reopens the rarely used ones
+AHEAD_BYTES = 1 << 20  # 800 messages of 1 KiB; one sync in so many is a longer one
 BUFFER_MAX_BYTES = 65_536  # a buffered file writes itself out beyond this, so that its loss in a kill stays small
 ZERO_STEP_BYTES = 1 << 20
 PAGE_BYTES = 4_096
@@ -71,8 +76,22 @@ class DescriptorPool:
 class DiskFile:
     """A StoredFile in a folder of segment files, each named by its first position."""
 
-    def __init__(self, folder: Path, segment_bytes: int, buffered: bool, pool: DescriptorPool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        segment_bytes: int,
+        buffered: bool,
+        pool: DescriptorPool,
+        *,
+        ahead_bytes: int = 0,
+        on_gone: Callable[[str], None] | None = None,
+    ) -> None:
+        """`ahead_bytes`: how much room a segment takes before it is needed; `on_gone` is told of each path that will name
+        another file, or none."""
         self._folder = folder
+        self._ahead_bytes = ahead_bytes
+        self._has_room: tuple[str, int] = "", 0  # the segment written last, and up to where it has room on the disk
+        self._on_gone = on_gone
         self._segment_bytes = segment_bytes
         self.is_buffered = buffered
         self._pool = pool
@@ -192,6 +211,8 @@ class DiskFile:
             fd = self._pool.get(path)
             if path not in self._whole:
                 self._make_whole(fd, path, limit - tail)
+            if self._ahead_bytes:
+                self._take_room(fd, path, at - tail, len(data), limit - tail)
             self._calls.write(fd, data, at - tail)
         except OSError as error:
             self._cut_back(path, at - tail, limit - tail)
@@ -203,8 +224,20 @@ class DiskFile:
             self._calls.ftruncate(fd, length_bytes)
         self._whole.add(path)
 
+    def _take_room(self, fd: int, path: str, at: int, length_bytes: int, size: int) -> None:
+        """Write zeros where the next writes come. A disk that has no room for them may have it for the write itself."""
+        known, has = self._has_room
+        begin = at + length_bytes
+        if begin >= size or (known == path and begin <= has):
+            return
+        end = min(begin + self._ahead_bytes, size)
+        self._has_room = path, end
+        with contextlib.suppress(OSError):
+            self._calls.write(fd, bytes(end - begin), begin)
+
     def _cut_back(self, path: str, keep_bytes: int, length_bytes: int) -> None:
         """Take half a write away, and the room that it took; the next write would do the first too."""
+        self._has_room = "", 0
         with contextlib.suppress(OSError, StorageError):
             fd = self._pool.get(path)
             self._calls.ftruncate(fd, keep_bytes)
@@ -318,6 +351,9 @@ class DiskFile:
         self._whole.discard(path)
         self._pool.forget(path)
         self.dirty.pop(path, None)
+        self._has_room = "", 0
+        if self._on_gone is not None:
+            self._on_gone(path)
         with contextlib.suppress(FileNotFoundError):
             self._calls.unlink(path)
 
@@ -325,6 +361,8 @@ class DiskFile:
         """Give the descriptors back; the files stay."""
         for start in self._starts:
             self._pool.forget(self._path(start))
+            if self._on_gone is not None:
+                self._on_gone(self._path(start))
         self.dirty.clear()
 
     def settle(self, position: int) -> None:
@@ -446,14 +484,17 @@ class DiskStorage:
         calls: DiskCalls | None = None,
         *,
         has_thread: bool = True,
+        ahead_bytes: int = 0,
     ) -> None:
-        """`calls` change the folder (a test may record them, or let them fail); without a thread of its own a test says when
+        """`ahead_bytes`: how much room files take before it is needed, those that are written at once and in larger segments.
+        `calls` change the folder (a test may record them, or let them fail); without a thread of its own a test says when
         the disk is waited for: `syncer.work()`.
 
         Raises UsageError when the folder cannot be used or another process holds it.
         """
         self._folder = folder
         self._calls = calls or DiskCalls()
+        self._ahead_bytes = ahead_bytes
         refuse_foreign(folder)
         refuse_half_converted(folder)
         try:
@@ -513,7 +554,11 @@ class DiskStorage:
     def open(self, name: str, segment_bytes: int, buffered: bool) -> DiskFile:
         file = self._files.get(name)
         if file is None:
-            file = self._files[name] = DiskFile(self._folder / name, segment_bytes, buffered, self._pool)
+            ahead_bytes = 0 if buffered or segment_bytes <= self._ahead_bytes else self._ahead_bytes
+            file = self._files[name] = DiskFile(
+                self._folder / name, segment_bytes, buffered, self._pool,
+                ahead_bytes=ahead_bytes, on_gone=self.syncer.forget,
+            )  # fmt: skip
         return file
 
     def names(self, prefix: str) -> list[str]:

@@ -39,7 +39,7 @@ from ..remoting.errors import UsageError
 from .acl import Acl, parse_acl
 from .config import BrokerConfig
 from .core import BrokerCore
-from .disk import DiskStorage
+from .disk import AHEAD_BYTES, DiskStorage
 from .edge import Clock, Edge, WallClock, connections_max
 from .effects import SILENCE, Intercept
 from .name_server import KV_TABLE, NameServerCore
@@ -138,7 +138,7 @@ class EmbeddedBroker:
                 "broker.dir", config.dir, mount_table(), "one broker alone may write there, by a lock of this host"
             )
         if self._storage is None:
-            self._storage = DiskStorage(Path(self.config.dir)) if self.config.dir else MemoryStorage()
+            self._storage = self._own_storage()
         sockets: list[socket.socket] = []
         try:
             for name in ("name_server_port", "port"):
@@ -154,6 +154,12 @@ class EmbeddedBroker:
                 bound.close()
             self._release()
             raise
+
+    def _own_storage(self) -> Storage:
+        config = self.config
+        if not config.dir:
+            return MemoryStorage()
+        return DiskStorage(Path(config.dir), ahead_bytes=AHEAD_BYTES if config.flush == "sync" else 0)
 
     async def _serve(
         self, storage: Storage, sockets: list[socket.socket], tls: ssl.SSLContext | None, acl: Acl | None

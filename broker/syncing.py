@@ -9,6 +9,9 @@ Three kinds of work come to it, the first that waits goes first:
   between two of them.
 
 The thread opens paths itself and shares nothing with the owner but tickets; a path that was removed meanwhile needs no sync.
+A file that is flushed again and again stays open: each system call around the sync would be one more change of hands of the
+interpreter's lock, for which the loop has to let go first. Where a path is to name another file, the owner says so before
+(`forget`).
 After a failed fsync the kernel may have dropped what was to be written, and a second one would succeed: so the first failure
 is the last word, and every question for a ticket is answered with it. Where there was no descriptor left to open the file
 with, nothing is lost: the work waits, and is tried again a little later.
@@ -31,6 +34,7 @@ FILE_MODE = 0o600  # messages are nobody else's business
 FOLDER_MODE = 0o700
 RETRY_S = 0.5  # while there are no descriptors left
 WAIT_TRIES_MAX = 20  # so often who has to wait for the disk waits for descriptors
+KEPT_OPEN_MAX = 8  # files that are flushed: the log's last segment and its journals; others from time to time
 PREVIOUS = ".bak"  # of a table: its generation before, as the genuine broker calls it
 
 
@@ -70,11 +74,15 @@ class DiskCalls(FileCalls):
 
     def sync_open(self, fd: int, path: str) -> None:
         """As `sync`, of what is open as `fd`."""
+        self._kept_by(self.fsync if os.path.isdir(path) else self.fdatasync, fd, path)
+
+    def sync_file(self, fd: int, path: str) -> None:
+        """As `sync_open`, of what is known to be a file."""
+        self._kept_by(self.fdatasync, fd, path)
+
+    def _kept_by(self, call: Callable[[int], None], fd: int, path: str) -> None:
         try:
-            if os.path.isdir(path):
-                self.fsync(fd)
-            else:
-                self.fdatasync(fd)
+            call(fd)
         except OSError as error:
             raise DiskFailed(f"the disk did not keep what was written to {path}: {error.strerror}") from error
 
@@ -112,6 +120,9 @@ class Syncer:
         self._refused: set[str] = set()  # tables that could not be written; tried again with the next work
         self._open: set[int] = set()  # tickets of what is not done
         self._ticket = 0
+        self._kept: dict[str, int] = {}  # open descriptors of files that were flushed; the thread closes them
+        self._forgotten: list[int] = []  # of those, what is not that path's file any more
+        self._renamings = 0  # so often a path was forgotten
         self._failed: DiskFailed | None = None
         self._starved: str | None = None  # why what waits cannot be begun now
         self._starved_count = 0  # how often that was so
@@ -139,6 +150,13 @@ class Syncer:
             self._tables[path] = content
             self._refused.clear()
         self._wakes.put(True)
+
+    def forget(self, path: str) -> None:
+        """The path names another file from now on, or none."""
+        with self._lock:
+            self._renamings += 1
+            if path in self._kept:
+                self._forgotten.append(self._kept.pop(path))
 
     def pending_table(self, path: str) -> bytes | None:
         with self._lock:
@@ -178,6 +196,7 @@ class Syncer:
             self.work()
         else:
             self._thread.join()
+        self._close_all_but(0)
 
     def _run(self) -> None:
         goes_on = True
@@ -219,7 +238,7 @@ class Syncer:
         if flush is not None:
             try:
                 for path in flush[1]:
-                    self._calls.sync(path)
+                    self._flush(path)
             except OSError:
                 self._flushes.appendleft(flush)  # there is at most one
                 raise
@@ -238,6 +257,37 @@ class Syncer:
         else:
             return False
         return True
+
+    def _flush(self, path: str) -> None:
+        """As `DiskCalls.sync`; a file stays open for the next time."""
+        fd = self._kept.get(path)
+        if fd is not None:
+            self._calls.sync_file(fd, path)  # should it be forgotten meanwhile, nobody waits for it
+            return
+        if os.path.isdir(path):
+            self._calls.sync(path)
+            return
+        renamings = self._renamings
+        try:
+            fd = self._calls.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        with self._lock:
+            if renamings == self._renamings:
+                self._kept[path] = fd
+            else:  # it may be what had that name before
+                self._forgotten.append(fd)
+        self._calls.sync_file(fd, path)
+        self._close_all_but(KEPT_OPEN_MAX)
+
+    def _close_all_but(self, newest: int) -> None:
+        """Close what is forgotten, and of the files kept open all but the newest."""
+        with self._lock:
+            gone, self._forgotten = self._forgotten, []
+            while len(self._kept) > newest:
+                gone.append(self._kept.pop(next(iter(self._kept))))
+        for fd in gone:
+            self._calls.close(fd)
 
     def _done(self, ticket: int) -> None:
         with self._lock:

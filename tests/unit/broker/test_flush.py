@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from rocketcrew.broker.long_answers import OPERATIONS_MAX
 from rocketcrew.broker.pops import POPS_JOURNAL
 from rocketcrew.broker.state import DELAYS_TABLE
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
-from rocketcrew.broker.syncing import DiskCalls, Syncer
+from rocketcrew.broker.syncing import KEPT_OPEN_MAX, DiskCalls, Syncer
 from rocketcrew.broker.transactions import GROUP, HALF_TOPIC
 from rocketcrew.remoting.admin_headers import CreateTopic, TopicName
 from rocketcrew.remoting.codes import RequestCode
@@ -211,14 +213,19 @@ def test_nothing_is_answered_after_a_failed_flush(slow):
 def test_a_flush_overtakes_a_round(tmp_path):
     order = []
 
+    names = ["queue 0", "queue 1", "queue 2", "log"]
+    paths = [tmp_path / name for name in names]
+    for path in paths:
+        path.touch()
+
     class Calls(DiskCalls):
-        def sync(self, path):
-            order.append(path)
-            if path == "queue 0":
-                syncer.submit(["log"], flush=True)
+        def fdatasync(self, fd):
+            order.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+            if order == ["queue 0"]:
+                syncer.submit([str(paths[3])], flush=True)
 
     syncer = Syncer(Calls(), has_thread=False)
-    ticket = syncer.submit(["queue 0", "queue 1", "queue 2"], flush=False)
+    ticket = syncer.submit([str(path) for path in paths[:3]], flush=False)
     syncer.work()
     assert order == ["queue 0", "log", "queue 1", "queue 2"]
     assert syncer.is_done(ticket)
@@ -229,13 +236,109 @@ def test_what_a_round_took_is_flushed_all_the_same(tmp_path):
     storage = DiskStorage(tmp_path, has_thread=False)
     storage.open("log", 100, buffered=False).append(b"x")
     seen = []
-    storage.syncer._calls.sync = seen.append
+    storage.syncer._calls._kept_by = lambda call, fd, path: seen.append(path)
     storage.sync()
     storage.sync("log")
     storage.syncer.work()
     assert seen[0].endswith(f"log/{0:020d}") or seen[0] == str(tmp_path)
     assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
     storage.abandon()
+
+
+def synced_contents(tmp_path, acts):
+    """What the files held that were synced while `acts` ran on a storage, and how many of them were opened for it."""
+    found, opened = [], []
+
+    class Calls(DiskCalls):
+        def open(self, path, flags):
+            opened.append(path)
+            return super().open(path, flags)
+
+        def fdatasync(self, fd):
+            found.append(os.pread(fd, 100, 0).rstrip(b"\0"))
+
+    storage = DiskStorage(tmp_path, calls=Calls(), has_thread=False)
+    file = storage.open("log", 100, buffered=False)
+
+    def flush():
+        storage.sync("log")
+        storage.syncer.work()
+
+    def append(data):
+        file.append(data)
+        flush()
+
+    append(b"a")
+    found.clear()
+    opened.clear()
+    acts(file, append)
+    storage.abandon()
+    return found, len(opened)
+
+
+def test_a_file_that_is_flushed_again_is_not_opened_again(tmp_path):
+    def acts(file, append):
+        append(b"b")
+        append(b"c")
+
+    assert synced_contents(tmp_path, acts) == ([b"ab", b"abc"], 0)
+
+
+def test_a_file_made_anew_under_its_name_is_the_one_that_is_flushed(tmp_path):
+    def acts(file, append):
+        file.reset(0)
+        append(b"b")
+
+    found, _ = synced_contents(tmp_path, acts)
+    assert found == [b"b"]
+
+
+def test_a_file_made_anew_while_the_thread_opens_the_one_before_is_the_one_that_is_flushed(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"before")
+    found = []
+
+    class Calls(DiskCalls):
+        def open(self, path, flags):
+            fd = super().open(path, flags)
+            if not found:
+                self.unlink(path)
+                syncer.forget(path)
+                Path(path).write_bytes(b"after")
+            return fd
+
+        def fdatasync(self, fd):
+            found.append(os.pread(fd, 100, 0))
+
+    syncer = Syncer(Calls(), has_thread=False)
+    for _ in range(3):
+        syncer.submit([str(path)], flush=True)
+        syncer.work()
+    assert found == [b"before", b"after", b"after"]
+    syncer.close()
+
+
+def test_few_flushed_files_stay_open(tmp_path):
+    opened, closed = [], []
+
+    class Calls(DiskCalls):
+        def open(self, path, flags):
+            opened.append(super().open(path, flags))
+            return opened[-1]
+
+        def close(self, fd):
+            closed.append(fd)
+            super().close(fd)
+
+    syncer = Syncer(Calls(), has_thread=False)
+    for number in range(3 * KEPT_OPEN_MAX):
+        path = tmp_path / str(number)
+        path.touch()
+        syncer.submit([str(path)], flush=True)
+        syncer.work()
+        assert len(opened) - len(closed) <= KEPT_OPEN_MAX
+    syncer.close()
+    assert len(opened) == len(closed) == 3 * KEPT_OPEN_MAX
 
 
 def test_a_start_brings_what_a_killed_broker_left_to_the_disk_first(tmp_path, make):

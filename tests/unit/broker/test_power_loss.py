@@ -83,7 +83,8 @@ class Life:
         self.folder = folder
 
     def start(self) -> None:
-        self.storage = DiskStorage(self.folder, calls=self.disk, has_thread=False)
+        ahead_bytes = self.random.choice((0, 2_000, 5_000))
+        self.storage = DiskStorage(self.folder, calls=self.disk, has_thread=False, ahead_bytes=ahead_bytes)
         self.end.callback(self.storage.abandon)
         self.core = BrokerCore(BrokerConfig(**SETTINGS), self.storage, Random(1), now_ms=self.now_ms)
         self.core.state.saved_timers.journal.whole_after_min = 2

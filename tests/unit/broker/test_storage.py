@@ -305,6 +305,70 @@ def test_a_full_disk_stops_no_append_to_a_buffer(tmp_path):
     storage.close()
 
 
+AHEAD_BYTES = 64 << 10
+
+
+def blocks_of(tmp_path, start=0):
+    return (tmp_path / "log" / f"{start:020d}").stat().st_blocks
+
+
+def test_room_is_taken_ahead_of_the_writes(tmp_path):
+    """So a sync brings bytes alone to the disk: no block has to be found for them."""
+    storage = DiskStorage(tmp_path, ahead_bytes=AHEAD_BYTES)
+    file = storage.open("log", 1 << 20, buffered=False)
+    file.append(b"a" * 100)
+    taken = blocks_of(tmp_path)
+    assert AHEAD_BYTES <= taken * 512 <= 2 * AHEAD_BYTES
+    while file.end + 1_000 <= AHEAD_BYTES:
+        file.append(b"b" * 1_000)
+        assert blocks_of(tmp_path) == taken
+    file.append(b"c" * 1_000)
+    assert taken < blocks_of(tmp_path) <= 3 * taken
+    assert file.read(0, file.end).strip(b"abc") == b""
+    storage.abandon()
+    storage = DiskStorage(tmp_path, ahead_bytes=AHEAD_BYTES)
+    file = storage.open("log", 1 << 20, buffered=False)
+    assert file.content_end < 4 * AHEAD_BYTES
+    end = len(file.read(0, file.content_end).rstrip(b"\0"))
+    file.truncate(end)
+    assert file.append(b"d") == end
+    assert file.read(end - 1, 2) == b"cd"
+    storage.close()
+
+
+def test_no_room_is_taken_behind_a_segment_or_for_buffers_and_small_ones(tmp_path):
+    storage = DiskStorage(tmp_path, ahead_bytes=AHEAD_BYTES)
+    log = storage.open("log", AHEAD_BYTES + 4_096, buffered=False)
+    log.append(b"a" * 8_192)
+    log.append(b"a" * AHEAD_BYTES)  # into the second
+    small, queue = storage.open("small", AHEAD_BYTES, buffered=False), storage.open("queue", 1 << 20, buffered=True)
+    small.append(b"a")
+    queue.append(b"a")
+    queue.flush()
+    sizes = {path.stat().st_size for path in (tmp_path / "log").iterdir()}
+    assert sizes == {AHEAD_BYTES + 4_096}
+    taken = [next((tmp_path / name).iterdir()).stat().st_blocks * 512 for name in ("small", "queue")]
+    assert max(taken) < AHEAD_BYTES
+    storage.close()
+
+
+def test_a_disk_without_room_ahead_takes_what_it_has_room_for(tmp_path):
+    class Calls(DiskCalls):
+        def pwrite(self, fd, data, position):
+            if position + len(data) > 10_000:
+                raise OSError(28, "No space left on device")
+            return super().pwrite(fd, data, position)
+
+    storage = DiskStorage(tmp_path, calls=Calls(), ahead_bytes=AHEAD_BYTES)
+    file = storage.open("log", 1 << 20, buffered=False)
+    for _ in range(10):
+        file.append(b"a" * 1_000)
+    with pytest.raises(StorageError, match="No space left"):
+        file.append(b"b")
+    assert file.read(0, file.end) == b"a" * 10_000
+    storage.close()
+
+
 def test_few_descriptors_serve_many_files(tmp_path):
     storage = DiskStorage(tmp_path, open_files_max=4)
     files = [storage.open(f"q/{number}", 100, buffered=False) for number in range(20)]
