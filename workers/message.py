@@ -243,21 +243,20 @@ def plain_messages(data: bytes, positions: Sequence[int], queue: QueueInfo) -> l
     What `Message.body` does for nearly every record is written out here: a batch handler's every message comes this way.
     """
     messages: list[Message] = []
-    unpack, crc32 = _BODY_V4.unpack_from, _crc32
+    unpack, crc32, body_start, not_plain = _BODY_V4.unpack_from, _crc32, _BODY_START_V4, _NOT_PLAIN
     try:
         for position in positions:
             size, crc, sysflag, length = unpack(data, position)
             message = Message(data, position, queue)
-            if sysflag & _NOT_PLAIN or length > size:
+            if sysflag & not_plain or length > size:
                 if sysflag & INNER_BATCH_BIT:
                     return None
                 _ = message.body
             else:
-                start = position + _BODY_START_V4
-                body = data[start : start + length]
+                start = position + body_start
+                body = message._body = data[start : start + length]  # pyright: ignore[reportPrivateUsage]
                 if crc32(body) & 0x7FFFFFFF != crc and length:
                     return None
-                message._body = body  # pyright: ignore[reportPrivateUsage]
             messages.append(message)
     except ProtocolError:
         return None

@@ -533,7 +533,12 @@ class Runner:
         """One call of a batch handler; the rows to be kept. Nothing of it is kept before everything that fails is known."""
         try:
             offsets = run.offsets
-            given = OneByOne(batch, [offsets[place] for place in places], self._cell)
+            of_each = (
+                offsets[places.start : places.stop]
+                if isinstance(places, range)
+                else [offsets[place] for place in places]
+            )
+            given = OneByOne(batch, of_each, self._cell)
             result = self._function(given)
             if result is None:
                 return []  # all done, nothing to keep
