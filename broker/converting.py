@@ -6,7 +6,7 @@ each with its new position; queue offsets, store times and everything else stay.
 the new log begins above the end of the old one: ids that somebody has from before name nothing any more, and what a client
 sends back by such an id is refused, never taken for another message. Unique keys and keys go on.
 
-- What cannot be read whole is refused: damage, missing offsets, what only some genuine brokers write (disk.refuse_foreign).
+- What cannot be read whole is refused: damage, missing offsets, what only some genuine brokers write (refused_folders.py).
 - The new store is made beside the old one, as `<folder>.converting`, and read whole: the same records in the same order, the
   same queues with the same ends. Only then the old folder is renamed to `<folder>.before-conversion`, and the new one takes
   its name. Nothing of the old one is deleted, ever.
@@ -32,12 +32,13 @@ from .checking import check
 from .checkpoint import REMOVED, removed_topics
 from .config import BrokerConfig
 from .core import BrokerCore
-from .disk import CONVERTED as DONE
-from .disk import CONVERTING, DiskStorage
+from .disk import DiskStorage
 from .log_scan import BLANK_MIN_BYTES, Kind, LogScan, blank
 from .message_store import LOG
 from .pops import POPS_TABLE
 from .recovery import Key
+from .refused_folders import CONVERTED as DONE
+from .refused_folders import CONVERTING
 from .state import TOPICS_JOURNAL
 from .storage import StorageError, StoredFile
 from .timers import TIMERS_TABLE

@@ -1,0 +1,58 @@
+"""Data folders that are not served, and why: what only some genuine brokers write, and a store that is being converted.
+
+Nothing here changes a folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..remoting.errors import UsageError
+
+FOREIGN = {
+    "consumequeue_r": "consume queues in RocksDB (storeType = defaultRocksDB)",
+    "batchconsumequeue": "batch consume queues",
+    "compaction/compactionLog": "compacted topics",  # the folder itself is made by each clean stop of 5.x
+    "compaction/compactionCq": "compacted topics",
+    "config/tieredStoreMetadata.json": "tiered storage",
+}
+"""What only some genuine brokers write, and this one does not read."""
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise UsageError when the data folder is of a kind that cannot be served whole. Changes nothing."""
+    for name, what in FOREIGN.items():
+        place = folder / name
+        if place.is_file() or (place.is_dir() and any(place.iterdir())):
+            raise UsageError(
+                f"broker data folder {folder} has {what} ({name}), which this broker does not read: "
+                "serve it with a genuine broker, or use another folder"
+            )
+    # 5.5 always makes `rocksdbstore`, for its indexes; messages, queues and tables are not in it unless it was told so.
+    for current in [path for part in ("config", "consumequeue") for path in sorted((folder / part).rglob("CURRENT"))]:
+        if any(current.parent.glob("MANIFEST-*")):
+            raise UsageError(
+                f"broker data folder {folder} has a RocksDB database ({current.parent.relative_to(folder)}), which this "
+                "broker does not read: serve it with a genuine broker, or use another folder"
+            )
+    for group in sorted((folder / "commitlog").glob("*.dledger")) + sorted(folder.glob("dledger-*")):
+        raise UsageError(
+            f"broker data folder {folder} is of a DLedger group ({group.name}), which this broker does not read"
+        )
+
+
+CONVERTING, CONVERTED = ".converting", "converted"
+"""What `broker convert` puts after the folder's name for the store that it makes, and a file in that one: it is whole."""
+
+
+def refuse_half_converted(folder: Path) -> None:
+    """Raise UsageError where a kill left no store, but a converted one that has not its name yet. Changes nothing."""
+    fresh = Path(f"{folder.absolute()}{CONVERTING}")
+    if not (folder / "commitlog").exists() and (fresh / CONVERTED).exists():
+        raise UsageError(
+            f"broker data folder {folder} is being converted: its messages are in {fresh}. If no `rocketcrew broker convert` "
+            "runs, one was cut short: run it again"
+        )
+
+
+__all__ = ["CONVERTED", "CONVERTING", "refuse_foreign", "refuse_half_converted"]
