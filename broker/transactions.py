@@ -144,7 +144,7 @@ class Transactions:
 
     def end(self, now_ms: int, store: MessageStore, half: StoredMessage) -> None:
         """Write the op record of a half message: it is not asked for any more, whatever happens to this process."""
-        text = f"{half.queue_offset},".encode()
+        text = b"%d" % half.queue_offset  # no comma after it: 5.x reads a list of them, 4.x one number alone
         properties = encode_properties({PROPERTY_TAGS: ENDED_TAG}).encode()
         op = store.put(now_ms, StoredMessage(OP_TOPIC, text, properties), tags_hash(ENDED_TAG))
         entry = self._open.pop(half.queue_offset, None)

@@ -71,6 +71,13 @@ def test_a_rolled_back_message_never_appears_and_is_not_asked_for(broker):
     assert not questions(broker.later(60_000))
 
 
+def test_an_end_is_written_as_every_genuine_version_reads_it(broker):
+    """4.x reads one number: of "0," it made no end, asked again, and what was rolled back could be committed."""
+    end(broker, send_half(broker), ROLLBACK)
+    end(broker, send_half(broker), COMMIT)
+    assert [message.body for message in broker.read(OP_TOPIC)] == [b"0", b"1"]
+
+
 def test_an_end_that_is_told_twice_counts_once(broker):
     sent = send_half(broker)
     assert [end(broker, sent, COMMIT).code for _ in range(2)] == [0, 0]
