@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE, EXIT_FORCED, EXIT_HANDLER, EXIT_UNREACHABLE, EXIT_USAGE
+from ..conf.hiding import hidden_module
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from .interrupts import EXIT_INTERRUPTED
 from .wording import in_words
@@ -70,6 +71,10 @@ def guarded(command: Callable[[], object]) -> int:
         _tell(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         return EXIT_FAILURE
     except Exception:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
+        hidden = hidden_module()
+        if hidden:
+            _tell(hidden)
+            return EXIT_USAGE
         traceback.print_exc()
         _tell("this is a fault in rocketcrew, not in how you called it")
         return EXIT_FAILURE

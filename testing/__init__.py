@@ -14,7 +14,6 @@ This module imports nothing until a name of it is used.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,7 +54,9 @@ def __getattr__(name: str) -> Any:
     module = _OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{module}", __name__), name)
+    from ..conf.hiding import imported
+
+    return getattr(imported(f".{module}", __name__), name)
 
 
 def __dir__() -> list[str]:

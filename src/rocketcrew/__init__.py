@@ -9,7 +9,6 @@ used: workers do not pay for the client, and the command line answers Ctrl-C bef
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -98,12 +97,14 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
+    from .conf.hiding import imported
+
     if name == TESTING:
-        return import_module(f".{TESTING}", __name__)
+        return imported(f".{TESTING}", __name__)
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f".{module}", __name__), name)
+    found = globals()[name] = getattr(imported(f".{module}", __name__), name)
     return found
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from .cli.interrupts import Interrupts
+from .conf.exit_codes import EXIT_USAGE
+from .conf.hiding import hidden_module
 
 
 def open_closed_streams() -> None:
@@ -21,11 +22,19 @@ def open_closed_streams() -> None:
 
 def main() -> None:
     """Answer Ctrl-C first, and only then import a command."""
-    interrupts = Interrupts()
-    interrupts.install()
-    open_closed_streams()
-    from .cli.main import main as front_door
+    try:
+        from .cli.interrupts import Interrupts
 
+        interrupts = Interrupts()
+        interrupts.install()
+        open_closed_streams()
+        from .cli.main import main as front_door
+    except (ImportError, AttributeError):
+        hidden = hidden_module()
+        if not hidden:
+            raise
+        print(f"rocketcrew: {hidden}", file=sys.stderr)  # noqa: T201  click is not there
+        sys.exit(EXIT_USAGE)
     front_door(interrupts)
 
 

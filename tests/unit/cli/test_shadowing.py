@@ -166,3 +166,27 @@ def test_the_checkups_say_what_run_would(tmp_path: Path) -> None:
     (fault,) = [one for one in json.loads(doctor.stdout)["checks"] if one["check"] == "handler"]
     assert fault["level"] == "fault"
     assert "queue.py hides the module queue " in fault["found"]
+
+
+@pytest.mark.parametrize("name", ["struct", "logging", "queue", "pyarrow", "json"])
+def test_a_script_and_the_package_as_a_module_name_the_file_that_hides_a_module(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("x = 1\n")
+    (tmp_path / "script.py").write_text("from rocketcrew import Crew\n")
+    (tmp_path / "kit.py").write_text("from rocketcrew.testing import run\n")
+    (tmp_path / "shop.py").write_text("def count(message): pass\n")
+    member = ["-m", "rocketcrew", "run", "shop", "-t", "t", "-g", "g", "-n", "127.0.0.1:1"]
+    for words, code in ((["script.py"], 1), (["kit.py"], 1), (member, 2)):
+        ran = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        last = ran.stderr.strip().splitlines()[-1]
+        assert ran.returncode == code, ran.stderr
+        assert f"{tmp_path / name} hides the module {name}" in last, ran.stderr
+        assert "Rename it" in last
+        assert "a fault in rocketcrew" not in ran.stderr
+
+
+def test_a_script_that_hides_nothing_that_is_needed_is_let_be(tmp_path: Path) -> None:
+    (tmp_path / "orders.py").write_text("x = 1\n")
+    (tmp_path / "script.py").write_text("import orders, rocketcrew\nrocketcrew.Nothing\n")
+    ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "has no attribute 'Nothing'" in ran.stderr.splitlines()[-1]
