@@ -31,6 +31,7 @@ from ..conf.segment_format import (
 from ..remoting.arguments import FILLED, FLAG, NONE, PATH, TABLE, TEXT, Rule, check
 from ..remoting.errors import UsageError
 from ..spark.errors import LoaderError
+from ..spark.guest import session_of
 from ..spark.hdfs import hdfs_table
 from ..spark.object_store import ObjectPath, Place, place_of
 from ..spark.views import UNREADABLE_REMEDY, as_data_frame
@@ -40,11 +41,12 @@ pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
 FORMS: Final = ("arrow", "dataset", "pandas", "spark")
+SESSION: Final = Rule("a SparkSession", lambda value: value is None or hasattr(value, "createDataFrame"))
 _RULES: Final = {
     "target": FILLED | PATH,
     "latest": FLAG,
     "form": TEXT,
-    "spark": Rule("a SparkSession", lambda value: value is None or hasattr(value, "createDataFrame")),
+    "spark": SESSION,
     "options": TABLE | NONE,
 }
 _MESSAGE: Final = "_message"
@@ -66,7 +68,8 @@ def read(
 
     `latest=True` leaves out what a message's earlier attempts gave. `form` is "arrow" (a `pyarrow.Table`), "dataset" (a
     `pyarrow.dataset.Dataset`, read when it is used; not with `latest`) or "pandas" (a DataFrame). With `spark`, a
-    SparkSession, it is a Spark DataFrame; for a Delta table the session needs Delta's jars, and a bucket is not read so.
+    SparkSession, or as "spark", with the active one, it is a Spark DataFrame; for a Delta table the session needs Delta's
+    jars, and a bucket is not read so.
     `options` are those of `spark.options` for a bucket, such as `endpoint`; its keys are in the environment.
 
     Raises UsageError for a target that is no table yet, LoaderError for one that cannot be read.
@@ -76,8 +79,10 @@ def read(
     wrong = "" if on_hdfs(target) else not_a_table(str(target))
     if wrong:
         raise UsageError(f"target {str(target)!r} {wrong}")
-    if on_hdfs(target) and spark is None:
+    if on_hdfs(target) and spark is None and form != "spark":
         raise UsageError(f"{target} is on HDFS, which is read by Spark only: read(target, spark=session)")
+    if form == "spark" and spark is None:
+        spark = session_of(None)
     place: Place = hdfs_table(str(target), spark) if on_hdfs(target) else place_of(str(target), options or {})
     check_form(form, latest=latest, spark=spark is not None, pandas=find_spec("pandas") is not None)
     if spark is not None:
@@ -101,8 +106,6 @@ def check_form(form: str, *, latest: bool, spark: bool, pandas: bool) -> None:
     """Raise UsageError for a form that cannot be had. `spark`: a session was given; `pandas`: it is installed."""
     if form not in FORMS:
         raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
-    if form == "spark" and not spark:
-        raise UsageError("form='spark' needs a session: read(target, spark=session)")
     if form not in {"arrow", "spark"} and spark:
         raise UsageError(f"form={form!r} is read without Spark: leave one of form= and spark= out")
     if form == "dataset" and latest:

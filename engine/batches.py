@@ -33,10 +33,10 @@ from ..remoting.errors import UsageError
 from ..source.offsets import Offsets
 from ..spark.staging import Staging
 from ..workers.loading import HandlerLoadError
-from .home import MANIFEST, Home, State, move_into
+from .home import FAILED_DIR, MANIFEST, SEEN_DIR, Home, State, move_into
 from .planned import Planned, done_before, ends_after
 from .spec import REPORT_SCHEMA, Report, TaskSpec
-from .task import FAILED_DIR, SEEN_DIR, run_tasks
+from .task import run_tasks
 
 Send = Callable[[Path], Outcomes]
 Job = Callable[[Any, TaskSpec], list[Report]]
@@ -49,6 +49,12 @@ def spark_job(frame: Any, spec: TaskSpec) -> list[Report]:
     rows = frame.mapInArrow(partial(run_tasks, spec), REPORT_SCHEMA).collect()
     reports = [Report.from_json(row.report) for row in rows]
     for report in reports:
+        if report.unwritable:
+            raise UsageError(
+                f"tasks on {report.unwritable}, may not write into {spec.folder}: driver and executors share"
+                " supervisor.data_dir, by the same path. Where containers run as another user, let a group of both write it"
+                " (chgrp and chmod 2770 on supervisor.data_dir); what is made below gets that group and its rights"
+            )
         if report.error:
             raise HandlerLoadError(report.error, report.traceback)
     return sorted(reports, key=lambda report: report.partition)
@@ -129,7 +135,7 @@ class Batches:
     def _handle(self, frame: Any, folder: Path, frozen: Frozen, after: Offsets) -> Frozen:
         for left in (OPEN_DIR, FAILED_DIR, SEEN_DIR):  # and not hands/: what cost lives before a restart counts
             remove_tree(folder / left)
-        folder.mkdir(exist_ok=True)
+        self._home.make_task_folders(folder)
         reports = self._job(frame, replace(self._spec, folder=folder, prefix=frozen.name, after=after))
         # Files were synced by their tasks, their names by nobody.
         for made in (OPEN_DIR, FAILED_DIR):

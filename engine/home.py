@@ -12,18 +12,27 @@ spark/, ship/    the driver's JVM, and the handler's modules on their way to exe
 from __future__ import annotations
 
 import json
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..conf.segment_format import OPEN_DIR
 from ..durable.files import remove_tree, sync_path, try_lock, write_atomically
 from ..remoting.errors import UsageError
 from ..source.offsets import Offsets, from_json, to_json
+from .hands import HANDS_DIR
 from .planned import Planned, is_known, parse_checkpoint
 
 ENGINE_DIR, CHECKPOINT_DIR, LOCK_FILE = "engine", "checkpoint", "lock"
 MANIFEST = "manifest.json"
+FAILED_DIR, SEEN_DIR = "failed", "seen"
+TASK_DIRS = (OPEN_DIR, FAILED_DIR, SEEN_DIR, HANDS_DIR)
+"""What tasks write into, below the folder of their batch."""
 STATE_VERSION = 2
+SHARED_BITS = stat.S_ISGID | stat.S_IRWXG
+"""Of a folder that its group may use, and whose files get that group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,13 @@ class Home:
         from ..supervisor.slot import unusable  # with asyncio and multiprocess, for this error alone
 
         return unusable(self.root.parents[1], error, "that driver and executors share")
+
+    def make_task_folders(self, folder: Path) -> None:
+        """The folder of a batch, with all that its tasks write into. Raises UsageError."""
+        try:
+            make_task_folders(folder, self.root.parents[1])
+        except OSError as error:
+            raise self._unusable(error) from None
 
     def lock(self) -> None:
         """Be the only driver here, until the end of the process. Raises UsageError."""
@@ -169,6 +185,23 @@ class Home:
             return State("", -1, 0, {})
         except (ValueError, KeyError, TypeError, UsageError) as error:
             raise UsageError(f"{self._state_path} is not understood: {type(error).__name__}: {error}") from None
+
+
+def make_task_folders(folder: Path, data_dir: Path) -> None:
+    """`folder`, somewhere below `data_dir`, and what is in `TASK_DIRS`; made here, as containers of YARN may run as another
+    user, whose folders nobody else may empty. Where the group may write `data_dir`, it may write these."""
+    above = [one for one in folder.parents if data_dir in one.parents]
+    inside = [folder, *(folder / name for name in TASK_DIRS)]
+    for one in inside:
+        one.mkdir(parents=True, exist_ok=True)
+    told = data_dir.stat()
+    if not told.st_mode & stat.S_IWGRP:
+        return
+    for one in [*reversed(above), *inside]:
+        there = one.stat()
+        if there.st_uid == os.geteuid() and (there.st_gid != told.st_gid or there.st_mode & SHARED_BITS != SHARED_BITS):
+            os.chown(one, -1, told.st_gid)
+            one.chmod(stat.S_IMODE(there.st_mode) | SHARED_BITS)
 
 
 def move_into(paths: list[Path], folder: Path) -> None:

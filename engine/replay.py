@@ -39,11 +39,12 @@ from ..workers.rows import RowBuffer
 from .batches import spark_job
 from .diff import Difference, Shared, compare, shared_columns
 from .fitting import check_handler, check_settings
+from .home import FAILED_DIR, SEEN_DIR, make_task_folders
 from .options import tags_by_topic, task_bounds, window_options
 from .shipping import ship
 from .spec import RECORD_SCHEMA, Report, TaskSpec
 from .table import loader_config, session_settings
-from .task import FAILED_DIR, SEEN_DIR, SEEN_SCHEMA
+from .task import SEEN_SCHEMA
 from .window import check_window
 
 pa: Any = pyarrow
@@ -110,10 +111,9 @@ def run_replay(settings: Settings, spec: HandlerSpec, env: Mapping[str, str], wi
     if window.diff is not None:
         there = [Column(*column) for column in table_columns(window.diff)]
         shared = shared_columns(window.diff, columns_of(as_schema(declared)), there)
-    folder = (
-        Path(settings.supervisor.data_dir).absolute() / settings.consumer.group / REPLAY_DIR / f"{time.time_ns():x}"
-    )
-    folder.mkdir(parents=True)
+    data_dir = Path(settings.supervisor.data_dir).absolute()
+    folder = data_dir / settings.consumer.group / REPLAY_DIR / f"{time.time_ns():x}"
+    make_task_folders(folder, data_dir)
     try:
         return _Replay(settings, spec, handler, folder, window, shared).run(env)
     finally:

@@ -47,7 +47,8 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one task has done: files by their names in the job's folder. `error`: the handler cannot be had."""
+    """What one task has done: files by their names in the job's folder. `error`: the handler cannot be had;
+    `unwritable`: who may not write there."""
 
     partition: int
     segments: tuple[str, ...] = ()
@@ -59,10 +60,13 @@ class Report:
     outcomes: Outcomes = field(default_factory=Outcomes)
     error: str = ""
     traceback: str = ""
+    unwritable: str = ""
 
     def to_json(self) -> str:
         """One line."""
         told = {one.name: getattr(self, one.name) for one in fields(self)}
+        if not self.unwritable:  # earlier versions do not know it, and those that have it are in no manifest
+            del told["unwritable"]
         return json.dumps(told | {"outcomes": self.outcomes.to_json()}, separators=(",", ":"))
 
     @classmethod

@@ -10,6 +10,7 @@ so that a task that is repeated sends nothing twice.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -34,13 +35,13 @@ from ..workers.rows import RowBuffer
 from ..workers.runner import Place, Runner
 from ..workers.segment import SegmentWriter
 from .hands import Hands, witness_of
+from .home import FAILED_DIR, SEEN_DIR
 from .overtime import Overtime
 from .process import HandlerProcess, handler_process
 from .spec import Report, TaskSpec
 
 pa: Any = pyarrow
 
-FAILED_DIR, SEEN_DIR = "failed", "seen"
 CHUNK_RECORDS_MAX = 4_096
 FAILURE_SCHEMA: Any = pa.schema(
     [
@@ -65,6 +66,8 @@ def run_tasks(spec: TaskSpec, batches: Iterable[pyarrow.RecordBatch]) -> Iterato
 
 def run_task(spec: TaskSpec, batches: Iterable[pyarrow.RecordBatch], partition: int, attempt: int) -> Report:
     """The same, outside of Spark."""
+    if not os.access(spec.folder, os.W_OK | os.X_OK):
+        return Report(partition=partition, unwritable=f"{socket.gethostname()}, with user id {os.geteuid()}")
     try:
         process = handler_process(spec)
     except UsageError as error:

@@ -167,7 +167,7 @@ class LoaderConfig:
     @property
     def limits(self) -> Limits:
         """What one batch takes at most; rows that may have to travel over a connection are in memory meanwhile."""
-        triggers = 1 if is_remote(self.master) else PLAN_TRIGGERS
+        triggers = PLAN_TRIGGERS if self.master.startswith("local") else 1
         return Limits(self.max_rows, self.max_bytes * triggers)
 
     @property

@@ -42,7 +42,7 @@ STATIC = "CANNOT_MODIFY_STATIC_CONFIG"
 NO_SUCH_PATH = "PATH_NOT_FOUND"
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
 """What makes `pyspark.sql.functions`, in a user's function, those of Connect."""
-_CONF = {
+FORMAT_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # As the sessions of our own have it (session.py); a session's settings reach Hadoop without a prefix.
@@ -221,7 +221,7 @@ def open_connect(master: str, conf: dict[str, str], start_timeout_s: float = STA
         spark = RemoteSession.builder.remote(master).create()
         spark.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=BACKOFF_MAX_MS)])
         with deadline:
-            for name, value in {**_CONF, **conf}.items():
+            for name, value in {**FORMAT_CONF, **conf}.items():
                 spark.conf.set(name, value)
     except Exception as error:
         os.environ.pop(_MODE, None)

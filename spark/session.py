@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ import psutil
 from ..conf.columns import Column, ddl
 from ..durable.files import remove_tree, spark_path
 from ..remoting.errors import UsageError
-from .connect import ConnectSession, is_remote, open_connect
+from .connect import ConnectSession, is_remote, open_connect, rows_over_the_connection
 from .errors import SparkStartError
 from .java import Java, find_java, make_shim
 from .needs import DELTA_BUILDS, ICEBERG_BUILDS, delta_package, iceberg_packages
@@ -44,6 +45,10 @@ JVM_LOG_BYTES_MAX = 10_000_000
 LOG_TAIL_LINES = 15
 JOBS_LOOKED_AT = 4
 """Of a group, the newest: a write by Delta may have several."""
+PROBES_MAX = 16
+"""Tasks that look whether executors see staged files: enough to reach several hosts, and nothing beside one batch."""
+UNREAD = "FAILED_READ_FILE"
+"""In what Spark says of a file that an executor has not found, or may not read."""
 NOT_RUNNING = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _CLEARED = (
     "PYSPARK_GATEWAY_PORT",
@@ -103,6 +108,7 @@ class Session:
         self.java = java
         context: Any = spark.sparkContext
         self._jvm: subprocess.Popen[bytes] = context._gateway.proc
+        self._by_path = True if str(context.master).startswith("local") else None
 
     @property
     def jvm_pid(self) -> int:
@@ -155,8 +161,24 @@ class Session:
         return done, total
 
     def read(self, session: SparkSession, files: Sequence[Path], columns: Sequence[Column]) -> DataFrame:
-        """The rows of staged files."""
+        """The rows of staged files: by their paths, or through this process where executors do not see them."""
+        if self._by_path is None:
+            self._by_path = self._executors_read(session, files[0], columns)
+        if not self._by_path:
+            return rows_over_the_connection(session, files, columns)
         return session.read.schema(ddl(columns)).parquet(*(spark_path(file) for file in files))
+
+    def _executors_read(self, session: SparkSession, file: Path, columns: Sequence[Column]) -> bool:
+        """Whether executors may read a staged file: on YARN they run on other hosts, and often as another user."""
+        rows = session.read.schema(ddl(columns)).parquet(spark_path(file)).limit(1)
+        looks = [rows] * max(2, min(PROBES_MAX, session.sparkContext.defaultParallelism))
+        try:
+            reduce(type(rows).unionAll, looks).collect()
+        except Exception as error:
+            if UNREAD not in str(error):
+                raise
+            return False
+        return True
 
     def close(self, end_timeout_s: float = JVM_END_TIMEOUT_S, stop_timeout_s: float = SPARK_STOP_TIMEOUT_S) -> None:
         """Stop Spark and its JVM; never raises. Takes about a second.

@@ -91,7 +91,12 @@ class Work:
         self._loader: Loader | None = None
         """The one at work, and its folder's status; there are several when there are several folders."""
         self._statuses: list[StatusFile] = []
+        self._stagings: list[Staging] = []
         self._begun = False
+        self.error = ""
+        """Why `run` ended with another code than 0."""
+        self.batches = self.rows = 0
+        """What `run` has put into the table."""
         self._log = structlog.get_logger()
 
     def ask_drain(self) -> None:
@@ -121,9 +126,17 @@ class Work:
             self._canceller.start()
 
     def run(self) -> int:
-        """Work until the end; returns the exit code, and never raises."""
-        code, error = EXIT_FINE, ""
+        """Work until the end; returns the exit code, and raises nothing but KeyboardInterrupt of who calls it himself."""
         threading.Thread(target=self._tick, name="ticker", daemon=True).start()
+        try:
+            return self._guarded()
+        finally:
+            self._ended.set()
+            for staging in self._stagings:
+                staging.unlock()
+
+    def _guarded(self) -> int:
+        code, error = EXIT_FINE, ""
         try:
             self._run()
         except StoppedError as stopped:
@@ -137,6 +150,7 @@ class Work:
             self._log.exception("loader_bug")
         if error:
             self._log.error("loader_failed", error=error, exit_code=code)
+        self.error = error
         self._ended.set()
         self._writer.close()
         self._tell_end(code, error)
@@ -144,7 +158,7 @@ class Work:
 
     def _run(self) -> None:
         config = self._config
-        stagings = [Staging(folder) for folder in config.stagings]
+        stagings = self._stagings = [Staging(folder) for folder in config.stagings]
         for staging in stagings:
             staging.lock()
         self._statuses = [self._status_of(staging) for staging in stagings]
@@ -221,6 +235,7 @@ class Work:
         self._crash_point(point)
 
     def _tell_batch(self, report: BatchReport, loader: Loader) -> None:
+        self.batches, self.rows = self.batches + 1, self.rows + report.rows
         usual_s = report.seconds
         if loader.totals.batches == 1 and isinstance(self._writer, SparkWriter):
             usual_s = max(0.0, usual_s - self._writer.start_seconds)  # the others find Spark running

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .client.sync import SyncProducer
     from .client.transactions import CheckedMessage, LocalTransactionState, TransactionSendResult
     from .crew.crew import Crew, CrewError, CrewTimeoutError
+    from .crew.loading import load
     from .crew.reading import read
     from .supervisor.consume import consume
     from .workers.api import BatchResult, BodyError, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
@@ -62,6 +63,7 @@ __all__ = [
     "cancelled",
     "consume",
     "handler",
+    "load",
     "logger",
     "progress",
     "read",
@@ -79,6 +81,7 @@ _FROM = {
     "client.sync": ("SyncProducer",),
     "client.transactions": ("CheckedMessage", "LocalTransactionState", "TransactionSendResult"),
     "crew.crew": ("Crew", "CrewError", "CrewTimeoutError"),
+    "crew.loading": ("load",),
     "crew.reading": ("read",),
     "supervisor.consume": ("consume",),
     "workers.api": (

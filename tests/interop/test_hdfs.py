@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 
 from hdfs_cluster import HdfsCluster, cluster_jars
+from hdfs_world import HdfsWorld
 from light_jvm import light_environment
-from loader_world import World
-from loaders import COLUMNS, WAIT_S, Loaders
+from loaders import WAIT_S, Loaders
 from needs import need
 from racers import Racers
-from segment_helpers import Helpers, Record
+from segment_helpers import Record
 
 from rocketcrew import read
 from rocketcrew.durable.intervals import OffsetSet
@@ -38,9 +38,8 @@ from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.object_store import Place
 from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.session import Session, SessionSettings, open_session
-from rocketcrew.spark.spark_writer import SparkWriter
 from rocketcrew.spark.targets.hdfs_folder import HdfsFolder
-from rocketcrew.spark.targets.parquet import ParquetTarget, batch_folder
+from rocketcrew.spark.targets.parquet import batch_folder
 
 CONF: Final = {
     "spark.hadoop.ipc.client.connect.max.retries": "1",  # a NameNode that is stopped is to be missed soon
@@ -78,36 +77,6 @@ def session(cluster: HdfsCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 def threads() -> Iterator[Executor]:
     with ThreadPoolExecutor(4) as pool:
         yield pool
-
-
-class HdfsWorld(World):
-    """Two staging folders of this host, and a table on HDFS; all loaders share one JVM."""
-
-    def __init__(self, root: Path, threads: Executor, session: Session, url: str, folder: type[HdfsFolder]) -> None:
-        super().__init__(root, Helpers(), threads)
-        self.url = url
-        self.spark = session.spark
-        self._session = session
-        self._folder = folder
-        self.place = hdfs_table(url, session.spark)
-        self.table: Any = self.place
-
-    def target(self) -> ParquetTarget:
-        settings = SessionSettings(self.roots[0].parent / "spark", env=os.environ)
-        writer = SparkWriter(settings, opening=lambda _: self._session)
-        return ParquetTarget(self._folder(hdfs_table(self.url, self._session.spark)), writer)
-
-    def rows(self, *columns: str) -> list[Any]:
-        rows = read(self.url, spark=self._session.spark).select(*(columns or COLUMNS)).collect()
-        return sorted(tuple(row) for row in rows)
-
-    def take_over(self) -> None:
-        """The first folder's files go to the second, as a slot's do when its host's other member takes it over."""
-        for part in ("ready", "plan"):
-            (self.roots[1] / part).mkdir(parents=True, exist_ok=True)
-            for path in (self.roots[0] / part).glob("0*.json" if part == "plan" else "*"):
-                path.rename(self.roots[1] / part / path.name)
-        self.roots.reverse()
 
 
 @pytest.fixture

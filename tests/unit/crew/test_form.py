@@ -1,10 +1,18 @@
-"""In which form a table can be read."""
+"""In which form a table can be read, and what a script may load into it."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from rocketcrew.crew.reading import check_form
+sys.path.insert(0, str(Path(__file__).parent.parent / "spark"))
+
+from segment_helpers import Record, write_segment
+
+from rocketcrew.crew.loading import Loaded, load
+from rocketcrew.crew.reading import check_form, read
 from rocketcrew.remoting.errors import UsageError
 
 
@@ -12,7 +20,6 @@ from rocketcrew.remoting.errors import UsageError
     ("form", "latest", "spark", "pandas", "said"),
     [
         ("csv", False, False, True, "none of arrow, dataset, pandas, spark"),
-        ("spark", False, False, True, "needs a session"),
         ("pandas", False, True, True, "read without Spark"),
         ("dataset", True, False, True, "has every row"),
         ("pandas", True, False, False, "pip install pandas"),
@@ -27,3 +34,29 @@ def test_a_form_that_cannot_be_had_is_refused(form: str, latest: bool, spark: bo
 def test_without_pandas_and_spark_there_are_arrow_s_forms(form: str) -> None:
     check_form(form, latest=False, spark=False, pandas=False)
     check_form("arrow", latest=True, spark=True, pandas=False)
+
+
+def test_without_a_session_spark_s_form_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no active Spark session: give one"):
+        read(tmp_path, form="spark")
+    with pytest.raises(UsageError, match="no active Spark session: give one"):
+        read("hdfs://namenode:1/table", form="spark")
+
+
+def test_what_is_to_be_loaded_must_be_folders_of_segments(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no folder of segments"):
+        load(tmp_path, tmp_path / "table", format="pyarrow")
+    with pytest.raises(UsageError, match="at least one folder"):
+        load([], tmp_path / "table", format="pyarrow")
+
+
+def test_segments_are_loaded_without_spark_and_once(tmp_path: Path) -> None:
+    staging, table = tmp_path / "segments", tmp_path / "table"
+    write_segment(staging, "w", 1, [[Record(1, ["a", "b"]), Record(2)]])
+    assert load(staging, table, format="pyarrow") == Loaded(1, 3)
+    write_segment(staging, "w", 2, [[Record(2, ["again"]), Record(3)]])
+    assert load([staging], str(table), format="pyarrow") == Loaded(1, 1)
+    assert load(staging, table, format="pyarrow") == Loaded(0, 0)
+    assert read(table).num_rows == 4
+    with pytest.raises(UsageError, match="is no Delta table, but not empty"):
+        load(staging, table, format="deltalake")

@@ -33,6 +33,7 @@ from rocketcrew import (
     by_random,
     consume,
     handler,
+    load,
     logger,
     progress,
     read,
@@ -223,6 +224,14 @@ USES: dict[str, tuple[Callable[..., object], dict[str, tuple[object, ...]]]] = {
         {
             "target": (None, 5, True, b"x", "", [], "no_such_table"), "latest": NOT_FLAG, "form": NOT_FILLED,
             "spark": (5, True, "local[2]", SELDOM), "options": NOT_TABLE,
+        },
+    ),
+    "load": (
+        lambda **given: load(**{"staging": "no_such_folder", "target": "t", "format": "pyarrow", **given}),
+        {
+            "staging": (None, 5, True, b"x", "", [], [5], "no_such_folder"), "target": (None, 5, True, b"x", []),
+            "spark": (5, True, "local[2]", SELDOM), "format": NOT_FILLED, "partition_by": (5, True, "day", [5]),
+            "options": NOT_TABLE, "function": (None, 5, True, b"x"),
         },
     ),
     "SyncProducer": (sync_producer, {**PRODUCER, "idle_ms": NOT_NUMBER, "background": NOT_FLAG}),

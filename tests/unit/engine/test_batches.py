@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, SETTLED, Outcomes
-from rocketcrew.engine.batches import Batches
-from rocketcrew.engine.home import Home
+from rocketcrew.engine.batches import Batches, spark_job
+from rocketcrew.engine.home import TASK_DIRS, Home, make_task_folders
 from rocketcrew.engine.planned import Planned
 from rocketcrew.engine.spec import Report, TaskSpec
+from rocketcrew.engine.task import run_task
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.staging import Staging
@@ -62,7 +65,7 @@ class World:
         self.after.append(dict(spec.after))
         self.names.append(spec.prefix)
         for folder, name in (("open", "x-1.arrows"), ("failed", "f.arrows")):
-            (spec.folder / folder).mkdir()
+            (spec.folder / folder).mkdir(exist_ok=True)
             (spec.folder / folder / name).write_text(spec.prefix)
         self.stop_at("handled")
         offset = frame * 10
@@ -240,3 +243,32 @@ def test_damaged_files_and_a_second_driver_are_told(tmp_path: Path) -> None:
     (world.home.root / "state.json").write_text('{"version": 9}')
     with pytest.raises(UsageError, match="version 9"):
         world.home.state("q1")
+
+
+@pytest.mark.parametrize(("mode", "shared"), [(0o2770, True), (0o775, True), (0o755, False), (0o700, False)])
+def test_what_tasks_write_into_is_their_group_s_where_it_may_write_the_data_folder(
+    tmp_path: Path, mode: int, shared: bool
+) -> None:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    data_dir.chmod(mode)
+    before = os.umask(0o022)
+    try:
+        folder = data_dir / "g" / "engine" / "batches" / "0"
+        make_task_folders(folder, data_dir)
+    finally:
+        os.umask(before)
+    made = [folder, *(folder / name for name in TASK_DIRS), folder.parent, data_dir / "g"]
+    assert {one.stat().st_mode & 0o2020 for one in made} == {0o2020 if shared else 0}
+    assert {one.stat().st_gid for one in made} == {data_dir.stat().st_gid}
+    make_task_folders(folder, data_dir)
+
+
+def test_executors_that_may_not_write_are_named_with_what_to_do(tmp_path: Path) -> None:
+    spec = TaskSpec(handler=describe(print), run="r", prefix="p", folder=tmp_path / "elsewhere", group="g")
+    report = run_task(spec, [], 0, 0)
+    assert f"with user id {os.geteuid()}" in report.unwritable
+    rows = [SimpleNamespace(report=report.to_json())]
+    frame = SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(collect=lambda: rows))
+    with pytest.raises(UsageError, match=r"may not write into .*chmod 2770 on supervisor\.data_dir"):
+        spark_job(frame, spec)

@@ -1,0 +1,53 @@
+"""Loaders of this host whose table is on HDFS, all by one session of Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
+
+from loader_world import World
+from loaders import COLUMNS
+from segment_helpers import Helpers
+
+from rocketcrew import read
+from rocketcrew.spark.hdfs import hdfs_table
+from rocketcrew.spark.session import Session, SessionSettings
+from rocketcrew.spark.spark_writer import SparkWriter
+from rocketcrew.spark.targets.hdfs_folder import HdfsFolder
+from rocketcrew.spark.targets.parquet import ParquetTarget
+
+
+class HdfsWorld(World):
+    """Two staging folders of this host, and a table on HDFS; all loaders share one JVM."""
+
+    def __init__(self, root: Path, threads: Executor, session: Session, url: str, folder: type[HdfsFolder]) -> None:
+        super().__init__(root, Helpers(), threads)
+        self.url = url
+        self.spark = session.spark
+        self._session = session
+        self._folder = folder
+        self.place = hdfs_table(url, session.spark)
+        self.table: Any = self.place
+
+    def target(self) -> ParquetTarget:
+        settings = SessionSettings(self.roots[0].parent / "spark", env=os.environ)
+        writer = SparkWriter(settings, opening=lambda _: self._session)
+        return ParquetTarget(self._folder(hdfs_table(self.url, self._session.spark)), writer)
+
+    def rows(self, *columns: str) -> list[Any]:
+        rows = read(self.url, spark=self._session.spark).select(*(columns or COLUMNS)).collect()
+        return sorted(tuple(row) for row in rows)
+
+    def take_over(self) -> None:
+        """The first folder's files go to the second, as a slot's do when its host's other member takes it over."""
+        for part in ("ready", "plan"):
+            (self.roots[1] / part).mkdir(parents=True, exist_ok=True)
+            for path in (self.roots[0] / part).glob("0*.json" if part == "plan" else "*"):
+                path.rename(self.roots[1] / part / path.name)
+        self.roots.reverse()

@@ -1,0 +1,108 @@
+"""A genuine HDFS and YARN in one JVM (java/Yarn.java). As root it runs as another user, and so do its containers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+import psutil
+from hdfs_cluster import hadoop_version
+from servers import LIGHT_COMPILER, START_TIMEOUT_S, ServerError, resolved
+
+from rocketcrew.cli.children import POLL_S
+from rocketcrew.spark.java import find_java
+
+OTHER: Final = 65534
+"""The id of the user and the group `nobody`."""
+NEEDED: Final = (
+    "org.junit.jupiter:junit-jupiter-api:5.10.2", "ch.qos.reload4j:reload4j:1.2.25",
+    "org.bouncycastle:bcprov-jdk18on:1.78.1", "org.bouncycastle:bcpkix-jdk18on:1.78.1",
+)  # fmt: skip
+"""What the mini cluster of YARN wants and does not name."""
+OPTIONS: Final = ("-Xmx600m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+
+
+def yarn_jars() -> str:
+    """The class path; resolved on first use. Raises ServerError."""
+    version = hadoop_version()
+    return resolved(f"hadoop-{version}-yarn", [f"org.apache.hadoop:hadoop-client-minicluster:{version}", *NEEDED])
+
+
+class YarnCluster:
+    """It runs until `stop`. All that it has is below `folder`, which every user may look through."""
+
+    def __init__(self) -> None:
+        """Raises ServerError when it does not start."""
+        self.folder = Path(tempfile.mkdtemp(prefix="rocketcrew-yarn-"))
+        self.folder.chmod(0o755)
+        self.other = OTHER if os.geteuid() == 0 else None
+        self.conf = self.folder / "cluster" / "conf"
+        self._log = self.folder / "yarn.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        jars, cluster = self.folder / "jars", self.folder / "cluster"
+        for folder in (jars, cluster):
+            folder.mkdir()
+        if self.other is not None:
+            os.chown(cluster, self.other, self.other)
+        for file in yarn_jars().split(":"):
+            shutil.copy(file, jars)  # the user's own store may be closed to others
+        source = Path(__file__).parent / "java" / "Yarn.java"
+        done = subprocess.run(
+            ["javac", *LIGHT_COMPILER, "-nowarn", "-cp", f"{jars}/*", "-d", str(jars), str(source)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            timeout=START_TIMEOUT_S,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise ServerError(f"javac failed:\n{done.stdout}")
+        java = find_java("", os.environ).home
+        with self._log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [f"{java}/bin/java", *OPTIONS, f"-Dtest.build.data={cluster}/test", "-cp", f"{jars}:{jars}/*", "Yarn",
+                 str(cluster)],
+                stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=cluster,
+                env={"JAVA_HOME": str(java), "PATH": os.environ["PATH"], "HOME": str(cluster)},
+                start_new_session=True, user=self.other, group=self.other,
+                extra_groups=None if self.other is None else [],
+            )  # fmt: skip
+        ready = self.conf / "yarn-site.xml"
+        deadline = time.monotonic() + 2 * START_TIMEOUT_S
+        while not ready.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise ServerError(f"YARN did not start:\n{self._log.read_text()[-4000:]}")
+            time.sleep(POLL_S)
+
+    def url(self, table: str) -> str:
+        """A table on its HDFS."""
+        told = ElementTree.parse(self.conf / "core-site.xml").iter("property")
+        values = {one.findtext("name"): one.findtext("value") for one in told}
+        return f"{values['fs.defaultFS']}/{table}"
+
+    def stop(self) -> None:
+        """End it: its stdin is its life. Containers that outlive their NodeManager are known by our folder's name."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if any(str(self.folder) in word for word in process.cmdline()):
+                    process.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,62 @@
+"""What a Spark engineer runs in a notebook: his own session, our `load` and `read`. Prints what he sees as one JSON object.
+
+`notebook_cells.py STAGING TABLE`; each line of stdin lets it go on with the next cell.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from rocketcrew import load, read
+from rocketcrew.remoting.errors import UsageError
+
+
+def tell(what: object) -> None:
+    sys.stdout.write(f"{json.dumps(what)}\n")
+    sys.stdout.flush()
+
+
+def main(staging: str, table: str) -> None:
+    told: dict[str, Any] = {}
+    try:
+        load(staging, table)
+    except UsageError as error:
+        told["without"] = str(error)
+    spark: Any = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", "600m")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "Asia/Tokyo")
+        .config("spark.sql.shuffle.partitions", "1")
+        .getOrCreate()
+    )
+    spark.range(3).createOrReplaceTempView("theirs")
+    first = load(staging, table)
+    again = load(staging, table, spark=spark)
+    told["loaded"] = [[first.batches, first.rows], [again.batches, again.rows]]
+    tell("first")
+    sys.stdin.readline()
+    told["later"] = load([staging], table).rows
+    told["rows"] = sorted(
+        list(row) for row in read(table, spark=spark).select("_offset", "_seq", "value", "more").collect()
+    )
+    told["latest"] = read(table, form="spark", latest=True).count()
+    told["columns"] = "more" in spark.read.option("mergeSchema", "true").parquet(table).columns
+    told["zone"] = spark.conf.get("spark.sql.session.timeZone")
+    told["theirs"] = spark.table("theirs").count()
+    told["group"] = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+    told["active"] = SparkSession.getActiveSession() is not None
+    spark.stop()
+    try:
+        load(staging, table, spark=spark)
+    except Exception as error:  # noqa: BLE001  what he sees
+        told["stopped"] = f"{type(error).__name__}: {error}"
+    tell(told)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
