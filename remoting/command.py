@@ -19,9 +19,9 @@ class Serialization(IntEnum):
 
 
 class PreparedFields(NamedTuple):
-    """The first `count` fields of a request as the text of a JSON header: of pulls of one queue most never change."""
+    """The first `length` fields of a request as the text of a JSON header: of pulls of one queue most never change."""
 
-    count: int
+    length: int
     text: str
 
 

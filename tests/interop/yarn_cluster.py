@@ -1,4 +1,4 @@
-"""A genuine HDFS and YARN in one JVM (java/Yarn.java). As root it runs as another user, and so do its containers."""
+"""A genuine HDFS and YARN in one JVM (java/hadoop/Yarn.java). As root it runs as another user, and so do its containers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class YarnCluster:
             os.chown(cluster, self.other, self.other)
         for file in yarn_jars().split(":"):
             shutil.copy(file, jars)  # the user's own store may be closed to others
-        source = Path(__file__).parent / "java" / "Yarn.java"
+        source = Path(__file__).parent / "java" / "hadoop" / "Yarn.java"
         done = subprocess.run(
             ["javac", *LIGHT_COMPILER, "-nowarn", "-cp", f"{jars}/*", "-d", str(jars), str(source)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
