@@ -171,12 +171,12 @@ class FrameReader:
 def _decode_json(header: Buffer) -> Command:
     try:
         text = str(header, "utf-8")
-        raw = _parse_json(text)
+        raw: Any = _parse_json(text)
     except RecursionError:
         raise ProtocolError("nested too deeply", "JSON header") from None
     except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, and numbers of thousands of digits
         raise ProtocolError(f"not JSON: {error}", "JSON header") from None
-    if type(raw) is not dict:
+    if raw.__class__ is not dict:
         raise ProtocolError(f"is a {type(raw).__name__}, not an object", "JSON header")
     values: dict[str, Any] = raw
     get = values.get
@@ -194,7 +194,7 @@ def _decode_json(header: Buffer) -> Command:
     fields: Any = get("extFields")
     if fields is None:
         fields = {}
-    elif type(fields) is not dict:
+    elif fields.__class__ is not dict:
         raise ProtocolError(f"extFields is a {type(fields).__name__}, not an object", "JSON header")
     else:
         for value in fields.values():

@@ -27,12 +27,16 @@ class GuestSession(Session):
     """As `Session`, and nothing of it is ever ended."""
 
     where = "the Spark session"
-    jvm_pid = 0
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self._context: Any = spark.sparkContext
         self._by_path = True if str(self._context.master).startswith("local") else None
+
+    @property
+    def jvm_pid(self) -> int:
+        """None that is ours to watch or to end."""
+        return 0
 
     def alive(self) -> bool:
         """Whether the session was not stopped."""

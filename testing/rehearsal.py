@@ -23,7 +23,7 @@ from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import pyarrow
 import pyarrow.ipc
@@ -122,7 +122,8 @@ def run(
     mean nothing, a wrong setting, a set-up hook that raises.
     """
     check("run", {"seconds": seconds}, {"seconds": SECONDS | NONE})
-    if isinstance(messages, Message | str | bytes | bytearray | Mapping) or not isinstance(messages, Iterable):
+    given = cast("object", messages)
+    if isinstance(given, Message | str | bytes | bytearray | Mapping) or not isinstance(given, Iterable):
         refuse("run", "messages", messages, "a list of messages, as in run(handler, [message(...)])")
     with Rehearsal(handler, topics=topics, group=group, delay_levels=delay_levels, settings=settings) as rehearsal:
         rehearsal.send(*messages)
