@@ -73,34 +73,36 @@ class JournalFile:
         self._torn = False
         self._named = False
         """The file's name is on the disk: a rewrite renames, and waits for nothing."""
+        self._went_back = False
+        """An offset went back, and that is not on the disk yet: the call that brought it may have failed."""
         self._rewrite()
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write one block. Raises OSError (disk full): the state in memory has the entries all the same, and the next call
         tries to write all of it."""
-        went_back = False
         for entry in entries:
-            went_back |= self.state.apply(entry)
+            self._went_back |= self.state.apply(entry)
         if self._torn:
             self._rewrite()
-            self._sync_back(went_back=went_back)
+            self._sync_back()
             return
         block = self._encoder.block(entries)
         self._size += len(block)
         self._torn = True
         _write_all(self._fd, block, self._write)
-        self._sync_back(went_back=went_back)
+        self._sync_back()
         self._torn = False
         if self._size > self._threshold:
             self._rewrite()
 
-    def _sync_back(self, *, went_back: bool) -> None:
+    def _sync_back(self) -> None:
         """An offset that went back is on the disk, and by the name under which the journal is looked for."""
-        if went_back:
+        if self._went_back:
             os.fsync(self._fd)
             if not self._named:
                 sync_path(self._path.parent)
                 self._named = True
+            self._went_back = False
 
     def _rewrite(self) -> None:
         data, encoder = snapshot(self.state)

@@ -6,6 +6,8 @@ has its control: without syncs it must lose.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sys
 from collections import Counter
@@ -23,6 +25,7 @@ import pytest
 from observed_disk import ObservedDisk
 from segment_helpers import Record, rows_of, segment_schema, write_segment
 
+from rocketcrew.durable import files
 from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.remoting.errors import RocketcrewError
 from rocketcrew.remoting.queues import MessageQueue
@@ -34,6 +37,7 @@ from rocketcrew.spark.segments import read_facts
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget
+from rocketcrew.supervisor import journal_file
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalSealed
 from rocketcrew.supervisor.core.journal import Entry, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
@@ -241,8 +245,34 @@ def some_entry(random: Random, at: dict[MessageQueue, int]) -> Entry:
     return JournalCommitted(mq, 0, at[mq])
 
 
-def cut_journals(place: Path, seed: int, cases: int, *, keeps: bool) -> int:
-    """In how many of so many power cuts a journal was no longer readable, said what nobody had, or forgot a reset."""
+class TroubledDisk:
+    """Refuses a `share` of writes and of syncs of a folder; some writes take but a part."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.share = 0.0
+
+    def write(self, fd: int, data: memoryview) -> int:
+        if not self.share:
+            return os.write(fd, data)
+        self._refuse(errno.ENOSPC)
+        return os.write(fd, data[: 1 + self._random.randrange(len(data))])
+
+    def sync_path(self, path: Path) -> None:
+        if self.share:
+            self._refuse(errno.EIO)
+        files.sync_path(path)
+
+    def _refuse(self, code: int) -> None:
+        if self._random.random() < self.share:
+            raise OSError(code, os.strerror(code))
+
+
+def cut_journals(place: Path, seed: int, cases: int, *, keeps: bool, full: float = 0.0) -> int:
+    """In how many of so many power cuts a journal was no longer readable, said what nobody had, or forgot a reset.
+
+    `full`: the share of writes, and of syncs of the folder, that fail.
+    """
     random, made, losses = Random(seed), 0, 0
     while made < cases:
         root = place / f"{seed}-{made}"
@@ -257,16 +287,25 @@ def cut_journals(place: Path, seed: int, cases: int, *, keeps: bool) -> int:
             cuts.append((root.with_name(f"{root.name}-cut-{len(cuts)}"), promised, len(history)))  # noqa: B023
             disk.cut(random, cuts[-1][0])  # noqa: B023
 
-        with disk.observed():
-            journal = JournalFile(path, JournalState(), random.choice((200, 2_000, 20_000)))
-            shadow, at = JournalState(), {A: 0, B: 0}
+        with disk.observed(), pytest.MonkeyPatch.context() as patch:
+            troubled = TroubledDisk(random)
+            patch.setattr(journal_file, "sync_path", troubled.sync_path)
+            bytes_max = random.choice((200, 2_000, 20_000))
+            journal = JournalFile(path, JournalState(), bytes_max, write=troubled.write)
+            troubled.share = full
+            shadow, at, went_back = JournalState(), {A: 0, B: 0}, False
             for _ in range(40):
                 entries = [some_entry(random, at) for _ in range(1 + random.randrange(5))]
-                went_back = [shadow.apply(entry) for entry in entries]
+                for entry in entries:
+                    went_back |= shadow.apply(entry)
                 history.append(told(shadow))
-                journal.append(entries)
-                if any(went_back):
-                    promised = len(history) - 1
+                try:
+                    journal.append(entries)
+                except OSError:
+                    assert full
+                else:  # also a reset that an earlier call could not write
+                    promised = len(history) - 1 if went_back else promised
+                    went_back = False
                 cut()
             journal.close()
         for left, upto, since in cuts:
@@ -292,6 +331,10 @@ def is_wrong(path: Path, history: list[object], promised: int, upto: int, *, kee
 
 def test_a_journal_says_no_more_than_was_said_after_any_power_cut(tmp_path: Path, cases: int) -> None:
     assert cut_journals(tmp_path, 0, cases, keeps=True) == 0
+
+
+def test_a_journal_that_met_a_full_disk_undoes_no_reset(tmp_path: Path, cases: int) -> None:
+    assert cut_journals(tmp_path, 1, 3 * cases, keeps=True, full=0.1) == 0
 
 
 def test_without_syncs_a_journal_would_forget_a_reset(tmp_path: Path) -> None:
