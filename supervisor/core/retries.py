@@ -273,6 +273,7 @@ class Retries:
             pq.ledger.finish(shadow.begin, shadow.offsets[0] + 1)
             self._over(pq, chunk, index)
         else:
+            chunk.failed[index].sent = False  # its send-back may have to wait for a renewal
             self.send_back(pq, chunk, index)
 
     def left(self, shadow: Chunk) -> None:
@@ -280,6 +281,7 @@ class Retries:
         chunk, index = _origin(shadow)
         pq = self.s.queues.get(chunk.handle)
         if pq is not None and chunk.failed and index in chunk.failed:
+            chunk.failed[index].sent = False
             self.send_back(pq, chunk, index)
 
     def _over(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
