@@ -8,6 +8,9 @@ table. Who is later is loaded all the same (spark/accounts.py).
 
 A broker shows a queue in order, so it is enough to know how far: all below it has been shown, whoever ran before. What this
 member has in hand itself is left out, and said once that is over.
+
+A queue that is shown from below what it was shown before has begun anew: its topic was made again, the broker has lost its
+newest messages, or the group was reset. What was to be said of the old messages is not said of the new ones.
 """
 
 from __future__ import annotations
@@ -41,13 +44,22 @@ class Shown:
         """Whether something will be over."""
         return bool(self._marks)
 
-    def show(self, mq: MessageQueue, end: int, now: float) -> None:
-        """The broker has shown the queue up to `end`."""
+    def show(self, mq: MessageQueue, start: int, end: int, now: float) -> bool:
+        """The broker has shown messages of the queue, in order, within `[start, end)`; whether it begins anew with them."""
+        back = mq in self._marks and start < max([self._over.get(mq, 0), *(before for _, before in self._marks[mq])])
+        if back:
+            self._forget(mq)
         marks = self._marks.setdefault(mq, deque())
         if marks and marks[-1][0] > now + self._wait_s:  # still open
             marks[-1] = (marks[-1][0], max(end, marks[-1][1]))
         else:
             marks.append((now + self._wait_s + self.step_s, end))
+        return back
+
+    def _forget(self, mq: MessageQueue) -> None:
+        del self._marks[mq]
+        self._over.pop(mq, None)
+        self._told.pop(mq, None)
 
     def over(self, mq: MessageQueue, in_hand: set[int], now: float) -> IntervalSet:
         """What nobody brings any more, of a queue that was shown; nothing where that was said before."""
@@ -61,9 +73,7 @@ class Shown:
         if marks or kept:
             self._told[mq] = found
         else:  # a queue of which all is said takes no room
-            del self._marks[mq]
-            self._over.pop(mq, None)
-            self._told.pop(mq, None)
+            self._forget(mq)
         return IntervalSet() if found == told else found
 
     def queues(self) -> list[MessageQueue]:

@@ -54,6 +54,10 @@ class OutcomeNotes:
             noted = self._noted[kind, mq] = Intervals()
         noted.add(start, end)
 
+    def forget(self, kind: str, mq: MessageQueue) -> None:
+        """What was noted so of the queue is of messages whose offsets others have now."""
+        self._noted.pop((kind, mq), None)
+
     def without_rows(
         self, mq: MessageQueue, chunk: Chunk, start: int, end: int, filtered: int, failed: Sequence[int]
     ) -> None:

@@ -273,7 +273,7 @@ class Popping:
         slot.refs += 1
         pq.waiting.append(PullRun(slot, positions, offsets, 0, len(offsets), offsets[0]))
         pq.next_offset = offsets[-1] + 1
-        self._show(mq, pq.next_offset, now)
+        self._show(mq, offsets[0], pq.next_offset, now)
         pq.ledger = Ledger(offsets[0])
         pq.unfinished = len(offsets)
         pq.unfinished_bytes = positions[-1] - positions[0]
@@ -286,8 +286,10 @@ class Popping:
         loop.in_hand += len(offsets)
         s.at(now + invisible_s / 2, lambda at: self._renew(q, at))
 
-    def _show(self, mq: MessageQueue, end: int, now: float) -> None:
-        self._shown.show(mq, end, now)
+    def _show(self, mq: MessageQueue, start: int, end: int, now: float) -> None:
+        if self._shown.show(mq, start, end, now):
+            self.s.outcomes.forget(ELSEWHERE, mq)
+            self.s.log("warning", "pop_queue_went_back", **queue_keys(mq), first_offset=start)
         if not self._tells:
             self._tells = True
             self.s.at(now + self._shown.step_s, self._tell_elsewhere)

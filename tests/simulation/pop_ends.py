@@ -4,6 +4,9 @@ A broker shows a message once under that offset; shown again it is one of the re
 member, its answer may be lost, and the run that had it may die with what it had noted since facts were sealed last. What must
 hold: settled is what is finished and durable; elsewhere is what was shown long enough ago, and is not finished here
 afterwards; and when all is quiet, everything below the newest message that the living run was shown has an end.
+
+A broker that loses its tail gives the same offsets to other messages. What was true of the old ones may be said until this
+run is shown that the queue went back, and not after.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ class PopEnds:
         self._elsewhere: set[int] = set()
         """What the living run has said is elsewhere."""
         self._newest = -1
+        self._reached = -1
+        """How far the living run knows that the queue went: a message below that shows it that the queue went back."""
+        self._before: dict[int, float] = {}
+        """As `_shown`, of messages that the broker has lost, while this run cannot know that."""
 
     def shown(self, number: int, now_ms: float) -> None:
         """To this member or another one."""
@@ -35,7 +42,22 @@ class PopEnds:
 
     def came(self, numbers: list[int]) -> None:
         """The living run was shown these, for the first time that anybody was."""
+        if not numbers:
+            return
+        if min(numbers) <= self._reached:  # they are not shown twice: the queue went back
+            self._before.clear()
+            self._elsewhere -= set(range(min(numbers), self._reached + 1))
+            self._reached = -1
         self._newest = max([self._newest, *numbers])
+        self._reached = max([self._reached, *numbers])
+
+    def lost(self, first: int) -> None:
+        """The broker has lost the messages from this one on."""
+        self._before = {number: at for number, at in self._shown.items() if number >= first} | self._before
+        self._shown = {number: at for number, at in self._shown.items() if number < first}
+        self._waiting = [(kind, {one for one in numbers if one < first}) for kind, numbers in self._waiting]
+        self._ended = {number for number in self._ended if number < first}
+        self._newest = min(self._newest, first - 1)
 
     def noted(self, notes: Outcomes, durable: set[int], now_ms: float) -> bool:
         """Check what the core has noted, which is to be sealed; whether something was said to be elsewhere."""
@@ -55,7 +77,8 @@ class PopEnds:
         return said
 
     def _check_elsewhere(self, numbers: set[int], now_ms: float) -> None:
-        early = [number for number in numbers if self._shown.get(number, now_ms) + ELSEWHERE_MS > now_ms]
+        shown = self._shown | self._before
+        early = [number for number in numbers if shown.get(number, now_ms) + ELSEWHERE_MS > now_ms]
         if early:
             raise Violation(f"{early} are said to be elsewhere before their time")
         self._elsewhere |= numbers
@@ -75,7 +98,8 @@ class PopEnds:
         """The run, with what it had not sealed; the next one has been shown nothing."""
         self._waiting.clear()
         self._elsewhere.clear()
-        self._newest = -1
+        self._before.clear()
+        self._newest = self._reached = -1
 
     def check_end(self) -> None:
         """All is quiet, and sealed."""

@@ -6,7 +6,8 @@ long that messages end, and times run out, while they are under way. What must h
 finished and durable, none that was finished in time is shown again without having been acknowledged, none is popped of a
 topic that is not subscribed, no request names a check point that a renewal or a send-back of the same record has replaced;
 when all is quiet every message is acknowledged, and nothing is kept. Another member pops the same queue, acknowledges or
-dies; what this member says of that is in pop_ends.py.
+dies; what this member says of that is in pop_ends.py. Now and then the broker loses its newest messages, none of which this
+member has in hand, and gives their offsets to others.
 
 Whole runs die, and another one takes over what their slot has. In some seeds a message kills each run that handles it: it
 becomes a dead letter in the end, and none that was never alone in hand does.
@@ -61,8 +62,9 @@ KILLS_MAX = 2 * DEATHS_MAX + 1
 class Message:
     """One message at the broker."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, tails: int) -> None:
         self.number = number
+        self.unique_id = f"U{number}-{tails}"
         self.visible_from_ms = 0.0
         self.check: CheckPoint | None = None
         self.replaced: list[CheckPoint] = []
@@ -115,6 +117,9 @@ class PopSimulation:
         self.kills = 0
         self.ends = PopEnds(TOPIC)
         self._run = 0
+        self._tails = 0
+        """How often the broker has lost its newest messages."""
+        self._produces = True
         self.subscribed = True
         self.durable: set[int] = set()
         """Numbers of messages that are finished, their rows sealed."""
@@ -235,8 +240,9 @@ class PopSimulation:
 
     def _produce(self) -> None:
         for _ in range(self.world.random.choice([1, 3, 9])):
-            self.messages.append(Message(len(self.messages)))
-        if len(self.messages) < MESSAGES and not self.world.calm:
+            self.messages.append(Message(len(self.messages), self._tails))
+        self._produces = len(self.messages) < MESSAGES and not self.world.calm
+        if self._produces:
             self.world.after(self.world.random.expovariate(1 / 40), self._produce)
 
     def _assignment(self, action: act.FetchAssignment) -> None:
@@ -266,7 +272,7 @@ class PopSimulation:
             self.world.note("a pop's answer was lost")
             self._later(500, lambda: self._hear(ev.NoAnswer(action.handle)))
         else:
-            self._later(1, self._popped, action, header, body, [m.number for m in found if not m.retries])
+            self._later(1, self._popped, action, header, body, [m.number for m in found if not m.retries], self._tails)
 
     def _shown(self, message: Message) -> bytes:
         if message.number in self.awaited:
@@ -281,7 +287,7 @@ class PopSimulation:
         message.check = CheckPoint(
             message.number, self._turn, INVISIBLE_MS, 0, mark, QUEUE.broker_name, 0, message.number
         )
-        properties = encode_properties({"UNIQ_KEY": f"U{message.number}", "POP_CK": message.check.encode()})
+        properties = encode_properties({"UNIQ_KEY": message.unique_id, "POP_CK": message.check.encode()})
         return encode_message(
             StoredMessage(TOPIC, b"%08d" % message.shown, properties.encode(), queue_offset=message.number,
                           reconsume_times=message.retries)
@@ -304,7 +310,10 @@ class PopSimulation:
         self.ends.sealed()
         self.world.after(SEALED_MS, self._seal_facts)
 
-    def _popped(self, action: act.Pop, header: PopResponse, body: bytes, new: list[int]) -> None:
+    def _popped(self, action: act.Pop, header: PopResponse, body: bytes, new: list[int], tails: int) -> None:
+        if tails != self._tails:
+            self._hear(ev.NoAnswer(action.handle))
+            return
         slot = self.core.room_for(action.handle, len(body))
         if slot is None:
             self._hear(ev.Popped(action.handle, PopResult(ResponseCode.SUCCESS, header, dropped=True)))
@@ -316,6 +325,8 @@ class PopSimulation:
 
     def _holds(self, check: CheckPoint) -> Message | None:
         """The message of a check point that counts; whoever names one that was replaced meanwhile has not waited for it."""
+        if check.offset >= len(self.messages):
+            return None
         message = self.messages[check.offset]
         if check in message.replaced:
             raise Violation(f"{check.offset}: a request names a check point that another request had replaced")
@@ -507,7 +518,26 @@ class PopSimulation:
             self._after(50, self._event, lambda: self._hear(ev.Resume()))
         elif draw < 0.63:
             self._event(self._run_dies)
+        elif draw < 0.68:
+            self._lose_tail()
         self.world.after(self.world.random.expovariate(1 / 120), self._operate)
+
+    def _lose_tail(self) -> None:
+        """The broker comes back without its newest messages: others get these offsets. An answer on its way is lost."""
+        in_hand = [offset for q in self.core.popping.queues.values() for offset in q.checks]
+        in_hand += [at for worker in self.workers.values() for chunk in worker.chunks for at in chunk.offsets]
+        in_hand += [number for worker in self.workers.values() for number, _ in worker.unsealed]
+        first = max([self.killer, *in_hand]) + 1
+        if first >= len(self.messages):
+            return
+        self.world.note("a broker lost its newest messages")
+        self._tails += 1
+        del self.messages[first:]
+        self.durable = {number for number in self.durable if number < first}
+        self.awaited = {number for number in self.awaited if number < first}
+        self.ends.lost(first)
+        if not self._produces:
+            self._produce()
 
     def _unsubscribe(self) -> None:
         self.world.note("a popped topic was unsubscribed")

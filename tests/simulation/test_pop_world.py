@@ -43,6 +43,7 @@ def test_what_is_looked_for_happens() -> None:
         "pop_renewals_refused", "pop_acks", "pop_acks_refused", "sent_back_messages", "late_answers",
         "redispatched_messages", "a whole run died", "a popped message that kills runs became a dead letter",
         "a popped message was not taken back", "another member popped", "what others had of a popped queue was said",
+        "a broker lost its newest messages",
         *(f"{kind.__name__} failed" for kind in MAY_FAIL),
     }  # fmt: skip
 
@@ -134,7 +135,7 @@ class NeverSaysIt(Core):
     """Holes between what this member got have no end."""
 
     class popping_class(Popping):
-        def _show(self, mq: MessageQueue, end: int, now: float) -> None:
+        def _show(self, mq: MessageQueue, start: int, end: int, now: float) -> None:
             pass
 
 
@@ -142,9 +143,9 @@ class SaysWhatItWasShown(Core):
     """Only from the first message on that the run was shown: what the run before had in hand has no end."""
 
     class popping_class(Popping):
-        def _show(self, mq: MessageQueue, end: int, now: float) -> None:
+        def _show(self, mq: MessageQueue, start: int, end: int, now: float) -> None:
             self.first = min(getattr(self, "first", end), end)
-            super()._show(mq, end, now)
+            super()._show(mq, start, end, now)
 
         def _tell_elsewhere(self, now: float) -> None:
             before = self.s.outcomes.take("g")
@@ -158,6 +159,14 @@ class SaysWhatItWasShown(Core):
                             self.s.outcomes.add(kind, MessageQueue(key.topic, key.broker, key.queue_id), begin, stop)
 
 
+class SaysTheSameOfNewMessages(Core):
+    """What was shown of a queue before it went back is said of the messages that it has now."""
+
+    class popping_class(Popping):
+        def _show(self, mq: MessageQueue, start: int, end: int, now: float) -> None:
+            super()._show(mq, 1 << 62, end, now)
+
+
 class SettlesWhatIsReported(Core):
     """What is finished counts as settled before its rows are sealed."""
 
@@ -169,7 +178,7 @@ class SettlesWhatIsReported(Core):
 
 
 BUGS = (
-    SaysTooEarly, SaysWhatIsInHand, NeverSaysIt, SaysWhatItWasShown, SettlesWhatIsReported,
+    SaysTooEarly, SaysWhatIsInHand, NeverSaysIt, SaysWhatItWasShown, SaysTheSameOfNewMessages, SettlesWhatIsReported,
     PopsOn, ForgetsWhatWaits, RenewsBesideASendBack, SendsBackBesideARenewal, AcknowledgesTooEarly, KeepsTheirPlaces,
     NeverCareful,
 )  # fmt: skip
