@@ -118,6 +118,12 @@ class Outcomes:
         )
         return Outcomes.of([*self.without(ELSEWHERE).kinds.items(), (ELSEWHERE, self.kinds[ELSEWHERE] & begun)])
 
+    def not_of(self, kind: str, queues: Iterable[QueueKey]) -> Outcomes:
+        """The same, without what is of that kind in these queues."""
+        return Outcomes.of(
+            (one, records.without(queues) if one == kind else records) for one, records in self.kinds.items()
+        )
+
     def of_kind(self, kind: str) -> OffsetSet:
         """The records of one kind."""
         return self.kinds.get(kind, _NOTHING)

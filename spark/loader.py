@@ -401,9 +401,11 @@ class Loader:
         noted, files = self._staging.take_outcomes(plan)
         epochs = {**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
         accounts, outcomes, sure = self._accounts(plan, state)
-        noted = noted.from_first(accounts.loaded)
+        # Who noted what is elsewhere knew no epochs: at a beginning that is of the queue of before.
+        begins = {base for base, epoch in epochs.items() if epoch != state.epochs.get(base, 0)}
+        told = noted.without(SETTLED).not_of(ELSEWHERE, begins).in_epochs(epochs).from_first(accounts.loaded)
         going = self._gaps.going(accounts.loaded, sure, epochs)
-        outcomes = Outcomes.union([noted.without(SETTLED).in_epochs(epochs), going, outcomes])
+        outcomes = Outcomes.union([told, going, outcomes])
         self._on_point("noted")
         try:
             self._target.commit(plan, accounts, BatchOutcomes(staged.rows, outcomes))
@@ -481,7 +483,7 @@ class Loader:
 
     def _leave(self, plan: Plan, state: TableState) -> None:
         """Of a plan whose commit an earlier process made: what it took of notes and may not have left."""
-        facts = self._staging.facts_of(plan).from_first(state.loaded)
+        facts = self._staging.facts_of(plan)
         self._gaps.leave(plan.id, facts, state.loaded, state.loaded - state.holes, state.epochs)
 
     def _finish(self, plan: Plan) -> None:

@@ -174,7 +174,7 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -
     The cluster's ends are those of each queue's newest epoch.
     """
     keys = {
-        *table.loaded.queues, *table.present.queues, *table.outcomes.queues(), *table.waiting.queues,
+        *table.loaded.queues, *table.present.queues, *table.outcomes.without(ELSEWHERE).queues(), *table.waiting.queues,
         *table.quarantined.queues,
     }  # fmt: skip
     newest = {key.in_epoch(0): key for key in sorted(keys)}
@@ -209,6 +209,8 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None, earlier: In
     noted = {kind: table.outcomes.of_queue(kind, key) for kind in KINDS if kind != ROWS and kind not in NOT_ACCOUNTED}
     elsewhere = noted.pop(ELSEWHERE) - settled
     known = _joined((present, loaded, settled, *noted.values()))
+    before = _before(known, waiting | aside, ends) | earlier
+    elsewhere -= before  # it names all that was shown, from 0 on
     expected = table.outcomes.of_queue(ROWS, key)
     fates: dict[Fate, IntervalSet] = {
         Fate.LOADED: present & loaded,
@@ -232,8 +234,7 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None, earlier: In
         # Ranges, in which messages may have been in hand: what a supervisor says is finished was not skipped.
         (Fate.SKIPPED, noted[SKIPPED] - settled),
         (Fate.LOST, noted[LOST] - settled),
-        (Fate.BEFORE, _before(known, waiting | aside, ends) | earlier),
-        # It names all that was shown, from 0 on.
+        (Fate.BEFORE, before),
         (Fate.ELSEWHERE, elsewhere),
     ):
         fates[fate] = fates.get(fate, IntervalSet()) | (rest & some)

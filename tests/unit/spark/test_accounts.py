@@ -35,7 +35,7 @@ from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.plan import Limits, Plan, Top
-from rocketcrew.spark.reconciling import reconcile
+from rocketcrew.spark.reconciling import QueueEnds, reconcile
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_state import read_state, write_state
@@ -330,14 +330,37 @@ def test_what_others_had_of_a_popped_queue_has_its_end_from_the_first_record_on(
     assert {fate.value: offsets.count() for fate, offsets in report.queues[0].fates.items()}["loaded"] == 6
 
 
-def test_how_far_a_queue_was_shown_says_nothing_of_a_table_that_has_nothing_of_it(world: World, segments: Any) -> None:
+@every_point
+def test_how_far_a_queue_was_shown_waits_until_the_table_has_a_record_of_it(
+    world: World, segments: Any, point: str
+) -> None:
+    """It may have been said while the queue's first segment waited for another batch, and the queue falls silent."""
     other = QUEUE._replace(queue_id=1)
     world.seal([segments.Record(5)])
-    note(world, Outcomes.of([(ELSEWHERE, of((0, 60), queue=other))]))
+    world.seal([segments.Record(3, queue_id=1)])
+    note(world, Outcomes.of([(ELSEWHERE, of((0, 10), queue=other))]))
+    assert world.loader(limits=Limits(1, 10**9)).step(10**13, at_once=True)
+    assert world.target().state().loaded == of((5, 6)), "of a queue that it has nothing of it says nothing"
+    early = reconcile(table_facts(world.table, world.roots[:1])[0], {other: QueueEnds(0, 10, 3)})
+    assert early.fine
+    world.drain_with_crash(point)
     world.drain(world.loader())
-    assert world.target().state().loaded == of((5, 6))
-    (left,) = Staging(world.roots[0]).left().values()
-    assert not left
+    report = reconcile(table_facts(world.table, world.roots[:1])[0], {other: QueueEnds(0, 10, 10)})
+    assert report.fine
+    assert not report.to_run_again()
+    (found,) = [one for one in report.queues if one.key == other]
+    counts = {fate.value: offsets.pieces for fate, offsets in found.fates.items()}
+    assert counts == {"loaded": ((3, 4),), "before": ((0, 3),), "elsewhere": ((4, 10),)}
+
+
+def test_a_segment_of_before_the_first_record_finds_what_was_shown_before_it(world: World, segments: Any) -> None:
+    world.load(9)
+    note(world, Outcomes.of([(ELSEWHERE, of((0, 12)))]))
+    world.load(10)
+    world.load(2)
+    report = reconcile(table_facts(world.table, world.roots[:1])[0], None)
+    counts = {fate.value: offsets.count() for fate, offsets in report.queues[0].fates.items()}
+    assert counts == {"loaded": 3, "elsewhere": 7}
 
 
 @every_point

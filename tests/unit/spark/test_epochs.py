@@ -17,6 +17,7 @@ from loader_world import Crash, World
 
 from rocketcrew.cli.commands.reset import write_request
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import ELSEWHERE, Outcomes
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.epochs import EpochRequest, in_epochs, next_stretch
 from rocketcrew.spark.errors import LoaderError
@@ -212,6 +213,46 @@ def test_or_opens_a_new_epoch_by_setting(world: World, segments: Any, point: str
     report = reconcile(table_facts(world.table, ())[0], {QUEUE: QueueEnds(0, 4, 4)})
     assert report.fine
     assert [queue.key.epoch for queue in report.queues] == [0, 1]
+
+
+@pytest.mark.parametrize("point", [None, *POINTS])
+def test_what_others_had_of_the_topic_of_before_says_nothing_of_the_one_made_again(
+    world: World, segments: Any, point: str | None
+) -> None:
+    def elsewhere(name: str, *piece: int) -> None:
+        notes = Outcomes.of([(ELSEWHERE, OffsetSet.of([(QUEUE, IntervalSet.of([(piece[0], piece[1])]))]))])
+        Staging(world.roots[0]).note(name, notes)
+
+    world.seal([segments.Record(n) for n in (0, 1, 2, 9)])
+    elsewhere("1", 0, 5)
+    world.drain(world.loader())
+    elsewhere("2", 0, 1_000)
+    world.seal([later(segments.Record(n, ["new"]), 1) for n in (2, 4)])
+    if point is not None:
+
+        def crash(here: str) -> None:
+            if here == point:
+                raise Crash
+
+        with pytest.raises(Crash):
+            world.drain(world.loader(on_point=crash, epoch_on_recreated=True))
+    world.drain(world.loader(epoch_on_recreated=True))
+    new = QUEUE.in_epoch(1)
+
+    def fates() -> dict[str, tuple[tuple[int, int], ...]]:
+        report = reconcile(table_facts(world.table, world.roots[:1])[0], {QUEUE: QueueEnds(0, 10, 10)})
+        (found,) = [one for one in report.queues if one.key == new]
+        return {fate.value: offsets.pieces for fate, offsets in found.fates.items()}
+
+    assert fates() == {"loaded": ((2, 3), (4, 5)), "before": ((0, 2),), "unknown": ((3, 4), (5, 10))}
+    elsewhere("3", 0, 8)
+    world.seal([later(segments.Record(8, ["new"]), 1)])
+    world.drain(world.loader(epoch_on_recreated=True))
+    assert fates() == {
+        "loaded": ((2, 3), (4, 5), (8, 9)), "before": ((0, 2),), "elsewhere": ((3, 4), (5, 8)), "unknown": ((9, 10),)
+    }  # fmt: skip
+    noted = Outcomes.union(told.outcomes for told in world.target().outcomes()).of_kind(ELSEWHERE)
+    assert noted.of_queue(new).pieces == ((2, 8),)
 
 
 @pytest.mark.parametrize("point", [None, *POINTS])
