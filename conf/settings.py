@@ -170,6 +170,7 @@ class SparkSettings:
     on_recreated: str
     on_gap: str
     keep_outcomes_days: int
+    vacuum: bool
     conf: Mapping[str, str]
     options: Mapping[str, str]
     java_home: str

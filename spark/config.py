@@ -69,6 +69,7 @@ class LoaderConfig:
     epoch_on_recreated: bool = False
     leave_gaps: bool = False
     keep_outcomes_s: float = 30 * 86_400.0
+    vacuum: bool = False
     quarantine: bool = False
     """Segments that do not fit the table when we start are set aside; else they end the loader before it loads anything."""
     more_stagings: tuple[Path, ...] = ()
@@ -192,7 +193,7 @@ def loader_config(
         driver_memory=spark.driver_memory, conf=spark.conf, max_rows=spark.max_rows, max_bytes=spark.max_bytes_mib << 20,
         max_wait_ms=spark.max_wait_ms, target_file_bytes=spark.target_file_mib << 20, jvm_timeout_ms=spark.jvm_timeout_ms,
         epoch_on_recreated=spark.on_recreated == "epoch", leave_gaps=spark.on_gap == "leave", env=env,
-        high_water_bytes=high_water_mib << 20, keep_outcomes_s=spark.keep_outcomes_days * 86_400.0,
+        high_water_bytes=high_water_mib << 20, keep_outcomes_s=spark.keep_outcomes_days * 86_400.0, vacuum=spark.vacuum,
     )  # fmt: skip
 
 

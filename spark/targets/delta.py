@@ -9,9 +9,10 @@ step both what is in the table and which state file says so. Delta refuses or sk
 whoever makes it; afterwards the log is asked who has it, and the other one plans again. State files of batches that are
 two back are deleted.
 
-Once a day, behind a commit, the loader vacuums: files that are in no version any more, or never were, are deleted when the
-table's own delta.deletedFileRetentionDuration (a week) has passed, so slow readers and streams keep theirs. Versions go with
-the log's entries, as Delta's delta.logRetentionDuration says, whenever a checkpoint is written. Small files are merged by
+Where spark.vacuum is on, a loader vacuums, behind a commit and a day apart: files of rows that are in no version any more, or
+never were, are deleted a week later, or later still if the table's own delta.deletedFileRetentionDuration says so, so slow
+readers and streams keep theirs (delta_vacuum.py). Versions go with the log's entries, as Delta's delta.logRetentionDuration
+says, whenever a checkpoint is written. Small files are merged by
 `compact` alone: delta-rs (1.6) lets two merges of the same files commit both, so none may run that nobody has asked for.
 
 Two ways to commit: by Spark (`delta`), for cluster-sized batches, and by delta-rs (`deltalake`), which needs no JVM and
@@ -30,6 +31,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,7 @@ from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import Staged
+from ..delta_vacuum import unneeded
 from ..errors import BatchTakenError, LoaderError, remedy
 from ..object_store import PROBE, STATE_DIR, ObjectPath, Place, short
 from ..outcome_levels import FAN, OutcomeLevels
@@ -94,7 +97,7 @@ class DeltaTarget:
 
     def __init__(
         self, path: Place, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None,
-        keep_outcomes_s: float = math.inf,
+        keep_outcomes_s: float = math.inf, vacuum: bool = False,
     ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has, for those that only read."""
         self.path = path
@@ -102,6 +105,7 @@ class DeltaTarget:
         self._append = append
         self._start = start
         self._keep_outcomes_s = keep_outcomes_s
+        self._vacuums = vacuum
         self._vacuumed_s = -math.inf
         self._snapshot: Any = None
         self._opened_at = 0
@@ -249,16 +253,17 @@ class DeltaTarget:
             self._vacuum(time.time())
 
     def _vacuum(self, now_s: float) -> None:
-        """Delete data files that no version names, and that are older than the table's own grace period. Of a loader that
-        does the same at this moment, each deletes what is still there. What fails is tried a day later."""
-        if now_s - self._vacuumed_s < VACUUM_S:
+        """Delete files of rows that no version needs. What another loader deletes at the same moment is no error, and what
+        fails is tried a day later."""
+        if not self._vacuums or now_s - self._vacuumed_s < VACUUM_S:
             return
         self._vacuumed_s = now_s
         log = structlog.get_logger()
         try:
-            # Of its own snapshot: that of the target is at the last batch, and stays so.
-            gone = open_log(self.path).vacuum(dry_run=False, full=True)
-        except (delta_rs().exceptions.DeltaError, OSError) as error:
+            gone = unneeded(partial(open_log, self.path))
+            for name in gone:
+                (self.path / name).unlink(missing_ok=True)
+        except (delta_rs().exceptions.DeltaError, LoaderError, UsageError, OSError) as error:
             log.warning("delta_files_not_vacuumed", table=str(self.path), error=short(error))
             return
         if gone:

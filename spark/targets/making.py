@@ -57,7 +57,7 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         append = partial(append_by_delta_rs, file_bytes=config.target_file_bytes, partition_by=by)
         place = config.place
         check_conditional_puts(place)
-        return DeltaTarget(place, append, lambda: None, by, keep_s)
+        return DeltaTarget(place, append, lambda: None, by, keep_s, config.vacuum)
     if config.format == ICEBERG:
         spec = catalog_of(config.folder, config.options)
         return IcebergTarget(config.folder, spec, by, keep_s, config.target_file_bytes)
@@ -66,7 +66,7 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
     if config.format == ICEBERG_SPARK:
         return _iceberg_by_spark(config, writer)
     if config.format == DELTA:
-        return DeltaTarget(config.folder, append_by_spark(writer, by), writer.start, by, keep_s)
+        return DeltaTarget(config.folder, append_by_spark(writer, by), writer.start, by, keep_s, config.vacuum)
     ledger = ledger_of(config.stagings)
     if config.format == FOREACH:
         deliver = deliver_by_function(config.function)

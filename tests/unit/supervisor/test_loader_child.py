@@ -38,6 +38,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "on_recreated": {"spark.on_recreated": "epoch"},
     "on_gap": {"spark.on_gap": "leave"},
     "keep_outcomes_days": {"spark.keep_outcomes_days": 7},
+    "vacuum": {"spark.vacuum": True},
     "conf": {"spark.conf": {"spark.hadoop.fs.s3a.secret.key": "a=b,c"}},
     "options": {"spark.options": {"url": "jdbc:x", "password": "p,q"}},
     "java_home": {"spark.java_home": "/opt/java 21"},
