@@ -113,7 +113,9 @@ class SparkRows:
                 writing = writing.option(f"snapshot-property.{mark}", value)
             writing.append()
 
-        begins_at = reload().refs()[branch].snapshot_id
+        began = reload().refs().get(branch)
+        if began is None:
+            raise _conflict(f"the branch {branch} is gone")
         try:
             self._writer.run(staged.files, plan.columns, f"batch {plan.batch} to {self._spec.table}", append)
         except LoaderError as error:
@@ -122,7 +124,7 @@ class SparkRows:
             raise
         table = reload()
         found = table.refs().get(branch)
-        if found is None or found.snapshot_id == begins_at:
+        if found is None or found.snapshot_id == began.snapshot_id:
             raise _conflict(f"the branch {branch} is gone, or has no rows")
         snapshot = int(found.snapshot_id)
         self._sync(table, snapshot)
@@ -134,7 +136,9 @@ class SparkRows:
             return
         made = table.snapshot_by_id(snapshot)
         manifests = [one for one in made.manifests(table.io) if one.added_snapshot_id == snapshot]
-        data = [entry.data_file.file_path for one in manifests for entry in one.fetch_manifest_entry(table.io)]
+        # A manifest that a commit has merged names the files of earlier commits too, which are theirs.
+        entries = (entry for one in manifests for entry in one.fetch_manifest_entry(table.io))
+        data = [entry.data_file.file_path for entry in entries if entry.snapshot_id == snapshot]
         files = [local_path(one) for one in (made.manifest_list, *(one.manifest_path for one in manifests), *data)]
         above = {
             folder for file in files for folder in file.parents if folder.is_relative_to(local_path(table.location()))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException
 
 from rocketcrew.conf.formats import not_a_table
+from rocketcrew.durable.files import CALLS, FileCalls
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of
-from rocketcrew.spark.iceberg_spark import CATALOG_CLASS, jdbc_uri, session_conf
+from rocketcrew.spark.iceberg_spark import CATALOG_CLASS, SparkRows, jdbc_uri, session_conf
 from rocketcrew.spark.needs import check_installed
 from rocketcrew.spark.session import format_conf
 
@@ -109,3 +115,60 @@ def test_where_such_a_table_can_be() -> None:
     assert "is on S3" in not_a_table("s3://bucket/table", "iceberg-spark")
     with pytest.raises(UsageError, match="Spark Connect"):
         LoaderConfig(Path("staging"), "table", format="iceberg-spark", master="sc://host:15002")
+
+
+class AppendedByPyiceberg:
+    """In place of Spark: the job appends a row to the branch `b`."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+    def run(self, *_of: object) -> None:
+        self.table.refresh().append(pa.table({"a": [1]}), branch="b")
+
+
+class Counted(FileCalls):
+    """Remembers which files were opened to be fsynced."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    def open(self, path: str, flags: int) -> int:
+        self.opened.append(path)
+        return super().open(path, flags)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Any:
+    catalog = load_catalog("c", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("n")
+    merging = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}
+    made = catalog.create_table("n.t", pa.schema([("a", pa.int64())]), properties=merging)
+    made.append(pa.table({"a": [0]}))
+    yield made
+    catalog.close()
+
+
+def rows_of(table: Any, calls: FileCalls = CALLS) -> SparkRows:
+    writer: Any = AppendedByPyiceberg(table)
+    return SparkRows(CatalogSpec("n.t", "c", {}), "", writer, calls)
+
+
+def test_a_commit_syncs_its_own_files_though_it_merges_the_manifests_of_others(table: Any) -> None:
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "b").commit()
+    plan: Any = SimpleNamespace(columns=(), batch=1)
+    staged: Any = SimpleNamespace(files=())
+    synced: list[int] = []
+    for _ in range(4):
+        calls = Counted()
+        rows_of(table, calls).append(table.refresh, plan, staged, "b", {})
+        synced.append(sum(name.endswith(".parquet") for name in calls.opened))
+    assert len(table.refresh().snapshot_by_name("b").manifests(table.io)) < 4, "they were merged"
+    assert synced == [1, 1, 1, 1]
+
+
+def test_a_branch_that_was_swept_before_the_rows_came_is_a_lost_race(table: Any) -> None:
+    plan: Any = SimpleNamespace(columns=(), batch=1)
+    staged: Any = SimpleNamespace(files=())
+    with pytest.raises(CommitFailedException, match="the branch b is gone"):
+        rows_of(table).append(table.refresh, plan, staged, "b", {})
