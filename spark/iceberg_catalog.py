@@ -69,8 +69,17 @@ class CatalogSpec:
     @property
     def sqlite(self) -> Path | None:
         """The catalog's file, where it is one."""
-        match = _SQLITE.fullmatch(self.properties.get("uri", ""))
-        return Path(match[1].partition("?")[0]) if match else None
+        uri = self.properties.get("uri", "")
+        return Path(_database(uri)) if _SQLITE.fullmatch(uri) else None
+
+
+def _database(uri: str) -> str:
+    """The file that SQLAlchemy opens, which decodes percent signs; what is not installed opens none."""
+    try:
+        from sqlalchemy import make_url
+    except ImportError:
+        return uri.partition(":///")[2].partition("?")[0]
+    return make_url(uri).database or ""
 
 
 def catalog_of(folder: Path, options: Mapping[str, str]) -> CatalogSpec:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
 
 from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..durable.files import CALLS, FileCalls, sync_path
@@ -26,7 +27,7 @@ from .convert import Staged
 from .errors import LoaderError, SparkDiedError
 from .hdfs import HdfsPath, java_kind, java_said
 from .hdfs import asked as asked_hdfs
-from .iceberg_catalog import HADOOP, CatalogSpec, local_path, merged
+from .iceberg_catalog import HADOOP, CatalogSpec, is_secret, local_path, merged
 from .plan import Plan
 from .spark_writer import SparkWriter, numbered
 
@@ -41,7 +42,6 @@ VERSIONS_KEPT_S: Final = 86_400.0
 """No commit takes that long from its look on."""
 _VERSION: Final = re.compile(r"v(\d+)\.(?:gz\.)?metadata\.json")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
-_SQL: Final = re.compile(r"(?P<kind>\w+)(?:\+\w+)?://(?P<rest>.*)")
 _PYTHON_ONLY: Final = ("type", "uri", "warehouse", "py-io-impl", "py-catalog-impl", "init_catalog_tables", "echo")
 _KINDS: Final = ("rest", "sql", HADOOP)
 
@@ -62,7 +62,7 @@ def session_conf(spec: CatalogSpec, kind: str, properties: Mapping[str, str], fo
         )
     of_kind = {"type": kind, "uri": properties.get("uri", ""), "warehouse": properties.get("warehouse", "")}
     if kind == "sql":
-        of_kind |= {"type": "jdbc", "uri": jdbc_uri(properties.get("uri", "")), "warehouse": f"file://{folder}"}
+        of_kind |= jdbc_properties(properties.get("uri", "")) | {"type": "jdbc", "warehouse": f"file://{folder}"}
     passed_on = {name: value for name, value in properties.items() if name not in _PYTHON_ONLY}
     given = {
         **passed_on,
@@ -73,14 +73,34 @@ def session_conf(spec: CatalogSpec, kind: str, properties: Mapping[str, str], fo
     return {named: CATALOG_CLASS} | {f"{named}.{name}": value for name, value in given.items() if value}
 
 
-def jdbc_uri(uri: str) -> str:
-    """The database as Java names it: pyiceberg has a URI of SQLAlchemy. Raises UsageError."""
-    match = _SQL.fullmatch(uri)
-    if match is None:
-        raise UsageError(f"spark.options.uri = {uri!r} is no URI of a database, such as sqlite:////data/catalog.db")
-    if match["kind"] == "sqlite":
-        return f"jdbc:sqlite:{match['rest'].removeprefix('/').partition('?')[0]}?busy_timeout={BUSY_MS}"
-    return f"jdbc:{match['kind']}://{match['rest']}"
+def jdbc_properties(uri: str) -> dict[str, str]:
+    """The database as Java names it: pyiceberg has a URI of SQLAlchemy. User and keys are no part of Java's: some drivers take
+    them for the host's name there, and messages of Java quote it. Raises UsageError.
+    """
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(uri)
+    except (ArgumentError, ValueError):
+        # Without the text, which may have a password.
+        raise UsageError("spark.options.uri is no URI of a database, such as sqlite:////data/catalog.db") from None
+    kind, database = url.get_backend_name(), url.database or ""
+    if kind == "sqlite":
+        if "?" in database:
+            raise UsageError(f"spark.options.uri names the file {database!r}, and Java takes no ? in its name")
+        return {"uri": f"jdbc:sqlite:{database}?busy_timeout={BUSY_MS}"}
+    keys = {name: value for name, value in url.query.items() if name == "user" or is_secret(name, "")}
+    asked = urlencode({name: value for name, value in url.query.items() if name not in keys}, doseq=True)
+    host = f"[{url.host}]" if ":" in (url.host or "") else url.host or ""
+    port = f":{url.port}" if url.port else ""
+    given = {
+        "uri": f"jdbc:{kind}://{host}{port}/{quote(database)}{'?' if asked else ''}{asked}",
+        "jdbc.user": url.username or "",
+        "jdbc.password": str(url.password or ""),
+        **{f"jdbc.{name}": str(value) for name, value in keys.items()},
+    }
+    return {name: value for name, value in given.items() if value}
 
 
 class SparkRows:

@@ -16,7 +16,7 @@ from rocketcrew.durable.files import CALLS, FileCalls
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of
-from rocketcrew.spark.iceberg_spark import CATALOG_CLASS, SparkRows, jdbc_uri, session_conf
+from rocketcrew.spark.iceberg_spark import CATALOG_CLASS, SparkRows, jdbc_properties, session_conf
 from rocketcrew.spark.needs import check_installed
 from rocketcrew.spark.session import format_conf
 
@@ -72,15 +72,47 @@ def test_spark_is_told_the_catalog_by_its_own_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "found"),
+    ("uri", "found", "keys"),
     [
-        ("sqlite:////data/catalog.db?timeout=9", "jdbc:sqlite:/data/catalog.db?busy_timeout=60000"),
-        ("postgresql+psycopg2://host:5432/db?sslmode=require", "jdbc:postgresql://host:5432/db?sslmode=require"),
-        ("mysql://host/db", "jdbc:mysql://host/db"),
+        ("sqlite:////data/catalog.db?timeout=9", "jdbc:sqlite:/data/catalog.db?busy_timeout=60000", {}),
+        ("sqlite:////data/my%20cat.db", "jdbc:sqlite:/data/my cat.db?busy_timeout=60000", {}),
+        ("postgresql+psycopg2://host:5432/db?sslmode=require", "jdbc:postgresql://host:5432/db?sslmode=require", {}),
+        (
+            "postgresql+psycopg2://me:s%40cret@host:5432/a%20b?sslmode=require",
+            "jdbc:postgresql://host:5432/a%20b?sslmode=require",
+            {"jdbc.user": "me", "jdbc.password": "s@cret"},
+        ),
+        (
+            "postgresql://[::1]/db?user=me&password=s&x=1",
+            "jdbc:postgresql://[::1]/db?x=1",
+            {"jdbc.user": "me", "jdbc.password": "s"},
+        ),
+        ("mysql://host/db", "jdbc:mysql://host/db", {}),
     ],
 )
-def test_a_database_as_java_names_it(uri: str, found: str) -> None:
-    assert jdbc_uri(uri) == found
+def test_a_database_as_java_names_it(uri: str, found: str, keys: dict[str, str]) -> None:
+    assert jdbc_properties(uri) == {"uri": found, **keys}
+    conf = session_conf(CatalogSpec("a.b", "prod", {}), "sql", {"type": "sql", "uri": uri}, "/w")
+    assert conf["spark.sql.catalog.prod.uri"] == found
+    assert {name for name in conf if ".jdbc." in name} == {f"spark.sql.catalog.prod.{name}" for name in keys}
+
+
+@pytest.mark.parametrize("uri", ["me:hidden@host", "sqlite:////data/a%3Fb.db"])
+def test_what_java_cannot_open_is_refused_without_its_keys(uri: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        jdbc_properties(uri)
+    assert "spark.options.uri" in str(refused.value)
+    assert "hidden" not in str(refused.value)
+
+
+def test_java_and_pyiceberg_open_one_file(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/my%20cat.db"
+    spec = CatalogSpec("a.b", "prod", {"type": "sql", "uri": uri})
+    catalog = load_catalog("prod", type="sql", uri=uri)
+    catalog.close()
+    (made,) = tmp_path.iterdir()
+    assert spec.sqlite == made
+    assert jdbc_properties(uri)["uri"].startswith(f"jdbc:sqlite:{made}?")
 
 
 @pytest.mark.parametrize(
