@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
+import structlog
+
 from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..durable.files import CALLS, FileCalls, sync_path
 from ..remoting.errors import UsageError
@@ -74,8 +76,8 @@ def session_conf(spec: CatalogSpec, kind: str, properties: Mapping[str, str], fo
 
 
 def jdbc_properties(uri: str) -> dict[str, str]:
-    """The database as Java names it: pyiceberg has a URI of SQLAlchemy. User and keys are no part of Java's: some drivers take
-    them for the host's name there, and messages of Java quote it. Raises UsageError.
+    """The database as Java names it: pyiceberg has a URI of SQLAlchemy. User and keys are no part of Java's: some drivers
+    take them for the host's name there, and messages of Java quote it. Raises UsageError.
     """
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
@@ -289,16 +291,21 @@ class JavaCatalog:
 
 
 def delete_old_versions(table: HdfsPath, now_s: float) -> None:
-    """Delete the files of old versions of the metadata. Raises LoaderError."""
+    """Delete the files of old versions of the metadata. What fails is logged, and tried again later: the batch is in."""
     files = table.root.files
-    with asked_hdfs(table):
-        found = files.util().globStatus(table.root.path(f"{table}/metadata/v*.metadata.json")) or ()
-        aged = [(one, _VERSION.fullmatch(str(one.getPath().getName()))) for one in found]
-        versions = sorted((int(match[1]), int(one.getModificationTime()) / 1000, one) for one, match in aged if match)
-        for _, made_s, one in versions[:-VERSIONS_LEAST]:
-            if made_s > now_s - VERSIONS_KEPT_S:
-                break
-            files.delete(one.getPath(), False)
+    try:
+        with asked_hdfs(table):
+            found = files.util().globStatus(table.root.path(f"{table}/metadata/v*.metadata.json")) or ()
+            aged = [(one, _VERSION.fullmatch(str(one.getPath().getName()))) for one in found]
+            versions = sorted(
+                (int(match[1]), int(one.getModificationTime()) / 1000, one) for one, match in aged if match
+            )
+            for _, made_s, one in versions[:-VERSIONS_LEAST]:
+                if made_s > now_s - VERSIONS_KEPT_S:
+                    break
+                files.delete(one.getPath(), False)
+    except (LoaderError, FileNotFoundError) as error:
+        structlog.get_logger().warning("iceberg_versions_not_deleted", table=str(table), error=str(error))
 
 
 @contextmanager

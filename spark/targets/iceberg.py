@@ -101,12 +101,17 @@ Commit = Callable[[Any, Any, Any], object]
 """pyiceberg's `Catalog.commit_table`: table, requirements, updates."""
 
 
+def deletes_old(properties: Mapping[str, str]) -> bool:
+    """Whether a commit deletes old versions of the metadata: Java takes the word in any case."""
+    return properties.get(DELETE_OLD, "").lower() == "true"
+
+
 def commit_table(table: Any, requirements: Any, updates: Any) -> object:
     """Have the table's catalog make the transaction. Raises CommitFailedException when a requirement does not hold."""
     had = {one.metadata_file for one in table.metadata.metadata_log}
     answer = table.catalog.commit_table(table, requirements, updates)
     by_java = isinstance(table.catalog, JavaCatalog)  # which has done it
-    if not by_java and answer.metadata.properties.get(DELETE_OLD) == "true":  # as pyiceberg's Table does after its own
+    if not by_java and deletes_old(answer.metadata.properties):  # as pyiceberg's Table does after its own
         for name in sorted(had - {one.metadata_file for one in answer.metadata.metadata_log}):
             with suppress(OSError):
                 table.io.delete(name)
@@ -183,7 +188,7 @@ class IcebergTarget:
                 f"{self._spec.table} of the catalog {self._spec} is an Iceberg table that rocketcrew did not make: name"
                 " another one (spark.options.table)"
             )
-        if self._java is not None and table.properties.get(DELETE_OLD) == "true":
+        if self._java is not None and deletes_old(table.properties):
             raise LoaderError(
                 f"{self._spec.table} has {DELETE_OLD} = true, by which a writer on HDFS that stood still for a while can take"
                 f" back what others have committed since: ALTER TABLE {self._spec.table} SET TBLPROPERTIES ('{DELETE_OLD}' ="

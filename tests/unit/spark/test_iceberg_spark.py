@@ -10,15 +10,19 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
+from structlog.testing import capture_logs
 
 from rocketcrew.conf.formats import not_a_table
 from rocketcrew.durable.files import CALLS, FileCalls
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.hdfs import HdfsPath
 from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of
-from rocketcrew.spark.iceberg_spark import CATALOG_CLASS, SparkRows, jdbc_properties, session_conf
+from rocketcrew.spark.iceberg_spark import CATALOG_CLASS, SparkRows, delete_old_versions, jdbc_properties, session_conf
 from rocketcrew.spark.needs import check_installed
 from rocketcrew.spark.session import format_conf
+from rocketcrew.spark.targets.iceberg import BATCH, IcebergTarget
 
 HDFS = "hdfs://namenode:8020/data/warehouse/shop/orders"
 
@@ -204,3 +208,27 @@ def test_a_branch_that_was_swept_before_the_rows_came_is_a_lost_race(table: Any)
     staged: Any = SimpleNamespace(files=())
     with pytest.raises(CommitFailedException, match="the branch b is gone"):
         rows_of(table).append(table.refresh, plan, staged, "b", {})
+
+
+@pytest.mark.parametrize("word", ["true", "TRUE", "True"])
+def test_a_table_on_hdfs_whose_commits_delete_versions_is_refused_however_java_is_told_so(
+    word: str, tmp_path: Path
+) -> None:
+    properties = {"write.metadata.delete-after-commit.enabled": word, BATCH: "1"}
+    java: Any = SimpleNamespace(load_table=lambda _name: SimpleNamespace(properties=properties), close=lambda: None)
+    target = IcebergTarget(tmp_path, CatalogSpec("n.t", "c", {}), java=java)
+    with pytest.raises(LoaderError, match="take back what others have committed"):
+        target.table()
+
+
+def test_old_versions_that_cannot_be_deleted_fail_no_batch() -> None:
+    class Refusing:
+        def util(self) -> object:
+            raise LoaderError("HDFS refuses it: Permission denied")
+
+    root: Any = SimpleNamespace(url="hdfs://n/t", files=Refusing(), path=str)
+    with capture_logs() as logs:
+        delete_old_versions(HdfsPath(root), 0.0)
+    assert [(one["event"], one["error"]) for one in logs] == [
+        ("iceberg_versions_not_deleted", "HDFS refuses it: Permission denied")
+    ]
