@@ -34,7 +34,7 @@ import structlog
 from ..client.access import Access
 from ..client.remoting_client import Remoting
 from ..client.tls import check_regular, server_context
-from ..durable.mounts import check_local, mount_table
+from ..durable.mounts import check_local
 from ..remoting.errors import UsageError
 from .acl import Acl, parse_acl
 from .config import BrokerConfig
@@ -134,9 +134,9 @@ class EmbeddedBroker:
         acl = _read_acl(config.acl_file) if config.acl_file else None
         remoting = Remoting(access=self._access) if config.register_with else None
         if self._storage is None and config.dir:
-            check_local(
-                "broker.dir", config.dir, mount_table(), "one broker alone may write there, by a lock of this host"
-            )
+            doubt = check_local("broker.dir", config.dir, "one broker alone may write there, by a lock of this host")
+            if doubt:
+                _log.warning("folder_may_be_shared", why=doubt)
         if self._storage is None:
             self._storage = self._own_storage()
         sockets: list[socket.socket] = []

@@ -30,7 +30,7 @@ from ..client.sync import run_with_cluster
 from ..conf.formats import on_hdfs, on_s3
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
-from ..durable.mounts import check_local, mount_table
+from ..durable.mounts import check_local
 from ..remoting.admin_bodies import KvTable
 from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import PERM_READ, PULL_SUBSCRIPTION, RequestCode, ResponseCode
@@ -374,7 +374,8 @@ def disk_facts(settings: Settings) -> list[DiskFacts]:
         folders["the table"] = Path(settings.spark.target)
     found = [_disk(purpose, path.absolute(), settings.results.free_disk_min_mib) for purpose, path in folders.items()]
     try:
-        check_local("supervisor.data_dir", settings.supervisor.data_dir, mount_table(), NEEDS_LOCAL)
+        doubt = check_local("supervisor.data_dir", settings.supervisor.data_dir, NEEDS_LOCAL)
+        found[0] = replace(found[0], maybe_shared=doubt)
     except UsageError as error:
         found[0] = replace(found[0], shared=str(error))
     return found

@@ -136,6 +136,8 @@ class DiskFacts:
     free_min_mib: int = 0
     shared: str = ""
     """Why it is no disk of this host, where it has to be one."""
+    maybe_shared: str = ""
+    """What to warn of, where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +389,8 @@ def _sentry(sentry: SentryFacts) -> Finding:
 def _disk(disk: DiskFacts) -> Finding:
     if disk.shared:
         return Finding(Level.FAULT, "disk", disk.shared)
+    if disk.maybe_shared:
+        return Finding(Level.WARNING, "disk", disk.maybe_shared)
     if not disk.writable:
         return Finding(Level.FAULT, "disk", f"{disk.path}, for {disk.purpose}, may not be written",
                        "give this user the right to write there, or name another folder")  # fmt: skip

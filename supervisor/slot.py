@@ -42,7 +42,7 @@ from ..conf.segment_format import (
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
 from ..durable.files import try_lock, write_atomically
 from ..durable.intervals import Intervals, OffsetSet
-from ..durable.mounts import Mount, check_local, mount_table
+from ..durable.mounts import Mount, check_local
 from ..durable.outcomes import SETTLED, Outcomes
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
@@ -138,7 +138,8 @@ def take_slot(
     `mode`: of a slot's folder that is made, whose segments hold what messages say. `mounts`: None for those of this process.
     `member` is the client id of a broadcasting member: it takes a new slot or its own, never another's.
     """
-    check_local("supervisor.data_dir", data_dir, mount_table() if mounts is None else mounts, NEEDS_LOCAL)
+    if doubt := check_local("supervisor.data_dir", data_dir, NEEDS_LOCAL, mounts):
+        log.warning("folder_may_be_shared", why=doubt)
     home = data_dir / group
     try:
         for number in range(SLOTS_MAX):

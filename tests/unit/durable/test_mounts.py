@@ -5,8 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from rocketcrew.durable.mounts import check_local, mount_of, mount_table, parse_mounts, why_not_local
+from rocketcrew.durable.mounts import (
+    Mount,
+    check_local,
+    mount_of,
+    mount_table,
+    opened_mount,
+    parse_mounts,
+    why_in_doubt,
+    why_not_local,
+)
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.slot import take_slot
 
@@ -41,7 +51,7 @@ MOUNTS = parse_mounts(TABLE)
         ("/rootless/crew", ""),
         ("/smb/crew", "SMB"),
         ("/over/crew", ""),
-        ("/bucket/crew", "FUSE"),
+        ("/bucket/crew", "s3fs by FUSE"),
     ],
 )
 def test_the_nearest_mount_decides(path: str, wrong: str) -> None:
@@ -52,7 +62,7 @@ def test_the_nearest_mount_decides(path: str, wrong: str) -> None:
 
 def test_without_a_table_every_folder_counts_as_local(tmp_path: Path) -> None:
     assert mount_table(tmp_path / "missing") == []
-    check_local("supervisor.data_dir", tmp_path, [], "")
+    assert check_local("supervisor.data_dir", tmp_path, "", []) == ""
 
 
 def test_the_kernel_s_own_table_is_understood() -> None:
@@ -74,3 +84,49 @@ def test_a_slot_on_a_shared_file_system_is_refused_before_anything_is_made(tmp_p
     assert "Name a folder on a disk of this host" in said
     assert list(real.iterdir()) == []
     take_slot(tmp_path / "state", "g", mounts=mounts).release()
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "refused", "in_doubt"),
+    [
+        ("fuse.shfs", "shfs", False, False),
+        ("fuse.cryfs", "cryfs@/x", False, False),
+        ("fuse.exfat", "/dev/sdb1", False, False),
+        ("fuse.mine", "mine", False, True),
+        ("fuse", "", False, True),
+        ("fuse", "s3fs", True, False),
+        ("fuse.juicefs", "JuiceFS:x", True, False),
+        ("9p", "none", False, True),
+        ("virtiofs", "share", False, True),
+        ("vboxsf", "share", False, True),
+        ("nfs", "filer:/x", True, False),
+        ("fuseblk", "/dev/sdc1", False, False),
+    ],
+)
+def test_what_is_known_is_refused_or_taken_and_the_rest_is_warned_of(
+    kind: str, source: str, refused: bool, in_doubt: bool
+) -> None:
+    mount = Mount("/data", kind, source)
+    assert (bool(why_not_local(mount)), bool(why_in_doubt(mount))) == (refused, in_doubt)
+
+
+def test_the_opened_folder_says_which_of_hidden_mounts_it_is_on(tmp_path: Path) -> None:
+    number = opened_mount(str(tmp_path / "to" / "be" / "made"))
+    assert number == opened_mount(str(tmp_path)) >= 0
+    hidden = parse_mounts(
+        f"7 1 8:1 / {tmp_path} rw - nfs4 filer:/x rw\n{number} 1 8:2 / {tmp_path.parent} rw - xfs /dev/b rw"
+    )
+    assert check_local("supervisor.data_dir", tmp_path, "", hidden) == ""
+    hiding = parse_mounts(
+        f"7 1 8:1 / {tmp_path} rw - xfs /dev/b rw\n{number} 1 8:2 / {tmp_path.parent} rw - nfs4 filer:/x rw"
+    )
+    with pytest.raises(UsageError, match="is on NFS"):
+        check_local("supervisor.data_dir", tmp_path, "", hiding)
+
+
+def test_a_folder_that_may_be_shared_is_taken_with_a_warning(tmp_path: Path) -> None:
+    mounts = parse_mounts(f"1 0 8:1 / {tmp_path} rw - fuse.mine mine rw")
+    with capture_logs() as logs:
+        take_slot(tmp_path, "g", mounts=mounts).release()
+    assert [one["event"] for one in logs] == ["folder_may_be_shared"]
+    assert "is on mine by FUSE" in logs[0]["why"]
