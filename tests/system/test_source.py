@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from documented import DOCS, swapped
 from harness import Broker, patient_producer, wait_until
 
 from pyspark_rocketmq import stream_lag
@@ -26,6 +28,7 @@ from rocketcrew.spark.session import SessionSettings, open_session
 pytestmark = pytest.mark.slow
 
 QUEUES = 4
+PAGE = DOCS / "how-to/spark-source.md"
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -312,3 +315,33 @@ def test_messages_cannot_be_overwritten(spark: Any, broker: Broker) -> None:
     to = frame.write.format("rocketmq").options(nameServer=broker.name_server, topic="sink")
     with pytest.raises(Exception, match="write with mode"):
         to.mode("overwrite").save()
+
+
+def test_the_example_of_the_page_copies_to_the_topic_that_it_names_and_no_other(
+    spark: Any, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    own = {"10.0.0.5:9876;10.0.0.6:9876": broker.name_server, "10.0.0.5:9876": broker.name_server}
+    code = swapped(code, {**own, "/data/checkpoint": str(tmp_path / "checkpoint")})
+    topic = Topic(broker, "orders", QUEUES)  # the page begins at a time: a queue with nothing that new would be refused
+    with patient_producer(broker) as producer:
+        producer.send(OutgoingMessage("orders-copy", b"makes the topic"))
+
+    def bodies(name: str) -> list[bytes]:
+        frame = spark.read.format("rocketmq").options(nameServer=broker.name_server, subscribe=name).load()
+        return sorted(bytes(row.body) for row in frame.select("body").collect())
+
+    names: dict[str, Any] = {"spark": spark}
+    exec(compile(code, str(PAGE), "exec"), names)
+    query = names["query"]
+    try:
+        assert "queueOffset" in capsys.readouterr().out
+        # It begins with what comes in now, and has said where that is in its first progress.
+        wait_until(lambda: bool(query.recentProgress), what="the stream's first look")
+        topic.send(2)
+        wait_until(lambda: sum(each["numInputRows"] for each in query.recentProgress) >= 2, what="the batch of two")
+        wait_until(lambda: len(bodies("orders-copy")) == 3, what="the copies")
+    finally:
+        query.stop()
+    assert bodies("orders-copy") == [b"4", b"5", b"makes the topic"]
+    assert bodies("orders") == [b"%d" % number for number in range(QUEUES + 2)], "the topic that is read gets nothing"
