@@ -15,6 +15,7 @@ import copy
 import difflib
 import importlib
 import inspect
+import io
 import os
 import pkgutil
 import sys
@@ -87,14 +88,44 @@ def describe(target: object) -> HandlerSpec:
         for part in parts:
             part.body_plan = (plan_of(part),)
         with _without_names_of([part.function for part in parts]):
-            # recurse: the globals that the function refers to travel with it, not the whole of its module.
-            pickled = dill.dumps(parts, recurse=True)
+            pickled = _pickled(parts)
         return HandlerSpec(handler.name, pickled=pickled, subscriptions=handler.subscriptions, sends=handler.sends)
     except Exception as error:
         raise UsageError(
-            f"handler {handler.name} cannot be shipped to a worker process ({type(error).__name__}: {error}); "
-            f"put it into a module and name it as package.module:function"
+            f"handler {handler.name} cannot be shipped to a worker process ({type(error).__name__}: {error}"
+            f"{_culprit(handler.function)}); make what it uses in its setup or in itself, or put it into a module and name it"
+            " as package.module:function"
         ) from error
+
+
+class _Shipment(dill.Pickler):
+    """dill opens a file anew where it is unpickled, which empties one that is open for writing, once in each worker."""
+
+    def persistent_id(self, found: object) -> None:
+        if isinstance(found, (io.TextIOWrapper, io.BufferedIOBase, io.RawIOBase)) and not (
+            isinstance(found, io.BytesIO) or found in (sys.__stdin__, sys.__stdout__, sys.__stderr__)
+        ):
+            raise TypeError(f"an open file, {getattr(found, 'name', None)!r}, would be opened again by each worker")
+
+
+def _pickled(found: object) -> bytes:
+    packet = io.BytesIO()
+    # recurse: the globals that the function refers to travel with it, not the whole of its module.
+    _Shipment(packet, recurse=True).dump(found)
+    return packet.getvalue()
+
+
+def _culprit(function: object) -> str:
+    """`, in "name"`: the variable of the enclosing function or of its module that does not travel; else nothing."""
+    if not inspect.isfunction(function):
+        return ""
+    names = inspect.getclosurevars(function)
+    for name, value in {**names.globals, **names.nonlocals}.items():
+        try:
+            _pickled(value)
+        except Exception:  # noqa: BLE001  whatever dill or a __reduce__ raises
+            return f", in {name!r}"
+    return ""
 
 
 def as_module(target: str) -> str:

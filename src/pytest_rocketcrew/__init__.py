@@ -72,10 +72,12 @@ def crew(rocketmq: LocalBroker, tmp_path: Path) -> Iterator[Callable[..., Crew]]
     The crews are closed after the test, the last first; a crew that failed by then fails the test.
     """
     from rocketcrew.crew.crew import Crew
+    from rocketcrew.remoting.arguments import NONE, TABLE, check
 
     with contextlib.ExitStack() as running:
 
         def start(handler: Any, *, settings: dict[str, object] | None = None, **arguments: Any) -> Crew:
+            check("crew", {"settings": settings}, {"settings": TABLE | NONE})
             state: dict[str, object] = {**CREW_SETTINGS, "supervisor.data_dir": str(tmp_path / "rocketcrew")}
             named: dict[str, Any] = {"workers": 1, "group": rocketmq.group(), "name_servers": rocketmq.name_server}
             named |= arguments

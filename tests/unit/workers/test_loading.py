@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import io
 import os.path
 import sys
 from collections.abc import Iterator
@@ -172,6 +173,32 @@ def test_what_dill_refuses_is_said_with_the_way_out() -> None:
     generator = (n for n in range(3))
     with pytest.raises(UsageError, match="put it into a module"):
         describe(lambda m: next(generator))
+
+
+def test_what_does_not_travel_is_named_by_its_variable() -> None:
+    generator, number = (n for n in range(3)), 7
+    with pytest.raises(
+        UsageError, match=r"cannot pickle 'generator' object, in 'generator'\); make what it uses in its setup"
+    ):
+        describe(lambda m: next(generator) + number)
+
+
+@pytest.mark.parametrize("mode", ["w", "a", "r", "rb", "r+b"])
+def test_an_open_file_is_refused_and_keeps_what_it_holds(tmp_path: Path, mode: str) -> None:
+    place = tmp_path / "out.txt"
+    place.write_text("before")
+    with place.open(mode) as file:
+        if mode == "w":
+            file.write("before")
+            file.flush()
+        with pytest.raises(UsageError, match=r"an open file, .*out.txt.*, in 'file'"):
+            load(describe(lambda m: file.seek(0)))
+    assert place.read_text() == "before"
+
+
+def test_standard_streams_and_files_in_memory_travel() -> None:
+    memory, stream = io.BytesIO(b"abc"), sys.__stderr__
+    assert load(describe(lambda m: (memory.getvalue(), stream is not None)))(0) == (b"abc", True)
 
 
 def test_pickled_nonsense() -> None:
