@@ -2,6 +2,10 @@
 
     ACCOUNTS_DB=accounts.db rocketcrew run accounts:book --topic postings --group accounts --embedded
 
+A posting is `{"account": "a-1", "number": 1, "amount": 100}`, with the account as property ACCOUNT; numbers count from 1 in
+each account. One that is no posting (`{}`: KeyError) is tried again each second and holds the others of its account until
+it is a dead letter (consumer.max_reconsume_times).
+
 `order="key"` handles the postings of one account one after the other, in the order in which they were sent (send them with
 `by_key`), and those of different accounts in parallel. The balances are in a database that all workers share, because an
 account's next posting may be handled by another worker.
