@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import dill
 
@@ -101,11 +101,13 @@ def describe(target: object) -> HandlerSpec:
 class _Shipment(dill.Pickler):
     """dill opens a file anew where it is unpickled, which empties one that is open for writing, once in each worker."""
 
-    def persistent_id(self, found: object) -> None:
-        if isinstance(found, (io.TextIOWrapper, io.BufferedIOBase, io.RawIOBase)) and not (
-            isinstance(found, io.BytesIO) or found in (sys.__stdin__, sys.__stdout__, sys.__stderr__)
-        ):
-            raise TypeError(f"an open file, {getattr(found, 'name', None)!r}, would be opened again by each worker")
+    def persistent_id(self, obj: Any) -> None:
+        is_file = isinstance(obj, (io.TextIOWrapper, io.BufferedIOBase, io.RawIOBase)) and not isinstance(
+            obj, io.BytesIO
+        )
+        if is_file and obj not in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
+            name: object = getattr(cast("Any", obj), "name", None)
+            raise TypeError(f"an open file, {name!r}, would be opened again by each worker")
 
 
 def _pickled(found: object) -> bytes:
