@@ -10,8 +10,8 @@ Three kinds of work come to it, the first that waits goes first:
 
 The thread opens paths itself and shares nothing with the owner but tickets; a path that was removed meanwhile needs no sync.
 A file that is flushed again and again stays open: each system call around the sync would be one more change of hands of the
-interpreter's lock, for which the loop has to let go first. Where a path is to name another file, the owner says so before
-(`forget`).
+interpreter's lock, for which the loop has to let go first. Where a path is to name another file, or none, the owner says so
+before (`forget`), and the thread closes what it had open: a file that was unlinked keeps its room on the disk until then.
 After a failed fsync the kernel may have dropped what was to be written, and a second one would succeed: so the first failure
 is the last word, and every question for a ticket is answered with it. Where there was no descriptor left to open the file
 with, nothing is lost: the work waits, and is tried again a little later.
@@ -155,8 +155,10 @@ class Syncer:
         """The path names another file from now on, or none."""
         with self._lock:
             self._renamings += 1
-            if path in self._kept:
-                self._forgotten.append(self._kept.pop(path))
+            if path not in self._kept:
+                return
+            self._forgotten.append(self._kept.pop(path))
+        self._wakes.put(True)  # its room is needed, most of all where nothing else can be written any more
 
     def pending_table(self, path: str) -> bytes | None:
         with self._lock:
@@ -207,9 +209,10 @@ class Syncer:
 
     def work(self) -> None:
         """Do all that waits; nothing any more after a failure."""
+        self._close_all_but(KEPT_OPEN_MAX)  # also where nothing can be begun, and after a failure
         try:
             while self._failed is None and self._step():
-                pass
+                self._close_all_but(KEPT_OPEN_MAX)
             self._starved = None
         except DiskFailed as error:
             self._fail(error)
@@ -282,6 +285,8 @@ class Syncer:
 
     def _close_all_but(self, newest: int) -> None:
         """Close what is forgotten, and of the files kept open all but the newest."""
+        if not self._forgotten and len(self._kept) <= newest:
+            return
         with self._lock:
             gone, self._forgotten = self._forgotten, []
             while len(self._kept) > newest:

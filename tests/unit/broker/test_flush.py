@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
+import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -339,6 +343,87 @@ def test_few_flushed_files_stay_open(tmp_path):
         assert len(opened) - len(closed) <= KEPT_OPEN_MAX
     syncer.close()
     assert len(opened) == len(closed) == 3 * KEPT_OPEN_MAX
+
+
+def unlinked_and_open(tmp_path):
+    """Files below the folder that have no name any more, and keep their room on the disk."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            path = os.readlink(f"/proc/self/fd/{fd}")
+            if path.startswith(str(tmp_path)) and path.endswith("(deleted)"):
+                found.append(path)
+    return found
+
+
+class Disk(DiskCalls):
+    """May refuse to open or to write, and says which thread closed something."""
+
+    def __init__(self):
+        self.refuses = None
+        self.closed = SimpleQueue()
+
+    def open(self, path, flags):
+        if self.refuses is not None and not flags & os.O_CREAT:
+            raise OSError(self.refuses, os.strerror(self.refuses), path)
+        return super().open(path, flags)
+
+    def pwrite(self, fd, data, position):
+        if self.refuses is not None:
+            raise OSError(self.refuses, os.strerror(self.refuses))
+        return super().pwrite(fd, data, position)
+
+    def close(self, fd):
+        super().close(fd)
+        self.closed.put(threading.current_thread().name)
+
+
+def log_of_segments(tmp_path, disk, has_thread):
+    storage = DiskStorage(tmp_path, calls=disk, has_thread=has_thread)
+    log = storage.open("log", 4_096, buffered=False)
+    for _ in range(KEPT_OPEN_MAX - 1):
+        log.append(b"x" * 4_096)
+        storage.syncer.wait(storage.sync("log"))
+    return storage, log
+
+
+@pytest.mark.parametrize("refuses", [None, errno.ENOSPC])
+def test_what_retention_unlinks_has_its_room_back_though_nothing_is_written_after_it(tmp_path, refuses):
+    disk = Disk()
+    storage, log = log_of_segments(tmp_path, disk, has_thread=True)
+    disk.refuses, disk.closed = refuses, SimpleQueue()
+    log.drop_before(log.segment_starts()[-1])
+    closed = 0
+    while closed < KEPT_OPEN_MAX - 2:
+        closed += disk.closed.get(timeout=60) == "broker-sync"
+    assert unlinked_and_open(tmp_path) == []
+    disk.refuses = None
+    storage.abandon()
+
+
+def test_what_retention_unlinks_is_closed_also_when_no_descriptors_are_left(tmp_path):
+    disk = Disk()
+    storage, log = log_of_segments(tmp_path, disk, has_thread=False)
+    log.append(b"x")
+    disk.refuses = errno.EMFILE
+    ticket = storage.sync("log")
+    log.drop_before(log.segment_starts()[-1])
+    assert unlinked_and_open(tmp_path) != []
+    storage.syncer.work()
+    assert unlinked_and_open(tmp_path) == []
+    with pytest.raises(StorageError, match="Too many open files"):
+        storage.is_synced(ticket)
+    disk.refuses = None
+    storage.abandon()
+
+
+def test_what_retention_unlinks_is_closed_also_after_the_disk_failed(tmp_path):
+    storage, log = log_of_segments(tmp_path, Disk(), has_thread=False)
+    storage.syncer._fail(DiskFailed("the disk did not keep it"))
+    log.drop_before(log.segment_starts()[-1])
+    storage.syncer.work()
+    assert unlinked_and_open(tmp_path) == []
+    storage.abandon()
 
 
 def test_a_start_brings_what_a_killed_broker_left_to_the_disk_first(tmp_path, make):
