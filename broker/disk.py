@@ -91,7 +91,7 @@ class DiskFile:
         another file, or none."""
         self._folder = folder
         self._ahead_bytes = ahead_bytes
-        self._has_room: tuple[str, int] = "", 0  # the segment written last, and up to where it has room on the disk
+        self._has_room: tuple[str, int] = "", 0  # the segment written last, and up to where it has room, or was refused it
         self._on_gone = on_gone
         self._segment_bytes = segment_bytes
         self.is_buffered = buffered
@@ -212,12 +212,12 @@ class DiskFile:
             fd = self._pool.get(path)
             if path not in self._whole:
                 self._make_whole(fd, path, limit - tail)
-            if self._ahead_bytes:
-                self._take_room(fd, path, at - tail, len(data), limit - tail)
             self._calls.write(fd, data, at - tail)
         except OSError as error:
             self._cut_back(path, at - tail, limit - tail)
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
+        if self._ahead_bytes:
+            self._take_room(fd, path, at - tail + len(data), limit - tail)
 
     def _make_whole(self, fd: int, path: str, length_bytes: int) -> None:
         """Give a segment its full size, without taking room for it."""
@@ -225,16 +225,18 @@ class DiskFile:
             self._calls.ftruncate(fd, length_bytes)
         self._whole.add(path)
 
-    def _take_room(self, fd: int, path: str, at: int, length_bytes: int, size: int) -> None:
-        """Write zeros where the next writes come. A disk that has no room for them may have it for the write itself."""
+    def _take_room(self, fd: int, path: str, begin: int, size: int) -> None:
+        """Write zeros where the next writes come. A disk without room for them keeps what it has for writes, these and others',
+        and is asked again only so many bytes later."""
         known, has = self._has_room
-        begin = at + length_bytes
         if begin >= size or (known == path and begin <= has):
             return
         end = min(begin + self._ahead_bytes, size)
-        self._has_room = path, end
-        with contextlib.suppress(OSError):
+        try:
             self._calls.write(fd, bytes(end - begin), begin)
+        except OSError:
+            self._cut_back(path, begin, size)
+        self._has_room = path, end
 
     def _cut_back(self, path: str, keep_bytes: int, length_bytes: int) -> None:
         """Take half a write away, and the room that it took; the next write would do the first too."""

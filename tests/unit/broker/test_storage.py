@@ -369,6 +369,31 @@ def test_a_disk_without_room_ahead_takes_what_it_has_room_for(tmp_path):
     storage.close()
 
 
+def test_the_last_room_of_a_disk_is_for_data_and_not_for_zeros_ahead_of_it(tmp_path):
+    """Of each page that is written the disk has to find one; it has ten, and refuses zeros after it took some of them."""
+    zeros = []
+
+    class Calls(DiskCalls):
+        def pwrite(self, fd, data, position):
+            used = os.fstat(fd).st_blocks * 512
+            room = 40_960 - used + -position % 4_096
+            zeros.extend([len(data)] * (bytes(data).count(0) == len(data)))
+            if room <= 0:
+                raise OSError(28, "No space left on device")
+            return super().pwrite(fd, data[:room], position)
+
+    storage = DiskStorage(tmp_path, calls=Calls(), ahead_bytes=AHEAD_BYTES)
+    file = storage.open("log", 1 << 20, buffered=False)
+    for number in range(10):
+        file.append(b"%d" % number * 4_096)
+        assert blocks_of(tmp_path) * 512 == (number + 1) * 4_096, "what zeros took is given back"
+    with pytest.raises(StorageError, match="No space left"):
+        file.append(b"x")
+    assert file.read(0, file.end) == b"".join(b"%d" % number * 4_096 for number in range(10))
+    assert len(zeros) <= 2, "not tried again with each write"
+    storage.close()
+
+
 def test_few_descriptors_serve_many_files(tmp_path):
     storage = DiskStorage(tmp_path, open_files_max=4)
     files = [storage.open(f"q/{number}", 100, buffered=False) for number in range(20)]
