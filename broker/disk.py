@@ -87,11 +87,14 @@ class DiskFile:
         ahead_bytes: int = 0,
         on_gone: Callable[[str], None] | None = None,
     ) -> None:
-        """`ahead_bytes`: how much room a segment takes before it is needed; `on_gone` is told of each path that will name
-        another file, or none."""
+        """`ahead_bytes`: how much room a segment takes before it is needed; `on_gone` is told of each path that came to
+        name another file, or none."""
         self._folder = folder
         self._ahead_bytes = ahead_bytes
-        self._has_room: tuple[str, int] = "", 0  # the segment written last, and up to where it has room, or was refused it
+        self._has_room: tuple[str, int] = (
+            "",
+            0,
+        )  # the segment written last, and up to where it has room, or was refused it
         self._on_gone = on_gone
         self._segment_bytes = segment_bytes
         self.is_buffered = buffered
@@ -226,8 +229,8 @@ class DiskFile:
         self._whole.add(path)
 
     def _take_room(self, fd: int, path: str, begin: int, size: int) -> None:
-        """Write zeros where the next writes come. A disk without room for them keeps what it has for writes, these and others',
-        and is asked again only so many bytes later."""
+        """Write zeros where the next writes come. A disk without room for them keeps what it has for data, and is asked
+        again only so many bytes later."""
         known, has = self._has_room
         if begin >= size or (known == path and begin <= has):
             return
@@ -355,10 +358,10 @@ class DiskFile:
         self._pool.forget(path)
         self.dirty.pop(path, None)
         self._has_room = "", 0
-        if self._on_gone is not None:
-            self._on_gone(path)
         with contextlib.suppress(FileNotFoundError):
             self._calls.unlink(path)
+        if self._on_gone is not None:
+            self._on_gone(path)
 
     def forget(self) -> None:
         """Give the descriptors back; the files stay."""
@@ -591,8 +594,6 @@ class DiskStorage:
 
     def move_aside(self, name: str) -> None:
         file = self._files.pop(name, None)
-        if file is not None:
-            file.forget()
         place = self._folder / ASIDE / name
         number = 0
         while place.exists():
@@ -603,6 +604,9 @@ class DiskStorage:
             self._calls.rename(str(self._folder / name), str(place))
         except OSError as error:
             raise StorageError(f"cannot set {self._folder / name} aside: {error.strerror}") from error
+        finally:
+            if file is not None:
+                file.forget()
 
     def aside(self) -> list[str]:
         folder = self._folder / ASIDE

@@ -10,8 +10,8 @@ Three kinds of work come to it, the first that waits goes first:
 
 The thread opens paths itself and shares nothing with the owner but tickets; a path that was removed meanwhile needs no sync.
 A file that is flushed again and again stays open: each system call around the sync would be one more change of hands of the
-interpreter's lock, for which the loop has to let go first. Where a path is to name another file, or none, the owner says so
-before (`forget`), and the thread closes what it had open: a file that was unlinked keeps its room on the disk until then.
+interpreter's lock, for which the loop has to let go first. Where a path came to name another file, or none, the owner says so
+(`forget`), and the thread closes what it had open: a file that was unlinked keeps its room on the disk until then.
 After a failed fsync the kernel may have dropped what was to be written, and a second one would succeed: so the first failure
 is the last word, and every question for a ticket is answered with it. Where there was no descriptor left to open the file
 with, nothing is lost: the work waits, and is tried again a little later.
@@ -152,7 +152,7 @@ class Syncer:
         self._wakes.put(True)
 
     def forget(self, path: str) -> None:
-        """The path names another file from now on, or none."""
+        """The path names another file now, or none. Told after the change: what is opened before it is forgotten too."""
         with self._lock:
             self._renamings += 1
             if path not in self._kept:

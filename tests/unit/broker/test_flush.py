@@ -322,6 +322,39 @@ def test_a_file_made_anew_while_the_thread_opens_the_one_before_is_the_one_that_
     syncer.close()
 
 
+@pytest.mark.parametrize("aside", [False, True])
+def test_what_the_thread_opens_while_a_file_goes_is_not_kept_for_the_next_of_its_name(tmp_path, aside):
+    synced = []
+
+    class Calls(DiskCalls):
+        def fdatasync(self, fd):
+            synced.append(os.pread(fd, 100, 0).rstrip(b"\0"))
+
+        def unlink(self, path):
+            storage.syncer.work()
+            super().unlink(path)
+
+        def rename(self, path, new_path):
+            storage.syncer.work()
+            super().rename(path, new_path)
+
+    storage = DiskStorage(tmp_path, calls=Calls(), has_thread=False)
+    log = storage.open("log", 100, buffered=False)
+    log.append(b"before")
+    storage.sync("log")
+    if aside:
+        storage.move_aside("log")
+        log = storage.open("log", 100, buffered=False)
+    else:
+        log.reset(0)
+    assert synced == [b"before"], "the thread had its turn"
+    log.append(b"after")
+    storage.sync("log")
+    storage.syncer.work()
+    assert synced == [b"before", b"after"]
+    storage.abandon()
+
+
 def test_few_flushed_files_stay_open(tmp_path):
     opened, closed = [], []
 
