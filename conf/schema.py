@@ -375,10 +375,10 @@ RELATIONS: Final[tuple[Relation, ...]] = (
     ),
     Relation(
         "consumer.consume_concurrently_max_span",
-        "workers.chunk_messages_max",
+        "consumer.consume_message_batch_max_size",
         _at_least,
         "must be at least",
-        "a chunk larger than the span would stop the queue that it came from",
+        "a handler's batch is cut from one chunk, and no chunk is larger than the span",
     ),
     Relation(
         "workers.chunk_messages_max",

@@ -72,7 +72,7 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         persist_interval_ms=c.persist_consumer_offset_interval_ms,
         rebalance_interval_ms=c.rebalance_interval_ms,
         chunk_target_us=s.workers.chunk_target_us,
-        chunk_messages_max=s.workers.chunk_messages_max,
+        chunk_messages_max=min(s.workers.chunk_messages_max, c.consume_concurrently_max_span),
         batch_messages_max=c.consume_message_batch_max_size,
         report_after_ms=s.workers.flush_interval_us / 1000,
         chunks_in_flight=s.workers.chunks_in_flight,

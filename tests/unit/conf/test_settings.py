@@ -104,9 +104,9 @@ def test_a_section_that_is_no_table_is_refused(tmp_path: Path) -> None:
     ("flags", "first", "second"),
     [
         (
-            {"consumer.consume_concurrently_max_span": 10},
+            {"consumer.consume_concurrently_max_span": 10, "consumer.consume_message_batch_max_size": 11},
             "consumer.consume_concurrently_max_span = 10",
-            "workers.chunk_messages_max = 256",
+            "consumer.consume_message_batch_max_size = 11",
         ),
         (
             {"consumer.consume_message_batch_max_size": 257},
@@ -130,7 +130,8 @@ def test_relations_name_both_settings_with_value_and_origin(flags: dict[str, obj
 
 
 def test_relations_hold_at_their_edges() -> None:
-    load({"consumer.consume_concurrently_max_span": 256}, {}, None)
+    load({"consumer.consume_concurrently_max_span": 1}, {}, None)
+    load({"consumer.consume_concurrently_max_span": 32, "consumer.consume_message_batch_max_size": 32}, {}, None)
     load({"consumer.pull_timeout_ms": 20_000}, {}, None)
     load({"broker.port": 0, "broker.name_server_port": 0}, {}, None)
     load({"results.commit_after": "loaded"}, {}, None)

@@ -100,6 +100,15 @@ def test_a_reload_keeps_topics_and_order() -> None:
     assert changed == replace(running, pull_interval_ms=9)
 
 
+@pytest.mark.parametrize(("span", "chunk"), [(1, 1), (255, 255), (256, 256), (2_000, 256)])
+def test_no_chunk_is_larger_than_the_span_also_after_a_reload(span: int, chunk: int) -> None:
+    """A larger one would stop the queue that it came from."""
+    settings = load({"consumer.group": "g", "consumer.consume_concurrently_max_span": span}, {}, None)
+    assert core_config(settings, "me", ()).chunk_messages_max == chunk
+    running = core_config(load({"consumer.group": "g"}, {}, None), "me", ())
+    assert renewed_config(running, settings).chunk_messages_max == chunk
+
+
 # --- by queue -------------------------------------------------------------------------------------------------------
 
 
