@@ -31,6 +31,7 @@ from .chunks import Chunk, PullRun
 from .dispatching import Links
 from .ordered import Ordered
 from .process_queue import Lane, ProcessQueue
+from .sizing import UNSHARED_MAX
 from .state import State, Worker
 from .states import QueueState
 from .topic_limits import UNLIMITED
@@ -197,9 +198,14 @@ class Lanes(Ordered):
         window = self.s.config.chunks_in_flight
         return self.s.places.least(window, None), self.s.places.free(window, None)
 
+    def _share_max(self) -> int:
+        """As `chunk_size`, yet bounded: many pulls together have more for one worker than a chunk, which is cut from one."""
+        c = self.s.config
+        return min(self.s.chunk_size(c.chunk_messages_max, 1), max(UNSHARED_MAX, c.batch_messages_max))
+
     def _dispatch_share(self, worker: Worker, lanes_max: int) -> None:
         """Up to a chunk's worth of messages of at most `lanes_max` lanes, several of a lane where it has them."""
-        size = 1 if self.quarantine.careful() else self.s.chunk_size(self.s.config.chunk_messages_max, 1)
+        size = 1 if self.quarantine.careful() else self._share_max()
         taken: list[tuple[Chunk, ProcessQueue, Lane]] = []
         for _ in range(min(lanes_max, len(self._line))):
             lane = self._line.popleft()

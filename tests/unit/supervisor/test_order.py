@@ -256,12 +256,26 @@ def test_a_worker_that_leaves_gives_up_what_it_has_consumed_at_once(make: Make) 
 
 def by_key(make: Make, keys: str, **config: object) -> tuple[Bench, int]:
     """A pull with one message a character; a dash has no key."""
-    bench = make(order="key", chunk_messages_max=8, **config)
+    bench = make(order="key", **({"chunk_messages_max": 8} | config))
     bench.worker("w1", "w2")
     bench.core.state.sizer.tail_us = 30.0
     handle = bench.open(0)[0]
     pulled(bench, handle, 0, keys)
     return bench, handle
+
+
+@pytest.mark.parametrize(("batch", "most"), [(1, 64), (100, 100)])
+def test_one_worker_is_not_given_what_many_pulls_have_together(make: Make, batch: int, most: int) -> None:
+    """A chunk is cut from one pull; these are one each, and a key's pulls of 32 made up to 256 of them."""
+    sizes = {"chunk_target_us": 1_000_000, "chunk_messages_max": 256, "batch_messages_max": batch}
+    bench, handle = by_key(make, "a", units=20_000, **sizes)
+    ((first,),) = [[item.chunk for item in action.chunks] for action in bench.take(act.DispatchOrdered)]
+    for begin in range(1, 257, 32):
+        pulled(bench, handle, begin, "a" * 32)
+    assert handed(bench) == [], "its key is in somebody's hands"
+    done(bench, first.chunk_id, worker=first.worker_id)
+    ((_, given),) = offsets(bench).items()
+    assert given == list(range(1, 1 + most))
 
 
 def pulled(bench: Bench, handle: int, begin: int, keys: str) -> None:
