@@ -20,6 +20,7 @@ REQUEST_TIMEOUT_MS = 3_000
 POLL_INTERVAL_MS = 30_000
 KEY_FILE_NAMES = {"AccessKey": "access_key", "SecretKey": "secret_key", "SecurityToken": "security_token"}
 """Lines of a key file (acl/common/SessionCredentials.java)."""
+NAME_SERVERS: Final = TEXT | TEXTS
 _TLS_RULES: Final = {
     "auth_server": FLAG,
     "trust_cert_path": TEXT,
@@ -29,7 +30,7 @@ _TLS_RULES: Final = {
     "server_name": TEXT,
 }
 _ACCESS_RULES: Final = {
-    "name_servers": TEXT | TEXTS,
+    "name_servers": NAME_SERVERS,
     "namesrv_domain": TEXT,
     "namesrv_domain_subgroup": TEXT,
     "client_ip": TEXT,
@@ -129,11 +130,12 @@ def access_to(target: NameServerList | Access) -> Access:
     """`target` itself, or the access with all defaults to these name servers. Raises UsageError for what is neither."""
     if isinstance(target, Access):
         return target
-    if not (TEXT | TEXTS).fits(target):
+    name_servers = NAME_SERVERS.taken(target)
+    if not NAME_SERVERS.fits(name_servers):
         raise UsageError(
             f"name servers given as {shown(target)}: give 'host:port', several as 'host:port;host:port', or an Access"
         )
-    return Access(target if isinstance(target, str) else tuple(target))
+    return Access(name_servers)
 
 
 def parse_key_file(text: str, where: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypedDict, cast
 
-from ..remoting.arguments import FLAG, INT32_MAX, INT64_MAX, check, refuse, whole
+from ..remoting.arguments import FLAG, INT32_MAX, INT64_MAX, check, plain, refuse, whole
 from ..remoting.batch import encode_batch
 from ..remoting.codes import SYSFLAG_TRANSACTION_PREPARED, RequestCode
 from ..remoting.command import Command
@@ -113,7 +113,9 @@ class OutgoingMessage:
     ) -> None:  # fmt: skip
         """Raises UsageError naming the field that is of a wrong type."""
         properties = {} if properties is None else properties
-        _check_types(topic, body, tags, properties)
+        if not _check_types(topic, body, tags, properties):
+            topic, tags = plain(topic), plain(tags)
+            properties = {plain(name): plain(value) for name, value in properties.items()}
         if not (
             type(delay_level) is type(flag) is type(delay_sec) is type(delay_ms) is type(deliver_at_ms) is int
             and type(wait_stored) is bool
@@ -122,7 +124,8 @@ class OutgoingMessage:
                 "delay_level": delay_level, "flag": flag, "wait_stored": wait_stored, "delay_sec": delay_sec,
                 "delay_ms": delay_ms, "deliver_at_ms": deliver_at_ms,
             }  # fmt: skip
-            check(f"a message for topic {topic}", given, _RULES)
+            taken = check(f"a message for topic {topic}", given, _RULES)
+            delay_level, flag, wait_stored, delay_sec, delay_ms, deliver_at_ms = taken.values()
         if system_properties and not isinstance(system_properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             refuse(f"a message for topic {topic}", "system_properties", system_properties, "a dict of str to str")
         keys = joined_keys(keys, f"of a message for topic {topic}")
@@ -202,20 +205,25 @@ def as_message(message: OutgoingMessage | str, body: Body | None, fields: Messag
     return message
 
 
-def _check_types(topic: Any, body: Any, tags: Any, properties: Any) -> None:
-    """Raise UsageError naming the field: nothing is guessed from what Python makes of it as text."""
+def _check_types(topic: Any, body: Any, tags: Any, properties: Any) -> bool:
+    """Whether all texts are Python's own str, and no subclass (an Enum). Raises UsageError naming the field: nothing is
+    guessed from what Python makes of it as text."""
     if not isinstance(topic, str):
         raise UsageError(f"the topic of a message is of type {type(topic).__name__}: give its name, a str")
-    where = f"of a message for topic {topic}"
+    where = f"of a message for topic {plain(topic)}"
     if not isinstance(body, (*BYTES, str)):
         raise UsageError(f"the body {where} is of type {type(body).__name__}: give bytes, or a str")
     if not isinstance(tags, str | None):
         raise UsageError(f"tags {where} is of type {type(tags).__name__}: a message has one tag, give a str")
     if not isinstance(properties, Mapping):
         raise UsageError(f"properties {where} is of type {type(properties).__name__}: give a dict of str to str")
+    own = type(topic) is str and (tags is None or type(tags) is str)
     for name, value in cast("Mapping[object, object]", properties).items():
-        if not (isinstance(name, str) and isinstance(value, str)):
-            raise UsageError(f"properties {where}: {name!r} with {value!r}: both must be str")
+        if type(name) is not str or type(value) is not str:
+            if not (isinstance(name, str) and isinstance(value, str)):
+                raise UsageError(f"properties {where}: {name!r} with {value!r}: both must be str")
+            own = False
+    return own
 
 
 @dataclass(frozen=True, slots=True)

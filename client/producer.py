@@ -20,7 +20,7 @@ from typing import Final, Self, Unpack
 
 import structlog
 
-from ..remoting.arguments import FLAG, FUNCTION, INT32, NONE, TEXT, Rule, instance, number, refuse, whole
+from ..remoting.arguments import FLAG, FUNCTION, INT32, NONE, TEXT, Rule, instance, number, plain, refuse, whole
 from ..remoting.arguments import check as check_arguments
 from ..remoting.codes import RequestCode
 from ..remoting.compression import LEVEL_DEFAULT, Compression
@@ -129,8 +129,9 @@ class Producer:
             "send_timeout_ms": send_timeout_ms, "retries": retries, "rules": rules, "check": check, "hooks": hooks,
             "trace": trace, "spans": spans, "compress_from_bytes": compress_from_bytes, "compression": compression,
         }  # fmt: skip
-        check_arguments(type(self).__name__, given, _RULES)
+        taken = check_arguments(type(self).__name__, given, _RULES)
         check_group(group)
+        group = plain(group)
         if group == JAVA_DEFAULT_GROUP:
             raise UsageError(f"producer group {group} is reserved: choose another name")
         cluster = target if isinstance(target, Cluster) else new_cluster(target)
@@ -138,15 +139,15 @@ class Producer:
         self.cluster = cluster
         self.group = group
         self._owns_cluster = owns_cluster = owns_cluster or cluster is not target
-        self._send_timeout_ms = send_timeout_ms
-        self._rules = rules or SendRules(retries=retries)
+        self._send_timeout_ms = taken["send_timeout_ms"]
+        self._rules = rules or SendRules(retries=taken["retries"])
         self._now_ms = now_ms
         self._options = SendOptions(
             group,
             default_topic,
             default_topic_queue_nums,
             body_max_bytes,
-            compress_from_bytes,
+            taken["compress_from_bytes"],
             compression,
             compress_level,
             cluster.access.namespace,
@@ -154,10 +155,11 @@ class Producer:
         )
         ip = cluster.client_id.partition("@")[0]
         self._ids = UniqueIds(ip_for_ids(ip), os.getpid(), cluster.random.getrandbits(32))
+        trace = taken["trace"]
         self._trace = ProducerTrace(cluster, group, trace, self._next_id, now_ms) if trace else None
         if self._trace is not None:
             hooks = (*hooks, self._trace)
-        self._spans = SendSpans(group, span_api(spans))
+        self._spans = SendSpans(group, span_api(taken["spans"]))
         self._sender = Sender(cluster, self._options, self._rules, hooks, now_ms)
         self._presence = Presence(cluster, group, heartbeat_interval_ms, refresh=owns_cluster)
         ended = self._trace.ended if self._trace is not None else None

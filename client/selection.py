@@ -12,7 +12,7 @@ that name does (AllocateMessageQueueByMachineRoom.java).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..remoting.arguments import FUNCTION, TEXTS, check, instance, refuse
 from ..remoting.errors import UsageError
@@ -86,9 +86,9 @@ def by_random(below: Callable[[int], int]) -> QueueSelector:
     return select
 
 
-def by_machine_room(rooms: Collection[str], then: QueueSelector) -> QueueSelector:
+def by_machine_room(rooms: Iterable[str], then: QueueSelector) -> QueueSelector:
     """What `then` chooses among the queues of brokers in these rooms. Raises UsageError when there are none."""
-    check("by_machine_room", {"rooms": rooms, "then": then}, {"rooms": TEXTS, "then": FUNCTION})
+    rooms = check("by_machine_room", {"rooms": rooms, "then": then}, {"rooms": TEXTS, "then": FUNCTION})["rooms"]
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:
         near = [mq for mq in queues if "@" in mq.broker_name and mq.broker_name.partition("@")[0] in rooms]

@@ -85,7 +85,8 @@ class SyncProducer:
         background: bool = False,
     ) -> None:
         """Connects nothing yet. Raises UsageError for bad addresses or group, or without a thread inside a running loop."""
-        check_arguments("SyncProducer", {"idle_ms": idle_ms, "background": background}, _RULES)
+        taken = check_arguments("SyncProducer", {"idle_ms": idle_ms, "background": background}, _RULES)
+        idle_ms, background = taken["idle_ms"], taken["background"]
         if not background and check is None:
             _refuse_running_loop("SyncProducer", ", or background=True")
         self._idle_ms = idle_ms

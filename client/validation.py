@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final, cast
 
-from ..remoting.arguments import shown
+from ..remoting.arguments import plain, shown
 from ..remoting.errors import UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 from ..remoting.properties import RESERVED_PROPERTIES
@@ -99,7 +99,7 @@ def joined_keys(keys: Keys, where: str) -> str:
     nor several, and for one of several that is empty or has a blank: nobody would find the message by it.
     """
     if keys is None or isinstance(keys, str):
-        return keys or ""
+        return plain(keys) or ""
     given = cast("object", keys)
     several = isinstance(given, Collection) and not isinstance(given, (bytes, bytearray, memoryview, Mapping))
     each: list[object] = list(cast("Collection[object]", given)) if several else [given]

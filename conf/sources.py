@@ -18,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, cast
 
+from ..remoting.arguments import plain
 from ..remoting.errors import UsageError
 from .java_words import JAVA_WORDS
 from .schema import ALIASES, RELATIONS, SCHEMA
@@ -205,7 +206,8 @@ def _from_flags(
     flags: Mapping[str, object], flag_names: Mapping[str, str], problems: list[Problem]
 ) -> dict[str, _Given]:
     given: dict[str, _Given] = {}
-    for name, value in flags.items():
+    for name, given_value in flags.items():
+        value = plain(os.fspath(given_value) if isinstance(given_value, os.PathLike) else given_value)
         origin = _said_by(flag_names.get(name, "--set"))
         if name in KNOWN:
             given[name] = _Given(value, origin, is_text=isinstance(value, str))

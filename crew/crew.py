@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, cast
@@ -21,7 +21,7 @@ from ..client.loop_thread import LoopThread
 from ..conf.formats import on_s3
 from ..conf.segment_format import REASON_SUFFIX
 from ..conf.settings import Settings, is_broadcasting, require
-from ..remoting.arguments import FLAG, NONE, SECONDS, check, whole
+from ..remoting.arguments import FLAG, NONE, SECONDS, Filename, check, whole
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ..remoting.queues import MessageQueue
@@ -76,15 +76,15 @@ class Crew:
         self,
         handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
         *,
-        topics: str | Sequence[str] | None = None,
+        topics: str | Iterable[str] | None = None,
         group: str | None = None,
-        name_servers: str | None = None,
+        name_servers: str | Iterable[str] | None = None,
         embedded: bool = False,
         workers: int | None = None,
         schema: str | None = None,
-        target: str | Path | None = None,
+        target: Filename | None = None,
         settings: Mapping[str, object] | None = None,
-        config: str | Path | None = None,
+        config: Filename | None = None,
     ) -> None:
         """Check everything; nothing is started yet.
 
@@ -94,7 +94,7 @@ class Crew:
         stay in `supervisor.data_dir`, where `results` finds them. Raises UsageError for what the caller can mend, and
         HandlerLoadError for a handler that cannot take a message.
         """
-        check("Crew", {"embedded": embedded}, {"embedded": FLAG})
+        embedded = check("Crew", {"embedded": embedded}, {"embedded": FLAG})["embedded"]
         found = settings_from(
             "Crew",
             {
@@ -282,8 +282,9 @@ class Crew:
             "max_messages": max_messages, "until_empty": until_empty, "timeout_s": timeout_s, "progress": progress,
             "timeout": timeout,
         }  # fmt: skip
-        check("wait", given, _WAIT_RULES)
-        timeout_s = under_one_name("wait", "timeout_s", timeout_s, "timeout", timeout)
+        taken = check("wait", given, _WAIT_RULES)
+        max_messages, until_empty, progress = taken["max_messages"], taken["until_empty"], taken["progress"]
+        timeout_s = under_one_name("wait", "timeout_s", taken["timeout_s"], "timeout", taken["timeout"])
         if max_messages is None and not until_empty:
             raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")
         if until_empty and is_broadcasting(self.settings):

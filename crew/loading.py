@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ..conf.exit_codes import EXIT_USAGE
 from ..conf.segment_format import FOLDER_FORMATS, READY_DIR
-from ..remoting.arguments import FILLED, NONE, PATH, TABLE, TEXT, TEXTS, Rule, check
+from ..remoting.arguments import FILLED, NONE, PATH, TABLE, TEXT, TEXTS, Filename, check, list_of
 from ..remoting.errors import UsageError
-from ..spark.config import ARROW, DELTA_RS, LoaderConfig
+from ..spark.config import ARROW, DELTA_RS, FOREACH, LoaderConfig
 from ..spark.errors import LoaderError
 from ..spark.guest import GuestWriter, session_of
 from ..spark.iceberg_catalog import ICEBERG
@@ -23,8 +23,8 @@ from .reading import SESSION
 
 WITHOUT_SPARK = (ARROW, DELTA_RS, ICEBERG)
 _RULES: Final = {
-    "staging": FILLED | PATH | Rule("a list of these", lambda value: isinstance(value, list | tuple | set)),
-    "target": TEXT | PATH,
+    "staging": PATH | list_of(PATH, "a list of these"),
+    "target": PATH,
     "spark": SESSION,
     "format": FILLED,
     "partition_by": TEXTS,
@@ -42,12 +42,12 @@ class Loaded:
 
 
 def load(
-    staging: str | Path | Iterable[str | Path],
-    target: str | Path,
+    staging: Filename | Iterable[Filename],
+    target: Filename,
     *,
     spark: Any = None,
     format: str = "parquet",
-    partition_by: Sequence[str] = (),
+    partition_by: Iterable[str] = (),
     options: Mapping[str, str] | None = None,
     function: str = "",
 ) -> Loaded:
@@ -63,11 +63,10 @@ def load(
         "staging": staging, "target": target, "spark": spark, "format": format, "partition_by": partition_by,
         "options": options, "function": function,
     }  # fmt: skip
-    check("load", given, _RULES)
-    named = [staging] if isinstance(staging, str | Path) else list(staging)
-    for one in named:
-        check("load", {"staging": one}, {"staging": FILLED | PATH})
-    folders = [Path(folder).absolute() for folder in named]
+    rules = _RULES if format != FOREACH else {**_RULES, "target": TEXT | PATH}
+    taken = check("load", given, rules)
+    named, table = taken["staging"], taken["target"]
+    folders = [Path(folder).absolute() for folder in ((named,) if isinstance(named, str) else named)]
     for folder in folders:
         if not (folder / READY_DIR).is_dir():
             raise UsageError(
@@ -77,8 +76,9 @@ def load(
         raise UsageError("load: name at least one folder of segments")
     session = None if format in WITHOUT_SPARK else session_of(spark)
     config = LoaderConfig(
-        staging=folders[0], more_stagings=tuple(folders[1:]), format=format, function=function, options=options or {},
-        target=absolute(str(target)) if format in FOLDER_FORMATS else str(target), partition_by=tuple(partition_by),
+        staging=folders[0], more_stagings=tuple(folders[1:]), format=taken["format"], function=taken["function"],
+        options=taken["options"] or {}, target=absolute(table) if format in FOLDER_FORMATS else table,
+        partition_by=taken["partition_by"],
         master="local[2]" if session is None else str(session.sparkContext.master), env=os.environ,
     )  # fmt: skip
     writer = make_writer(config) if session is None else GuestWriter(session, folders[0] / "spark", config.partition_by)

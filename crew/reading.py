@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow
@@ -28,7 +27,7 @@ from ..conf.segment_format import (
     STORE_TIME,
     TOPIC,
 )
-from ..remoting.arguments import FILLED, FLAG, NONE, PATH, TABLE, TEXT, Rule, check
+from ..remoting.arguments import FLAG, NONE, PATH, TABLE, TEXT, Filename, Rule, check
 from ..remoting.errors import UsageError
 from ..spark.errors import LoaderError
 from ..spark.guest import session_of
@@ -43,7 +42,7 @@ pc: Any = pyarrow.compute
 FORMS: Final = ("arrow", "dataset", "pandas", "spark")
 SESSION: Final = Rule("a SparkSession", lambda value: value is None or hasattr(value, "createDataFrame"))
 _RULES: Final = {
-    "target": FILLED | PATH,
+    "target": PATH,
     "latest": FLAG,
     "form": TEXT,
     "spark": SESSION,
@@ -56,7 +55,7 @@ _RECORD: Final = (EPOCH, RECONSUME_TIMES, STORE_TIME, TOPIC, BROKER, QUEUE_ID, O
 
 
 def read(
-    target: str | Path,
+    target: Filename,
     *,
     latest: bool = False,
     form: str = "arrow",
@@ -75,31 +74,32 @@ def read(
     Raises UsageError for a target that is no table yet, LoaderError for one that cannot be read.
     """
     given = {"target": target, "latest": latest, "form": form, "spark": spark, "options": options}
-    check("read", given, _RULES)
-    wrong = "" if on_hdfs(target) else not_a_table(str(target))
+    taken = check("read", given, _RULES)
+    table, latest, form = taken["target"], taken["latest"], taken["form"]
+    wrong = "" if on_hdfs(table) else not_a_table(table)
     if wrong:
-        raise UsageError(f"target {str(target)!r} {wrong}")
-    if on_hdfs(target) and spark is None and form != "spark":
-        raise UsageError(f"{target} is on HDFS, which is read by Spark only: read(target, spark=session)")
+        raise UsageError(f"target {table!r} {wrong}")
+    if on_hdfs(table) and spark is None and form != "spark":
+        raise UsageError(f"{table} is on HDFS, which is read by Spark only: read(target, spark=session)")
     if form == "spark" and spark is None:
         spark = session_of(None)
-    place: Place = hdfs_table(str(target), spark) if on_hdfs(target) else place_of(str(target), options or {})
+    place: Place = hdfs_table(table, spark) if on_hdfs(table) else place_of(table, taken["options"] or {})
     check_form(form, latest=latest, spark=spark is not None, pandas=find_spec("pandas") is not None)
     if spark is not None:
         if isinstance(place, ObjectPath):
             raise UsageError(
-                f"{target} is in a bucket: read it without spark=. Your own Spark reads it as format delta, with hadoop-aws"
+                f"{table} is in a bucket: read it without spark=. Your own Spark reads it as format delta, with hadoop-aws"
             )
         return as_data_frame(spark, place, latest=latest)
     found = dataset(place)
     if form == "dataset":
         return found
     try:
-        table = found.to_table()
+        rows = found.to_table()
     except (pa.ArrowException, OSError) as error:
-        raise LoaderError(f"the table {target} can't be read: {error}. {UNREADABLE_REMEDY}") from None
-    table = latest_rows(table) if latest else table
-    return table.to_pandas() if form == "pandas" else table
+        raise LoaderError(f"the table {table} can't be read: {error}. {UNREADABLE_REMEDY}") from None
+    rows = latest_rows(rows) if latest else rows
+    return rows.to_pandas() if form == "pandas" else rows
 
 
 def check_form(form: str, *, latest: bool, spark: bool, pandas: bool) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ..conf.logging import log_stream, set_up
 from ..conf.settings import Settings, load
 from ..conf.sources import find_file
-from ..remoting.arguments import FILLED, NONE, PATH, TABLE, TEXT, TEXTS, WHOLE, check
+from ..remoting.arguments import FILLED, NONE, PATH, TABLE, TEXT, TEXTS, WHOLE, Filename, check
 from ..remoting.errors import UsageError
 from ..workers.loading import HandlerSpec, describe
 from ..workers.trial_import import examine
@@ -35,10 +35,10 @@ ARGUMENTS: Final[Mapping[str, str]] = {
 _RULES: Final = {
     "topics": FILLED | TEXTS | NONE,
     "group": FILLED | NONE,
-    "name_servers": TEXT | NONE,
+    "name_servers": TEXT | TEXTS | NONE,
     "workers": WHOLE | NONE,
     "schema": TEXT | NONE,
-    "target": PATH | NONE,
+    "target": TEXT | PATH | NONE,
     "settings": TABLE | NONE,
     "config": PATH | NONE,
 }
@@ -46,24 +46,23 @@ NO_NAME_SERVER: Final = "no name server is configured: give name_servers='host:p
 
 
 def settings_from(
-    call: str, arguments: Mapping[str, object], settings: Mapping[str, object] | None, config: str | Path | None
+    call: str, arguments: Mapping[str, object], settings: Mapping[str, object] | None, config: Filename | None
 ) -> Settings:
     """Settings of `arguments` (by the names of ARGUMENTS), `settings` ("section.key"), environment and file. `call` is the
     function that has the arguments, for messages.
 
     Raises UsageError for a setting that is given twice, ConfigError for what is wrong in any of them.
     """
-    check(call, {**arguments, "settings": settings, "config": config}, _RULES)
+    arguments = check(call, {**arguments, "settings": settings, "config": config}, _RULES)
+    settings, config = arguments.pop("settings"), arguments.pop("config")
     given = {name for name, value in arguments.items() if value is not None}
     if not arguments["name_servers"]:
         given.discard("name_servers")  # "" comes from a variable of the environment that is not set
     named = {ARGUMENTS[name]: name for name in ARGUMENTS if name in given}
     flags: dict[str, object] = {setting: arguments[name] for setting, name in named.items()}
     topics = flags.get("consumer.topics")
-    if topics is not None:
-        flags["consumer.topics"] = [topics] if isinstance(topics, str) else list(topics)  # type: ignore[call-overload]
-    if "spark.target" in flags:
-        flags["spark.target"] = str(flags["spark.target"])
+    if isinstance(topics, str):
+        flags["consumer.topics"] = (topics,)
     for setting in flags.keys() & (settings or {}).keys():
         raise UsageError(f"the argument {named[setting]}= and settings[{setting!r}] say the same thing twice")
     names = {**dict.fromkeys(settings or {}, "settings="), **{setting: f"{name}=" for setting, name in named.items()}}
@@ -79,14 +78,14 @@ def spec_of(handler: str | Callable[..., Any] | Sequence[Callable[..., Any]], ti
 def consume(
     handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
     *,
-    topics: str | Sequence[str] | None = None,
+    topics: str | Iterable[str] | None = None,
     group: str | None = None,
-    name_servers: str | None = None,
+    name_servers: str | Iterable[str] | None = None,
     workers: int | None = None,
     schema: str | None = None,
-    target: str | Path | None = None,
+    target: Filename | None = None,
     settings: Mapping[str, object] | None = None,
-    config: str | Path | None = None,
+    config: Filename | None = None,
 ) -> Summary:
     """Consume with `handler` until TERM or INT; how it ended.
 

@@ -16,7 +16,7 @@ from ..broker.server import EmbeddedBroker
 from ..client.loop_thread import LoopThread
 from ..client.validation import check_group, check_topic
 from ..remoting.admin_bodies import TopicConfig
-from ..remoting.arguments import FILLED, NONE, TEXT, check, instance, whole
+from ..remoting.arguments import FILLED, NONE, TEXT, check, instance, plain, whole
 from ..remoting.errors import UsageError
 from ..remoting.names import DLQ_PREFIX
 from ..remoting.stored import encode_message
@@ -70,15 +70,16 @@ class LocalBroker:
 
     def topic(self, name: str = "topic", *, queues: int = 4) -> str:
         """A new topic with a name that no other test has: `name` with a number behind it."""
-        check("topic", {"name": name, "queues": queues}, {"name": FILLED, "queues": whole(1, QUEUES_MAX)})
-        topic = f"{name}-{next(self._names)}"
-        self._call(lambda: self._create(topic, queues))
+        rules = {"name": FILLED, "queues": whole(1, QUEUES_MAX)}
+        taken = check("topic", {"name": name, "queues": queues}, rules)
+        topic = f"{taken['name']}-{next(self._names)}"
+        self._call(lambda: self._create(topic, taken["queues"]))
         return topic
 
     def group(self, name: str = "group") -> str:
         """The name of a group that no other test has."""
-        check("group", {"name": name}, {"name": FILLED})
-        group = f"{name}-{next(self._names)}"
+        taken = check("group", {"name": name}, {"name": FILLED})
+        group = f"{taken['name']}-{next(self._names)}"
         check_group(group)
         return group
 
@@ -92,12 +93,12 @@ class LocalBroker:
     def messages(self, topic: str) -> list[Message]:
         """All messages that the topic has now, queue by queue."""
         check_topic(topic)
-        return self._call(lambda: self._read(topic))
+        return self._call(lambda: self._read(plain(topic)))
 
     def dead_letters(self, group: str) -> list[Message]:
         """All messages in the dead-letter topic of the group."""
         check_group(group)
-        return self.messages(DLQ_PREFIX + group)
+        return self.messages(DLQ_PREFIX + plain(group))
 
     def _read(self, topic: str) -> list[Message]:
         store, found = self._broker.core.state.store, list[Message]()

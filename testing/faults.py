@@ -53,7 +53,8 @@ class Fault:
 
     def wait(self, hits: int = 1, timeout_s: float = 60.0) -> None:
         """Wait until it has met so many requests. Raises TimeoutError."""
-        check("wait", {"hits": hits, "timeout_s": timeout_s}, {"hits": WHOLE, "timeout_s": SECONDS})
+        taken = check("wait", {"hits": hits, "timeout_s": timeout_s}, {"hits": WHOLE, "timeout_s": SECONDS})
+        timeout_s = taken["timeout_s"]
         with self._met:
             if not self._met.wait_for(lambda: self.hits >= hits, timeout_s):
                 raise TimeoutError(f"{self.code.name}: {self.hits} of {hits} requests came within {timeout_s:g} s")
@@ -101,8 +102,8 @@ class Faults:
         """Let the request arrive so much later. Raises UsageError for requests to name servers."""
         if _member(RequestCode, code, "code") in OF_NAME_SERVERS:
             raise UsageError(f"{code} is for name servers, whose answers cannot be delayed: refuse or drop it")
-        check("delay", {"delay_ms": delay_ms}, {"delay_ms": MILLISECONDS})
-        return self._plant(code, times, lambda _: Later(delay_ms))
+        taken = check("delay", {"delay_ms": delay_ms}, {"delay_ms": MILLISECONDS})
+        return self._plant(code, times, lambda _: Later(taken["delay_ms"]))
 
     def clear(self) -> None:
         """Remove all."""

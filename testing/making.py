@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from ..client.validation import Keys, check_topic
-from ..remoting.arguments import INT32, NONE, TEXT, WHOLE, check, refuse, shown
+from ..remoting.arguments import INT32, NONE, TEXT, WHOLE, check, plain, refuse, shown
 from ..remoting.errors import UsageError
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS
 from ..workers.message import Message, make_message
@@ -49,8 +49,8 @@ def message(
         "tags": tags, "queue_id": queue_id, "queue_offset": queue_offset, "broker_name": broker_name, "group": group,
         "reconsume_times": reconsume_times, "store_timestamp_ms": store_timestamp_ms,
     }  # fmt: skip
-    check("message", given, _RULES)
-    _check_properties(properties)
+    taken = check("message", given, _RULES)
+    own = _checked_properties(properties)
     check_topic(topic)
     if isinstance(body, str):
         body = body.encode()
@@ -59,18 +59,19 @@ def message(
             f"message(body=...): {type(body).__name__} is neither bytes nor str; encode it, as by json.dumps"
         )
     return make_message(
-        bytes(body), topic=topic, tags=tags, keys=keys, properties=properties, queue_id=queue_id,
-        queue_offset=queue_offset, broker_name=broker_name, group=group, reconsume_times=reconsume_times,
-        store_timestamp_ms=store_timestamp_ms,
+        bytes(body), topic=plain(topic), keys=keys, properties=own, tags=taken["tags"], queue_id=taken["queue_id"],
+        queue_offset=taken["queue_offset"], broker_name=taken["broker_name"], group=taken["group"],
+        reconsume_times=taken["reconsume_times"], store_timestamp_ms=taken["store_timestamp_ms"],
     )  # fmt: skip
 
 
-def _check_properties(properties: object) -> None:
+def _checked_properties(properties: object) -> dict[str, str]:
     """Raise UsageError for what is no property of a message, or is an argument of its own."""
     if properties is None:
-        return
+        return {}
     if not isinstance(properties, Mapping):
         refuse("message", "properties", properties, "a dict of str to str")
+    found: dict[str, str] = {}
     for name, value in cast("Mapping[object, object]", properties).items():
         where = f"message(properties=...): {shown(name)}"
         if not (isinstance(name, str) and isinstance(value, str)):
@@ -79,3 +80,5 @@ def _check_properties(properties: object) -> None:
             raise UsageError(f"{where} has an argument of its own: give {_HAVE_ARGUMENTS[name]}={shown(value)}")
         if not name.strip() or not value.strip():
             raise UsageError(f"{where} with {shown(value)}: neither name nor value may be blank, leave it out")
+        found[plain(name)] = plain(value)
+    return found

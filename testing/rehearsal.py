@@ -31,7 +31,7 @@ import pyarrow.ipc
 from ..client.outgoing import OutgoingMessage
 from ..conf.segment_format import KEY_COLUMNS, OPEN_DIR, READY_DIR
 from ..conf.settings import Settings, load
-from ..remoting.arguments import FILLED, NONE, SECONDS, TABLE, TEXT, TEXTS, check, refuse
+from ..remoting.arguments import FILLED, NONE, TABLE, TEXT, TEXTS, check, number, refuse
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.queues import MessageQueue
 from ..supervisor.core import actions as act
@@ -81,6 +81,8 @@ CALLS_PER_MESSAGE_MAX: Final = 1_000
 """A handler that suspends its queue for ever would otherwise be called for ever."""
 SETTLE_MAX_S: Final = 24 * 3600.0
 """Sixteen retries of RocketMQ's default delays take less than five hours."""
+WIND_MAX_S: Final = 30 * SETTLE_MAX_S
+"""There is a moment at which something is due in every ten minutes."""
 ROUNDING_MS: Final = 1e-3
 """A timer must find that it is due, whatever was rounded on the way to whole milliseconds."""
 REBALANCE_MS: Final = 600_000
@@ -103,7 +105,7 @@ def run(
     handler: Target,
     messages: Iterable[Message | bytes | str],
     *,
-    topics: str | Sequence[str] | None = None,
+    topics: str | Iterable[str] | None = None,
     group: str = "test",
     seconds: float | None = None,
     delay_levels: str | None = None,
@@ -121,7 +123,7 @@ def run(
     Raises UsageError for what would keep `rocketcrew run` from starting: a handler that cannot take a message, columns that
     mean nothing, a wrong setting, a set-up hook that raises.
     """
-    check("run", {"seconds": seconds}, {"seconds": SECONDS | NONE})
+    seconds = check("run", {"seconds": seconds}, {"seconds": number(0, SETTLE_MAX_S, "seconds") | NONE})["seconds"]
     given = cast("object", messages)
     if isinstance(given, Message | str | bytes | bytearray | Mapping) or not isinstance(given, Iterable):
         refuse("run", "messages", messages, "a list of messages, as in run(handler, [message(...)])")
@@ -141,21 +143,22 @@ class Rehearsal:
         self,
         handler: Target,
         *,
-        topics: str | Sequence[str] | None = None,
+        topics: str | Iterable[str] | None = None,
         group: str = "test",
         delay_levels: str | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         given = {"topics": topics, "group": group, "delay_levels": delay_levels, "settings": settings}
-        check("Rehearsal", given, _RULES)
+        taken = check("Rehearsal", given, _RULES)
         self._given = handler
         self._closed = False
-        self._group = group
-        self._topics = () if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
+        self._group: str = taken["group"]
+        wanted = taken["topics"]
+        self._topics: tuple[str, ...] = () if wanted is None else (wanted,) if isinstance(wanted, str) else wanted
         self._topics_sent: list[str] = []
-        self._settings_given = dict(settings or {})
+        self._settings_given: dict[str, object] = taken["settings"] or {}
         self._now_ms: float = START_MS
-        self._broker = InnerBroker(lambda: int(self._now_ms), delay_levels)
+        self._broker = InnerBroker(lambda: int(self._now_ms), taken["delay_levels"])
         self._member: _Member | None = None
         self._sent = 0
         self._calls: list[Call] = []
@@ -196,8 +199,8 @@ class Rehearsal:
 
     def wind(self, seconds: float) -> None:
         """Let so much time pass, and do all that becomes due in it."""
-        check("wind", {"seconds": seconds}, {"seconds": SECONDS})
-        until = self._now_ms + seconds * 1000
+        wound = check("wind", {"seconds": seconds}, {"seconds": number(0, WIND_MAX_S, "seconds")})
+        until = self._now_ms + wound["seconds"] * 1000
         self._do_what_is_due()
         while self._next_moment(until):
             pass

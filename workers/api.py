@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from ..conf.formats import DELAY_LEVEL_MAX
-from ..remoting.arguments import FILLED, FLAG, FUNCTION, INT32_MAX, NONE, Rule, check, number, refuse, whole
+from ..remoting.arguments import FILLED, FLAG, FUNCTION, INT32_MAX, NONE, Rule, check, number, plain, refuse, whole
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL, parse_filter
 
@@ -73,7 +73,7 @@ class Retry(Exception):
     """
 
     def __init__(self, delay_level: int = 0, reason: str = "") -> None:
-        _check_delay_level("Retry", delay_level)
+        delay_level = _checked_delay_level("Retry", delay_level)
         _check_reason("Retry", reason)
         super().__init__(delay_level, reason)
         self.delay_level = delay_level
@@ -118,7 +118,9 @@ class _Pause(Exception):
 
     def __init__(self, suspend_ms: int = -1, reason: str = "") -> None:
         if type(suspend_ms) is not int:
-            check(type(self).__name__, {"suspend_ms": suspend_ms}, {"suspend_ms": INT32_OR_LESS})
+            suspend_ms = check(type(self).__name__, {"suspend_ms": suspend_ms}, {"suspend_ms": INT32_OR_LESS})[
+                "suspend_ms"
+            ]
         _check_reason(type(self).__name__, reason)
         super().__init__(suspend_ms, reason)
         self.suspend_ms = suspend_ms
@@ -173,9 +175,9 @@ class BatchResult:
     __slots__ = ("ack_index", "delay_level", "rows")
 
     def __init__(self, rows: object = (), ack_index: int | None = ACK_ALL, delay_level: int = 0) -> None:
-        _check_delay_level("BatchResult", delay_level)
+        delay_level = _checked_delay_level("BatchResult", delay_level)
         if ack_index is not ACK_ALL and type(ack_index) is not int:
-            check("BatchResult", {"ack_index": ack_index}, {"ack_index": INT32_OR_LESS | NONE})
+            ack_index = check("BatchResult", {"ack_index": ack_index}, {"ack_index": INT32_OR_LESS | NONE})["ack_index"]
         self.rows = rows
         self.ack_index = ack_index
         self.delay_level = delay_level
@@ -243,7 +245,9 @@ class Handler:
             "schema": schema, "batch": batch, "setup": setup, "teardown": teardown, "soft_time_limit_s": soft_s,
             "hard_time_limit_s": hard_s, "hooks": hooks, "auto_commit": auto_commit, "sends": sends,
         }  # fmt: skip
-        check("handler", given, _RULES)
+        taken = check("handler", given, _RULES)
+        soft_s, hard_s = taken["soft_time_limit_s"], taken["hard_time_limit_s"]
+        batch, auto_commit, sends = taken["batch"], taken["auto_commit"], taken["sends"]
         _check_limits(soft_s, hard_s)
         _check_order(order, key, auto_commit=auto_commit)
         if body_errors not in BODY_ERRORS:
@@ -379,12 +383,13 @@ def handler(
     return decorate if function is None else decorate(function)
 
 
-def _check_delay_level(what: str, level: int) -> None:
+def _checked_delay_level(what: str, level: int) -> int:
     if type(level) is not int:  # on the way of every message that fails: the rule has the sentence
-        check(what, {"delay_level": level}, {"delay_level": INT32_OR_LESS})
+        level = check(what, {"delay_level": level}, {"delay_level": INT32_OR_LESS})["delay_level"]
     if not -1 <= level <= DELAY_LEVEL_MAX:
         legal = f"-1 (dead letter), 0 (default) and 1 to {DELAY_LEVEL_MAX}"
         raise UsageError(f"{what}(delay_level={level}): legal are {legal}")
+    return level
 
 
 def _check_reason(what: str, reason: str) -> None:
@@ -432,6 +437,7 @@ def _subscriptions(topic: str | None, tags: str | None) -> tuple[str, ...]:
         raise UsageError(
             f'handler: topic={topic!r} is no topic; tags are given apart, as in topic="orders", tags="paid"'
         )
+    topic, tags = plain(topic), plain(tags)
     wish = parse_filter(tags or "")
     if wish.type != EXPRESSION_TAG:
         raise UsageError(f"handler: tags={tags!r}: give an SQL92 filter on the command line or in consumer.topics")

@@ -3,10 +3,12 @@ TypeError, and nothing taken in silence. A new argument without a line here fail
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ from rocketcrew import (
 )
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.testing import Fault, Faults, LocalBroker, Rehearsal, message, run
 
 API = Path(__file__).parents[3] / "docs/reference/api.md"
@@ -54,13 +57,13 @@ NOT_FILLED = (*NOT_TEXT, "", "  ")
 NOT_TEXT_OR_NONE = (5, True, b"x", ["a"], SELDOM)
 NOT_WHOLE = (None, "5", 1.5, True, [], SELDOM)
 NOT_NATURAL = (*NOT_WHOLE, -1)
-NOT_NUMBER = (None, "5", True, [], -1, float("nan"), float("inf"))
-NOT_NUMBER_OR_NONE = ("5", True, [], -1, float("nan"), float("inf"))
+NOT_NUMBER_OR_NONE = ("5", True, [], -1, float("nan"), float("inf"), 10**30, 10**400)
+NOT_NUMBER = (None, *NOT_NUMBER_OR_NONE)
 NOT_FLAG = (None, 0, 1, "yes", [])
 NOT_FUNCTION = (5, "f", [], SELDOM)
 NOT_TABLE = (5, "a=1", ["a"], {5: "a"})
 NOT_TOPICS = (5, True, b"x", ["a", 5], {"a": "b"}, "", SELDOM)
-NOT_PATH = (5, True, b"x", [], SELDOM)
+NOT_PATH = (5, True, b"x", [], SELDOM, "a\0b")
 
 
 def done(_: object) -> None:
@@ -163,7 +166,7 @@ CREW = {
     "schema": (5, True, b"x", [], SELDOM),
     "target": NOT_PATH,
     "settings": (*NOT_TABLE, {"workers.cuont": 3}, {"workers.count": "x"}),
-    "config": (*NOT_PATH, "no_such.toml"),
+    "config": (*NOT_PATH, "", "no_such.toml"),
 }
 PRODUCER = {
     "target": (None, 5, True, b"x", ["a", 5], {"a": 1}, SELDOM, "nohost", "host:99999"),
@@ -222,14 +225,14 @@ USES: dict[str, tuple[Callable[..., object], dict[str, tuple[object, ...]]]] = {
     "read": (
         lambda **given: read(**{"target": "no_such_table", **given}),
         {
-            "target": (None, 5, True, b"x", "", [], "no_such_table"), "latest": NOT_FLAG, "form": NOT_FILLED,
+            "target": (None, *NOT_PATH, "", "no_such_table"), "latest": NOT_FLAG, "form": NOT_FILLED,
             "spark": (5, True, "local[2]", SELDOM), "options": NOT_TABLE,
         },
     ),
     "load": (
         lambda **given: load(**{"staging": "no_such_folder", "target": "t", "format": "pyarrow", **given}),
         {
-            "staging": (None, 5, True, b"x", "", [], [5], "no_such_folder"), "target": (None, 5, True, b"x", []),
+            "staging": (None, *NOT_PATH, "", [5], [""], "no_such_folder"), "target": (None, *NOT_PATH, ""),
             "spark": (5, True, "local[2]", SELDOM), "format": NOT_FILLED, "partition_by": (5, True, "day", [5]),
             "options": NOT_TABLE, "function": (None, 5, True, b"x"),
         },
@@ -426,8 +429,8 @@ def test_a_broker_of_a_test_is_asked_for_what_it_has(method: str) -> None:
             lambda: message(properties={"KEYS": "o-1"}),
             "message(properties=...): 'KEYS' has an argument of its own: give keys='o-1'",
         ),
-        (lambda: run(done, [b"x"], seconds="5"), "run(seconds='5'): give a number of seconds, 0 or more, or None"),  # type: ignore[arg-type]
-        (lambda: read(5), "read(target=5): give a str that is not blank, or a path (a str, or a Path)"),  # type: ignore[arg-type]
+        (lambda: run(done, [b"x"], seconds="5"), "run(seconds='5'): give a number of seconds from 0 to 86,400, or None"),  # type: ignore[arg-type]
+        (lambda: read(5), "read(target=5): give a path (a str that is not blank, or a Path)"),  # type: ignore[arg-type]
         (lambda: crew(settings={"workers.count": "x"}), 'workers.count = "x" (from argument settings=) is not a whole'),
         (lambda: crew(group="a b"), 'consumer.group = "a b" (from argument group=) holds'),
         (lambda: Faults([], []).drop("pull_message"), "did you mean PULL_MESSAGE?"),
@@ -457,7 +460,63 @@ def test_a_closed_rehearsal_says_so() -> None:
         one.result()
 
 
+class Tag(str, enum.Enum):  # noqa: UP042  a StrEnum is written as its value
+    PAID = "paid"
+
+
+class Anywhere:
+    """As pytest's `tmpdir`, and paths of file-system libraries."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __fspath__(self) -> str:
+        return str(self._path)
+
+
 def test_whole_numbers_of_other_libraries_are_taken() -> None:
     numpy = pytest.importorskip("numpy")
-    assert message(queue_id=numpy.int64(3)).queue_id == 3
-    assert OutgoingMessage("orders", b"x", delay_level=numpy.int32(2)).delay_level == 2
+    one = message(queue_id=numpy.int64(3))
+    assert (one.queue_id, type(one.queue_id)) == (3, int)
+    sent = OutgoingMessage("orders", b"x", delay_level=numpy.int32(2))
+    assert (sent.delay_level, type(sent.delay_level)) == (2, int)
+    assert crew(workers=numpy.int64(2)).settings.workers.count == 2
+    assert crew(settings={"consumer.max_reconsume_times": numpy.int64(3)}).settings.consumer.max_reconsume_times == 3
+    assert run(done, [b"x"], seconds=numpy.int8(3)).elapsed_s == 3
+    assert run(done, [b"x"], seconds=numpy.float32(1)).elapsed_s == 1
+    assert run(done, [b"x"], seconds=Fraction(1, 2)).elapsed_s == 0.5  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="name servers are configured"):
+        crew(embedded=numpy.True_)
+
+
+def test_what_can_be_gone_through_only_once_is_not_emptied_by_its_check(tmp_path: Path) -> None:
+    assert crew(topics=(topic for topic in ["a", "b"])).settings.consumer.topics == ("a", "b")
+    sent = [message(b"1", topic="orders", tags="paid"), message(b"2", topic="orders", tags="open")]
+    assert len(run(done, sent, topics=(topic for topic in ["orders:paid"])).calls) == 1
+    assert Access(name_servers=iter([NOWHERE])).name_servers == (NOWHERE,)  # type: ignore[arg-type]
+    SyncProducer(iter([NOWHERE])).close()
+    queue = MessageQueue("orders", "a@one", 0)
+    assert by_machine_room(iter(["a"]), by_key("k"))([queue]) == queue
+    with pytest.raises(UsageError, match="_by is no column"):
+        (tmp_path / "s/ready").mkdir(parents=True)
+        load(iter([tmp_path / "s"]), tmp_path / "t", format="pyarrow", partition_by=(each for each in ["_by"]))
+
+
+def test_several_name_servers_and_paths_of_any_kind_are_taken(tmp_path: Path) -> None:
+    assert crew(name_servers=[NOWHERE]).settings.cluster.name_servers == (NOWHERE,)
+    assert crew(target=Anywhere(tmp_path)).settings.spark.target == str(tmp_path)
+    assert crew(settings={"supervisor.data_dir": tmp_path}).settings.supervisor.data_dir == str(tmp_path)
+    with pytest.raises(UsageError, match=str(tmp_path)):
+        read(Anywhere(tmp_path))
+
+
+def test_members_of_an_enum_count_by_their_values() -> None:
+    sent = OutgoingMessage(Tag.PAID, b"x", tags=Tag.PAID, keys=Tag.PAID, properties={Tag.PAID: Tag.PAID})
+    assert [str(each) for each in (sent.topic, sent.tags, sent.keys, *sent.properties.popitem())] == ["paid"] * 5  # type: ignore[attr-defined]
+    one = message(topic=Tag.PAID, tags=Tag.PAID, keys=Tag.PAID, properties={"state": Tag.PAID})
+    assert (one.topic, one.tags, one.keys, one.properties["state"]) == ("paid",) * 4
+    assert run(done, [message(topic="orders", tags=Tag.PAID)], topics="orders:paid").done == 1
+    assert crew(group=Tag.PAID).settings.consumer.group == "paid"
+    with LocalBroker() as broker:
+        assert broker.topic(Tag.PAID).startswith("paid-")
+        assert broker.group(Tag.PAID).startswith("paid-")
