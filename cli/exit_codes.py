@@ -71,11 +71,11 @@ def guarded(command: Callable[[], object]) -> int:
         _tell(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         return EXIT_FAILURE
     except Exception:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
+        traceback.print_exc()
         hidden = hidden_module()
         if hidden:
             _tell(hidden)
             return EXIT_USAGE
-        traceback.print_exc()
         _tell("this is a fault in rocketcrew, not in how you called it")
         return EXIT_FAILURE
     # With standalone_mode off, click hands the code of `context.exit(code)` back as the result.

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, overload
 
 from ..conf.formats import DELAY_LEVEL_MAX
 from ..remoting.arguments import FILLED, FLAG, FUNCTION, INT32_MAX, NONE, Rule, check, number, plain, refuse, whole
@@ -246,7 +246,9 @@ class Handler:
             "hard_time_limit_s": hard_s, "hooks": hooks, "auto_commit": auto_commit, "sends": sends,
         }  # fmt: skip
         taken = check("handler", given, _RULES)
-        soft_s, hard_s = taken["soft_time_limit_s"], taken["hard_time_limit_s"]
+        soft_s, hard_s = cast(
+            "tuple[float | None, float | None]", (taken["soft_time_limit_s"], taken["hard_time_limit_s"])
+        )
         batch, auto_commit, sends = taken["batch"], taken["auto_commit"], taken["sends"]
         _check_limits(soft_s, hard_s)
         _check_order(order, key, auto_commit=auto_commit)

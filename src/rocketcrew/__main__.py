@@ -29,11 +29,11 @@ def main() -> None:
         interrupts.install()
         open_closed_streams()
         from .cli.main import main as front_door
-    except (ImportError, AttributeError):
+    except (ImportError, AttributeError) as error:
         hidden = hidden_module()
         if not hidden:
             raise
-        print(f"rocketcrew: {hidden}", file=sys.stderr)  # noqa: T201  click is not there
+        print(f"rocketcrew: {hidden} ({error})", file=sys.stderr)  # noqa: T201  click is not there
         sys.exit(EXIT_USAGE)
     front_door(interrupts)
 

@@ -14,7 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from rocketcrew.cli.commands.run import reread_here
-from rocketcrew.cli.surroundings import OF_PYTHON, PACKAGES, WHERE_THERE, check_nothing_shadows, in_the_way
+from rocketcrew.cli.surroundings import check_nothing_shadows
+from rocketcrew.conf.needed_modules import OF_PYTHON, PACKAGES, WHERE_THERE, in_the_way
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 
@@ -168,7 +169,7 @@ def test_the_checkups_say_what_run_would(tmp_path: Path) -> None:
     assert "queue.py hides the module queue " in fault["found"]
 
 
-@pytest.mark.parametrize("name", ["struct", "logging", "queue", "pyarrow", "json"])
+@pytest.mark.parametrize("name", ["struct", "logging", "queue", "pyarrow", "json", "math", "select"])
 def test_a_script_and_the_package_as_a_module_name_the_file_that_hides_a_module(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("x = 1\n")
@@ -190,3 +191,27 @@ def test_a_script_that_hides_nothing_that_is_needed_is_let_be(tmp_path: Path) ->
     (tmp_path / "script.py").write_text("import orders, rocketcrew\nrocketcrew.Nothing\n")
     ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "has no attribute 'Nothing'" in ran.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["conftest", "shop"])
+def test_a_file_that_is_not_in_the_way_is_not_blamed_for_what_is_missing(name: str, tmp_path: Path) -> None:
+    for folder in ("app", "lib"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text("x = 1\n")
+    (tmp_path / "app/script.py").write_text(
+        f"import sys, {name}\nsys.modules['pyarrow'] = None\nsys.path.append({str(tmp_path / 'lib')!r})\n"
+        "from rocketcrew import read\n"
+    )
+    ran = subprocess.run([sys.executable, "app/script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "hides the module" not in ran.stderr
+    assert "import of pyarrow halted" in ran.stderr.splitlines()[-1]
+
+
+def test_what_failed_is_told_beside_the_file_that_may_be_why(tmp_path: Path) -> None:
+    (tmp_path / "calendar.py").write_text("x = 1\n")
+    (tmp_path / "script.py").write_text(
+        "import sys, calendar\nsys.modules['pyarrow'] = None\nfrom rocketcrew import read\n"
+    )
+    ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "calendar.py hides the module calendar" in ran.stderr.splitlines()[-1]
+    assert "import of pyarrow halted" in ran.stderr.splitlines()[-1]
