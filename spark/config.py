@@ -202,7 +202,7 @@ def _range(name: str, value: int, least: int, greatest: int) -> str:
 
 
 def _nested(staging: Path, target: Path) -> str:
-    inside, outside = target.absolute(), staging.absolute()
+    inside, outside = Path(os.path.abspath(target)), Path(os.path.abspath(staging))
     if inside == outside or outside in inside.parents or inside in outside.parents:
         return f"the table {target} and the staging folder {staging} lie one in the other"
     return ""

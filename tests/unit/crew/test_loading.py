@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rocketcrew.crew.results import loader_trouble, set_aside_of, waiting_for_table
+from rocketcrew.spark.config import _nested
 
 
 @pytest.fixture
@@ -51,3 +52,13 @@ def test_what_was_set_aside_in_this_run(segments: Path) -> None:
 )
 def test_a_loader_that_fails_again_and_again_says_why(loader: dict[str, Any], said: str) -> None:
     assert loader_trouble(loader) == said
+
+
+@pytest.mark.parametrize(("table", "wrong"), [("../home/../staging/x", True), (".", False), ("../table", False)])
+def test_a_table_within_the_staging_folder_is_found_behind_dots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, wrong: bool
+) -> None:
+    for name in ("home", "staging"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    assert bool(_nested(Path("../staging"), Path(table))) is wrong
