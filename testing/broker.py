@@ -140,7 +140,10 @@ class LocalBroker:
         return self._thread.run(_awaited(make))
 
     def _call(self, function: Callable[[], T]) -> T:
-        """In the broker's thread: it alone touches its state."""
+        """In the broker's thread: it alone touches its state. Raises UsageError while there is none."""
+        if self._closed or not self._broker.is_running:
+            remedy = "make a new one" if self._closed else "start() it first"
+            raise UsageError(f"the broker is not running: {remedy}")
 
         async def call() -> T:
             return function()

@@ -210,7 +210,7 @@ USES: dict[str, tuple[Callable[..., object], dict[str, tuple[object, ...]]]] = {
     ),
     "progress": (
         lambda **given: progress(**{"done": 1, **given}),
-        {"done": NOT_NUMBER, "total": NOT_NUMBER_OR_NONE, "text": NOT_TEXT},
+        {"done": NOT_NUMBER[:-2], "total": NOT_NUMBER_OR_NONE[:-2], "text": NOT_TEXT},
     ),
     "logger": (logger, {"message": (5, "m", b"x", [], SELDOM)}),
     "consume": (consumed, CREW),
@@ -520,3 +520,15 @@ def test_members_of_an_enum_count_by_their_values() -> None:
     with LocalBroker() as broker:
         assert broker.topic(Tag.PAID).startswith("paid-")
         assert broker.group(Tag.PAID).startswith("paid-")
+
+
+def test_a_broker_that_does_not_run_says_so() -> None:
+    with LocalBroker() as broker:
+        topic = broker.topic()
+        broker.kill()
+        with pytest.raises(UsageError, match="start"):
+            broker.messages(topic)
+        broker.start()
+        assert broker.messages(topic) == []
+    with pytest.raises(UsageError, match="make a new one"):
+        broker.topic()
