@@ -139,7 +139,7 @@ class Producer:
         self.cluster = cluster
         self.group = group
         self._owns_cluster = owns_cluster = owns_cluster or cluster is not target
-        self._send_timeout_ms = taken["send_timeout_ms"]
+        self._send_timeout_ms: int = taken["send_timeout_ms"]
         self._rules = rules or SendRules(retries=taken["retries"])
         self._now_ms = now_ms
         self._options = SendOptions(
