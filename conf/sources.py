@@ -207,7 +207,8 @@ def _from_flags(
 ) -> dict[str, _Given]:
     given: dict[str, _Given] = {}
     for name, given_value in flags.items():
-        value = plain(os.fspath(given_value) if isinstance(given_value, os.PathLike) else given_value)
+        is_path = isinstance(given_value, os.PathLike)
+        value = plain(os.fspath(cast("os.PathLike[str]", given_value)) if is_path else given_value)
         origin = _said_by(flag_names.get(name, "--set"))
         if name in KNOWN:
             given[name] = _Given(value, origin, is_text=isinstance(value, str))

@@ -432,19 +432,18 @@ def _subscriptions(topic: str | None, tags: str | None) -> tuple[str, ...]:
         if tags is not None:
             raise UsageError(f"handler: tags={tags!r} has a meaning with topic=... only")
         return ()
-    for name, value in (("topic", topic), ("tags", tags)):
+    for argument, value in (("topic", topic), ("tags", tags)):
         if not isinstance(value, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
-            raise UsageError(f"handler: {name}={value!r} is no str")
+            raise UsageError(f"handler: {argument}={value!r} is no str")
     if not topic.strip() or ":" in topic:
         raise UsageError(
             f'handler: topic={topic!r} is no topic; tags are given apart, as in topic="orders", tags="paid"'
         )
-    topic, tags = plain(topic), plain(tags)
+    name, tags = str(plain(topic)).strip(), plain(tags)
     wish = parse_filter(tags or "")
     if wish.type != EXPRESSION_TAG:
         raise UsageError(f"handler: tags={tags!r}: give an SQL92 filter on the command line or in consumer.topics")
-    topic = topic.strip()
-    return (topic if wish.expression == SUB_ALL else f"{topic}:{wish.expression}",)
+    return (name if wish.expression == SUB_ALL else f"{name}:{wish.expression}",)
 
 
 def as_handler(target: object) -> Handler:

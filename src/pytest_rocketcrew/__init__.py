@@ -77,7 +77,7 @@ def crew(rocketmq: LocalBroker, tmp_path: Path) -> Iterator[Callable[..., Crew]]
     with contextlib.ExitStack() as running:
 
         def start(handler: Any, *, settings: dict[str, object] | None = None, **arguments: Any) -> Crew:
-            own = check("crew", {"settings": settings}, {"settings": TABLE | NONE})["settings"] or {}
+            own: dict[str, object] = check("crew", {"settings": settings}, {"settings": TABLE | NONE})["settings"] or {}
             state: dict[str, object] = {**CREW_SETTINGS, "supervisor.data_dir": str(tmp_path / "rocketcrew")}
             named: dict[str, Any] = {"workers": 1, "group": rocketmq.group(), "name_servers": rocketmq.name_server}
             named |= arguments
