@@ -111,7 +111,7 @@ def test_read_gives_every_row_or_those_of_the_last_attempt_as_the_views_do(world
 def test_what_read_cannot_do_is_said(world: World, segments: Any, tmp_path: Path) -> None:
     for wrong, says in (
         ({"form": "polars"}, "none of arrow, dataset, pandas, spark"),
-        ({"form": "spark"}, "needs a session"),
+        ({"form": "spark"}, "no active Spark session"),
         ({"form": "pandas", "spark": object()}, "leave one of form= and spark= out"),
         ({}, "holds no batch yet"),
     ):
