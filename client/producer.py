@@ -130,10 +130,7 @@ class Producer:
             "trace": trace, "spans": spans, "compress_from_bytes": compress_from_bytes, "compression": compression,
         }  # fmt: skip
         taken = check_arguments(type(self).__name__, given, _RULES)
-        check_group(group)
-        group = plain(group)
-        if group == JAVA_DEFAULT_GROUP:
-            raise UsageError(f"producer group {group} is reserved: choose another name")
+        group = _own_group(group)
         cluster = target if isinstance(target, Cluster) else new_cluster(target)
         group = cluster.access.wrap(group)
         self.cluster = cluster
@@ -399,6 +396,15 @@ class Producer:
 
     def _next_id(self) -> str:
         return self._ids.next(self._now_ms())
+
+
+def _own_group(group: str) -> str:
+    """Raises UsageError for a name that is none, or that Java keeps for itself."""
+    check_group(group)
+    group = plain(group)
+    if group == JAVA_DEFAULT_GROUP:
+        raise UsageError(f"producer group {group} is reserved: choose another name")
+    return group
 
 
 def _selector(selector: QueueSelector | None) -> QueueSelector | None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numbers
 import operator
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from os import PathLike, fspath
 from typing import Any, Final, NoReturn, cast
 
 from .errors import UsageError
@@ -25,7 +25,7 @@ INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 SHOWN_MAX: Final = 60
 """Characters of a value in a message."""
-Filename = str | os.PathLike[str]
+Filename = str | PathLike[str]
 SECONDS_MAX: Final = 1_000_000_000
 """Thirty years; what waits for locks can wait for 290."""
 NUMBER_MAX: Final = 1_000_000_000_000
@@ -133,7 +133,7 @@ def _table(value: Any) -> Any:
 
 def _path(value: Any) -> Any:
     """As a str: a Path, pytest's `tmpdir`, and any other object that says what path it is."""
-    return plain(os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value)
+    return plain(fspath(cast("PathLike[str]", value)) if isinstance(value, PathLike) else value)
 
 
 NONE: Final = Rule("None", lambda value: value is None)

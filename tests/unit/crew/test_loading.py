@@ -54,11 +54,8 @@ def test_a_loader_that_fails_again_and_again_says_why(loader: dict[str, Any], sa
     assert loader_trouble(loader) == said
 
 
-@pytest.mark.parametrize(("table", "wrong"), [("../home/../staging/x", True), (".", False), ("../table", False)])
-def test_a_table_within_the_staging_folder_is_found_behind_dots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, wrong: bool
-) -> None:
+@pytest.mark.parametrize(("table", "wrong"), [("home/../staging/x", True), ("home", False), ("home/../table", False)])
+def test_a_table_within_the_staging_folder_is_found_behind_dots(tmp_path: Path, table: str, wrong: bool) -> None:
     for name in ("home", "staging"):
         (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "home")
-    assert bool(_nested(Path("../staging"), Path(table))) is wrong
+    assert bool(_nested(tmp_path / "home/../staging", tmp_path / table)) is wrong

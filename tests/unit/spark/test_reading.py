@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -112,7 +113,7 @@ def test_what_read_cannot_do_is_said(world: World, segments: Any, tmp_path: Path
     for wrong, says in (
         ({"form": "polars"}, "none of arrow, dataset, pandas, spark"),
         ({"form": "spark"}, "no active Spark session"),
-        ({"form": "pandas", "spark": object()}, "leave one of form= and spark= out"),
+        ({"form": "pandas", "spark": SimpleNamespace(createDataFrame=None)}, "leave one of form= and spark= out"),
         ({}, "holds no batch yet"),
     ):
         with pytest.raises(UsageError, match=says):
