@@ -136,7 +136,7 @@ class EmbeddedBroker:
         if self._storage is None and config.dir:
             doubt = check_local("broker.dir", config.dir, "one broker alone may write there, by a lock of this host")
             if doubt:
-                _log.warning("folder_may_be_shared", why=doubt)
+                _log.warning("folder_may_be_shared", reason=doubt)
         if self._storage is None:
             self._storage = self._own_storage()
         sockets: list[socket.socket] = []

@@ -139,7 +139,7 @@ def take_slot(
     `member` is the client id of a broadcasting member: it takes a new slot or its own, never another's.
     """
     if doubt := check_local("supervisor.data_dir", data_dir, NEEDS_LOCAL, mounts):
-        log.warning("folder_may_be_shared", why=doubt)
+        log.warning("folder_may_be_shared", reason=doubt)
     home = data_dir / group
     try:
         for number in range(SLOTS_MAX):

@@ -129,4 +129,4 @@ def test_a_folder_that_may_be_shared_is_taken_with_a_warning(tmp_path: Path) -> 
     with capture_logs() as logs:
         take_slot(tmp_path, "g", mounts=mounts).release()
     assert [one["event"] for one in logs] == ["folder_may_be_shared"]
-    assert "is on mine by FUSE" in logs[0]["why"]
+    assert "is on mine by FUSE" in logs[0]["reason"]

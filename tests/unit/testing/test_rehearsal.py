@@ -99,7 +99,10 @@ def test_rows_pass_the_real_schema_check() -> None:
     result = run(handler(schema="n int")(lambda _: {"n": "many"}), [b"x"], seconds=0)
     assert result.rows == []
     (retried,) = result.retries
-    assert retried.error == "column n int: expected an integer, got str"
+    assert (
+        retried.error
+        == "column n int: expected an integer, got str: return int(value), or declare the column as what it is"
+    )
 
 
 def test_rows_without_columns_fail_as_in_production() -> None:
