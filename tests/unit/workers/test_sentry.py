@@ -211,7 +211,10 @@ def test_rows_that_do_not_fit_are_events_that_name_the_record(
     b.chunk([make_record(offset=n) for n in range(3)])
     b.steps(3)
     (event,) = memory.events
-    assert event["exception"]["values"][-1]["value"] == "column a int: expected an integer, got str"
+    assert (
+        event["exception"]["values"][-1]["value"]
+        == "column a int: expected an integer, got str: return int(value), or declare the column as what it is"
+    )
     names = {key: event["tags"][key] for key in ("topic", "broker", "queue_id", "offset", "handler")}
     assert names == {
         "topic": "TopicTest", "broker": "broker-a", "queue_id": "3", "offset": "1", "handler": "shop:count"

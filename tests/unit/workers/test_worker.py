@@ -330,7 +330,10 @@ def test_rows_of_failed_messages_are_not_written(
     assert [entry(e) for e in entries] == [(1, 0, 4, 1, 0, 2)]
     assert sorted(at for at, _ in failures) == [1, 2]
     misfit = next(f for at, f in failures if at == 2)
-    assert misfit.error == "column a int: expected an integer, got str"
+    assert (
+        misfit.error
+        == "column a int: expected an integer, got str: return int(value), or declare the column as what it is"
+    )
     table = read_ready(tmp_path)
     assert list(zip(table.column("_offset").to_pylist(), table.column("a").to_pylist(), strict=True)) == [
         (0, 0), (0, -1), (3, 3), (3, -1),
