@@ -13,7 +13,7 @@ from ..conf.formats import not_a_table, on_hdfs, on_s3
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
-from .connect import is_remote
+from .connect import is_local, is_remote
 from .convert import FILE_BYTES
 from .iceberg_catalog import ICEBERG_SPARK
 from .loader import POINTS
@@ -168,7 +168,7 @@ class LoaderConfig:
     @property
     def limits(self) -> Limits:
         """What one batch takes at most; rows that may have to travel over a connection are in memory meanwhile."""
-        triggers = PLAN_TRIGGERS if self.master.startswith("local") else 1
+        triggers = PLAN_TRIGGERS if is_local(self.master) else 1
         return Limits(self.max_rows, self.max_bytes * triggers)
 
     @property

@@ -56,6 +56,11 @@ def is_remote(master: str) -> bool:
     return master.startswith(SCHEME)
 
 
+def is_local(master: str) -> bool:
+    """Whether a master's executors run on this host, as this user, and so see its files."""
+    return master.startswith("local")
+
+
 def shown(master: str) -> str:
     """A master for people: what follows the address of a Connect server may be a token."""
     return master.partition(";")[0].rstrip("/") if is_remote(master) else master

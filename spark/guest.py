@@ -31,7 +31,6 @@ class GuestSession(Session):
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self._context: Any = spark.sparkContext
-        self._by_path = True if str(self._context.master).startswith("local") else None
 
     @property
     def jvm_pid(self) -> int:

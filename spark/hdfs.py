@@ -241,10 +241,15 @@ def asked(what: object) -> Generator[None]:
             raise FileNotFoundError(str(what)) from None
         raise LoaderError(f"{what}: {_explained(kind, said)}. {_STAYS}") from None
     except (Py4JError, ConnectionError) as error:
-        raise SparkDiedError(
-            f"Spark's JVM is gone, or does not answer, while {what} was asked for ({str(error)[:SAID_MAX]}). The loader has"
-            " to be started anew; the segments stay"
-        ) from None
+        raise jvm_gone(f"{what} was asked for", error) from None
+
+
+def jvm_gone(doing: str, error: Exception) -> SparkDiedError:
+    """What to raise when py4j has no answer."""
+    return SparkDiedError(
+        f"Spark's JVM is gone, or does not answer, while {doing} ({str(error)[:SAID_MAX]}). The loader has to be started"
+        " anew; the segments stay"
+    )
 
 
 def _explained(kind: str, said: str) -> str:

@@ -26,8 +26,8 @@ from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..durable.files import CALLS, FileCalls, sync_path
 from ..remoting.errors import UsageError
 from .convert import Staged
-from .errors import LoaderError, SparkDiedError
-from .hdfs import HdfsPath, java_kind, java_said
+from .errors import LoaderError
+from .hdfs import HdfsPath, java_kind, java_said, jvm_gone
 from .hdfs import asked as asked_hdfs
 from .iceberg_catalog import HADOOP, CatalogSpec, is_secret, local_path, merged
 from .plan import Plan
@@ -328,10 +328,7 @@ def asked() -> Generator[None]:
             raise CommitStateUnknownException(said) from None
         raise RuntimeError(f"{kind}: {said}") from None
     except (Py4JError, ConnectionError) as error:
-        raise SparkDiedError(
-            f"Spark's JVM is gone, or does not answer, while an Iceberg catalog was asked ({str(error)[:200]}). The loader"
-            " has to be started anew; the segments stay"
-        ) from None
+        raise jvm_gone("an Iceberg catalog was asked", error) from None
 
 
 def _conflict(said: str) -> Exception:

@@ -66,26 +66,23 @@ def check_pyspark(what: str, installed: Callable[[str], str] | None = None) -> N
 
 def delta_package(pyspark: str) -> str:
     """The coordinate of Delta's jar for that version of pyspark. Raises UsageError when there is none."""
-    build = DELTA_BUILDS.get(".".join(pyspark.split(".")[:2]))
-    if build is None:
-        raise UsageError(
-            f"Delta has no build for Spark {pyspark}, but for {', '.join(DELTA_BUILDS)}: pip install"
-            " 'rocketcrew[delta-spark]'; or set spark.format = deltalake, the same table without Spark; or name jars that fit"
-            " in spark.delta_jars"
-        )
-    return build
+    return _build_for(pyspark, "Delta", DELTA_BUILDS, "delta-spark", "delta", "spark.delta_jars")
 
 
 def iceberg_packages(pyspark: str) -> str:
     """The coordinates of Iceberg's jar for that version of pyspark, and of SQLite's driver. Raises UsageError."""
-    build = ICEBERG_BUILDS.get(".".join(pyspark.split(".")[:2]))
+    build = _build_for(pyspark, "Iceberg", ICEBERG_BUILDS, "iceberg-spark", "iceberg-spark", "spark.iceberg_jars")
+    return f"{build},{SQLITE_DRIVER}"
+
+
+def _build_for(pyspark: str, library: str, builds: Mapping[str, str], extra: str, format_: str, setting: str) -> str:
+    build = builds.get(".".join(pyspark.split(".")[:2]))
     if build is None:
         raise UsageError(
-            f"Iceberg has no build for Spark {pyspark}, but for {', '.join(ICEBERG_BUILDS)}: pip install"
-            " 'rocketcrew[iceberg-spark]'; or set spark.format = iceberg, the same table without Spark; or name jars that fit"
-            " in spark.iceberg_jars"
+            f"{library} has no build for Spark {pyspark}, but for {', '.join(builds)}: pip install 'rocketcrew[{extra}]'; or"
+            f" set spark.format = {_WITHOUT_SPARK[format_]}, the same table without Spark; or name jars that fit in {setting}"
         )
-    return f"{build},{SQLITE_DRIVER}"
+    return build
 
 
 def installed_version(package: str) -> str:

@@ -29,7 +29,7 @@ import psutil
 from ..conf.columns import Column, ddl
 from ..durable.files import remove_tree, spark_path
 from ..remoting.errors import UsageError
-from .connect import ConnectSession, is_remote, open_connect, rows_over_the_connection
+from .connect import ConnectSession, is_local, is_remote, open_connect, rows_over_the_connection
 from .errors import SparkStartError
 from .java import Java, find_java, make_shim
 from .needs import DELTA_BUILDS, ICEBERG_BUILDS, delta_package, iceberg_packages
@@ -95,20 +95,21 @@ class SessionSettings:
     @property
     def is_local(self) -> bool:
         """Whether Spark runs inside the one JVM."""
-        return self.master.startswith("local")
+        return is_local(self.master)
 
 
 class Session:
     """A running Spark session and its JVM."""
 
     where = "Spark's JVM"
+    _by_path: bool | None = None
+    """Whether staged files are read by their paths; None until that is known."""
 
     def __init__(self, spark: SparkSession, java: Java) -> None:
         self.spark = spark
         self.java = java
         context: Any = spark.sparkContext
         self._jvm: subprocess.Popen[bytes] = context._gateway.proc
-        self._by_path = True if str(context.master).startswith("local") else None
 
     @property
     def jvm_pid(self) -> int:
@@ -163,7 +164,8 @@ class Session:
     def read(self, session: SparkSession, files: Sequence[Path], columns: Sequence[Column]) -> DataFrame:
         """The rows of staged files: by their paths, or through this process where executors do not see them."""
         if self._by_path is None:
-            self._by_path = self._executors_read(session, files[0], columns)
+            local = is_local(str(session.sparkContext.master))
+            self._by_path = local or self._executors_read(session, files[0], columns)
         if not self._by_path:
             return rows_over_the_connection(session, files, columns)
         return session.read.schema(ddl(columns)).parquet(*(spark_path(file) for file in files))

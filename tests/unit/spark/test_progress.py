@@ -116,7 +116,7 @@ def test_spark_is_asked_for_the_tasks_of_what_runs() -> None:
     tracker = SimpleNamespace(
         getJobIdsForGroup=lambda group: [8, 7] if group == "g" else [], getJobInfo=jobs.get, getStageInfo=stages.get
     )
-    context = SimpleNamespace(statusTracker=lambda: tracker, _gateway=SimpleNamespace(proc=None), master="local[1]")
+    context = SimpleNamespace(statusTracker=lambda: tracker, _gateway=SimpleNamespace(proc=None))
     spark: Any = SimpleNamespace(sparkContext=context)
     session = Session(spark, Java(Path("java"), 17, True, "here"))
     assert session.tasks("g") == (5, 20)

@@ -63,7 +63,6 @@ class Hanging:
     """Stands for a Spark, its context and its gateway: what is asked of the JVM comes back when that is killed."""
 
     pid = 1
-    master = "local[1]"
     stdin = None
 
     def __init__(self) -> None:
