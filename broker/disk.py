@@ -91,10 +91,8 @@ class DiskFile:
         name another file, or none."""
         self._folder = folder
         self._ahead_bytes = ahead_bytes
-        self._has_room: tuple[str, int] = (
-            "",
-            0,
-        )  # the segment written last, and up to where it has room, or was refused it
+        # The segment written last, and up to where it has room, or was refused it.
+        self._has_room: tuple[str, int] = ("", 0)
         self._on_gone = on_gone
         self._segment_bytes = segment_bytes
         self.is_buffered = buffered

@@ -133,10 +133,6 @@ class EmbeddedBroker:
         tls = server_context(config.tls_cert_path, config.tls_key_path) if config.tls_cert_path else None
         acl = _read_acl(config.acl_file) if config.acl_file else None
         remoting = Remoting(access=self._access) if config.register_with else None
-        if self._storage is None and config.dir:
-            doubt = check_local("broker.dir", config.dir, "one broker alone may write there, by a lock of this host")
-            if doubt:
-                _log.warning("folder_may_be_shared", reason=doubt)
         if self._storage is None:
             self._storage = self._own_storage()
         sockets: list[socket.socket] = []
@@ -159,6 +155,8 @@ class EmbeddedBroker:
         config = self.config
         if not config.dir:
             return MemoryStorage()
+        if doubt := check_local("broker.dir", config.dir, "one broker alone may write there, by a lock of this host"):
+            _log.warning("folder_may_be_shared", reason=doubt)
         return DiskStorage(Path(config.dir), ahead_bytes=AHEAD_BYTES if config.flush == "sync" else 0)
 
     async def _serve(

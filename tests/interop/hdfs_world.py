@@ -6,7 +6,9 @@ import os
 import sys
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
@@ -17,10 +19,22 @@ from segment_helpers import Helpers
 
 from rocketcrew import read
 from rocketcrew.spark.hdfs import hdfs_table
+from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.session import Session, SessionSettings
 from rocketcrew.spark.spark_writer import SparkWriter
 from rocketcrew.spark.targets.hdfs_folder import HdfsFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget
+
+HDFS_CONF: Final = {
+    "spark.hadoop.ipc.client.connect.max.retries": "1",  # a NameNode that is stopped is to be missed soon
+    "spark.hadoop.dfs.replication": "1",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+def small_at(*small: str) -> list[Any]:
+    """These points in each run, all in `make soak`."""
+    return [point if point in small else pytest.param(point, marks=pytest.mark.soak) for point in POINTS]
 
 
 class HdfsWorld(World):
@@ -43,11 +57,3 @@ class HdfsWorld(World):
     def rows(self, *columns: str) -> list[Any]:
         rows = read(self.url, spark=self._session.spark).select(*(columns or COLUMNS)).collect()
         return sorted(tuple(row) for row in rows)
-
-    def take_over(self) -> None:
-        """The first folder's files go to the second, as a slot's do when its host's other member takes it over."""
-        for part in ("ready", "plan"):
-            (self.roots[1] / part).mkdir(parents=True, exist_ok=True)
-            for path in (self.roots[0] / part).glob("0*.json" if part == "plan" else "*"):
-                path.rename(self.roots[1] / part / path.name)
-        self.roots.reverse()

@@ -24,7 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 
 from hdfs_cluster import HdfsCluster, cluster_jars
+from hdfs_world import HDFS_CONF, small_at
 from iceberg_server import IcebergServer, server_jars
+from iceberg_stories import branches, killed_within_the_commit
 from light_jvm import light_environment
 from loader_world import Crash, World, in_order
 from loaders import COLUMNS, Loaders
@@ -39,26 +41,18 @@ from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.hdfs import hdfs_table
 from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of, local_path
 from rocketcrew.spark.iceberg_spark import VERSIONS_LEAST, JavaCatalog, SparkRows, configure
-from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.session import Session, SessionSettings, iceberg_conf, open_session
 from rocketcrew.spark.spark_writer import SparkWriter
-from rocketcrew.spark.targets.iceberg import BRANCH, SNAPSHOT, IcebergTarget, commit_table
+from rocketcrew.spark.targets.iceberg import SNAPSHOT, IcebergTarget, commit_table
 
 CONF: Final = {
-    "spark.hadoop.ipc.client.connect.max.retries": "1",
-    "spark.hadoop.dfs.replication": "1",
-    "spark.sql.shuffle.partitions": "1",
+    **HDFS_CONF,
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",  # for CALL
 }
 VERSIONS_OF_A_BATCH: Final = 4
 """Of the metadata: its branch, its rows, the move of `main`, and of a new column or of an expiry one more."""
 WHERE: Final = ("hadoop", "rest", "sqlite")
-
-
-def small_at(*small: str) -> list[Any]:
-    """These points in each run, all in `make soak`."""
-    return [point if point in small else pytest.param(point, marks=pytest.mark.soak) for point in POINTS]
 
 
 @pytest.fixture(scope="module")
@@ -155,17 +149,6 @@ class SparkWorld(World):
             return sorted(row["_offset"] for row in read(self.url, spark=self.session.spark).collect())
         return sorted(read(self.table).column("_offset").to_pylist())
 
-    def branches(self) -> list[str]:
-        return [name for name in self.target().table().refs() if name.startswith(BRANCH)]
-
-    def take_over(self) -> None:
-        """The first folder's files go to the second, as a slot's do when its host's other member takes it over."""
-        for part in ("ready", "plan"):
-            (self.roots[1] / part).mkdir(parents=True, exist_ok=True)
-            for path in (self.roots[0] / part).glob("0*.json" if part == "plan" else "*"):
-                path.rename(self.roots[1] / part / path.name)
-        self.roots.reverse()
-
 
 @pytest.fixture(params=WHERE)
 def world(
@@ -194,25 +177,12 @@ def test_killed_at_any_point_taken_over_and_killed_once_more(world: SparkWorld, 
     world.drain(world.loader())
     world.assert_exact()
     world.assert_clean()
-    assert world.branches() == []
+    assert branches(world) == []
 
 
 @pytest.mark.parametrize("made", [False, True])
 def test_killed_within_the_commit(world: SparkWorld, made: bool) -> None:
-    def dies(*commit: Any) -> None:
-        if made:
-            commit_table(*commit)
-        raise Crash
-
-    world.seal([Record(1), Record(2)])
-    with pytest.raises(Crash):
-        world.drain(world.loader(target=world.target(commit=dies)))
-    assert len(world.branches()) == (not made)
-    world.seal([Record(2, ["again"]), Record(3)])
-    world.drain(world.loader())
-    world.assert_exact()
-    world.assert_clean()
-    assert (world.branches(), world.target().state().batch) == ([], 2)
+    killed_within_the_commit(world, lambda commit: world.target(commit=commit), made=made)
 
 
 @pytest.mark.parametrize("races", [6, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
@@ -232,7 +202,7 @@ def test_control_a_plain_append_after_a_look_has_the_rows_twice(world: SparkWorl
         world.seal([Record(2)], at=at)
 
     def appends(_table: Any, _requirements: Any, updates: Any) -> None:
-        branch = next(name for name in world.branches() if "-00000002-" in name)
+        branch = next(name for name in branches(world) if "-00000002-" in name)
         rows = world.session.spark.sql(f"SELECT * FROM {world.name} VERSION AS OF '{branch}' WHERE batch_id = 2")
         kept = world.session.spark.createDataFrame(rows.collect(), rows.schema)
         world.drain(world.loader(1))

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 
 from hdfs_cluster import HdfsCluster, cluster_jars
-from hdfs_world import HdfsWorld
+from hdfs_world import HDFS_CONF, HdfsWorld, small_at
 from light_jvm import light_environment
 from loaders import WAIT_S, Loaders
 from needs import need
@@ -34,23 +33,11 @@ from rocketcrew import read
 from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.hdfs import HdfsPath, hdfs_table
-from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.object_store import Place
 from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.session import Session, SessionSettings, open_session
 from rocketcrew.spark.targets.hdfs_folder import HdfsFolder
 from rocketcrew.spark.targets.parquet import batch_folder
-
-CONF: Final = {
-    "spark.hadoop.ipc.client.connect.max.retries": "1",  # a NameNode that is stopped is to be missed soon
-    "spark.hadoop.dfs.replication": "1",
-    "spark.sql.shuffle.partitions": "1",
-}
-
-
-def small_at(*small: str) -> list[Any]:
-    """These points in each run, all in `make soak`."""
-    return [point if point in small else pytest.param(point, marks=pytest.mark.soak) for point in POINTS]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +55,7 @@ def session(cluster: HdfsCluster, tmp_path_factory: pytest.TempPathFactory) -> I
         for name, value in light_environment().items():
             patch.setenv(name, value)
         folder = tmp_path_factory.mktemp("spark")
-        made = open_session(SessionSettings(folder, driver_memory="600m", conf=CONF, env=os.environ))
+        made = open_session(SessionSettings(folder, driver_memory="600m", conf=HDFS_CONF, env=os.environ))
         yield made
         made.close()
 
@@ -234,7 +221,9 @@ class HdfsLoaders(Loaders):
         self.table = world.table
 
     def start(self, env: dict[str, str] | None = None, **settings: object) -> subprocess.Popen[bytes]:
-        return super().start(env=env, **({"target": self._world.url, "format": "parquet", "conf": CONF} | settings))
+        return super().start(
+            env=env, **({"target": self._world.url, "format": "parquet", "conf": HDFS_CONF} | settings)
+        )
 
     def rows(self) -> list[tuple[object, ...]]:
         return self._world.rows()

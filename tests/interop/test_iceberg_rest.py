@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 
 from iceberg_server import IcebergServer, LosingProxy, server_jars
-from iceberg_stories import rolled_back_and_taken_forward
+from iceberg_stories import branches, killed_within_the_commit, rolled_back_and_taken_forward
 from loader_world import Crash, World
 from loaders import WAIT_S, Loaders
 from needs import need
@@ -47,7 +47,6 @@ from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.targets.iceberg import (
-    BRANCH,
     IcebergTarget,
     commit_table,
     requirements,
@@ -84,9 +83,6 @@ class RestWorld(World):
     def target(self, **options: Any) -> IcebergTarget:
         return IcebergTarget(self.table, self.spec, **options)
 
-    def branches(self) -> list[str]:
-        return [name for name in self.target().table().refs() if name.startswith(BRANCH)]
-
 
 @pytest.fixture
 def world(tmp_path: Path, threads: Executor, server: IcebergServer) -> RestWorld:
@@ -110,25 +106,12 @@ def test_killed_at_any_point_and_taken_over_by_another_slot(world: RestWorld, po
     world.drain(world.loader(1))
     world.assert_exact()
     world.assert_clean(1)
-    assert world.branches() == []
+    assert branches(world) == []
 
 
 @pytest.mark.parametrize("made", [False, True])
 def test_killed_within_the_commit(world: RestWorld, made: bool) -> None:
-    def dies(*commit: Any) -> None:
-        if made:
-            commit_table(*commit)
-        raise Crash
-
-    world.seal([Record(1), Record(2)])
-    with pytest.raises(Crash):
-        world.drain(world.loader(target=world.target(commit=dies)))
-    assert len(world.branches()) == (not made)
-    world.seal([Record(2, ["again"]), Record(3)])
-    world.drain(world.loader())
-    world.assert_exact()
-    world.assert_clean()
-    assert (world.branches(), world.target().state().batch) == ([], 2)
+    killed_within_the_commit(world, lambda commit: world.target(commit=commit), made=made)
 
 
 class RestLoaders(Loaders):

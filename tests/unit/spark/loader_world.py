@@ -119,6 +119,14 @@ class World:
         with pytest.raises(Crash):
             self.drain(self.loader(on_point=crash))
 
+    def take_over(self) -> None:
+        """The first folder's files go to the second, as a slot's do when its host's other member takes it over."""
+        for part in ("ready", "plan"):
+            (self.roots[1] / part).mkdir(parents=True, exist_ok=True)
+            for path in (self.roots[0] / part).glob("0*.json" if part == "plan" else "*"):
+                path.rename(self.roots[1] / part / path.name)
+        self.roots.reverse()
+
     def assert_exact(self) -> None:
         """Each record ever written is in the table once, and nothing else is; the staging folder is empty again."""
         first: dict[tuple[object, ...], Any] = {}

@@ -10,13 +10,14 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from iceberg_stories import rolled_back_and_taken_forward
+from iceberg_stories import branches, killed_within_the_commit, rolled_back_and_taken_forward
 from loader_world import Crash, World
 from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy import Engine, event
@@ -41,7 +42,6 @@ from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_columns import table_columns
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.targets.iceberg import (
-    BRANCH,
     IcebergTarget,
     commit_table,
 )
@@ -53,10 +53,6 @@ def target_of(
     world: World, commit: Callable[[Any, Any, Any], object], by: tuple[str, ...] | None = None
 ) -> IcebergTarget:
     return IcebergTarget(world.table, catalog_of(world.table, {}), by, commit=commit)
-
-
-def branches(world: World) -> list[str]:
-    return [name for name in world.target().table().refs() if name.startswith(BRANCH)]
 
 
 # ------------------------------------------------------------------------------------------------------ pure decisions
@@ -167,22 +163,7 @@ def test_killed_at_any_point_and_taken_over_by_another_slot(world: World, point:
 
 @pytest.mark.parametrize("made", [False, True])
 def test_killed_within_the_commit(world: World, made: bool) -> None:
-    """The rows are on the branch; the transaction was made, or it was not. The first batch makes the table too."""
-
-    def dies(*commit: Any) -> None:
-        if made:
-            commit_table(*commit)
-        raise Crash
-
-    world.seal([world.helpers.Record(1), world.helpers.Record(2)])
-    with pytest.raises(Crash):
-        world.drain(world.loader(target=target_of(world, dies)))
-    assert len(branches(world)) == (not made)
-    world.seal([world.helpers.Record(2, ["again"]), world.helpers.Record(3)])
-    world.drain(world.loader())
-    world.assert_exact()
-    world.assert_clean()
-    assert (branches(world), world.target().state().batch) == ([], 2)
+    killed_within_the_commit(world, partial(target_of, world), made=made)
 
 
 @pytest.mark.parametrize("error", [CommitFailedException("of the second try"), OSError("connection reset")])
