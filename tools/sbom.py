@@ -115,13 +115,11 @@ def main(output: Path = OUTPUT) -> int:
         return 1
     output.parent.mkdir(exist_ok=True)
     # Not validated by the tool: it warns of the graph, which is not its to know.
-    command = [Path(sys.executable).parent / "cyclonedx-py", "requirements", "--pyproject", "pyproject.toml"]
+    # As a module: an environment that sees the tool's package need not have its script.
+    command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--pyproject", "pyproject.toml"]
     command += ["--mc-type", "library", "--output-reproducible", "--no-validate", "--sv", "1.6", "--of", "JSON"]
     text = "".join(entries[name] for name in names)
-    done = subprocess.run(
-        [str(word) for word in [*command, "-o", "-", "-"]],
-        cwd=ROOT, input=text, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = subprocess.run([*command, "-o", "-", "-"], cwd=ROOT, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         print(done.stderr, file=sys.stderr)
         return done.returncode
