@@ -21,7 +21,7 @@ from ..conf.settings import Settings, require
 from ..durable.files import spark_path
 from ..remoting.errors import RocketcrewError
 from ..source.connections import Link, shared
-from ..spark.errors import StoppedError
+from ..spark.errors import StoppedError, remedy
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
 from ..supervisor.member.access import access_of
@@ -260,8 +260,9 @@ class Stream:
         text = str(self._error or query.exception() or "the query has ended")
         lines = [line for line in text.splitlines() if line.strip()]
         raise EngineError(
-            f"Spark's query failed: {' | '.join(lines[:4])[:2000]}. More in {self._home.spark}/spark.log and jvm.log; the"
-            " checkpoint does not have the batch that failed, so a restart runs it again"
+            f"Spark's query failed: {' | '.join(lines[:4])[:2000]}{remedy(text)}. More in"
+            f" {self._home.spark}/spark.log and jvm.log; the checkpoint does not have the batch that failed, so a restart"
+            " runs it again"
         ) from self._error
 
     def close(self) -> None:

@@ -34,13 +34,31 @@ class BadSegmentError(ValueError):
     """A file in the segment folder that can't be loaded: the message says why."""
 
 
+_REMEDIES = (
+    (("No space left on device", "Disk quota exceeded"), "The disk is full: make room on it"),
+    (
+        ("Cannot run program",),
+        "Executors cannot start that Python: name one that every node has and their user may start (spark.pyspark.python)",
+    ),
+    (
+        ("No module named 'rocketcrew'",),
+        "rocketcrew must be installed on every node, in the Python that spark.pyspark.python in spark.conf names",
+    ),
+    (
+        ("Mkdirs failed to create file:",),
+        "Executors may not write there. Where they run as another user, spark.format = pyarrow writes the same table here",
+    ),
+    (
+        ("Permission denied", "Operation not permitted"),
+        "The loader, and Spark's executors, must be allowed to write there",
+    ),
+)
+"""What failures say, and what to do; the first that is met counts."""
+
+
 def remedy(said: str) -> str:
     """What to do about a failure that only its text tells of, as a sentence to be appended; "" when that is not known."""
-    if "No space left on device" in said or "Disk quota exceeded" in said:
-        return ". The disk is full: make room on it"
-    if "Permission denied" in said or "Operation not permitted" in said:
-        return ". The loader, and Spark's executors, must be allowed to write there"
-    return ""
+    return next((f". {told}" for words, told in _REMEDIES if any(word in said for word in words)), "")
 
 
 def exit_code(error: BaseException) -> int:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import subprocess
+import sys
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -35,6 +38,35 @@ def yarn_jars() -> str:
     return resolved(f"hadoop-{version}-yarn", [f"org.apache.hadoop:hadoop-client-minicluster:{version}", *NEEDED])
 
 
+def open_to_all(path: Path) -> bool:
+    """Whether every user may come there; links are followed."""
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in path.resolve().parents)
+
+
+def python_for_all(folder: Path) -> Path:
+    """A Python like this one that every user may start, with its packages; made below `folder` where this one is in a
+    closed folder, as those of root's home are. Raises ServerError."""
+    packages, checkout = Path(sysconfig.get_path("purelib")), Path(__file__)
+    if not (open_to_all(packages) and open_to_all(checkout)):
+        raise ServerError(f"{packages} and {checkout.parents[2]} are to be in folders that every user may enter")
+    if open_to_all(Path(sys.executable)):
+        return Path(sys.executable)
+    home, name = folder / "python", f"python{sys.version_info.major}.{sys.version_info.minor}"
+    unneeded = shutil.ignore_patterns("site-packages", "test", "idlelib", "config-*", "*.a")
+    shutil.copytree(Path(sys.base_prefix) / "lib", home / "lib", ignore=unneeded, symlinks=True)
+    (home / "bin").mkdir()
+    shutil.copy(Path(sys.executable).resolve(), home / "bin" / name)
+    links = home / "lib" / name / "site-packages"
+    links.mkdir()
+    (links / "packages.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
+    starter = home / "bin" / "start"
+    starter.write_text(
+        f'#!/bin/sh\nexport PYTHONHOME={home} LD_LIBRARY_PATH={home / "lib"}\nexec {home / "bin" / name} "$@"\n'
+    )
+    starter.chmod(0o755)
+    return starter
+
+
 class YarnCluster:
     """It runs until `stop`. All that it has is below `folder`, which every user may look through."""
 
@@ -47,6 +79,8 @@ class YarnCluster:
         self._log = self.folder / "yarn.log"
         self._process: subprocess.Popen[bytes] | None = None
         try:
+            self.python = python_for_all(self.folder)
+            """For `spark.pyspark.python`: the user of the containers may start it."""
             self._start()
         except BaseException:
             self.stop()
@@ -90,6 +124,13 @@ class YarnCluster:
         told = ElementTree.parse(self.conf / "core-site.xml").iter("property")
         values = {one.findtext("name"): one.findtext("value") for one in told}
         return f"{values['fs.defaultFS']}/{table}"
+
+    def share(self, folder: Path) -> None:
+        """Make it, for us and the user of the containers to write."""
+        folder.mkdir()
+        if self.other is not None:
+            os.chown(folder, -1, self.other)
+            folder.chmod(0o2770)
 
     def stop(self) -> None:
         """End it: its stdin is its life. Containers that outlive their NodeManager are known by our folder's name."""

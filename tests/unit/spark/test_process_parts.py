@@ -82,6 +82,9 @@ def test_failed_system_calls_are_told_with_what_to_do(number: int, told: str) ->
     [
         ("java.io.IOException: No space left on device", "make room"),
         ("Unable to open file: Permission denied (os error 13)", "must be allowed"),
+        ('IOException: Cannot run program "/u/python": error=13, Permission denied', "spark.pyspark.python"),
+        ("ModuleNotFoundError: No module named 'rocketcrew'", "on every node"),
+        ("IOException: Mkdirs failed to create file:/t/_tmp/1/_temporary/0", "spark.format = pyarrow"),
         ("something else", ""),
     ],
 )
