@@ -2,12 +2,13 @@
 
 Bare: `spark.read.parquet(files).write.parquet(out)`, the files being the segments' rows as Parquet, made beforehand. The
 loader: sealed segments to a committed batch, with everything that belongs to it (reading and checking the segments,
-planning, converting, the Spark job, fsync, renames, deleting), in the same JVM, in turns. Small flushes (--flush-rows)
-as workers write them; bodies half incompressible. JVM start is not counted; the first turn of each size only warms up.
+planning, converting, the Spark job, fsync, renames, deleting), in the same JVM and without one (spark.format = pyarrow), in
+turns. Small flushes (--flush-rows) as workers write them; bodies half incompressible. JVM start is not counted; the first
+turn of each size only warms up.
 
-Beside it, at the largest number of rows: the loader without Spark (spark.format = pyarrow), plain pyarrow (the same segments
-read and written as Parquet, snappy, one thread), and what is written without a loader: `createDataFrame(list of Row)`
-appended (--objects rows of them; the lists are made beforehand).
+Beside it, at the largest number of rows: plain pyarrow (the same segments read and written as Parquet, snappy, one thread),
+and what is written without a loader: `createDataFrame(list of Row)` appended (--objects rows of them; the lists are made
+beforehand).
 
     python bench/loader.py [--rows 100000,1000000] [--runs 5] [--row-bytes 1024] [--memory 1g]
 """
@@ -109,6 +110,10 @@ class Turn:
     jvm_s: float
     batches: list[BatchReport]
 
+    @property
+    def cpu_s(self) -> float:
+        return self.python_s + self.jvm_s
+
 
 class Bench:
     """The folders and the one Spark session of a benchmark."""
@@ -156,9 +161,9 @@ class Bench:
         """The loader, from sealed segments to an empty staging folder."""
         return self._load(self.writer)
 
-    def without_spark(self) -> float:
-        """Seconds of the same with spark.format = pyarrow."""
-        return self._load(ArrowWriter()).seconds
+    def without_spark(self) -> Turn:
+        """The same with spark.format = pyarrow."""
+        return self._load(ArrowWriter())
 
     def _load(self, writer: Writer) -> Turn:
         remove_tree(self.config.folder)
@@ -210,30 +215,39 @@ class Bench:
 
 
 def measure(bench: Bench, rows: int, runs: int) -> dict[str, object]:
-    """Alternate both sides, the order changing each time; medians, and the median of the pairs' ratios."""
+    """Alternate all sides, the order changing each time; medians, and the medians of the turns' ratios."""
     bare: list[Turn] = []
     loaded: list[Turn] = []
+    arrow: list[Turn] = []
     for number in range(runs + 1):
-        sides = [(bench.bare, bare), (bench.loader, loaded)]
+        sides = [(bench.bare, bare), (bench.loader, loaded), (bench.without_spark, arrow)]
         for run, turns in sides if number % 2 else sides[::-1]:
             turns.append(run())
-    bare, loaded = bare[1:], loaded[1:]
-    assert all(sum(batch.rows for batch in turn.batches) == rows for turn in loaded)
+    bare, loaded, arrow = bare[1:], loaded[1:], arrow[1:]
+    assert all(sum(batch.rows for batch in turn.batches) == rows for turn in [*loaded, *arrow])
     last = [turn.batches for turn in loaded]
 
     def part(name: str) -> float:
         return float(statistics.median(sum(getattr(batch, name) for batch in batches) for batches in last))
 
-    bare_s, loader_s = (statistics.median(turn.seconds for turn in turns) for turns in (bare, loaded))
+    def over_bare(turns: list[Turn]) -> float:
+        return statistics.median(one.seconds / two.seconds for one, two in zip(bare, turns, strict=True))
+
+    def cpu_over_bare(turns: list[Turn]) -> float:
+        return statistics.median(one.cpu_s / two.cpu_s for one, two in zip(bare, turns, strict=True))
+
+    bare_s, loader_s, arrow_s = (statistics.median(turn.seconds for turn in turns) for turns in (bare, loaded, arrow))
     return {
         "rows": rows,
         "bare rows/s": rows / bare_s,
         "loader rows/s": rows / loader_s,
-        "ratio": statistics.median(one.seconds / two.seconds for one, two in zip(bare, loaded, strict=True)),
-        "cpu ratio": statistics.median(
-            (one.python_s + one.jvm_s) / (two.python_s + two.jvm_s) for one, two in zip(bare, loaded, strict=True)
-        ),
-        "bare cpu s": statistics.median(turn.python_s + turn.jvm_s for turn in bare),
+        "pyarrow rows/s": rows / arrow_s,
+        "ratio": over_bare(loaded),
+        "pyarrow ratio": over_bare(arrow),
+        "cpu ratio": cpu_over_bare(loaded),
+        "pyarrow cpu ratio": cpu_over_bare(arrow),
+        "bare cpu s": statistics.median(turn.cpu_s for turn in bare),
+        "pyarrow cpu s": statistics.median(turn.cpu_s for turn in arrow),
         "jvm cpu s": statistics.median(turn.jvm_s for turn in loaded),
         "python cpu s": statistics.median(turn.python_s for turn in loaded),
         "bare s": bare_s,
@@ -246,16 +260,15 @@ def measure(bench: Bench, rows: int, runs: int) -> dict[str, object]:
     }
 
 
-def others(bench: Bench, rows: int, loader_rate: float, objects: int, runs: int) -> list[dict[str, object]]:
+def others(
+    bench: Bench, rows: int, loader_rate: float, arrow_rate: float, objects: int, runs: int
+) -> list[dict[str, object]]:
     """What the loader is compared with beside bare Spark; the first run of each only warms up."""
     ways: dict[str, tuple[int, Callable[[], float]]] = {
         "pyarrow": (rows, bench.pyarrow),
         "createDataFrame": (objects, lambda: bench.objects(objects)),
     }
-    without_s = statistics.median([bench.without_spark() for _ in range(runs + 1)][1:])
-    found: list[dict[str, object]] = [
-        {"over": "", "rows": rows, "rows/s": rows / without_s, "loader is times": 0.0, "without Spark": 1.0}
-    ]
+    found: list[dict[str, object]] = []
     for name, (count, run) in ways.items():
         seconds = statistics.median([run() for _ in range(runs + 1)][1:])
         found.append(
@@ -264,7 +277,7 @@ def others(bench: Bench, rows: int, loader_rate: float, objects: int, runs: int)
                 "rows": count,
                 "rows/s": count / seconds,
                 "loader is times": loader_rate * seconds / count,
-                "without Spark": rows / without_s * seconds / count,
+                "without Spark": arrow_rate * seconds / count,
             }
         )
     return found
@@ -292,7 +305,8 @@ def main() -> None:
                 bench.prepare(count, options.row_bytes, options.flush_rows)
                 rows.append(measure(bench, count, options.runs))
                 if count == max(counts):
-                    beside = others(bench, count, float(str(rows[-1]["loader rows/s"])), options.objects, options.runs)
+                    rates = [float(str(rows[-1][name])) for name in ("loader rows/s", "pyarrow rows/s")]
+                    beside = others(bench, count, rates[0], rates[1], options.objects, options.runs)
         finally:
             bench.close()
     finally:
@@ -300,7 +314,8 @@ def main() -> None:
     report("loader", rows)
     report("loader-beside", beside)
     print(
-        f"to reach: 0.8 of bare Spark at 1,000,000 rows, 10 times createDataFrame; load average {os.getloadavg()[0]:.1f}"
+        f"over bare Spark: {rows[-1]['ratio']:.2f} by Spark, {rows[-1]['pyarrow ratio']:.2f} by pyarrow; to reach at"
+        f" 1,000,000 rows: 0.8, 2.0, and 10 times createDataFrame; load average {os.getloadavg()[0]:.1f}"
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -19,6 +20,8 @@ from rocketcrew.cli.main import rocketcrew as cli
 from rocketcrew.conf.exit_codes import EXIT_HANDLER, EXIT_USAGE
 from rocketcrew.conf.settings import load
 from rocketcrew.conf.sources import CONFIG_FILE_VARIABLE, KNOWN, environment_name
+from rocketcrew.engine.fitting import check_settings
+from rocketcrew.engine.table import check_target
 from rocketcrew.spark.status import LoaderStatus
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
@@ -128,6 +131,7 @@ def test_settings_of_the_environment_exist() -> None:
             "docker/compose.yaml",
             "systemd/rocketcrew@.service",
             "kubernetes/member.yaml",
+            "kubernetes/spark.yaml",
         )
     ]
     found = {name for text in texts for name in re.findall(r"\bROCKETCREW_[A-Z_]+", text)}
@@ -157,12 +161,68 @@ def test_the_configuration_of_the_manifest_can_be_loaded_and_its_ports_agree(tmp
 @pytest.mark.parametrize("words", [
     pytest.param(documents("docker/compose.yaml")[0]["services"]["member"]["command"].split(), id="compose"),
     pytest.param(documents("kubernetes/member.yaml")[2]["spec"]["template"]["spec"]["containers"][0]["args"], id="pod"),
+    pytest.param(documents("kubernetes/spark.yaml")[6]["spec"]["template"]["spec"]["containers"][0]["args"], id="driver"),
 ])  # fmt: skip
 def test_commands_exist(words: list[str]) -> None:
     context = click.Context(cli, info_name="rocketcrew")
     command = cli.get_command(context, words[0])
     assert command is not None
     command.make_parser(click.Context(command, info_name=words[0])).parse_args(words[1:])
+
+
+OF_KUBERNETES = [
+    pytest.param(each, id=f"{name}-{each['kind']}")
+    for name in ("member", "spark")
+    for each in documents(f"kubernetes/{name}.yaml")
+]
+
+
+@pytest.mark.parametrize("made", OF_KUBERNETES)
+@pytest.mark.parametrize("version", ["1.31", kubernetes_validate.latest_version()])
+def test_objects_hold_against_the_schema_of_kubernetes(made: dict[str, Any], version: str) -> None:
+    """A word that it does not know is an error too."""
+    kubernetes_validate.validate(made, version, strict=True)
+
+
+@pytest.mark.parametrize("wrong", [{"replica": 2}, {"replicas": "2"}, {"selector": []}])
+def test_the_schema_finds_what_is_wrong(wrong: dict[str, Any]) -> None:
+    (made,) = [each for each in documents("kubernetes/member.yaml") if each["kind"] == "StatefulSet"]
+    made["spec"] |= wrong
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(made, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_driver_and_executors_on_kubernetes_agree(tmp_path: Path) -> None:
+    """On ports, names, the volume and its place, and the user who writes there."""
+    objects = {each["kind"]: each for each in documents("kubernetes/spark.yaml")}
+    told = objects["ConfigMap"]["data"]
+    (file := tmp_path / "rocketcrew.toml").write_text(told["rocketcrew.toml"])
+    settings = load({}, {}, file)
+    check_settings(settings)
+    check_target(settings)
+    conf, pod = settings.spark.conf, objects["StatefulSet"]["spec"]["template"]["spec"]
+    (driver,) = pod["containers"]
+    ports = [int(conf["spark.driver.port"]), int(conf["spark.driver.blockManager.port"])]
+    assert [port["containerPort"] for port in driver["ports"]] == ports
+    assert [port["port"] for port in objects["Service"]["spec"]["ports"]] == ports
+    service, namespace = objects["Service"]["metadata"]["name"], conf["spark.kubernetes.namespace"]
+    assert conf["spark.driver.host"] == f"{service}.{namespace}.svc"
+    assert conf["spark.kubernetes.driver.pod.name"] == f"{objects['StatefulSet']['metadata']['name']}-0"
+    (subject,) = objects["RoleBinding"]["subjects"]
+    account = objects["ServiceAccount"]["metadata"]["name"]
+    assert (subject["name"], subject["namespace"], pod["serviceAccountName"]) == (account, namespace, account)
+    assert conf["spark.kubernetes.authenticate.serviceAccountName"] == account
+    volume = "spark.kubernetes.executor.volumes.persistentVolumeClaim.state"
+    claim = objects["PersistentVolumeClaim"]["metadata"]["name"]
+    assert conf[f"{volume}.options.claimName"] == claim == pod["volumes"][1]["persistentVolumeClaim"]["claimName"]
+    assert objects["PersistentVolumeClaim"]["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert conf[f"{volume}.mount.path"] == driver["volumeMounts"][1]["mountPath"]
+    assert settings.supervisor.data_dir.startswith(conf[f"{volume}.mount.path"])
+    template = Path(conf["spark.kubernetes.executor.podTemplateFile"])
+    assert str(template.parent) == driver["volumeMounts"][0]["mountPath"]
+    executor = yaml.safe_load(told[template.name])
+    assert executor["spec"]["securityContext"] == pod["securityContext"]
+    assert pod["terminationGracePeriodSeconds"] > STOP_S
 
 
 def dockerfile() -> list[tuple[str, str]]:
