@@ -86,7 +86,7 @@ def can(options: dict[str, str], ddl: StructType, file: Path) -> dict[str, str]:
     """Write what our reader gives first into `file`; the options of `Canned` for as much as there is."""
     reader = DefaultSource(options).reader(ddl)
     parts = reader.partitions()
-    first = list(islice((batch for part in parts for batch in reader.read(part)), CANNED_BATCHES))
+    first: list[Any] = list(islice((batch for part in parts for batch in reader.read(part)), CANNED_BATCHES))
     with pa.ipc.new_file(str(file), first[0].schema) as out:
         for batch in first:
             out.write_batch(batch)
