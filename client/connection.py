@@ -33,7 +33,7 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, TimedOutError, UnreachableError
 from .limits import ConnectionLimits, ConnectionStats
 from .outbox import Outbox
-from .pending import BodySink, Pending, PendingTable, checked_view
+from .pending import BodySink, Pending, PendingTable, Waiter, checked_view
 from .receiver import DROP, OWN, Place, Receiver
 from .tls import NO_ANSWER_HINT, NO_TLS_HINT, explain
 
@@ -126,6 +126,12 @@ class Connection(asyncio.BufferedProtocol):
         UnreachableError, or with what `body_sink` raised; cancelling it frees the sink's view at once. Raises
         UnreachableError when the connection is closed or its bounds are reached.
         """
+        waiter: asyncio.Future[Command] = self._loop.create_future()
+        self.ask(command, waiter, timeout_ms=timeout_ms, body_sink=body_sink)
+        return waiter
+
+    def ask(self, command: Command, waiter: Waiter, *, timeout_ms: float, body_sink: BodySink | None = None) -> None:
+        """As `start`, for a waiter of the caller's."""
         self._check_open(command.code)
         table = self._table
         if table.full:
@@ -133,7 +139,6 @@ class Connection(asyncio.BufferedProtocol):
                 self.address,
                 f"{len(table)} requests wait for an answer already; {name_of_request(command.code)} not sent",
             )
-        waiter: asyncio.Future[Command] = self._loop.create_future()
         now_s = self._loop.time()
         deadline_s = now_s + timeout_ms / 1000
         command.opaque = table.next_opaque()
@@ -142,7 +147,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is None or deadline_s < self._timer_s:
             self._set_timer(deadline_s)
         self._stats.requests += 1
-        return waiter
 
     async def request(self, command: Command, *, timeout_ms: float, body_sink: BodySink | None = None) -> Command:
         """Send a request and wait for its answer at most `timeout_ms`, the waiting for room to write included.

@@ -10,10 +10,10 @@ answer costs nothing, and the heap never holds more than twice the live entries 
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..remoting.command import Command
 from ..remoting.errors import UsageError
@@ -26,13 +26,32 @@ BodySink = Callable[[Command, int], memoryview | None]
 """Called with a response's header and body length (> 0); a writable view of exactly that size, or None = drop."""
 
 
+class Waiter(Protocol):
+    """Who is told the answer, once: a future, or an object of the caller's own where there are too many for one each.
+
+    Its methods are called while the connection reads or ends: like a future, it only notes what came, and acts on it later.
+    """
+
+    def done(self) -> bool:
+        """Whether it was told, or does not wait any more: its sink's view is not written from then on."""
+        ...
+
+    def set_result(self, result: Command, /) -> None:
+        """The answer has come."""
+        ...
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """None will come."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Pending:
     """One request that was handed to the connection and is not answered yet."""
 
     opaque: int
     code: int
-    waiter: asyncio.Future[Command]
+    waiter: Waiter
     sent_s: float
     deadline_s: float
     sink: BodySink | None
@@ -77,7 +96,7 @@ class PendingTable:
         self,
         opaque: int,
         code: int,
-        waiter: asyncio.Future[Command],
+        waiter: Waiter,
         *,
         now_s: float,
         deadline_s: float,

@@ -32,7 +32,7 @@ from .access import Access
 from .address import split_address
 from .connection import Connection, PeerHandler, name_of_request
 from .limits import ConnectionLimits
-from .pending import BodySink
+from .pending import BodySink, Waiter
 from .request_rules import RequestRules
 from .tls import HANDSHAKE_HINT, client_context, explain, server_name
 
@@ -132,15 +132,24 @@ class Remoting:
 
         For what is asked ahead, by who asks by `request` where that fails. As there, but GO_AWAY is an answer too.
         """
+        waiter: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        sent = self.ask(address, command, waiter, timeout_ms=timeout_ms, body_sink=body_sink)
+        return waiter if sent else None
+
+    def ask(
+        self, address: str, command: Command, waiter: Waiter, *, timeout_ms: float, body_sink: BodySink | None = None
+    ) -> bool:
+        """As `start`, for a waiter of the caller's; False where there is no open connection with room."""
         address = self._rules.address_for(address, command)
         self._rules.finish(command)
         connection = self._connections.get(address)
         if connection is None or connection.full:
-            return None
+            return False
         try:
-            return connection.start(command, timeout_ms=timeout_ms, body_sink=body_sink)
+            connection.ask(command, waiter, timeout_ms=timeout_ms, body_sink=body_sink)
         except UnreachableError:
-            return None
+            return False
+        return True
 
     async def oneway(self, address: str, command: Command, *, timeout_ms: float = 3000) -> None:
         """Send a request that is not answered; returns when it is handed to the socket's buffer. Raises as `request`."""

@@ -4,9 +4,10 @@ A broker says with each answer which of its replicas the next pull is to go to (
 (PullAPIWrapper.java, MQClientInstance.findBrokerAddressInSubscribe) a replica that is gone is replaced by any other of that
 broker, a missing route is asked for at once, and only the master gets the commit that a pull can carry.
 
-A pull on an open connection waits for nothing but its answer: it is sent at once and answered by a callback, without a task,
-which costs as much as all that the core does for a pull. What has to wait for something else is done by a task: a connection
-or a route that is missing, a server that sends us away, an offset that was moved.
+A pull on an open connection waits for nothing but its answer: it is sent at once, without a task, which costs as much as all
+that the core does for a pull. One read brings the answers of several queues, and they are given to the core together, so
+that what it wants is done once for all of them. What has to wait for something else is done by a task: a connection or a
+route that is missing, a server that sends us away, an offset that was moved.
 """
 
 from __future__ import annotations
@@ -78,6 +79,42 @@ class BodySink:
             self.slot = None
 
 
+class PullWaiter(BodySink):
+    """One pull that was sent: the sink of its body, and who is told its answer (client/pending.py, Waiter)."""
+
+    __slots__ = ("_came", "_over", "action", "answer")
+
+    def __init__(
+        self, core: Core, view: memoryview, action: Pull, came: Callable[[PullWaiter], None]
+    ) -> None:  # fmt: skip
+        super().__init__(core, view, action.handle)
+        self.action = action
+        self.answer: Command | Exception | None = None
+        """What it was told."""
+        self._came = came
+        self._over = False
+
+    def done(self) -> bool:
+        return self._over
+
+    def set_result(self, result: Command) -> None:
+        self._tell(result)
+
+    def set_exception(self, exception: Exception) -> None:
+        self._tell(exception)
+
+    def cancel(self) -> None:
+        """It waits no more, and what it was told counts for nothing."""
+        self._over = True
+        self.answer = None
+        self.give_back()
+
+    def _tell(self, answer: Command | Exception) -> None:
+        self._over = True
+        self.answer = answer
+        self._came(self)
+
+
 class Pulls:
     """Sends pulls and gives their answers to the core. `subscriptions` is looked at anew for each pull; `may_commit`
     says whether an offset of the queue may go along; `now` is the loop's clock."""
@@ -108,60 +145,77 @@ class Pulls:
         self._run = run
         self._failed = failed
         self._acted = acted
-        self._waiting: set[asyncio.Future[Command]] = set()
-        """Answers that no task waits for."""
+        self._waiting: set[PullWaiter] = set()
+        """For answers that no task waits for."""
+        self._told: list[PullWaiter] = []
+        """Those of them whose answers the core is given at the end of this turn of the loop."""
 
     def pull(self, action: Pull) -> None:
         """Send one pull; it is answered by `Pulled` or `NoAnswer`."""
-        mq, waiter = action.mq, None
+        mq = action.mq
         address = self._cluster.broker_address(mq.broker_name, self._wanted(mq), only_this=False)
-        sink = BodySink(self._core, self._view, action.handle)
+        waiter = PullWaiter(self._core, self._view, action, self._came)
         if address is not None and mq.topic in self._subscriptions:
+            self._waiting.add(waiter)
             try:
-                waiter = self._cluster.remoting.start(
-                    address, self._command(action, address), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
-                )
+                sent = self._cluster.remoting.ask(
+                    address, self._command(action, address), waiter, timeout_ms=self._settings.pull_timeout_ms,
+                    body_sink=waiter,
+                )  # fmt: skip
             except RocketcrewError as error:
-                self._unanswered(action, sink, error)
+                self._waiting.discard(waiter)
+                self._unanswered(action, waiter, error)
                 return
-        if waiter is None:
-            self._run(self._pull(action, sink), action)
-            return
-        self._waiting.add(waiter)
-        waiter.add_done_callback(lambda waiter: self._came(action, sink, waiter))
+            if sent:
+                return
+            self._waiting.discard(waiter)
+        self._run(self._pull(action, waiter), action)
 
     def cancel(self) -> None:
         """Wait for no answer any more. What tasks wait for is the affair of who runs them."""
-        for waiter in list(self._waiting):
+        for waiter in self._waiting:
             waiter.cancel()
+        self._waiting.clear()
+        self._told.clear()
 
-    def _came(self, action: Pull, sink: BodySink, waiter: asyncio.Future[Command]) -> None:
-        """The answer is there, or the certainty that there is none."""
-        self._waiting.discard(waiter)
-        if waiter.cancelled():
-            sink.give_back()
-            return
-        try:
+    def _came(self, waiter: PullWaiter) -> None:
+        """Its answer is there, or the certainty that there is none; others may come with the same read."""
+        if not self._told:
+            asyncio.get_running_loop().call_soon(self._take)
+        self._told.append(waiter)
+
+    def _take(self) -> None:
+        """Give the core all that has come, and do what it wants."""
+        told, self._told = self._told, []
+        for waiter in told:
+            self._waiting.discard(waiter)
             try:
-                response = waiter.result()
-                if response.code == ResponseCode.GO_AWAY:
-                    sink.give_back()
-                    self._run(self._pull(action, sink), action)
-                    return
-                result = self._result(action, response, sink.slot)
-            except RocketcrewError as error:
-                self._unanswered(action, sink, error)
-            except BaseException:
-                sink.give_back()
-                raise
-            else:
-                if result.code == ResponseCode.PULL_OFFSET_MOVED:
-                    self._run(self._moved(action, result), action)
-                    return
-                self._core.handle(ev.Pulled(action.handle, result), self._now())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the queue must not wait for this answer
-            self._failed(error, action)
+                self._answered(waiter)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the queue must not wait for this answer
+                self._failed(error, waiter.action)
         self._acted()
+
+    def _answered(self, waiter: PullWaiter) -> None:
+        action, answer = waiter.action, waiter.answer
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            assert answer is not None, "it was told"
+            if answer.code == ResponseCode.GO_AWAY:
+                waiter.give_back()
+                self._run(self._pull(action, BodySink(self._core, self._view, action.handle)), action)
+                return
+            result = self._result(action, answer, waiter.slot)
+        except RocketcrewError as error:
+            self._unanswered(action, waiter, error)
+        except BaseException:
+            waiter.give_back()
+            raise
+        else:
+            if result.code == ResponseCode.PULL_OFFSET_MOVED:
+                self._run(self._moved(action, result), action)
+            else:
+                self._core.handle(ev.Pulled(action.handle, result), self._now())
 
     async def _pull(self, action: Pull, sink: BodySink) -> None:
         """As `pull`, with all that may have to be waited for."""

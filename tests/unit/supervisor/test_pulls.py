@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
+from rocketcrew.client.pending import Waiter
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, ResponseCode
@@ -54,18 +55,17 @@ class Brokers:
             raise UnreachableError("b", "gone")
         return found
 
-    def start(self, address: str, command: Command, **_: Any) -> asyncio.Future[Command] | None:
+    def ask(self, address: str, command: Command, waiter: Waiter, **_: Any) -> bool:
         if not self.connected:
-            return None
+            return False
         self.sent_at_once += 1
         self.asked.append((address, PullRequest.from_fields(command.fields)))
-        waiter: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             waiter.set_exception(answer)
         else:
             waiter.set_result(answer)
-        return waiter
+        return True
 
     async def request(self, address: str, command: Command, **_: Any) -> Command:
         self.asked.append((address, PullRequest.from_fields(command.fields)))
