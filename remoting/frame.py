@@ -47,6 +47,7 @@ _LANGUAGE_NAMES: dict[int, str] = {int(language): language.name for language in 
 _DECODER = json.JSONDecoder()
 _scan_json: Callable[[str, int], tuple[Any, int]] = make_scanner(cast("Any", _DECODER))
 """The C part of it alone, which takes no blanks around a value: half the time for a header."""
+_OTHER = Language.OTHER
 _JSON, _BINARY = Serialization.JSON, Serialization.ROCKETMQ
 
 
@@ -184,11 +185,8 @@ def _decode_json(header: Buffer) -> Command:
     opaque: Any = get("opaque")
     flag: Any = get("flag", 0)
     version: Any = get("version", 0)
-    if not (type(code) is type(flag) is type(opaque) is type(version) is int) or not (
-        _INT32_MIN <= code <= _INT32_MAX
-        and _INT32_MIN <= flag <= _INT32_MAX
-        and _INT32_MIN <= opaque <= _INT32_MAX
-        and _INT32_MIN <= version <= _INT32_MAX
+    if not code.__class__ is flag.__class__ is opaque.__class__ is version.__class__ is int or (
+        (code | flag | opaque | version) >> 31 and not all(map(_is_int32, (code, flag, opaque, version)))
     ):
         raise _bad_numbers(values)
     fields: Any = get("extFields")
@@ -202,10 +200,10 @@ def _decode_json(header: Buffer) -> Command:
                 fields = _texts(fields)
                 break
     remark = get("remark")
-    if remark is not None and type(remark) is not str:
+    if remark is not None and remark.__class__ is not str:
         raise ProtocolError(f"remark is a {type(remark).__name__}, not a string", "JSON header")
     language = get("language")
-    language = _LANGUAGES.get(language, Language.OTHER) if type(language) is str else Language.OTHER
+    language = _LANGUAGES.get(language, _OTHER) if language.__class__ is str else _OTHER
     if "\\u" in text:
         _refuse_lone_surrogates(remark, fields)
     return Command(code, fields, b"", opaque, flag, language, version, remark, _JSON)
@@ -232,12 +230,16 @@ def prepare(fields: Mapping[str, str]) -> PreparedFields:
     return PreparedFields(len(fields), json_fields(fields.items()) + "," if fields else "")
 
 
+def _is_int32(value: int) -> bool:
+    return _INT32_MIN <= value <= _INT32_MAX
+
+
 def _bad_numbers(values: dict[str, Any]) -> ProtocolError:
     for name in ("code", "opaque", "flag", "version"):
         value = values.get(name)
         if value is None and name in ("flag", "version"):
             continue
-        if type(value) is not int or not _INT32_MIN <= value <= _INT32_MAX:
+        if type(value) is not int or not _is_int32(value):
             return ProtocolError(f"{name} is {value!r:.40}, not an int32", "JSON header")
     return ProtocolError("flag or version is null", "JSON header")
 
