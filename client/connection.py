@@ -132,7 +132,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def ask(self, command: Command, waiter: Waiter, *, timeout_ms: float, body_sink: BodySink | None = None) -> None:
         """As `start`, for a waiter of the caller's."""
-        self._check_open(command.code)
+        if not self.open:
+            raise self._not_open(command.code)
         table = self._table
         if table.full:
             raise UnreachableError(
@@ -163,7 +164,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request that is never answered; returns when it is handed to the transport."""
         if self._outbox.full:
             await self._wait_for_room(self._loop.time() + timeout_ms / 1000, command.code)
-        self._check_open(command.code)
+        if not self.open:
+            raise self._not_open(command.code)
         command.opaque = self._table.next_opaque()
         command.flag |= FLAG_ONEWAY
         self._put(command)
@@ -381,10 +383,9 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._idle_timer = self._loop.call_later(left_s, self._check_idle)
 
-    def _check_open(self, code: int) -> None:
-        if not self.open:
-            why = self._why or self._retired or "not connected"
-            raise UnreachableError(self.address, f"{name_of_request(code)} not sent: {why}")
+    def _not_open(self, code: int) -> UnreachableError:
+        why = self._why or self._retired or "not connected"
+        return UnreachableError(self.address, f"{name_of_request(code)} not sent: {why}")
 
     def _fail_pending(self) -> None:
         for pending in self._table.take_all():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 import structlog
 
@@ -19,7 +19,7 @@ from .core.failed_actions import action_failed
 from .core.journal import Entry
 
 ACTION_CHARACTERS_MAX = 300
-JOURNALLED: Final = (act.JournalDone, act.JournalSealed, act.JournalCommitted)
+JOURNALLED: Final = frozenset((act.JournalDone, act.JournalSealed, act.JournalCommitted))
 """All of a step are written as one block before anything else of it is done."""
 
 log = structlog.get_logger("rocketcrew.supervisor")
@@ -66,10 +66,10 @@ class Acting:
         self._set_timer()
 
     def _do_all(self, todo: list[act.Action]) -> None:
-        entries: list[Entry] = [a for a in todo if isinstance(a, JOURNALLED)]
+        entries = [a for a in todo if a.__class__ in JOURNALLED]
         if entries:
-            self._write_journal(entries)
-            todo = [a for a in todo if not isinstance(a, JOURNALLED)]
+            self._write_journal(cast("list[Entry]", entries))
+            todo = [a for a in todo if a.__class__ not in JOURNALLED]
         for action in todo:
             try:
                 self._do[type(action)](action)

@@ -28,6 +28,9 @@ class Subscriptions(Mapping[str, SubscriptionData]):
     def __getitem__(self, topic: str) -> SubscriptionData:
         return self._table[topic]
 
+    def __contains__(self, topic: object) -> bool:
+        return topic in self._table  # asked for each pull: that of Mapping is three calls
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._table)
 
