@@ -187,6 +187,8 @@ class Pulls:
     def _take(self) -> None:
         """Give the core all that has come, and do what it wants."""
         told, self._told = self._told, []
+        if not told:
+            return  # they are not waited for any more
         for waiter in told:
             self._waiting.discard(waiter)
             try:

@@ -87,6 +87,7 @@ class Scene:
         self.brokers.connected = connected
         cluster = cast("Cluster", self.brokers)
         settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None).consumer
+        self.acts = 0
         self.pulls = Pulls(
             cluster, LastBodies(Operations(cluster)), bench.core, memoryview(bench.view), settings,
             {TOPIC: SubscriptionData.of(TOPIC, "*", 77)}, lambda _: known, lambda: bench.now, lambda _code: None,
@@ -108,6 +109,7 @@ class Scene:
         await asyncio.gather(*(task for task in self.tasks if not task.done()))
 
     def acted(self) -> None:
+        self.acts += 1
         self.answered.set()
 
     def run(self, work: Coroutine[Any, Any, None], _action: act.Pull) -> None:
@@ -234,6 +236,42 @@ def test_on_an_open_connection_a_pull_is_sent_at_once_and_makes_no_task(bench: B
     assert (scene.brokers.sent_at_once, scene.tasks) == (1, [])
 
 
+def test_answers_that_come_together_are_acted_on_once(bench: Bench) -> None:
+    scene = Scene(bench, {0: "master"})
+    pulls = [bench.one(act.Pull)]
+    bench.open(0, 1, offset=7)
+    pulls.append(bench.one(act.Pull))
+
+    async def both() -> None:
+        scene.brokers.answers += [nothing_new(next_offset=6), nothing_new(next_offset=8)]
+        for action in pulls:
+            scene.pulls.pull(action)
+        bench.none(act.Pull)
+        await asyncio.sleep(0)
+
+    asyncio.run(both())
+    assert scene.acts == 1
+    assert [pull.offset for pull in bench.take(act.Pull)] == [6, 8]
+
+
+def test_of_answers_that_come_together_one_that_fails_keeps_no_other_back(bench: Bench) -> None:
+    scene = Scene(bench, {0: "master"})
+    pulls = [bench.one(act.Pull)]
+    bench.open(0, 1, offset=7)
+    pulls.append(bench.one(act.Pull))
+    error = RuntimeError("a bug")
+
+    async def both() -> None:
+        scene.brokers.answers += [error, nothing_new(next_offset=8)]
+        for action in pulls:
+            scene.pulls.pull(action)
+        await asyncio.sleep(0)
+
+    asyncio.run(both())
+    assert scene.failures == [error]
+    assert [pull.offset for pull in bench.take(act.Pull)] == [8]
+
+
 def test_a_server_that_sends_us_away_is_asked_again_as_if_nothing_were_connected(bench: Bench) -> None:
     scene = Scene(bench, {0: "master"})
     scene.brokers.answers.append(Command(ResponseCode.GO_AWAY))
@@ -259,3 +297,5 @@ def test_answers_that_are_not_waited_for_any_more_change_nothing(bench: Bench) -
         await asyncio.sleep(0)
 
     asyncio.run(leave())
+    assert (scene.acts, bench.counters.pull_errors) == (0, 0)
+    bench.none(act.Pull)
