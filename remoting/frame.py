@@ -200,10 +200,10 @@ def _decode_json(header: Buffer) -> Command:
                 fields = _texts(fields)
                 break
     remark = get("remark")
-    if remark is not None and remark.__class__ is not str:
+    if remark is not None and type(remark) is not str:
         raise ProtocolError(f"remark is a {type(remark).__name__}, not a string", "JSON header")
     language = get("language")
-    language = _LANGUAGES.get(language, _OTHER) if language.__class__ is str else _OTHER
+    language = _LANGUAGES.get(language, _OTHER) if type(language) is str else _OTHER
     if "\\u" in text:
         _refuse_lone_surrogates(remark, fields)
     return Command(code, fields, b"", opaque, flag, language, version, remark, _JSON)
