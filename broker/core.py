@@ -9,7 +9,7 @@ No socket, clock, thread or global random inside. `now_ms` is the wall clock (ms
 messages; it must not go back while the core lives. Effects are in the order in which they must be written: notices to members
 first, then the answer, then the answers of held pulls that it woke.
 
-    core.begin_flush()                                           after each round of frames
+    core.begin_flush()                                           when `wants_flush`, after a turn of the loop
     effects = core.flushed(now_ms)                               the storage says that a flush may be done
 
 An answer to a send is decided after the record was appended to the storage; an edge that writes effects only after
@@ -123,8 +123,8 @@ class BrokerCore:
 
     def _replies(self, reply: Reply, written_before: int) -> list[Effect]:
         """The answer, unless it has to wait for what was written for it since."""
-        if self.state.waits_for_disk and self.state.written > written_before:
-            self._unanswered.append((self.state.written, reply))
+        if self.state.waits_for_disk and (written := self.state.written) > written_before:
+            self._unanswered.append((written, reply))
             return []
         return [reply]
 
@@ -181,8 +181,13 @@ class BrokerCore:
 
     def begin_flush(self) -> None:
         """Start to bring what was written to the disk, unless that is under way or nobody waits for it."""
-        if self.state.waits_for_disk:
+        if self.wants_flush:
             self._begin_flush()
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether somebody waits for what was written, and no flush is under way."""
+        return self._flush is None and self.state.waits_for_disk and self.state.written > self._flushed
 
     def _begin_flush(self) -> None:
         state = self.state
@@ -190,7 +195,7 @@ class BrokerCore:
             self._flush = state.begin_flush(), state.store.log_end, state.written
 
     def flushed(self, now_ms: int) -> list[Effect]:
-        """Show and answer what the disk has now, and begin the next flush."""
+        """Show and answer what the disk has now; the next flush is the caller's to begin."""
         state = self.state
         if self._flush is None or self.failed is not None:
             return []
@@ -212,7 +217,6 @@ class BrokerCore:
         if state.arrivals:
             effects += self._wake_arrived()
         self._save_delays()
-        self.begin_flush()
         return effects
 
     # Time passed

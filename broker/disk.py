@@ -191,6 +191,11 @@ class DiskFile:
         leaves bytes that nobody reads and the next one overwrites.
         """
         at, tail, limit, done = self._written, self._starts[-1], self._limit, 0
+        if tail < at <= limit - len(data):  # nearly every time: one piece, in a segment that has its name already
+            self._write_part(tail, limit, at, data)
+            self._written = at + len(data)
+            self.dirty[self._path(tail)] = None
+            return
         made: list[int] = []
         written: list[str] = []
         while done < len(data):
@@ -207,7 +212,7 @@ class DiskFile:
         self._written, self._limit = at, limit
         self.dirty |= dict.fromkeys(written)
 
-    def _write_part(self, tail: int, limit: int, at: int, data: memoryview) -> None:
+    def _write_part(self, tail: int, limit: int, at: int, data: bytes | bytearray | memoryview) -> None:
         path = self._path(tail)
         try:
             fd = self._pool.get(path)

@@ -5,7 +5,8 @@ written after the last: one write per connection and round, and nothing is writt
 connections have their turn.
 
 - All connections read into one buffer: what is read is taken out of it before the next one reads.
-- After each round a flush begins, unless one is under way; the thread that waits for the disk wakes the loop when it is done.
+- After a turn of the loop in which something was written a flush begins, unless one is under way: so it covers what all
+  connections sent that were ready together. The thread that waits for the disk wakes the loop when it is done.
 - A peer that does not read its answers is not served until it does: no further frame of it, not even one that was received
   already, and no held pull, so what is queued for it stays bounded. One that reads nothing for LAG_MS is disconnected.
 - A frame that cannot be right ends its connection, as there is no way to find the next one's start.
@@ -114,6 +115,9 @@ class Edge:
         self._next_idle_scan_ms = 0
         self._trouble: str | None = None
         self.failed = asyncio.Event()  # the broker's disk did not keep what it had taken
+        self.now_ms = clock_ms()
+        """When the loop was woken last; who needs no more than that is spared a look at the clock."""
+        self._flush_planned = False
         self._stopped = False
         self._said: dict[str, tuple[int, int]] = {}  # kind of refusal -> when it was logged last, how many since
         self.read_buffer = memoryview(bytearray(READ_BYTES))
@@ -184,7 +188,7 @@ class Edge:
         del self._connections[channel]
         self._written.discard(connection)
         if not self._stopped:
-            self.perform(connection.core.channel_closed(self.clock_ms(), channel))
+            self.perform(connection.core.channel_closed(self.look_at_clock(), channel))
 
     # Effects
 
@@ -214,13 +218,24 @@ class Edge:
             if not connection.is_lagging and connection.channel in self.broker.state.held.parked:
                 asyncio.get_running_loop().call_soon(self._give_room, connection.channel)
         self._written.clear()
-        self.broker.begin_flush()
+        if not self._flush_planned and self.broker.wants_flush:
+            self._flush_planned = True
+            asyncio.get_running_loop().call_soon(self._begin_flush)
         self._arm()
+
+    def _begin_flush(self) -> None:
+        self._flush_planned = False
+        if not self._stopped:
+            self.broker.begin_flush()
+
+    def look_at_clock(self) -> int:
+        self.now_ms = self.clock_ms()
+        return self.now_ms
 
     def flushed(self) -> None:
         """The disk may have what senders wait for."""
         if not self._stopped:
-            self.perform(self.broker.flushed(self.clock_ms()))
+            self.perform(self.broker.flushed(self.look_at_clock()))
             self._say_failure()
 
     def _say_failure(self) -> None:
@@ -230,6 +245,7 @@ class Edge:
 
     def _give_room(self, channel: int | None) -> None:
         if channel in self._connections:
+            self.look_at_clock()
             self.perform(self.broker.channel_room(channel))
 
     # Time
@@ -239,7 +255,7 @@ class Edge:
         self._tick()
 
     def _tick(self) -> None:
-        now_ms = self.clock_ms()
+        now_ms = self.look_at_clock()
         self._timer = None
         for core in (self.broker, self.name_server):
             try:
@@ -269,7 +285,7 @@ class Edge:
         """Set the timer to the earliest deadline, unless it is set earlier already."""
         if self._stopped:
             return
-        now_ms = self.clock_ms()
+        now_ms = self.now_ms
         due_ms = min(max(self.broker.next_deadline_ms(), now_ms + TICK_MIN_MS), now_ms + TICK_MAX_MS)
         if self._timer is not None:
             if self._timer_ms <= due_ms:
@@ -322,17 +338,17 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.channel is None:
             return
-        self.active_ms = self._edge.clock_ms()
+        self.active_ms = now_ms = self._edge.look_at_clock()
         self._reader.feed(self._edge.read_buffer[:nbytes])
         if not self._round_planned:
-            self._serve_frames()
+            self._serve_frames(now_ms)
 
-    def _serve_frames(self) -> None:
+    def _serve_frames(self, now_ms: int) -> None:
         """Serve frames that are whole: one round of them, while the peer reads.
 
         The rest waits for the next turn of the loop, or for `resume_writing`; nothing more is read meanwhile.
         """
-        edge, now_ms = self._edge, self._edge.clock_ms()
+        edge = self._edge
         self._round_planned = False
         served = 0
         try:
@@ -357,7 +373,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _next_round(self) -> None:
         if self.channel is not None:
-            self._serve_frames()
+            self._serve_frames(self._edge.look_at_clock())
 
     def _serve(self, now_ms: int, channel: int, command: Command) -> list[Effect]:
         try:
@@ -391,7 +407,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(b"".join(small))
             self._out = []
             self._out_bytes = 0
-            self.active_ms = self._edge.clock_ms()
+            self.active_ms = self._edge.now_ms
 
     def pause_writing(self) -> None:
         self.is_lagging = True
@@ -404,10 +420,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.is_lagging = False
+        now_ms = self._edge.look_at_clock()
         if self.channel is not None:
             self._edge.queue(self.core.channel_full(self.channel, is_full=False))
         if not self._round_planned:
-            self._serve_frames()
+            self._serve_frames(now_ms)
 
     def reads_nothing(self, now_ms: int) -> bool:
         """Whether the peer has taken none of what is there for it, for too long. What it did take counts as a write."""

@@ -92,6 +92,7 @@ class EmbeddedBroker:
         self._edge: Edge | None = None
         self._servers: list[asyncio.Server] = []
         self._registering: Registering | None = None
+        self._waker: Waker | None = None
 
     @property
     def is_running(self) -> bool:
@@ -176,7 +177,8 @@ class EmbeddedBroker:
             factory = made if tls is None else edge.over_tls(made, tls)
             self._servers.append(await loop.create_server(factory, sock=bound, backlog=BACKLOG))
         if isinstance(storage, DiskStorage):
-            storage.syncer.on_flush = partial(_wake, loop, edge)
+            self._waker = Waker(loop, edge.flushed)
+            storage.syncer.on_flush = self._waker.wake
         edge.start()
         self._core = core
         _log.info(
@@ -239,6 +241,7 @@ class EmbeddedBroker:
         elif isinstance(self._storage, DiskStorage):
             self._storage.abandon()
             self._storage = None
+            self._close_waker()
 
     async def _close_connections(self, *, says_goodbye: bool = True) -> None:
         if self._registering is not None:
@@ -252,11 +255,18 @@ class EmbeddedBroker:
         await asyncio.sleep(0)  # one turn of the loop, in which the transports close their sockets
 
     def _release(self) -> None:
-        if isinstance(self._storage, DiskStorage):
-            self._storage.close()
-            self._storage = None
-        elif self._storage is not None:
-            self._storage.close()
+        try:
+            if self._storage is not None:
+                self._storage.close()
+        finally:
+            if isinstance(self._storage, DiskStorage):
+                self._storage = None
+            self._close_waker()
+
+    def _close_waker(self) -> None:
+        if self._waker is not None:
+            self._waker.close()
+            self._waker = None
 
 
 def _read_acl(path: str) -> Acl:
@@ -276,10 +286,29 @@ def _read_acl(path: str) -> Acl:
     return acl
 
 
-def _wake(loop: asyncio.AbstractEventLoop, edge: Edge) -> None:
-    """From the thread that waits for the disk."""
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(edge.flushed)
+class Waker:
+    """Wakes the loop from the thread that waits for the disk.
+
+    Not `call_soon_threadsafe`: that makes a handle in the thread, and costs the loop two reads and a turn more, with the
+    interpreter's lock changing hands in between.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, woken: Callable[[], None]) -> None:
+        self._loop = loop
+        self._woken = woken
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.wake = partial(os.eventfd_write, self._fd, 1)
+        loop.add_reader(self._fd, self._read)
+
+    def _read(self) -> None:
+        os.eventfd_read(self._fd)
+        self._woken()
+
+    def close(self) -> None:
+        """When the thread has ended: it writes to the descriptor, which may be another file's afterwards."""
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._fd)
+        os.close(self._fd)
 
 
 def run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None = None, access: Access | None = None) -> int:

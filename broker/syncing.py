@@ -112,7 +112,8 @@ class Syncer:
         self._calls = calls
         self._retry_s = retry_s
         self._wakes: SimpleQueue[bool] = SimpleQueue()  # False ends the thread
-        self._lock = threading.Condition()  # for what waits; held for a look-up
+        self._lock = threading.Lock()  # for what waits; held for a look-up
+        self._changed = threading.Condition(self._lock)
         self._writing = threading.Lock()  # a table
         self._flushes: deque[tuple[int, list[str]]] = deque()
         self._rounds: deque[tuple[int, deque[str]]] = deque()
@@ -175,6 +176,8 @@ class Syncer:
         """Raises DiskFailed, from the first failure on; StorageError while that cannot be begun."""
         if self._failed is not None:
             raise self._failed
+        if ticket not in self._open:
+            return True
         with self._lock:
             if ticket in self._open and self._starved is not None:
                 raise StorageError(self._starved)
@@ -186,7 +189,7 @@ class Syncer:
         while self._thread is None and ticket in self._open and self._failed is None and self._starved_count < last:
             self.work()
         with self._lock:
-            self._lock.wait_for(
+            self._changed.wait_for(
                 lambda: self._failed is not None or ticket not in self._open or self._starved_count >= last
             )
         self.is_done(ticket)
@@ -221,19 +224,21 @@ class Syncer:
                 self._starved = f"cannot bring what was written to the disk yet: {error.strerror}"
                 with self._lock:
                     self._starved_count += 1
-                    self._lock.notify_all()
+                    self._changed.notify_all()
                 return
             self._fail(DiskFailed(f"cannot bring {error.filename} to the disk: {error.strerror}"))
 
     def _fail(self, error: DiskFailed) -> None:
         with self._lock:
             self._failed = error
-            self._lock.notify_all()
+            self._changed.notify_all()
         if self.on_flush is not None:
             self.on_flush()
 
     def _step(self) -> bool:
         """The next piece of work; False when there is none."""
+        if not (self._flushes or self._tables or self._rounds):
+            return False  # what comes now also wakes
         with self._lock:
             flush = self._flushes.popleft() if self._flushes else None
             table = next((item for item in self._tables.items() if item[0] not in self._refused), None)
@@ -297,7 +302,7 @@ class Syncer:
     def _done(self, ticket: int) -> None:
         with self._lock:
             self._open.discard(ticket)
-            self._lock.notify_all()
+            self._changed.notify_all()
 
     def _write_table(self, path: str, content: bytes) -> None:
         """One that cannot be written (a full disk) waits for the next work, and its last generation stays."""

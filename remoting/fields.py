@@ -31,6 +31,7 @@ class _Field(NamedTuple):
     read: Callable[[str], Any]
     is_text: bool
     is_bool: bool
+    digits: int  # with fewer of them alone it is such a number, whatever they are
     default: Any  # MISSING when required
 
 
@@ -43,7 +44,7 @@ class Header:
     def to_fields(self) -> dict[str, str]:
         """The extFields of this header, in the order of its declaration; None is left out."""
         result: dict[str, str] = {}
-        for attribute, wire, _, is_text, is_bool, _ in _fields_of(type(self)):
+        for attribute, wire, _, is_text, is_bool, _, _ in _fields_of(type(self)):
             value = getattr(self, attribute)
             if value is None:
                 continue
@@ -63,7 +64,7 @@ class Header:
         """
         arguments: list[Any] = []
         get = values.get
-        for _, wire, read, is_text, _, default in _declared.get(cls) or _fields_of(cls):
+        for _, wire, read, is_text, _, digits, default in _declared.get(cls) or _fields_of(cls):
             text = get(wire)
             if text is None or (not text and not is_text):
                 if default is MISSING:
@@ -71,7 +72,7 @@ class Header:
                 arguments.append(default)
             elif is_text:
                 arguments.append(text)
-            elif read is _read_int64 and len(text) < 19 and text.isdigit() and text.isascii():
+            elif len(text) < digits and text.isdigit() and text.isascii():
                 arguments.append(int(text))  # nearly every one: a call for each costs as much again
             else:
                 try:
@@ -82,8 +83,6 @@ class Header:
 
 
 def _read_int32(text: str) -> int:
-    if len(text) < 10 and text.isdigit() and text.isascii():
-        return int(text)
     return _read_integer(text, 31)
 
 
@@ -116,6 +115,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "bool": _read_bool,
     "bool | None": _read_bool,
 }
+_DIGITS: dict[Callable[[str], Any], int] = {_read_int32: 10, _read_int64: 19}
 
 
 def camel_case(name: str) -> str:
@@ -147,6 +147,7 @@ def _read_declaration(cls: type[Any]) -> tuple[_Field, ...]:
                 _READERS[kind],
                 kind.startswith("str"),
                 kind.startswith("bool"),
+                _DIGITS.get(_READERS[kind], 0),
                 item.default,
             )
         )

@@ -30,10 +30,13 @@ from ..timers import recall_key
 
 CODES = (RequestCode.RECALL_MESSAGE,)
 TAG = "_RECALL_TAG_"
+TIMER_OUT = PROPERTY_TIMER_OUT_MS.encode()
 
 
 def handle_of(state: BrokerState, stored: StoredMessage, unique: str) -> str | None:
     """The handle of a message that was stored to be delivered at its time, None for any other."""
+    if TIMER_OUT not in stored.raw_properties:  # nearly every one: spared to be decoded again
+        return None
     due_ms = stored.properties.get(PROPERTY_TIMER_OUT_MS)
     topic = stored.properties.get(PROPERTY_REAL_TOPIC)
     if due_ms is None or topic is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import struct
 
@@ -14,6 +15,7 @@ import trustme
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.edge import IDLE_MS, LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
 from rocketcrew.broker.server import EmbeddedBroker, is_open_to_all, usable_address
+from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.remoting.admin_bodies import ClusterInfo
 from rocketcrew.remoting.admin_headers import CreateTopic
 from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicRouteData
@@ -383,6 +385,55 @@ def test_a_start_that_fails_when_its_ports_are_served_serves_them_no_more(tmp_pa
             await client.close()
         await broker.stop()
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(story)
+
+
+def test_one_flush_covers_what_several_connections_sent_together():
+    """The first one's began at once, and the others waited for it and for the next one."""
+
+    class Disk(MemoryStorage):
+        has_disk = True
+        begun = 0
+
+        def sync(self, *names):
+            self.begun += bool(names)
+            return 0
+
+    async def story():
+        disk = Disk()
+        async with EmbeddedBroker(storage=disk, config=BrokerConfig(flush="sync")) as broker:
+            clients = [await Client.open(broker.address) for _ in range(4)]
+            assert [(await client.call(*pull(0))).code for client in clients]  # all are served
+            begun = disk.begun
+            for client in clients:
+                client.write(*send())  # no turn of the loop in between
+            while broker.core.state.put_count < len(clients):  # noqa: ASYNC110  turns of the loop are what is counted
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert disk.begun == begun + 1
+            broker._edge.flushed()
+            assert [(await client.read()).code for client in clients] == [0] * len(clients)
+            assert disk.begun == begun + 1
+            for client in clients:
+                await client.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+def test_a_broker_that_ended_has_no_descriptor_left(tmp_path, end):
+    async def story():
+        broker = EmbeddedBroker(tmp_path / "data")
+        left = []
+        for _ in range(2):
+            await broker.start()
+            client = await Client.open(broker.address)
+            assert (await client.call(*send())).code == 0
+            await client.close()
+            await getattr(broker, end)()
+            left.append(os.listdir("/proc/self/fd"))
+        assert left[0] == left[1]
 
     run(story)
 

@@ -53,9 +53,11 @@ def slow(make):
 
 
 def finish(broker):
-    """The disk is done with what is under way; the answers that come of it."""
+    """The disk is done with what is under way; the answers that come of it. The turn of the loop ends, as the edge's does."""
     broker.storage.done = broker.storage.begun
-    return broker.core.flushed(broker.now_ms)
+    effects = broker.core.flushed(broker.now_ms)
+    broker.core.begin_flush()
+    return effects
 
 
 def send(broker, body=b"x", properties=None, queue_id=0):
