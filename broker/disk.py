@@ -305,7 +305,10 @@ class DiskFile:
         self._written = min(end, self._limit)
         path = self._path(self._starts[-1])
         if os.path.exists(path):
-            self._zero(path, self._written - self._starts[-1])
+            try:
+                self._zero(path, self._written - self._starts[-1])
+            except OSError as error:
+                raise StorageError(f"cannot write {path}: {error.strerror}") from error
         self._holes = [(at, length) for at, length in self._holes if at < end]
 
     def _zero(self, path: str, begin: int) -> None:
@@ -313,7 +316,8 @@ class DiskFile:
         fd = self._pool.get(path)
         changed = False
         while (data_at := self._next_data(fd, begin)) is not None:
-            data = os.pread(fd, ZERO_STEP_BYTES, data_at)
+            data_end = os.lseek(fd, data_at, os.SEEK_HOLE)
+            data = os.pread(fd, min(ZERO_STEP_BYTES, data_end - data_at), data_at)
             if data.count(0) != len(data):
                 self._calls.write(fd, bytes(len(data)), data_at)
                 changed = True
@@ -484,12 +488,21 @@ class DiskStorage:
         return len(lines) == 2 and lines[1] == boot_id()
 
     def begin(self) -> None:
-        self._abort = str(self._folder / ABORT)
-        fd = self._calls.open(self._abort, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        self._calls.write(fd, f"{os.getpid()}\n{boot_id()}\n".encode(), 0)
-        self._calls.close(fd)
-        self._calls.sync(self._abort)
-        self._calls.sync(str(self._folder))
+        abort = str(self._folder / ABORT)
+        try:
+            fd = self._calls.open(abort, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                self._calls.write(fd, f"{os.getpid()}\n{boot_id()}\n".encode(), 0)
+            finally:
+                self._calls.close(fd)
+            self._calls.sync(abort)
+            self._calls.sync(str(self._folder))
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {abort}: {error.strerror}. The broker does not start without it: make room there, then "
+                "start again"
+            ) from error
+        self._abort = abort
 
     def _take_lock(self) -> None:
         try:
@@ -504,8 +517,10 @@ class DiskStorage:
         if not self._is_named():
             os.close(self._lock_fd)
             raise UsageError(f"broker data folder {self._folder} was converted at this moment: try again")
-        os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+        holder = f"{os.getpid()}\n".encode()
+        with contextlib.suppress(OSError):  # a full disk: who else wants the folder is not told who holds it
+            os.pwrite(self._lock_fd, holder, 0)
+            os.ftruncate(self._lock_fd, len(holder))
 
     def _is_named(self) -> bool:
         """Whether what is locked is still the folder of that name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -486,3 +487,25 @@ def test_a_table_is_synced_with_its_folder(tmp_path):
     storage.replace("config/a.json", b"1")
     storage.close()
     assert synced == ["a", "config"]
+
+
+def test_a_start_on_a_full_disk_names_the_file_and_what_to_do(tmp_path):
+    class Full(DiskCalls):
+        def pwrite(self, fd, data, position):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    storage = DiskStorage(tmp_path, calls=Full(), has_thread=False)
+    with pytest.raises(StorageError, match=r"abort: No space left on device.*make room there, then start again"):
+        storage.begin()
+    storage.abandon()
+
+
+def test_what_is_truncated_takes_no_room(tmp_path):
+    """Zeros were written into the hole behind it too: on a full disk the broker did not start."""
+    storage = DiskStorage(tmp_path, has_thread=False)
+    file = storage.open("log", 1 << 20, buffered=False)
+    file.append(b"x" * 5_000)
+    taken = file.taken_bytes(0)
+    file.truncate(10)
+    assert file.taken_bytes(0) == taken
+    storage.close()
