@@ -144,6 +144,30 @@ def not_a_table(target: str, format_: str = "deltalake") -> str:
     return not_a_folder(target).replace(FOLDERS_ARE, TABLES_ARE)
 
 
+def metastore_name(text: str) -> str:
+    """`database.table`, as every metastore takes it."""
+    if not re.fullmatch(r"[A-Za-z0-9_]{1,128}\.[A-Za-z0-9_]{1,128}", text):
+        raise ValueError(f"holds {text!r}, which is not database.table, each of letters, digits and _")
+    if text.partition(".")[0].lower() in ("delta", "parquet"):
+        raise ValueError(f"holds {text!r}, which Spark takes for files at a path: name another database")
+    return text
+
+
+def not_registered(format_: str) -> str:
+    """Why a table of that format is not kept known to a metastore by `spark.table`, empty when it is."""
+    if format_ in ("iceberg", "iceberg-spark"):
+        return "an Iceberg table is known to its catalog already: name it there, by table in [spark.options]"
+    if format_ in ("pyarrow", "deltalake"):
+        other = {"pyarrow": "parquet", "deltalake": "delta"}[format_]
+        return (
+            f"the metastore is asked by a Spark session, and this format has none: set spark.format = {other}, the same"
+            " table"
+        )
+    if format_ not in ("parquet", "delta"):
+        return "only tables of the formats parquet and delta are registered"
+    return ""
+
+
 def folder(text: str) -> str:
     """The path of a folder on this host."""
     wrong = not_a_folder(text)

@@ -179,6 +179,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
             empty_ok=False,
             length_max=255,
         ),
+        "table": Text("database.table, or empty", formats.metastore_name),
         "function": Text("module:function, or empty", length_max=4096),
         "partition_by": Texts("each a column of the rows, a column once", formats.plain_name),
         "delta_jars": Text("a folder, or files with commas", length_max=65_536),
@@ -329,6 +330,14 @@ def _why_no_table(target: object, format_: object) -> str:
     return f"the target {formats.not_a_table(str(target), str(format_))}"
 
 
+def _can_be_registered(table: object, format_: object) -> bool:
+    return not table or not formats.not_registered(str(format_))
+
+
+def _why_not_registered(_table: object, format_: object) -> str:
+    return formats.not_registered(str(format_))
+
+
 def _both_or_none(first: object, second: object) -> bool:
     return bool(first) == bool(second)
 
@@ -414,6 +423,13 @@ RELATIONS: Final[tuple[Relation, ...]] = (
         _is_table,
         "must be the place of a table for this",
         _why_no_table,
+    ),
+    Relation(
+        "spark.table",
+        "spark.format",
+        _can_be_registered,
+        "must be empty for this",
+        _why_not_registered,
     ),
     Relation(
         "spark.max_rows",

@@ -156,6 +156,7 @@ class SparkSettings:
     load: bool
     target: str
     format: str
+    table: str
     function: str
     partition_by: tuple[str, ...]
     delta_jars: str

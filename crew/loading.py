@@ -30,6 +30,7 @@ _RULES: Final = {
     "partition_by": TEXTS,
     "options": TABLE | NONE,
     "function": TEXT,
+    "table": TEXT,
 }
 
 
@@ -50,18 +51,20 @@ def load(
     partition_by: Iterable[str] = (),
     options: Mapping[str, str] | None = None,
     function: str = "",
+    table: str = "",
 ) -> Loaded:
     """Load what is sealed in the folder `staging` (`<data_dir>/<group>/<slot>/segments`; or in several) into the table
     `target`, each record once, and return when it is in it. It may fail or be interrupted at any moment, and be called again.
 
     `spark` is the session to write with; None: the active one. It keeps its settings and goes on afterwards. The formats
-    pyarrow, deltalake and iceberg ask no Spark. `format`, `partition_by`, `options` and `function` are as in `[spark]`.
+    pyarrow, deltalake and iceberg ask no Spark. `format`, `partition_by`, `options`, `function` and `table` are as in
+    `[spark]`.
 
     Raises UsageError for what the caller can mend, LoaderError when it fails; the segments stay then.
     """
     given = {
         "staging": staging, "target": target, "spark": spark, "format": format, "partition_by": partition_by,
-        "options": options, "function": function,
+        "options": options, "function": function, "table": table,
     }  # fmt: skip
     rules = _RULES if format != FOREACH else {**_RULES, "target": TEXT | PATH}
     taken = check("load", given, rules)
@@ -78,7 +81,7 @@ def load(
     config = LoaderConfig(
         staging=folders[0], more_stagings=tuple(folders[1:]), format=taken["format"], function=taken["function"],
         options=taken["options"] or {}, target=absolute(table) if format in FOLDER_FORMATS else table,
-        partition_by=taken["partition_by"],
+        partition_by=taken["partition_by"], table=taken["table"],
         master="local[2]" if session is None else str(session.sparkContext.master), env=os.environ,
     )  # fmt: skip
     writer = make_writer(config) if session is None else GuestWriter(session, folders[0] / "spark", config.partition_by)

@@ -62,6 +62,7 @@ MEANINGLESS: Mapping[str, str] = {
     "results.seal_idle_ms": _SEALED, "results.commit_after": _SEALED, "results.high_water_mib": _SEALED,
     "results.free_disk_min_mib": _SEALED,
     "spark.load": "batches are loaded by the engine itself; results.enabled = false drops rows",
+    "spark.table": "the engine tells no metastore: have a loader fill the table (run without --engine), or tell it yourself",
     "spark.max_wait_ms": "a batch is loaded when it is done: see engine.trigger_interval_ms",
     "supervisor.drain_deadline_ms": _SERVICE, "supervisor.journal_max_mib": _SERVICE,
     "hooks.on_start": _SERVICE, "hooks.on_rebalance": _GROUP, "hooks.on_dead_letter": _SERVICE,

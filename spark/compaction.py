@@ -11,8 +11,9 @@ A Parquet table is written anew beside itself and exchanged for it:
 Whoever dies leaves either the old table or the new one in its place, and the other one under the draft's name, to be swept.
 The last batch's state goes along, so loaders go on as if nothing had happened; they hold a shared lock on the table's folder
 while they write a batch, and the exchange waits for a moment without one. Merged rows get the number of their group's last
-batch as their batch_id. The other numbers of the group are names that are free again, and stay taken: a loader that planned
-one of them before finds, under its lock, that the table has gone on, and plans anew (targets/parquet.py).
+batch as their batch_id: Spark and DuckDB take it from the folder's name, also where the file has such a column, and pyarrow
+refuses both together. The other numbers of the group are names that are free again, and stay taken: a loader that planned one
+of them before finds, under its lock, that the table has gone on, and plans anew (targets/parquet.py).
 
 A reader sees each row once: the old files or the new ones. One that listed the old folder and opens its files only after the
 exchange finds some of them gone, and has to begin again. Linux only, and file systems that can exchange folders (ext4, xfs,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..conf.columns import BATCH_COLUMN
-from ..conf.formats import not_a_table, on_hdfs, on_s3
+from ..conf.formats import metastore_name, not_a_table, not_registered, on_hdfs, on_s3
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
@@ -70,6 +70,7 @@ class LoaderConfig:
     leave_gaps: bool = False
     keep_outcomes_s: float = 30 * 86_400.0
     vacuum: bool = False
+    table: str = ""
     quarantine: bool = False
     """Segments that do not fit the table when we start are set aside; else they end the loader before it loads anything."""
     more_stagings: tuple[Path, ...] = ()
@@ -104,6 +105,7 @@ class LoaderConfig:
                 for name in self.partition_by
                 if name.startswith("_") or name == BATCH_COLUMN
             ),
+            *self._registration_problems(),
             "" if self.master else "spark.master is empty; for example local[2], spark://host:7077 or sc://host:15002",
             ""
             if _MEMORY.fullmatch(self.driver_memory)
@@ -133,6 +135,16 @@ class LoaderConfig:
             if len({staging.resolve() for staging in self.stagings}) == len(self.stagings)
             else "a staging folder is named twice",
         ]
+
+    def _registration_problems(self) -> list[str]:
+        if not self.table:
+            return []
+        problems = [f"spark.table = {self.table}: {why}"] if (why := not_registered(self.format)) else []
+        try:
+            metastore_name(self.table)
+        except ValueError as error:
+            problems.append(f"spark.table {error}")
+        return problems
 
     @property
     def stagings(self) -> tuple[Path, ...]:
@@ -194,6 +206,7 @@ def loader_config(
         max_wait_ms=spark.max_wait_ms, target_file_bytes=spark.target_file_mib << 20, jvm_timeout_ms=spark.jvm_timeout_ms,
         epoch_on_recreated=spark.on_recreated == "epoch", leave_gaps=spark.on_gap == "leave", env=env,
         high_water_bytes=high_water_mib << 20, keep_outcomes_s=spark.keep_outcomes_days * 86_400.0, vacuum=spark.vacuum,
+        table=spark.table,
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ class LoaderStatus:
     `*_total` count over all runs, the others since this start. `commit_buckets`, over all runs: commits by the bound, as
     text in seconds, that their time is not above. `last`: the figures of the last batch. `waiting`: what lies in ready/.
     `running`: how far the batch in work is, every few seconds; empty when there is none. `jvm_pid`: 0 until Spark runs.
+    `unregistered`: why the metastore does not know the table as it is (`spark.table`); empty when it does.
     """
 
     version: int = STATUS_VERSION
@@ -55,6 +56,7 @@ class LoaderStatus:
     last: dict[str, float] = field(default_factory=dict[str, float])
     waiting: dict[str, int] = field(default_factory=dict[str, int])
     running: dict[str, float | str] = field(default_factory=dict[str, float | str])
+    unregistered: str = ""
     exit_code: int | None = None
     error: str = ""
 

@@ -126,14 +126,14 @@ def answer(spark: Any, statement: str) -> list[dict[str, Any]]:
     try:
         return [row.asDict(recursive=True) for row in spark.sql(statement).collect()]
     except AnalysisException as error:  # also of what can't be parsed
-        raise UsageError(f"{statement!r}: {_short(error)}") from None
+        raise UsageError(f"{statement!r}: {short(error)}") from None
     except Exception as error:  # noqa: BLE001  py4j has errors of its own, and what a UDF raised
-        said = _short(error)  # asks the JVM, which is still there
+        said = short(error)  # asks the JVM, which is still there
         remedy = f". {UNREADABLE_REMEDY}" if UNREAD in said else ""
         raise LoaderError(f"{statement!r} failed: {said}{remedy}") from None
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
     """The cause, without the stacks of two languages."""
     lines = [line.strip() for line in str(error).split("JVM stacktrace")[0].splitlines()]
     told = [

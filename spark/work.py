@@ -28,11 +28,14 @@ from .connect import shown
 from .errors import StoppedError, exit_code
 from .loader import Loader
 from .progress import STAGING
+from .registration import START_WAIT_S, STOP_WAIT_S, Registrar, registrar_of
 from .reports import BatchReport
 from .spark_writer import SparkWriter
 from .staging import Staging
 from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile
+from .targets.delta import DeltaTarget
 from .targets.making import make_loader, make_target
+from .targets.parquet import ParquetTarget
 from .targets.target import Target, Writer
 
 STATUS_INTERVAL_S = 1.0
@@ -40,6 +43,9 @@ STATUS_INTERVAL_S = 1.0
 
 TELL_EVERY_S = 3.0
 """Between two lines of how far a batch is."""
+
+IN_MEMORY = "in-memory"
+"""Spark's name of a metastore that is in the session itself."""
 
 MakeTarget = Callable[[LoaderConfig, Writer, Executor], Target]
 
@@ -93,6 +99,7 @@ class Work:
         self._statuses: list[StatusFile] = []
         self._stagings: list[Staging] = []
         self._begun = False
+        self._registrar: Registrar | None = None
         self.error = ""
         """Why `run` ended with another code than 0."""
         self.batches = self.rows = 0
@@ -173,15 +180,36 @@ class Work:
                 loader.recover(status.status.batch_id)
             if not config.quarantine:
                 refuse_misfits([loader for loader, _ in desks], config)
+            self._register(target)
             # What was frozen has its number already: it comes before anything new of another folder.
             desks.sort(key=lambda desk: not desk[0].resuming)
             if config.follow:
                 # Without Spark nothing will ever be loaded: better said now than when the first batch is due.
                 self._writer.check()
-            self._loop(desks)
+            try:
+                self._loop(desks)
+            finally:
+                if self._registrar is not None:
+                    self._registrar.end(STOP_WAIT_S if self._stop else START_WAIT_S)
             if self._drain and not self._stop:
                 for loader, _ in desks:
                     self._log.info("all_loaded", **asdict(loader.totals))
+
+    def _register(self, target: Target) -> None:
+        """Begin to keep the table known to a metastore, where that is wished: Spark is started for it."""
+        config = self._config
+        if not config.table or not isinstance(target, DeltaTarget | ParquetTarget):
+            return
+        self._writer.start()
+        session = self._writer.session if isinstance(self._writer, SparkWriter) else None
+        assert session is not None, "the configuration has let Spark's formats through alone"
+        if session.spark.conf.get("spark.sql.catalogImplementation", "") == IN_MEMORY:
+            self._log.warning("metastore_in_memory", table=config.table, reason=(
+                "it knows the table for as long as this Spark session lives: name one that stays in spark.conf, such as"
+                " spark.sql.catalogImplementation = hive and spark.hadoop.hive.metastore.uris"
+            ))  # fmt: skip
+        self._registrar = registrar_of(session.spark, config.table, target.path, config.format, config.partition_by)
+        self._registrar.start()
 
     def _status_of(self, staging: Staging) -> StatusFile:
         status = StatusFile(staging.root, self._config.identity)
@@ -223,6 +251,8 @@ class Work:
         self._turn_to(*desk)
         report = desk.loader.step(wall_ms(), at_once=at_once)
         if report is not None:
+            if self._registrar is not None:
+                self._registrar.committed()
             self._tell_batch(report, desk.loader)
         return report is not None
 
@@ -297,6 +327,8 @@ class Work:
         with self._telling:
             status = self._status.status
             status.state = state
+            if self._registrar is not None:
+                status.unregistered = self._registrar.problem
             if loader is not None:
                 totals = loader.totals
                 status.rows, status.rows_dropped, status.segments = totals.rows, totals.rows_dropped, totals.segments

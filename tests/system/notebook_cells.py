@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from documented import blocks_of
 
 from rocketcrew import load, read
 from rocketcrew.remoting.errors import UsageError
@@ -18,6 +23,14 @@ from rocketcrew.remoting.errors import UsageError
 def tell(what: object) -> None:
     sys.stdout.write(f"{json.dumps(what)}\n")
     sys.stdout.flush()
+
+
+def documented(spark: Any, table: str) -> list[Any]:
+    """What the documents' lines for Spark show of a column that came later, and of `latest`."""
+    blocks = blocks_of("how-to/table.md")
+    exec(blocks["by_spark.py"].replace(".rocketcrew/billing/table", table), {"spark": spark})
+    rows = [list(row) for row in spark.sql("SELECT _offset, more FROM results ORDER BY 1, 2").collect()]
+    return [rows, spark.sql(blocks["latest.sql"]).count()]
 
 
 def main(staging: str, table: str) -> None:
@@ -46,6 +59,7 @@ def main(staging: str, table: str) -> None:
     )
     told["latest"] = read(table, form="spark", latest=True).count()
     told["columns"] = "more" in spark.read.option("mergeSchema", "true").parquet(table).columns
+    told["documented"] = documented(spark, table)
     told["zone"] = spark.conf.get("spark.sql.session.timeZone")
     told["theirs"] = spark.table("theirs").count()
     told["group"] = spark.sparkContext.getLocalProperty("spark.jobGroup.id")

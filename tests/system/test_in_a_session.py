@@ -52,6 +52,7 @@ def test_load_and_read_in_a_session_that_goes_on(tmp_path: Path) -> None:
         "rows": [[1, 0, "a", None], [1, 1, "b", None], [2, 0, "row", None], [3, 0, None, 7]],
         "latest": 4,
         "columns": True,
+        "documented": [[[1, None], [1, None], [2, None], [3, 7]], 4],
         "zone": "Asia/Tokyo",
         "theirs": 3,
         "group": None,

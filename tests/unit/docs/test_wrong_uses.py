@@ -234,7 +234,7 @@ USES: dict[str, tuple[Callable[..., object], dict[str, tuple[object, ...]]]] = {
         {
             "staging": (None, *NOT_PATH, "", [5], [""], "no_such_folder"), "target": (None, *NOT_PATH, ""),
             "spark": (5, True, "local[2]", SELDOM), "format": NOT_FILLED, "partition_by": (5, True, "day", [5]),
-            "options": NOT_TABLE, "function": (None, 5, True, b"x"),
+            "options": NOT_TABLE, "function": (None, 5, True, b"x"), "table": (None, 5, True, b"x"),
         },
     ),
     "SyncProducer": (sync_producer, {**PRODUCER, "idle_ms": NOT_NUMBER, "background": NOT_FLAG}),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from loader_world import World
 from test_compaction import flip_a_value
 from test_partitions import loaded
 
-from rocketcrew import read
+from rocketcrew import load, read
 from rocketcrew.cli.reading import DuckViews, dataset
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.views import latest_of
 
 
 def answers(table: Path, *statements: str) -> list[list[tuple[object, ...]]]:
@@ -125,3 +128,36 @@ def test_what_read_cannot_do_is_said(world: World, segments: Any, tmp_path: Path
     flip_a_value(next(world.table.rglob("*.parquet")))
     with pytest.raises(LoaderError, match="rocketcrew reconcile"):
         read(world.table)
+
+
+def test_other_programs_read_a_later_column_by_the_documents_lines(
+    world: World, segments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And `latest` there is ours; Spark's lines are run by tests/system/test_in_a_session.py."""
+    page = (Path(__file__).parents[3] / "docs/how-to/table.md").read_text()
+    blocks = dict(re.findall(r'^```\w+ title="((?:by_|latest)[\w.]+)"\n(.*?)^```', page, re.MULTILINE | re.DOTALL))
+    monkeypatch.chdir(tmp_path)
+    world.table = tmp_path / ".rocketcrew/billing/table"
+    world.seal([segments.Record(1, ["a", "b"]), segments.Record(2)])
+    load(world.roots[0], world.table, format="pyarrow")
+    more = [("value", pa.string()), ("more", pa.int64())]
+    world.seal(
+        [segments.Record(3, ["c"], origin="orders-broker-a-0-2", reconsume_times=1, extra={"more": 7})], columns=more
+    )
+    load(world.roots[0], world.table, format="pyarrow")
+    (world.table / "_tmp" / "unfinished").mkdir(parents=True)
+    (world.table / "_tmp" / "unfinished" / "part-0.parquet").write_bytes(b"half of it")
+    names: dict[str, Any] = {}
+    exec(blocks["by_pandas.py"], names)
+    frame = names["results"]
+    assert sorted(zip(frame["_offset"], frame["more"].fillna(0), strict=True)) == [(1, 0), (1, 0), (2, 0), (3, 7)]
+    connection = duckdb.connect()
+    connection.execute(blocks["by_duckdb.sql"])
+    rows = connection.sql("SELECT more FROM results ORDER BY _offset DESC, _seq").fetchall()
+    assert rows == [(7,), (None,), (None,), (None,)]
+    connection.execute(f"CREATE VIEW latest AS {blocks['latest.sql']}")
+    assert " ".join(blocks["latest.sql"].split()) == " ".join(
+        latest_of(has_epochs=True, without="WITHOUT").replace(" WITHOUT (_rank)", "").split()
+    )
+    found = connection.sql("SELECT _offset, _seq FROM latest ORDER BY 1, 2").fetchall()
+    assert found == [(1, 0), (1, 1), (3, 0)]

@@ -39,6 +39,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "on_gap": {"spark.on_gap": "leave"},
     "keep_outcomes_days": {"spark.keep_outcomes_days": 7},
     "vacuum": {"spark.vacuum": True},
+    "table": {"spark.table": "sales.orders"},
     "conf": {"spark.conf": {"spark.hadoop.fs.s3a.secret.key": "a=b,c"}},
     "options": {"spark.options": {"url": "jdbc:x", "password": "p,q"}},
     "java_home": {"spark.java_home": "/opt/java 21"},

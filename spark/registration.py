@@ -1,0 +1,249 @@
+"""The table kept known to the metastore of the loader's Spark session, behind its commits (metastore.py decides what to say).
+
+A metastore may be slow, away, or refuse: it is asked by a thread of its own, and no commit waits for it. What fails is tried
+again after the next commit, with a look at everything that may have changed; a line a minute says so, and loader.json why.
+
+While partitions of a local folder are told, its lock is held as a loader that writes holds it: a metastore makes the folder
+of a partition that it does not find, and a compaction may have merged that batch away in this moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from ..remoting.errors import RocketcrewError, UsageError
+from .errors import LoaderError
+from .metastore import Known, Values, Wanted, known_of, to_add, to_create, to_drop, to_widen, values_of, why_not_ours
+from .object_store import Place, in_spark
+from .table_lock import locked_table
+from .table_state import read_state
+from .targets.parquet import STATE_FILE, batch_folder, batch_folders
+from .views import is_delta, short
+
+START_WAIT_S: Final = 60.0
+"""How long a start waits to hear whether the name is free: Hive's client itself tries for ten minutes."""
+STOP_WAIT_S: Final = 5.0
+"""How long a stop waits for the last batch to be told; a supervisor that stops grants 30 s in all."""
+SAY_EVERY_S: Final = 60.0
+_LOCK_WAIT_S: Final = 600.0
+_TRIES: Final = 2
+"""Another loader may make the table known between the look and the statement."""
+_THERE_ALREADY: Final = "TABLE_OR_VIEW_ALREADY_EXISTS"
+_NOT_THERE: Final = "TABLE_OR_VIEW_NOT_FOUND"
+
+
+class Metastore:
+    """The metastore's entry of the one table at `place`."""
+
+    def __init__(self, spark: Any, wanted: Wanted, place: Place) -> None:
+        """`spark`: a session, whose metastore it is; `wanted`: the entry, without the columns, which the table knows."""
+        self._spark = spark
+        self._wanted = wanted
+        self._place = place
+        self._told: tuple[object, dict[Values, str]] | None = None
+        """The identity of the table's folder when its partitions were told last, and these; None: look at all of them."""
+
+    def check(self) -> None:
+        """Raise UsageError when the name is something else's, or there is no such database."""
+        wanted = self._wanted
+        if self._known() is None and not self._spark.catalog.databaseExists(wanted.database):
+            raise UsageError(
+                f"spark.table = {wanted.database}.{wanted.name}: the metastore has no database {wanted.database!r}. Make it:"
+                f" CREATE DATABASE {wanted.database}"
+            )
+
+    def register(self) -> None:
+        """Make table, columns and partitions known as they are now. Raises whatever goes wrong; the next call looks anew."""
+        told, self._told = self._told, None
+        if self._wanted.provider != "parquet":
+            if is_delta(self._place):
+                self._with_table(self._wanted)
+            return
+        with self._still():
+            batches = batch_folders(self._place)
+            if batches:
+                state = read_state(batch_folder(self._place, max(batches)) / STATE_FILE)
+                self._told = self._sync(replace(self._wanted, columns=state.columns), batches, told)
+
+    def _sync(
+        self, wanted: Wanted, batches: Mapping[int, Place], told: tuple[object, dict[Values, str]] | None
+    ) -> tuple[object, dict[Values, str]]:
+        known, made = self._with_table(wanted)
+        for statement in to_widen(wanted, known):
+            self._spark.sql(statement)
+        identity = _identity(self._place)
+        if not known.tracked:
+            return identity, {}
+        if made:
+            told = identity, {}
+        if told is not None and told[0] == identity:
+            before: Collection[Values] = told[1]
+            parts = {values: where for values, where in told[1].items() if int(values[0] or 0) in batches}
+        else:
+            before, parts = self._partitions(), {}
+        looked_at = {values[0] for values in parts}
+        for batch, folder in batches.items():
+            if str(batch) not in looked_at:
+                parts |= _partitions_of(folder, len(wanted.partition_by))
+        for statement in (*to_add(wanted, parts, before), *to_drop(wanted, parts, before)):
+            self._spark.sql(statement)
+        return identity, parts
+
+    def _with_table(self, wanted: Wanted) -> tuple[Known, bool]:
+        """The entry, made if there is none; and whether it was made. Raises UsageError when the name is something else's."""
+        for _ in range(_TRIES):
+            known = self._known()
+            if known is not None:
+                return known, False
+            try:
+                self._spark.sql(to_create(wanted))
+            except Exception as error:
+                if _condition(error) != _THERE_ALREADY:
+                    raise
+                continue
+            made = self._known()
+            if made is not None:
+                return made, True
+        raise LoaderError(f"{wanted.full_name} comes and goes: who else makes and drops it?")
+
+    def _known(self) -> Known | None:
+        """The entry as it is; None: there is none. Raises UsageError when the name is something else's."""
+        try:
+            rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {self._wanted.full_name}").collect()
+        except Exception as error:
+            if _condition(error) == _NOT_THERE:
+                return None
+            raise
+        known = known_of((row["col_name"], row["data_type"]) for row in rows)
+        if why := why_not_ours(self._wanted, known):
+            raise UsageError(
+                f"spark.table = {self._wanted.database}.{self._wanted.name} {why}. Give another name for {self._place}, or"
+                " make this one free (DROP TABLE of an external table leaves its files where they are)"
+            )
+        return known
+
+    def _partitions(self) -> set[Values]:
+        rows = self._spark.sql(f"SHOW PARTITIONS {self._wanted.full_name}").collect()
+        return {values_of(row["partition"]) for row in rows}
+
+    def _still(self) -> contextlib.AbstractContextManager[None]:
+        """Meanwhile no compaction exchanges the folder."""
+        if not isinstance(self._place, Path) or not self._place.exists():
+            return contextlib.nullcontext()
+        return locked_table(self._place, fcntl.LOCK_SH, _LOCK_WAIT_S)
+
+
+def _identity(place: Place) -> object:
+    return os.stat(place).st_ino if isinstance(place, Path) else True
+
+
+def _partitions_of(folder: Place, depth: int) -> dict[Values, str]:
+    """The partitions of a batch: its folder, or those `depth` levels below it."""
+    found: list[tuple[str, Place]] = [(folder.name, folder)]
+    for _ in range(depth):
+        found = [
+            (f"{names}/{below.name}", below)
+            for names, one in found
+            for below in one.iterdir()
+            if not below.name.startswith(("_", "."))
+        ]
+    return {values_of(names): in_spark(place) for names, place in found}
+
+
+def _condition(error: Exception) -> str | None:
+    """Spark's own name of an error."""
+    asked: Any = getattr(error, "getCondition", None)
+    return str(asked()) if asked is not None else None
+
+
+class Registrar:
+    """Asks for the registration in a thread of its own. The other methods are for one thread."""
+
+    def __init__(self, check: Callable[[], None], register: Callable[[], None]) -> None:
+        self.problem = ""
+        """Why the metastore does not know the table as it is; empty when it does."""
+        self._check = check
+        self._register = register
+        self._refused: UsageError | None = None
+        self._changed = threading.Condition()
+        self._wanted = True
+        self._busy = False
+        self._ended = False
+        self._checked = threading.Event()
+        self._said_s: float | None = None
+        self._log = structlog.get_logger()
+
+    def start(self, wait_s: float = START_WAIT_S) -> None:
+        """Look whether the name is free, then tell what there is. Raises UsageError for a name that is something else's; who
+        does not answer within `wait_s` is not waited for."""
+        threading.Thread(target=self._run, name="metastore", daemon=True).start()
+        if not self._checked.wait(wait_s):
+            self._note(LoaderError(f"the metastore has not answered for {wait_s:g} s"))
+        if self._refused is not None:
+            raise self._refused
+
+    def committed(self) -> None:
+        """There is a new batch."""
+        with self._changed:
+            self._wanted = True
+            self._changed.notify_all()
+
+    def end(self, wait_s: float) -> None:
+        """Wait until all is told, `wait_s` at most; not for one that has never answered."""
+        with self._changed:
+            limit_s = wait_s if self._checked.is_set() else 0
+            if not self._changed.wait_for(lambda: not (self._wanted or self._busy), limit_s) and not self.problem:
+                self._note(LoaderError(f"the metastore was not told all within {wait_s:g} s before the end"))
+            self._ended = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        try:
+            self._check()
+        except UsageError as error:
+            self._refused = error
+        except Exception as error:  # noqa: BLE001  Spark, py4j and the metastore have errors of their own
+            self._note(error)
+        self._checked.set()
+        while self._refused is None and self._next():
+            try:
+                self._register()
+                self.problem = ""
+            except Exception as error:  # noqa: BLE001  as above; whatever it is, no commit depends on it
+                self._note(error)
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def _next(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._wanted or self._ended)
+            self._wanted, self._busy = False, not self._ended
+            return not self._ended
+
+    def _note(self, error: Exception) -> None:
+        if self._ended:
+            return  # the session is being closed
+        self.problem = str(error) if isinstance(error, RocketcrewError) else short(error)
+        now = time.monotonic()
+        if self._said_s is None or now - self._said_s >= SAY_EVERY_S:
+            self._said_s = now
+            self._log.warning("table_not_registered", reason=self.problem)
+
+
+def registrar_of(spark: Any, table: str, place: Place, provider: str, partition_by: Sequence[str]) -> Registrar:
+    """Of the table at `place`, of a format named `provider`, in that session's metastore; `table` as in the settings."""
+    database, _, name = table.partition(".")
+    wanted = Wanted(database, name, provider, in_spark(place), partition_by=tuple(partition_by))
+    metastore = Metastore(spark, wanted, place)
+    return Registrar(metastore.check, metastore.register)
