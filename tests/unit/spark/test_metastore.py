@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from loader_world import World
 from structlog.testing import capture_logs
 
 from rocketcrew.conf.columns import Column
 from rocketcrew.conf.formats import metastore_name
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.metastore import (
     PARTITIONS_MAX,
     Known,
@@ -28,7 +35,8 @@ from rocketcrew.spark.metastore import (
     values_of,
     why_not_ours,
 )
-from rocketcrew.spark.registration import Registrar
+from rocketcrew.spark.registration import Metastore, Registrar
+from rocketcrew.spark.table_lock import locked_table
 
 COLUMNS = (Column("value", "string"), Column("day", "date"))
 FOLDER = Wanted("shop", "rows", "parquet", "file:///data/rows", COLUMNS)
@@ -146,6 +154,81 @@ def test_formats_that_are_not_registered(format_: str, why: str) -> None:
         load({"spark.table": "shop.rows", "spark.format": format_}, {}, None)
     with pytest.raises(UsageError, match=rf"spark.table = shop.rows: .*{why}"):
         LoaderConfig(Path("s"), Path("t"), format=format_, table="shop.rows")
+
+
+class Entry:
+    """A session whose metastore has the entry of a folder: what it was told, and whether the folder could be exchanged."""
+
+    def __init__(self, table: Path) -> None:
+        self.table = table
+        self.partitions: list[str] = []
+        self.said: list[str] = []
+        self.exchangeable: list[bool] = []
+        self.refuses = False
+
+    def sql(self, statement: str) -> Any:
+        verb = " ".join(statement.split()[:2])
+        self.said.append(verb)
+        if verb == "DESCRIBE TABLE":
+            details = {
+                "Type": "EXTERNAL",
+                "Provider": "parquet",
+                "Location": str(self.table),
+                "Partition Provider": "Catalog",
+            }
+            told = [
+                ("value", ""),
+                ("# Partition Information", ""),
+                ("batch_id", ""),
+                ("# Detailed Table Information", ""),
+            ]
+            return rows(*({"col_name": name, "data_type": value} for name, value in (*told, *details.items())))
+        if verb == "SHOW PARTITIONS":
+            return rows(*({"partition": one} for one in self.partitions))
+        if self.refuses:
+            raise OSError("refused")
+        try:
+            with locked_table(self.table, fcntl.LOCK_EX, 0):
+                self.exchangeable.append(True)
+        except LoaderError:
+            self.exchangeable.append(False)
+        numbers = [f"batch_id={one}" for one in re.findall(r"PARTITION \(`batch_id` = '(\d+)'\)", statement)]
+        kept = [one for one in self.partitions if one not in numbers]
+        self.partitions = [*kept, *numbers] if " ADD IF " in statement else kept
+        return rows()
+
+
+def rows(*found: dict[str, str]) -> Any:
+    return SimpleNamespace(collect=lambda: list(found))
+
+
+def test_a_folder_is_told_batch_by_batch_and_looked_at_when_it_was_exchanged(world: World) -> None:
+    """And never while a compaction may exchange it: a metastore makes the folder of a partition that it does not find."""
+    spark = Entry(world.table)
+    wanted = Wanted("shop", "rows", "parquet", str(world.table))
+    metastore = Metastore(spark, wanted, world.table)
+    metastore.register()
+    assert spark.said == []  # there is no table yet
+    world.load(1)
+    metastore.register()
+    world.load(2)
+    metastore.register()
+    assert spark.partitions == ["batch_id=1", "batch_id=2"]
+    look, add = "DESCRIBE TABLE", "ALTER TABLE"
+    columns = add  # the entry has one column of the table's, and never gets the others
+    assert spark.said == [look, columns, "SHOW PARTITIONS", add, look, columns, add]
+    compact(world.table, 1 << 27)
+    world.load(3)
+    metastore.register()
+    assert spark.partitions == ["batch_id=2", "batch_id=3"]
+    spark.refuses = True
+    world.load(4)
+    with pytest.raises(OSError, match="refused"):
+        metastore.register()
+    spark.refuses, spark.partitions = False, ["batch_id=9"]
+    metastore.register()
+    assert spark.partitions == ["batch_id=2", "batch_id=3", "batch_id=4"]
+    assert not any(spark.exchangeable)
 
 
 class Asked:
