@@ -67,14 +67,16 @@ def known_of(described: Iterable[tuple[str, str]]) -> Known:
     columns: list[str] = []
     partition_columns: list[str] = []
     details: dict[str, str] = {}
-    section = ""
+    names, in_details = columns, False
     for name, told in described:
-        if name in (_DETAILS, _PARTITIONING):
-            section = name
-        elif section == _DETAILS:
+        if in_details:
             details.setdefault(name, told)
+        elif name == _DETAILS:
+            in_details = True
+        elif name == _PARTITIONING:
+            names = partition_columns
         elif name and not name.startswith("#"):
-            (partition_columns if section == _PARTITIONING else columns).append(name)
+            names.append(name)
     return Known(
         details.get("Type", ""), details.get("Provider", "").lower(), details.get("Location", ""), tuple(columns),
         tuple(partition_columns), details.get("Partition Provider") == _TRACKED,
