@@ -81,7 +81,7 @@ PURE_MODULES: dict[str, frozenset[str]] = {
     ),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
     "engine": frozenset({"fitting", "options", "planned", "spec", "window"}),
-    "spark": frozenset({"costs", "epochs", "errors", "metastore", "plan", "reconciling", "reports"}),
+    "spark": frozenset({"costs", "epochs", "errors", "merging", "metastore", "plan", "reconciling", "reports"}),
 }
 """Pure modules of rooms that mostly act."""
 

@@ -1,0 +1,100 @@
+"""Which small files of a table are merged into one, of Delta's and Iceberg's. Pure: the files and the bounds are handed in.
+
+A file is merged with files of its partition and of about its size (of one tier, each TIER_BITS bits wide), so that a row is
+written anew once a tier and not with every merge. A group is worth a merge when it has FILES_LEAST files, or when what it
+makes is a file that is not small any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+FILES_LEAST: Final = 8
+TIER_BITS: Final = 3
+FLOOR_BYTES: Final = 64 * 1024
+"""Below that a Parquet file is mostly its own description: all such files are of one tier."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFile:
+    """One data file of a table's newest version. `partition`: equal for files that may be merged with each other."""
+
+    path: str
+    bytes: int
+    rows: int
+    partition: Hashable = ()
+    made_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MergeBounds:
+    """What one look may merge. `file_bytes`, `file_rows`: of a file that a merge makes, at most and about; the others: of all
+    files that are read."""
+
+    file_bytes: int
+    file_rows: int = 10_000_000
+    bytes_at_once: int = 64 * 1024 * 1024
+    files_at_once: int = 1024
+
+    @property
+    def merged_bytes(self) -> int:
+        """Of a merged file: what is read at once bounds that too."""
+        return min(self.file_bytes, self.bytes_at_once)
+
+
+def merge_groups(files: Iterable[SmallFile], bounds: MergeBounds) -> list[list[SmallFile]]:
+    """The groups to be merged into one file each, within the bounds; the smallest files first, as those save most.
+
+    A group is of one partition, its oldest file first. Nothing to do: no group.
+    """
+    alike: dict[tuple[int, Hashable], list[SmallFile]] = {}
+    for one in files:
+        if _is_small(one, bounds):
+            alike.setdefault((tier_of(one.bytes), one.partition), []).append(one)
+    groups = [group for several in alike.values() for group in _cut(sorted(several, key=_age), bounds)]
+    chosen: list[list[SmallFile]] = []
+    bytes_left, files_left = bounds.bytes_at_once, bounds.files_at_once
+    for group in sorted(groups, key=lambda group: (tier_of(group[0].bytes), _age(group[0]))):
+        size = sum(one.bytes for one in group)
+        if size <= bytes_left and len(group) <= files_left and _is_worth(group, bounds):
+            bytes_left, files_left = bytes_left - size, files_left - len(group)
+            chosen.append(group)
+    return chosen
+
+
+def _age(one: SmallFile) -> tuple[int, str]:
+    return one.made_ms, one.path
+
+
+def tier_of(size: int) -> int:
+    """0 for what is below FLOOR_BYTES; each further one is 1 << TIER_BITS times as large."""
+    return ((size // FLOOR_BYTES).bit_length() + TIER_BITS - 1) // TIER_BITS
+
+
+def _is_small(one: SmallFile, bounds: MergeBounds) -> bool:
+    return one.bytes < bounds.merged_bytes // 2 and one.rows < bounds.file_rows // 2
+
+
+def _cut(files: Sequence[SmallFile], bounds: MergeBounds) -> list[list[SmallFile]]:
+    """Neighbours that fit into one file together."""
+    groups: list[list[SmallFile]] = []
+    size = rows = 0
+    for one in files:
+        size, rows = size + one.bytes, rows + one.rows
+        last = groups[-1] if groups else None
+        if last and size <= bounds.merged_bytes and rows <= bounds.file_rows and len(last) < bounds.files_at_once:
+            last.append(one)
+        else:
+            groups.append([one])
+            size, rows = one.bytes, one.rows
+    return groups
+
+
+def _is_worth(group: Sequence[SmallFile], bounds: MergeBounds) -> bool:
+    if len(group) >= FILES_LEAST:
+        return True
+    large = 2 * sum(one.bytes for one in group) >= bounds.merged_bytes
+    long = 2 * sum(one.rows for one in group) >= bounds.file_rows
+    return len(group) > 1 and (large or long)
