@@ -195,6 +195,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "on_gap": Choice(("stop", "leave")),
         "keep_outcomes_days": Whole(1, 36_500, "days"),
         "vacuum": Switch(),
+        "merge_files": Switch(),
         "conf": Pairs(),
         "options": Pairs(),
         "java_home": Text("a folder's path, or empty", length_max=4096),

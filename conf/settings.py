@@ -172,6 +172,7 @@ class SparkSettings:
     on_gap: str
     keep_outcomes_days: int
     vacuum: bool
+    merge_files: bool
     conf: Mapping[str, str]
     options: Mapping[str, str]
     java_home: str

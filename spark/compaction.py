@@ -47,9 +47,10 @@ from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
 from ..remoting.errors import UsageError
 from .errors import LoaderError, unreadable
 from .iceberg_catalog import is_iceberg
-from .object_store import STATE_DIR, Place
+from .merged_file import compression_of, write_merged
+from .object_store import Place
 from .outcome_levels import joined, read_part
-from .table_lock import locked_table
+from .table_lock import locked_table, only_merge
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
 from .targets.local_folder import TMP_DIR, data_files
@@ -59,11 +60,8 @@ pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
 POINTS: Final = ("merged", "linked", "exchanged", "removed")
-DELTA_LOCK: Final = "compact.lock"
-"""In the folder of a Delta table's states."""
 LOCK_WAIT_S: Final = 600.0
 """How long a moment is waited for in which no loader writes."""
-ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
@@ -175,7 +173,9 @@ def _parquet(table: Place) -> Path:
 
 def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None]) -> Compacted:
     library = delta_rs()
-    with _only_compaction(table):
+    with only_merge(table) as alone:
+        if not alone:
+            raise LoaderError(f"another compact works on {table}, or its loader merges files: wait for its end")
         opened = open_log(table)
         _check_names(table, opened)
         before, read = len(opened.file_uris()), int(opened.version())
@@ -186,21 +186,6 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
             raise LoaderError(f"{table} was not compacted: {error}. Nothing is lost; try again") from None
         _check_merged_once(table, read, int(opened.version()))
         return Compacted(before, len(opened.file_uris()))
-
-
-@contextmanager
-def _only_compaction(table: Place) -> Generator[None]:
-    """Of two merges at the same moment delta-rs (1.6) refuses none, and the rows of both are in the table twice."""
-    if not isinstance(table, Path):
-        yield
-        return
-    lock = try_lock(table / STATE_DIR / DELTA_LOCK)
-    if lock is None:
-        raise LoaderError(f"another compact works on {table}: wait for its end")
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
 def _check_names(table: Place, opened: Any) -> None:
@@ -347,19 +332,8 @@ def merge_files(files: Sequence[Path], output: Path) -> None:
         raise LoaderError(
             f"{files[0]} and its neighbours have other columns: {error}. The table stays as it is"
         ) from None
-    first = opened[0].metadata
-    compression = first.row_group(0).column(0).compression if first.num_row_groups else "SNAPPY"
-    with pq.ParquetWriter(
-        str(output), schema, compression=compression, store_schema=False, write_page_checksum=True
-    ) as writer:
-        waiting: list[Any] = []
-        for batch in _batches(files, opened):
-            waiting.append(_filled(pa.Table.from_batches([batch]), schema))
-            if sum(one.nbytes for one in waiting) >= ROW_GROUP_BYTES:
-                writer.write_table(pa.concat_tables(waiting))
-                waiting = []
-        if waiting:
-            writer.write_table(pa.concat_tables(waiting))
+    rows = (pa.Table.from_batches([batch]) for batch in _batches(files, opened))
+    write_merged(rows, schema, str(output), compression_of(opened[0]))
     found = pq.read_metadata(str(output)).num_rows
     wanted = sum(one.metadata.num_rows for one in opened)
     if found != wanted:
@@ -383,14 +357,6 @@ def _batches(files: Sequence[Path], opened: Sequence[Any]) -> Iterator[Any]:
 
 def _damaged(file: Path, error: Exception) -> LoaderError:
     return LoaderError(f"{unreadable(file, error)}. The table stays as it is")
-
-
-def _filled(table: Any, schema: Any) -> Any:
-    names = set(table.column_names)
-    arrays = [
-        table.column(field.name) if field.name in names else pa.nulls(table.num_rows, field.type) for field in schema
-    ]
-    return pa.table(arrays, schema=schema)
 
 
 def _can_exchange(folder: Path) -> None:

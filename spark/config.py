@@ -71,6 +71,7 @@ class LoaderConfig:
     keep_outcomes_s: float = 30 * 86_400.0
     vacuum: bool = False
     table: str = ""
+    merge_files: bool = False
     quarantine: bool = False
     """Segments that do not fit the table when we start are set aside; else they end the loader before it loads anything."""
     more_stagings: tuple[Path, ...] = ()
@@ -207,6 +208,7 @@ def loader_config(
         epoch_on_recreated=spark.on_recreated == "epoch", leave_gaps=spark.on_gap == "leave", env=env,
         high_water_bytes=high_water_mib << 20, keep_outcomes_s=spark.keep_outcomes_days * 86_400.0, vacuum=spark.vacuum,
         table=spark.table,
+        merge_files=spark.merge_files,
     )  # fmt: skip
 
 

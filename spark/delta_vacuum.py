@@ -1,4 +1,4 @@
-"""Which files of a Delta table the loader may delete. It deletes none itself.
+"""Which files of a Delta table the loader may delete, and what of a table it does not know. It deletes none itself.
 
 delta-rs (1.6) takes everything in the folder for a file of nobody's that no version names as its data: also deletion
 vectors that the newest version needs, Iceberg's metadata of a UniForm table, change data, and notes that somebody has put
@@ -50,20 +50,25 @@ def unneeded(open_log: Callable[[], Any]) -> list[str]:
 
 def why_not(protocol: Any, properties: Mapping[str, str]) -> str:
     """Why nothing of a table with this protocol is deleted; empty when something may be."""
-    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    foreign = sorted(features - PLAIN_FEATURES)
-    if protocol.min_reader_version not in PLAIN_READER:
-        foreign.append(f"reader version {protocol.min_reader_version}")
-    foreign += sorted(
-        name
-        for name, value in properties.items()
-        if name.startswith(_FOREIGN_PROPERTIES) and str(value).lower() != "false"
-    )
+    foreign = foreign_to(protocol, properties)
     if not foreign:
         return ""
     return (
         f"the table has {', '.join(foreign)}, whose files only Delta's own VACUUM knows: run that, and set spark.vacuum ="
         " false"
+    )
+
+
+def foreign_to(protocol: Any, properties: Mapping[str, str], also: frozenset[str] = frozenset()) -> list[str]:
+    """What of a table with this protocol is not known here, by its names in Delta; `also`: features that count as unknown."""
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    foreign = sorted(features - (PLAIN_FEATURES - also))
+    if protocol.min_reader_version not in PLAIN_READER:
+        foreign.append(f"reader version {protocol.min_reader_version}")
+    return foreign + sorted(
+        name
+        for name, value in properties.items()
+        if name.startswith(_FOREIGN_PROPERTIES) and str(value).lower() != "false"
     )
 
 

@@ -10,9 +10,13 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+from ..durable.files import try_lock
 from .errors import LoaderError
+from .object_store import STATE_DIR, Place
 
 LOCK_POLL_S = 0.02
+DELTA_LOCK = "compact.lock"
+"""In the folder of a Delta table's states: one of this host merges its files at a time."""
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.EBADF, errno.ENOLCK)
 
 
@@ -46,3 +50,15 @@ def lock_table(table: Path, kind: int, wait_s: float) -> int:
         if time.monotonic() >= deadline:
             raise LoaderError(f"{table} is being written by others for more than {wait_s:g} s: try again later")
         time.sleep(LOCK_POLL_S)
+
+
+@contextlib.contextmanager
+def only_merge(table: Place) -> Generator[bool]:
+    """Whether nobody else of this host merges files of the Delta table: of two merges at the same moment delta-rs's own
+    (1.6) refuses none, and the rows of both are in the table twice. In a bucket nobody can tell."""
+    lock = try_lock(table / STATE_DIR / DELTA_LOCK) if isinstance(table, Path) else -1
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None and lock >= 0:
+            os.close(lock)

@@ -39,6 +39,7 @@ _PASSED = (
     "format", "function", "delta_jars", "iceberg_jars", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib",
     "java_home", "target_file_mib", "jvm_timeout_ms", "on_recreated", "on_gap", "keep_outcomes_days", "vacuum",
     "table",
+    "merge_files",
 )  # fmt: skip
 
 _PASSED_OF_RESULTS = ("seal_rows", "seal_bytes_mib", "high_water_mib")

@@ -12,8 +12,9 @@ two back are deleted.
 Where spark.vacuum is on, a loader vacuums, behind a commit and a day apart: files of rows that are in no version any more, or
 never were, are deleted a week later, or later still if the table's own delta.deletedFileRetentionDuration says so, so slow
 readers and streams keep theirs (delta_vacuum.py). Versions go with the log's entries, as Delta's delta.logRetentionDuration
-says, whenever a checkpoint is written. Small files are merged by
-`compact` alone: delta-rs (1.6) lets two merges of the same files commit both, so none may run that nobody has asked for.
+says, whenever a checkpoint is written. Where spark.merge_files is on, whoever gets every FAN-th number merges small files
+behind its commit (delta_merging.py), else `compact` alone does: beside delta-rs's own `optimize` (1.6), which commits
+whatever others have merged meanwhile, no merge may run that nobody has asked for.
 
 Two ways to commit: by Spark (`delta`), for cluster-sized batches, and by delta-rs (`deltalake`), which needs no JVM and
 takes 20 ms for a small one (docs/protocol.md). Each reads what the other wrote. The log is read by delta-rs in both cases,
@@ -47,12 +48,15 @@ from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import Staged
+from ..delta_merging import merge_small_files
 from ..delta_vacuum import unneeded
 from ..errors import BatchTakenError, LoaderError, remedy
+from ..merging import MergeBounds
 from ..object_store import PROBE, STATE_DIR, ObjectPath, Place, short
 from ..outcome_levels import FAN, OutcomeLevels
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
+from ..table_lock import only_merge
 from ..table_state import (
     check_partitions,
     delete_old_states,
@@ -97,9 +101,10 @@ class DeltaTarget:
 
     def __init__(
         self, path: Place, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None,
-        keep_outcomes_s: float = math.inf, vacuum: bool = False,
+        keep_outcomes_s: float = math.inf, vacuum: bool = False, merge: MergeBounds | None = None,
     ) -> None:  # fmt: skip
-        """`partition_by` is what the table is to have; None: whatever it has, for those that only read."""
+        """`partition_by` is what the table is to have; None: whatever it has, for those that only read. `merge`: of small
+        files; None: none are."""
         self.path = path
         self._partition_by = partition_by
         self._append = append
@@ -107,6 +112,9 @@ class DeltaTarget:
         self._keep_outcomes_s = keep_outcomes_s
         self._vacuums = vacuum
         self._vacuumed_s = -math.inf
+        self._merge_bounds = merge
+        self._not_merged = ""
+        """Why not, when it was tried last."""
         self._snapshot: Any = None
         self._opened_at = 0
         """The version with which the snapshot was opened."""
@@ -250,7 +258,30 @@ class DeltaTarget:
         delete_old_states(self.path / STATE_DIR, plan, STATES_KEPT)
         if plan.batch % FAN == 0:
             self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
+            self._merge(time.time())
             self._vacuum(time.time())
+
+    def _merge(self, now_s: float) -> None:
+        """Make small files into larger ones, of the version that was just read. A merge that another commit has overtaken
+        comes again FAN batches later, as does one that failed."""
+        if self._merge_bounds is None:
+            return
+        library, log = delta_rs(), structlog.get_logger()
+        try:
+            with only_merge(self.path) as alone:
+                if not alone:
+                    return
+                done = merge_small_files(self.path, self._snapshot, self._merge_bounds, int(now_s * 1000))
+        except FileExistsError:
+            log.info("delta_files_merged_by_others", table=str(self.path))
+            return
+        except (library.exceptions.DeltaError, LoaderError, OSError, pa.ArrowException, ValueError) as error:
+            if self._not_merged != (said := short(error)):
+                log.warning("delta_files_not_merged", table=str(self.path), error=said)
+            self._not_merged = said
+            return
+        if done is not None:
+            log.info("delta_files_merged", table=str(self.path), files=done.files, into=done.into, bytes=done.bytes)
 
     def _vacuum(self, now_s: float) -> None:
         """Delete files of rows that no version needs. What another loader deletes at the same moment is no error, and what

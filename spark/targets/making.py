@@ -16,6 +16,7 @@ from ..hdfs import Hdfs, HdfsPath
 from ..iceberg_catalog import ICEBERG, ICEBERG_SPARK, catalog_of, hadoop_catalog_of
 from ..iceberg_spark import JavaCatalog, SparkRows
 from ..loader import Loader
+from ..merging import MergeBounds
 from ..object_store import check_conditional_puts
 from ..session import SessionSettings, format_conf
 from ..spark_writer import SparkWriter
@@ -57,7 +58,7 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         append = partial(append_by_delta_rs, file_bytes=config.target_file_bytes, partition_by=by)
         place = config.place
         check_conditional_puts(place)
-        return DeltaTarget(place, append, lambda: None, by, keep_s, config.vacuum)
+        return DeltaTarget(place, append, lambda: None, by, keep_s, config.vacuum, _merging(config))
     if config.format == ICEBERG:
         spec = catalog_of(config.folder, config.options)
         return IcebergTarget(config.folder, spec, by, keep_s, config.target_file_bytes)
@@ -66,13 +67,18 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
     if config.format == ICEBERG_SPARK:
         return _iceberg_by_spark(config, writer)
     if config.format == DELTA:
-        return DeltaTarget(config.folder, append_by_spark(writer, by), writer.start, by, keep_s, config.vacuum)
+        append_rows = append_by_spark(writer, by)
+        return DeltaTarget(config.folder, append_rows, writer.start, by, keep_s, config.vacuum, _merging(config))
     ledger = ledger_of(config.stagings)
     if config.format == FOREACH:
         deliver = deliver_by_function(config.function)
     else:
         deliver = deliver_by_format(config.format, str(config.target), config.options, by)
     return LedgerTarget(ledger, config.identity, writer, deliver, str(config.target), keep_outcomes_s=keep_s)
+
+
+def _merging(config: LoaderConfig) -> MergeBounds | None:
+    return MergeBounds(config.target_file_bytes) if config.merge_files else None
 
 
 def _iceberg_by_spark(config: LoaderConfig, writer: SparkWriter) -> IcebergTarget:

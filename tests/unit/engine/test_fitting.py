@@ -22,7 +22,7 @@ HOLD = {
     "spark.target", "spark.format", "spark.function", "spark.delta_jars", "spark.iceberg_jars", "spark.master",
     "spark.driver_memory",
     "spark.max_rows", "spark.max_bytes_mib", "spark.target_file_mib", "spark.jvm_timeout_ms", "spark.on_recreated",
-    "spark.on_gap", "spark.keep_outcomes_days", "spark.vacuum",
+    "spark.on_gap", "spark.keep_outcomes_days", "spark.vacuum", "spark.merge_files",
     "spark.conf", "spark.options", "spark.java_home", "spark.partition_by",
     "supervisor.data_dir", "supervisor.stop_deadline_ms", "supervisor.send_back_retry_ms",
     "trace.spans", "log.level", "log.format", "log.file",

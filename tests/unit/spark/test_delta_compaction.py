@@ -11,9 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from loader_world import World
 
-from rocketcrew.spark.compaction import DELTA_LOCK, compact, to_merge
+from rocketcrew.spark.compaction import compact, to_merge
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.object_store import STATE_DIR
+from rocketcrew.spark.table_lock import DELTA_LOCK
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
 
 FILE_BYTES = 1 << 20

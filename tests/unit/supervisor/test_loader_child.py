@@ -40,6 +40,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "keep_outcomes_days": {"spark.keep_outcomes_days": 7},
     "vacuum": {"spark.vacuum": True},
     "table": {"spark.table": "sales.orders"},
+    "merge_files": {"spark.merge_files": True},
     "conf": {"spark.conf": {"spark.hadoop.fs.s3a.secret.key": "a=b,c"}},
     "options": {"spark.options": {"url": "jdbc:x", "password": "p,q"}},
     "java_home": {"spark.java_home": "/opt/java 21"},

@@ -1,0 +1,295 @@
+"""Small files of a Delta table become larger ones, in a commit of the log that changes no row.
+
+    written     each group of small files (merging.py) is one new file; no version names it yet
+    committed   THE COMMIT: entry READ+1 of the log, which must not be there, takes the small files out and the new ones in
+
+The entry is made right behind the version whose files were read, or not at all: whatever another one has committed in
+between, be it rows, a DELETE or the same merge, this merge is given up, and its files are for the vacuum. That is why neither
+delta-rs's `optimize` (1.6) is used, which takes its entry further and puts the rows of two merges into the table twice, nor
+its `create_write_transaction`, which escapes paths again and so takes no file out whose name has an escaped character.
+
+All of its actions say `dataChange: false`, so streams that read the table, and its change feed, pass over them; it carries no
+transaction, so the table's batch and state stay what they are. The small files stay on the disk for older versions' readers.
+
+Sources: Delta's protocol ("Add File and Remove File", "Per-file Statistics"), and Spark's OptimizeTableCommand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow
+import pyarrow.parquet
+
+from ..durable.files import sync_path
+from .delta_vacuum import foreign_to
+from .errors import LoaderError, unreadable
+from .merged_file import compression_of, write_merged
+from .merging import MergeBounds, SmallFile, merge_groups
+from .object_store import Place
+
+pa: Any = pyarrow
+pq: Any = pyarrow.parquet
+
+POINTS: Final = ("written", "committed")
+ENGINE: Final = "rocketcrew"
+CHECKPOINT_PROPERTY: Final = "delta.checkpointInterval"
+CHECKPOINT_COMMITS: Final = 100
+"""delta-rs's default for it."""
+OWN_ENTRY_FIELDS: Final = frozenset({"inCommitTimestamp"})
+"""Features that ask for more than ours in an entry of the log."""
+
+
+class Merged(NamedTuple):
+    """What a commit has made of how many files."""
+
+    files: int
+    into: int
+    bytes: int
+
+
+def merge_small_files(
+    path: Place, log: Any, bounds: MergeBounds, now_ms: int, on_point: Callable[[str], None] = lambda _: None
+) -> Merged | None:
+    """Merge small files of delta-rs's snapshot `log` of the table at `path`. None: there was nothing to do.
+
+    Raises FileExistsError when another one has committed meanwhile; LoaderError for a table or a file that can't be merged;
+    OSError, and delta-rs's and Arrow's errors. The table is what it was then.
+    """
+    metadata = log.metadata()
+    if foreign := foreign_to(log.protocol(), metadata.configuration, OWN_ENTRY_FIELDS):
+        raise LoaderError(f"the table has {', '.join(foreign)}: have Spark merge its files (OPTIMIZE)")
+    schema = pa.schema(log.schema())
+    if why := _unsure_partitions(schema, metadata.partition_columns):
+        raise LoaderError(why)
+    files = _Files(log.get_add_actions())
+    groups = merge_groups(files.small(), bounds)
+    if not groups:
+        return None
+    merge = _Merge(path, files, schema, metadata.partition_columns, now_ms)
+    actions = [action for group in groups for action in merge.actions(group)]
+    on_point("written")
+    version = int(log.version()) + 1
+    entry = path / "_delta_log" / f"{version:020d}.json"
+    _create(entry, _entry([merge.info(version - 1, groups), *actions]))
+    on_point("committed")
+    log.update_incremental()
+    interval = int(metadata.configuration.get(CHECKPOINT_PROPERTY) or CHECKPOINT_COMMITS)
+    if 0 in (version % interval, (version + 1) % interval):
+        # Spark makes one at the multiples, delta-rs just before them; whoever commits behind this makes none.
+        log.create_checkpoint()
+    taken = [one for group in groups for one in group]
+    return Merged(len(taken), len(groups), sum(one.bytes for one in taken))
+
+
+def _unsure_partitions(schema: Any, columns: Sequence[str]) -> str:
+    """A partition's value is text in the log. Of these types it is the same text whoever writes it."""
+    for name in columns:
+        kind = schema.field(name).type
+        if not (
+            pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or kind == pa.date32()
+        ):
+            return f"the table is partitioned by {name}, a {kind}: have Spark merge its files (OPTIMIZE)"
+    return ""
+
+
+class _Files:
+    """The files of a version, as delta-rs lists them: its rows are looked at only for the files that are merged."""
+
+    def __init__(self, added: Any) -> None:
+        self._added: Any = pa.table(added)
+        self._row_of: dict[str, int] = {}
+
+    def small(self) -> Iterator[SmallFile]:
+        """All that lie below the table, with their values of the partition columns."""
+        listed = self._added
+        parts = listed.column("partition").to_pylist() if "partition" in listed.column_names else ()
+        columns = (
+            listed.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", "modification_time")
+        )
+        for row, (path, size, rows, made_ms) in enumerate(zip(*columns, strict=True)):
+            if ":" not in path.partition("/")[0] and not path.startswith("/"):  # a shallow clone's are another table's
+                self._row_of[path] = row
+                yield SmallFile(path, size, rows or 0, tuple((parts[row] or {}).items()) if parts else (), made_ms)
+
+    def statistics(self, path: str) -> dict[str, Any]:
+        """num_records, null_count, min and max of a file, the latter by column; what nobody has noted is None."""
+        row: dict[str, Any] = self._added.slice(self._row_of[path], 1).to_pylist()[0]
+        return row
+
+
+class _Merge:
+    """One merge of a version's files."""
+
+    def __init__(self, path: Place, files: _Files, schema: Any, partitions: Sequence[str], now_ms: int) -> None:
+        self._path = path
+        self._files = files
+        self._schema = pa.schema([field for field in schema if field.name not in partitions])
+        self._now_ms = now_ms
+
+    def info(self, read: int, groups: Sequence[Sequence[SmallFile]]) -> dict[str, Any]:
+        """What the table's history says of the commit."""
+        removed = sum(len(group) for group in groups)
+        return {"commitInfo": {
+            "timestamp": self._now_ms, "operation": "OPTIMIZE", "operationParameters": {"predicate": "[]", "auto": "true"},
+            "readVersion": read, "isolationLevel": "SnapshotIsolation", "isBlindAppend": False, "engineInfo": ENGINE,
+            "operationMetrics": {"numRemovedFiles": str(removed), "numAddedFiles": str(len(groups))},
+        }}  # fmt: skip
+
+    def actions(self, group: Sequence[SmallFile]) -> Iterator[dict[str, Any]]:
+        """Write the group's rows as one file; what the log is to say of it, and of those that it replaces."""
+        of_partition = {name: _as_text(value) for name, value in tuple[tuple[str, object], ...](group[0].partition)}
+        parts = [self._opened(one.path) for one in group]
+        noted = [self._files.statistics(one.path) for one in group]
+        for one, part, known in zip(group, parts, noted, strict=True):
+            self._check(one.path, part, known["num_records"])
+        codec = compression_of(parts[0])
+        output = pa.BufferOutputStream()
+        write_merged(self._rows(group, parts), self._schema, output, codec)
+        data = output.getvalue()
+        folder, slash, _ = group[0].path.rpartition("/")
+        path = f"{folder}{slash}part-00000-{uuid.uuid4()}-c000.{codec.lower()}.parquet"
+        stats = merged_statistics(self._schema, noted, [set(part.schema_arrow.names) for part in parts])
+        _write(self._place(path), data)
+        shared = {"partitionValues": of_partition, "dataChange": False}
+        for one in group:
+            gone = {
+                "path": one.path,
+                "deletionTimestamp": self._now_ms,
+                "extendedFileMetadata": True,
+                "size": one.bytes,
+            }
+            yield {"remove": {**gone, **shared}}
+        made = {"path": path, "size": data.size, "modificationTime": self._now_ms, "stats": json.dumps(stats)}
+        yield {"add": {**made, **shared}}
+
+    def _place(self, path: str) -> Place:
+        """Paths in the log are URIs: a character that is escaped there is itself in the file's name."""
+        return self._path / unquote(path)
+
+    def _opened(self, path: str) -> Any:
+        place = self._place(path)
+        try:
+            source = pa.BufferReader(pa.py_buffer(place.read_bytes()))
+            return pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+        except (pa.ArrowException, OSError) as error:
+            raise LoaderError(unreadable(place, error)) from None
+
+    def _check(self, path: str, part: Any, noted: int | None) -> None:
+        """Raise LoaderError for a file that has what the table has not: rows would change by a merge."""
+        if noted is not None and part.metadata.num_rows != noted:
+            raise LoaderError(
+                f"{self._place(path)} has {part.metadata.num_rows} rows, and the table's log says {noted}"
+            )
+        known = set(self._schema.names)
+        if unknown := [name for name in part.schema_arrow.names if name not in known]:
+            raise LoaderError(
+                f"{self._place(path)} has the columns {', '.join(unknown)}, which the table does not have"
+            )
+
+    def _rows(self, group: Sequence[SmallFile], parts: Sequence[Any]) -> Iterator[Any]:
+        for one, part in zip(group, parts, strict=True):
+            try:
+                rows = part.read()
+                wanted = pa.schema([field for field in self._schema if field.name in set(rows.column_names)])
+                yield rows.select(wanted.names).cast(wanted)
+            except (pa.ArrowException, OSError) as error:
+                raise LoaderError(unreadable(self._place(one.path), error)) from None
+
+
+def merged_statistics(schema: Any, noted: Sequence[Mapping[str, Any]], columns: Sequence[set[str]]) -> dict[str, Any]:
+    """The statistics of the file that has the rows of those with these; `columns`: the names that each of them has. Pure.
+
+    What one of them does not say, the merged one does not say either: whoever skips files by it would lose rows. Nested
+    columns and decimals, which JSON's numbers do not hold, have only what is counted.
+    """
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for field in schema:
+        name = field.name
+        counts = [_nulls(one, name, has=name in there) for one, there in zip(noted, columns, strict=True)]
+        if None not in counts and not pa.types.is_nested(field.type):
+            nulls[name] = sum(count or 0 for count in counts)
+        with_values = [
+            one for one, count in zip(noted, counts, strict=True) if count != one["num_records"] or count is None
+        ]
+        _bound(least, name, field.type, [_of(one, "min", name) for one in with_values], min)
+        _bound(greatest, name, field.type, [_of(one, "max", name) for one in with_values], max)
+    said: dict[str, Any] = {"minValues": least, "maxValues": greatest, "nullCount": nulls}
+    if all(one["num_records"] is not None for one in noted):
+        return {"numRecords": sum(one["num_records"] for one in noted), **said}
+    return said
+
+
+def _nulls(noted: Mapping[str, Any], name: str, *, has: bool) -> int | None:
+    return _of(noted, "null_count", name) if has else noted["num_records"]
+
+
+def _of(noted: Mapping[str, Any], kind: str, name: str) -> Any:
+    return (noted.get(kind) or {}).get(name)
+
+
+def _bound(
+    said: dict[str, Any], name: str, kind: Any, values: Sequence[Any], choose: Callable[[Iterable[Any]], Any]
+) -> None:
+    if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or not values or None in values:
+        return
+    bound = choose(values)
+    if isinstance(bound, datetime):
+        local = bound.astimezone(UTC).replace(tzinfo=None) if bound.tzinfo else bound
+        said[name] = local.isoformat(timespec="milliseconds") + ("Z" if bound.tzinfo else "")
+    elif isinstance(bound, date):
+        said[name] = bound.isoformat()
+    elif isinstance(bound, bool | int | str) or (isinstance(bound, float) and math.isfinite(bound)):
+        said[name] = bound
+
+
+def _as_text(value: object) -> str | None:
+    """A partition's value as the log has it."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _entry(actions: Sequence[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(action, ensure_ascii=False) + "\n" for action in actions).encode()
+
+
+def _write(place: Place, data: Any) -> None:
+    """Write a new file under the name that it keeps: nobody reads it before the log names it, and what a kill leaves is known
+    to the vacuum. It is on the disk when this returns."""
+    if not isinstance(place, Path):
+        place.create(bytes(data))
+        return
+    with place.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_path(place.parent)
+
+
+def _create(entry: Place, data: bytes) -> None:
+    """Make an entry of the log, whole or not at all, and on the disk. Raises FileExistsError where there is one."""
+    if not isinstance(entry, Path):
+        entry.create(data)
+        return
+    draft = entry.with_name(f".{entry.name}.{uuid.uuid4().hex}.new")
+    try:
+        _write(draft, data)
+        os.link(draft, entry)  # unlike a rename, it never replaces
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
+    sync_path(entry.parent)

@@ -1,0 +1,367 @@
+"""Small files of a Delta table are merged behind a batch: no row comes, goes or changes, and whoever else commits wins."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from loader_world import Crash, World
+from structlog.testing import capture_logs
+from test_delta_compaction import as_spark_names_it
+from test_delta_vacuum import with_deletion_vector
+
+from rocketcrew.spark.delta_merging import POINTS, merge_small_files, merged_statistics
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.merging import FILES_LEAST, MergeBounds
+from rocketcrew.spark.outcome_levels import FAN
+from rocketcrew.spark.table_lock import only_merge
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
+
+BOUNDS = MergeBounds(1 << 20)
+NOW_MS = 1_700_000_000_000
+worlds = pytest.mark.parametrize("world", ["deltalake"], indirect=True)
+
+
+def merging(world: World) -> DeltaTarget:
+    return DeltaTarget(world.table, append_by_delta_rs, lambda: None, merge=BOUNDS)
+
+
+def loaded(world: World, batches: int, at: int = 0) -> None:
+    loader = world.loader(at, target=merging(world))
+    for _ in range(batches):
+        world.seal([world.helpers.Record(len(world.written))], at=at)
+        world.drain(loader)
+
+
+def files_of(table: Path) -> int:
+    return len(DeltaTable(str(table)).file_uris())
+
+
+def entry_of(table: Path, version: int) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (table / f"_delta_log/{version:020d}.json").read_text().splitlines()]
+
+
+@worlds
+def test_the_loader_with_the_number_that_is_due_merges_and_goes_on(world: World) -> None:
+    loaded(world, FAN - 1)
+    assert files_of(world.table) == FAN - 1
+    reader = DeltaTable(str(world.table)).to_pyarrow_dataset()
+    before = world.state()
+    loaded(world, 1)
+    assert files_of(world.table) == 1
+    assert DeltaTable(str(world.table)).transaction_version("rocketcrew") == before["batch"] + 1
+    assert reader.count_rows() == FAN - 1, "a slow reader has its files"
+    loaded(world, 2)
+    world.assert_exact()
+    assert world.state()["batch"] == FAN + 2
+    table: Any = DeltaTable(str(world.table)).to_pyarrow_table(columns=["_offset", "batch_id"])
+    assert sorted(table.column("batch_id").to_pylist()) == list(range(1, FAN + 3)), "a row keeps its batch"
+    (info, *actions) = entry_of(world.table, FAN + 1)
+    assert info["commitInfo"]["operation"] == "OPTIMIZE"
+    assert {one["dataChange"] for action in actions for one in action.values()} == {False}
+
+
+@worlds
+def test_files_stay_where_nobody_has_asked_for_it(world: World) -> None:
+    loader = world.loader(target=DeltaTarget(world.table, append_by_delta_rs, lambda: None))
+    for _ in range(FAN):
+        world.seal([world.helpers.Record(len(world.written))])
+        world.drain(loader)
+    assert files_of(world.table) == FAN
+
+
+@worlds
+def test_who_has_another_number_does_not_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    listing = DeltaTable.get_add_actions
+    monkeypatch.setattr(DeltaTable, "get_add_actions", lambda self: looks.append(self.version()) or listing(self))
+    loaded(world, 2 * FAN + 3)
+    assert len(looks) == 2
+
+
+@worlds
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_leaves_the_table_whole(world: World, point: str) -> None:
+    loaded(world, FILES_LEAST)
+
+    def crash(here: str) -> None:
+        if here == point:
+            raise Crash
+
+    with pytest.raises(Crash):
+        merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS, crash)
+    world.assert_exact()
+    assert files_of(world.table) == (1 if point == "committed" else FILES_LEAST)
+    loaded(world, FAN)
+    world.assert_exact()
+
+
+@worlds
+def test_a_kill_within_the_logs_entry_leaves_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded(world, FILES_LEAST)
+
+    def dies(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.link", dies)
+        patched.setattr(Path, "unlink", dies)
+        with pytest.raises(Crash):
+            merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS)
+    assert len(list((world.table / "_delta_log").glob(".*.new"))) == 1
+    loaded(world, FAN)
+    world.assert_exact()
+
+
+def raced(table: Path, other: Any) -> None:
+    """What `other` does between a merge's reading and its commit wins; the merge is given up."""
+    log = DeltaTable(str(table))
+
+    def between(point: str) -> None:
+        if point == "written":
+            other()
+
+    with pytest.raises(FileExistsError):
+        merge_small_files(table, log, BOUNDS, NOW_MS, between)
+
+
+@worlds
+def test_of_two_merges_of_one_version_one_is_given_up(world: World) -> None:
+    loaded(world, FILES_LEAST)
+    raced(world.table, lambda: merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS))
+    assert files_of(world.table) == 1
+    world.assert_exact()
+
+
+@worlds
+def test_a_batch_of_another_loader_wins(world: World) -> None:
+    loaded(world, FILES_LEAST)
+    raced(world.table, lambda: loaded(world, 1, at=1))
+    assert files_of(world.table) == FILES_LEAST + 1
+    loaded(world, FAN)
+    world.assert_exact()
+
+
+@worlds
+def test_a_batch_that_was_planned_before_a_merge_is_in_the_table_once(world: World) -> None:
+    """The other way round: the merge is first, and the append that has read the version before goes behind it."""
+    loaded(world, FILES_LEAST)
+    merges: list[object] = []
+
+    def append(*given: Any) -> None:
+        merges.append(merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS))
+        append_by_delta_rs(*given)
+
+    world.seal([world.helpers.Record(len(world.written))])
+    world.drain(world.loader(target=DeltaTarget(world.table, append, lambda: None)))
+    assert len(merges) == 1
+    assert merges != [None]
+    assert files_of(world.table) == 2
+    world.assert_exact()
+
+
+@worlds
+@pytest.mark.parametrize("how", ["delete", "update"])
+def test_a_delete_or_update_of_a_user_wins(world: World, how: str) -> None:
+    loaded(world, FILES_LEAST)
+
+    def change() -> None:
+        log = DeltaTable(str(world.table))
+        log.delete("_offset = 3") if how == "delete" else log.update({"value": "'new'"}, predicate="_offset = 3")
+
+    raced(world.table, change)
+    rows = [value for offset, value in world.rows("_offset", "value") if offset == 3]
+    assert rows == ([] if how == "delete" else ["new"])
+    assert merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS) is not None or how == "delete"
+    assert len(world.rows()) == FILES_LEAST - (how == "delete")
+
+
+@worlds
+@pytest.mark.parametrize("how", ["delete", "update"])
+def test_a_delete_that_a_merge_has_overtaken_is_refused_and_brings_no_row_twice(world: World, how: str) -> None:
+    loaded(world, FILES_LEAST)
+    log = DeltaTable(str(world.table))
+    assert merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS) is not None
+    try:
+        log.delete("_offset = 3") if how == "delete" else log.update({"value": "'new'"}, predicate="_offset = 3")
+    except deltalake.exceptions.DeltaError:
+        assert len(world.rows()) == FILES_LEAST
+    else:
+        assert len(world.rows()) == FILES_LEAST - (how == "delete")
+
+
+@worlds
+def test_it_waits_for_compact(world: World) -> None:
+    loaded(world, FAN - 1)
+    with only_merge(world.table) as alone:
+        assert alone
+        loaded(world, 1)
+    assert files_of(world.table) == FAN
+    loaded(world, FAN)
+    assert files_of(world.table) < FAN
+    world.assert_exact()
+
+
+@worlds
+def test_a_restored_table_is_loaded_and_merged_on(world: World) -> None:
+    loaded(world, FAN + 2)
+    DeltaTable(str(world.table)).restore(FAN - 1)
+    loaded(world, FAN - 2)
+    offsets = [offset for (offset,) in world.rows("_offset")]
+    assert len(offsets) == len(set(offsets)) == FAN - 1 + FAN - 2
+    assert files_of(world.table) < FAN
+
+
+@worlds
+@pytest.mark.parametrize("by", ["Spark", "delta-rs"])
+def test_a_merge_in_the_place_of_a_checkpoint_makes_it(world: World, by: str) -> None:
+    loaded(world, FILES_LEAST)
+    log = DeltaTable(str(world.table))
+    merged = log.version() + 2
+    log.alter.set_table_properties({"delta.checkpointInterval": str(merged if by == "Spark" else merged + 1)})
+    assert merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS) is not None
+    assert (world.table / f"_delta_log/{merged:020d}.checkpoint.parquet").exists()
+    loaded(world, 2)
+    world.assert_exact()
+
+
+@worlds
+def test_a_table_with_deletion_vectors_is_left_alone(world: World) -> None:
+    loaded(world, FAN - 1)
+    with_deletion_vector(Path(world.table))
+    with capture_logs() as logs:
+        loaded(world, 1)
+    (said,) = [line for line in logs if line["event"] == "delta_files_not_merged"]
+    assert "deletionVectors" in said["error"]
+    assert "OPTIMIZE" in said["error"]
+
+
+@worlds
+def test_a_file_that_is_damaged_or_gone_is_named_and_the_batch_stays(world: World) -> None:
+    loaded(world, FAN - 1)
+    victim = next(iter(world.table.glob("*.parquet")))
+    kept = victim.read_bytes()
+    victim.write_bytes(kept[:-8])
+    with capture_logs() as logs:
+        loaded(world, 1)
+    (said,) = [line for line in logs if line["event"] == "delta_files_not_merged"]
+    assert victim.name in said["error"]
+    victim.write_bytes(kept)
+    world.assert_exact()
+
+
+VALUES = ["a", "a b", "ü", "100%", "x/y", "a=b", "é%20:?#", None]
+
+
+@pytest.mark.parametrize("spark_names", [False, True])
+def test_files_of_partitions_with_any_name_are_merged_within_them(tmp_path: Path, *, spark_names: bool) -> None:
+    values = ["ü"] if spark_names else VALUES
+    for number in range(FILES_LEAST):
+        rows = pa.table({"n": [number] * len(values), "value": pa.array(values, pa.string())})
+        write_deltalake(str(tmp_path), rows, mode="append", partition_by=["value"])
+    if spark_names:
+        as_spark_names_it(tmp_path, "ü")
+    before = rows_of(tmp_path)
+    done = merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
+    assert done is not None
+    assert (done.files, done.into) == (FILES_LEAST * len(values), len(values))
+    assert rows_of(tmp_path) == before
+    assert files_of(tmp_path) == len(values)
+
+
+def rows_of(table: Path) -> list[str]:
+    found: Any = DeltaTable(str(table)).to_pyarrow_table()
+    return sorted(map(str, found.to_pylist()))
+
+
+def typed(number: int) -> dict[str, list[Any]]:
+    day = datetime.date(2020, 1, 1 + number)
+    return {
+        "p": [day, None], "flag": [True, None], "day": [day, None], "n": [number, None], "x": [number / 3, float("nan")],
+        "at": [datetime.datetime(1600, 1, 1 + number, 12, 0, 0, 123456, datetime.UTC), None],
+        "local": [datetime.datetime.combine(datetime.date(9999, 1, 1 + number), datetime.time()), None],
+        "price": [Decimal("1.20") + number, None],
+        "text": [f"t{number}", ""], "raw": [b"\0\xff", None], "items": [[number], None], "of": [{"a": number}, None],
+    }  # fmt: skip
+
+
+SCHEMA = pa.schema([
+    ("p", pa.date32()), ("flag", pa.bool_()), ("day", pa.date32()), ("n", pa.int16()), ("x", pa.float32()),
+    ("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")), ("price", pa.decimal128(20, 2)),
+    ("text", pa.string()), ("raw", pa.binary()), ("items", pa.list_(pa.int64())), ("of", pa.struct([("a", pa.int64())])),
+])  # fmt: skip
+
+
+def test_values_of_every_type_stay_and_files_are_still_skipped_by_their_statistics(tmp_path: Path) -> None:
+    for number in range(FILES_LEAST):
+        columns = SCHEMA if number else pa.schema([field for field in SCHEMA if field.name != "text"])
+        rows = pa.table(
+            {name: values for name, values in typed(number).items() if name in columns.names}, schema=columns
+        )
+        write_deltalake(str(tmp_path), rows, mode="append", partition_by=["p"], schema_mode="merge")
+        same_day = rows.set_column(0, "p", pa.array([datetime.date(2019, 1, 1)] * 2, pa.date32()))
+        write_deltalake(str(tmp_path), same_day, mode="append", partition_by=["p"], schema_mode="merge")
+    before, schema = rows_of(tmp_path), DeltaTable(str(tmp_path)).schema().to_json()
+    assert merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS) is not None
+    assert rows_of(tmp_path) == before
+    log = DeltaTable(str(tmp_path))
+    assert log.schema().to_json() == schema
+    adds = [one["add"] for one in entry_of(tmp_path, log.version()) if "add" in one]
+    (stats,) = [json.loads(add["stats"]) for add in adds if add["partitionValues"]["p"] == "2019-01-01"]
+    assert stats["numRecords"] == 2 * FILES_LEAST
+    assert stats["nullCount"] == dict.fromkeys(("flag", "day", "n", "at", "local", "price"), 8) | {
+        "x": 0,
+        "text": 2,
+    }
+    assert stats["minValues"]["n"] == 0
+    assert stats["maxValues"]["at"] == "1600-01-08T12:00:00.123Z", (
+        "as Delta's writers have it, who cut off what is below"
+    )
+    assert stats["maxValues"]["day"] == "2020-01-08"
+    path = next(iter(tmp_path.glob("p=2019*/*.parquet")))
+    assert path.exists()
+    found: Any = log.to_pyarrow_table(filters=[("n", "=", 5)])
+    assert found.num_rows == 2
+
+
+def test_a_bound_that_one_file_does_not_know_the_merged_one_does_not_say() -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("new", pa.int64())])
+    known = {"num_records": 2, "null_count": {"a": 0, "b": 1, "new": 0}, "min": {"a": 1, "b": "x", "new": 7},
+             "max": {"a": 2, "b": "x", "new": 8}}  # fmt: skip
+    nulls = {"num_records": 3, "null_count": {"a": 3, "b": 0}, "min": {"b": "k"}, "max": {"b": "z"}}
+    assert merged_statistics(schema, [known, nulls], [{"a", "b", "new"}, {"a", "b"}]) == {
+        "numRecords": 5, "nullCount": {"a": 3, "b": 1, "new": 3},
+        "minValues": {"a": 1, "b": "k", "new": 7}, "maxValues": {"a": 2, "b": "z", "new": 8},
+    }  # fmt: skip
+    silent = {"num_records": 3, "null_count": None, "min": None, "max": None}
+    said = merged_statistics(schema, [known, silent], [{"a", "b", "new"}, {"a", "b"}])
+    assert said == {"numRecords": 5, "nullCount": {"new": 3}, "minValues": {"new": 7}, "maxValues": {"new": 8}}
+    nobody: dict[str, Any] = {**silent, "num_records": None}
+    assert "numRecords" not in merged_statistics(schema, [known, nobody], [{"a"}, {"a"}])
+
+
+def test_a_file_that_has_what_the_table_has_not_is_refused(tmp_path: Path) -> None:
+    for number in range(FILES_LEAST):
+        write_deltalake(str(tmp_path), pa.table({"n": [number]}), mode="append")
+    path = next(iter(tmp_path.glob("*.parquet")))
+    pq.write_table(pa.table({"n": [1, 2]}), path)
+    with pytest.raises(LoaderError, match=r"has 2 rows, and the table's log says 1"):
+        merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
+    pq.write_table(pa.table({"N": [1]}), path)
+    with pytest.raises(LoaderError, match=r"has the columns N"):
+        merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
+
+
+def test_a_table_partitioned_by_what_writers_spell_differently_is_left_alone(tmp_path: Path) -> None:
+    rows = pa.table({"n": [1], "at": pa.array([0], pa.timestamp("us", "UTC"))})
+    write_deltalake(str(tmp_path), rows, partition_by=["at"])
+    with pytest.raises(LoaderError, match=r"partitioned by at, a timestamp"):
+        merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
