@@ -9,7 +9,10 @@ CPU and wall time of the loader's step, medians of --window commits; how often o
 and how many bytes it reads and writes, means of the same commits, merges of outcomes among them. Times go by the machine, the
 counts and the state's size do not. Each ratio to the 100th commit should be at most 1.2, and the state 64 KiB.
 
-    python bench/commits.py [--commits 20000] [--formats pyarrow,deltalake] [--window 100]
+With --merge small files of the Delta table are merged (spark.merge_files); the last columns say how many there are, and what
+reading all rows by delta-rs costs.
+
+    python bench/commits.py [--commits 20000] [--formats pyarrow,deltalake] [--window 100] [--merge]
 """
 
 from __future__ import annotations
@@ -27,13 +30,16 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import structlog
+from deltalake import DeltaTable
 from measure import interruptible, report
 
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fields, segment_name
 from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.spark.arrow_writer import ArrowWriter
+from rocketcrew.spark.convert import FILE_BYTES
 from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.loader import Loader
+from rocketcrew.spark.merging import MergeBounds
 from rocketcrew.spark.plan import Limits, Trigger
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
@@ -94,8 +100,9 @@ class Meter:
 class Bench:
     """One table, and the loaders of two members."""
 
-    def __init__(self, folder: Path, format_: str, threads: ThreadPoolExecutor, meter: Meter) -> None:
+    def __init__(self, folder: Path, format_: str, threads: ThreadPoolExecutor, meter: Meter, *, merge: bool) -> None:
         self._meter = meter
+        self._merge = MergeBounds(FILE_BYTES) if merge else None
         self.table = folder / "table"
         self.stagings = [Staging(folder / f"member-{number}") for number in range(MEMBERS)]
         self.loaders = [self._loader(staging, format_, threads) for staging in self.stagings]
@@ -106,7 +113,7 @@ class Bench:
 
     def _loader(self, staging: Staging, format_: str, threads: ThreadPoolExecutor) -> Loader:
         target: Any = (
-            DeltaTarget(self.table, append_by_delta_rs, lambda: None)
+            DeltaTarget(self.table, append_by_delta_rs, lambda: None, merge=self._merge)
             if format_ == "deltalake"
             else ParquetTarget(LocalFolder(self.table, threads), ArrowWriter(()))
         )
@@ -167,17 +174,27 @@ class Bench:
         paths = [*self.table.glob("_rocketcrew/*.json"), *self.table.glob("batch_id=*/_loaded.json")]
         return max(paths, key=lambda path: path.stat().st_mtime_ns).stat().st_size
 
+    def reading(self) -> dict[str, object]:
+        """What a reader of a Delta table meets: its files, and the CPU time of reading the newest version's rows."""
+        if not (self.table / "_delta_log").exists():
+            return {}
+        before = time.process_time()
+        table = DeltaTable(str(self.table))
+        rows: Any = table.to_pyarrow_table()
+        cpu_ms = 1000 * (time.process_time() - before)
+        return {"data files": len(table.file_uris()), "rows": rows.num_rows, "read cpu ms": round(cpu_ms, 1)}
+
     def outcome_files(self) -> int:
         """How many files have outcomes."""
         found = [*self.table.glob("_rocketcrew/outcomes/*"), *self.table.glob("batch_id=*/_outcomes.json.gz")]
         return len(found) + len(list(self.table.glob("_outcomes/*")))
 
 
-def run(folder: Path, format_: str, commits: int, window: int, meter: Meter) -> list[dict[str, object]]:
+def run(folder: Path, format_: str, commits: int, window: int, meter: Meter, *, merge: bool) -> list[dict[str, object]]:
     """The figures at each power of ten, and at the end."""
     rows: list[dict[str, object]] = []
     with ThreadPoolExecutor(2) as threads:
-        bench = Bench(folder, format_, threads, meter)
+        bench = Bench(folder, format_, threads, meter, merge=merge)
         bench.begin_anew()
         costs: list[Cost] = []
         marks = {100, 1000, 2000, 5000, 10_000, commits}
@@ -207,7 +224,7 @@ def _row(
             f"{name}{AT_100}": round(value / float(str(before[0][name])), 2) if before else 1.0
             for name, value in figures.items()
         },
-        "state bytes": bench.state_bytes(), "outcome files": bench.outcome_files(),
+        "state bytes": bench.state_bytes(), "outcome files": bench.outcome_files(), **bench.reading(),
     }  # fmt: skip
 
 
@@ -218,13 +235,14 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=20_000)
     parser.add_argument("--formats", default="pyarrow,deltalake")
     parser.add_argument("--window", type=int, default=100)
+    parser.add_argument("--merge", action="store_true")
     asked = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     rows: list[dict[str, object]] = []
     meter = Meter()
     for format_ in asked.formats.split(","):
         with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
-            rows += run(Path(folder), format_, asked.commits, asked.window, meter)
+            rows += run(Path(folder), format_, asked.commits, asked.window, meter, merge=asked.merge)
     report("commits", rows)
     late = [
         row

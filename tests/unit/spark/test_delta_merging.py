@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from loader_world import Crash, World
+from obstore.store import LocalStore
 from structlog.testing import capture_logs
 from test_delta_compaction import as_spark_names_it
 from test_delta_vacuum import with_deletion_vector
@@ -21,6 +22,7 @@ from test_delta_vacuum import with_deletion_vector
 from rocketcrew.spark.delta_merging import POINTS, merge_small_files, merged_statistics
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.merging import FILES_LEAST, MergeBounds
+from rocketcrew.spark.object_store import Bucket, ObjectPath
 from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.table_lock import only_merge
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
@@ -275,6 +277,20 @@ def test_files_of_partitions_with_any_name_are_merged_within_them(tmp_path: Path
     assert (done.files, done.into) == (FILES_LEAST * len(values), len(values))
     assert rows_of(tmp_path) == before
     assert files_of(tmp_path) == len(values)
+
+
+def test_in_a_bucket_the_entry_is_a_conditional_put(tmp_path: Path) -> None:
+    """The same, by the objects of a store: here one whose objects are files."""
+    for number in range(FILES_LEAST):
+        write_deltalake(str(tmp_path / "table"), pa.table({"n": [number]}), mode="append")
+    place = ObjectPath(Bucket("s3://bucket/table", {}, LocalStore(prefix=str(tmp_path / "table"))))
+    before, stale = rows_of(tmp_path / "table"), DeltaTable(str(tmp_path / "table"))
+    assert merge_small_files(place, DeltaTable(str(tmp_path / "table")), BOUNDS, NOW_MS) is not None
+    assert rows_of(tmp_path / "table") == before
+    assert files_of(tmp_path / "table") == 1
+    with pytest.raises(FileExistsError):
+        merge_small_files(place, stale, BOUNDS, NOW_MS)
+    assert rows_of(tmp_path / "table") == before
 
 
 def rows_of(table: Path) -> list[str]:
