@@ -33,9 +33,10 @@ import pyarrow.parquet
 from ..durable.files import sync_path
 from .delta_vacuum import foreign_to
 from .errors import LoaderError, unreadable
+from .hdfs import HdfsPath
 from .merged_file import compression_of, write_merged
 from .merging import MergeBounds, SmallFile, merge_groups
-from .object_store import Place
+from .object_store import ObjectPath, Place
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -65,6 +66,7 @@ def merge_small_files(
     Raises FileExistsError when another one has committed meanwhile; LoaderError for a table or a file that can't be merged;
     OSError, and delta-rs's and Arrow's errors. The table is what it was then.
     """
+    assert not isinstance(path, HdfsPath), "LoaderConfig lets no Delta table be there"
     metadata = log.metadata()
     if foreign := foreign_to(log.protocol(), metadata.configuration, OWN_ENTRY_FIELDS):
         raise LoaderError(f"the table has {', '.join(foreign)}: have Spark merge its files (OPTIMIZE)")
@@ -130,7 +132,9 @@ class _Files:
 class _Merge:
     """One merge of a version's files."""
 
-    def __init__(self, path: Place, files: _Files, schema: Any, partitions: Sequence[str], now_ms: int) -> None:
+    def __init__(
+        self, path: Path | ObjectPath, files: _Files, schema: Any, partitions: Sequence[str], now_ms: int
+    ) -> None:
         self._path = path
         self._files = files
         self._schema = pa.schema([field for field in schema if field.name not in partitions])
@@ -147,9 +151,9 @@ class _Merge:
 
     def actions(self, group: Sequence[SmallFile]) -> Iterator[dict[str, Any]]:
         """Write the group's rows as one file; what the log is to say of it, and of those that it replaces."""
-        of_partition = {name: _as_text(value) for name, value in tuple[tuple[str, object], ...](group[0].partition)}
-        parts = [self._opened(one.path) for one in group]
         noted = [self._files.statistics(one.path) for one in group]
+        of_partition = {name: _as_text(value) for name, value in (noted[0].get("partition") or {}).items()}
+        parts = [self._opened(one.path) for one in group]
         for one, part, known in zip(group, parts, noted, strict=True):
             self._check(one.path, part, known["num_records"])
         codec = compression_of(parts[0])
@@ -172,7 +176,7 @@ class _Merge:
         made = {"path": path, "size": data.size, "modificationTime": self._now_ms, "stats": json.dumps(stats)}
         yield {"add": {**made, **shared}}
 
-    def _place(self, path: str) -> Place:
+    def _place(self, path: str) -> Path | ObjectPath:
         """Paths in the log are URIs: a character that is escaped there is itself in the file's name."""
         return self._path / unquote(path)
 
@@ -232,7 +236,8 @@ def merged_statistics(schema: Any, noted: Sequence[Mapping[str, Any]], columns: 
 
 
 def _nulls(noted: Mapping[str, Any], name: str, *, has: bool) -> int | None:
-    return _of(noted, "null_count", name) if has else noted["num_records"]
+    count: int | None = _of(noted, "null_count", name) if has else noted["num_records"]
+    return count
 
 
 def _of(noted: Mapping[str, Any], kind: str, name: str) -> Any:
@@ -267,7 +272,7 @@ def _entry(actions: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(action, ensure_ascii=False) + "\n" for action in actions).encode()
 
 
-def _write(place: Place, data: Any) -> None:
+def _write(place: Path | ObjectPath, data: Any) -> None:
     """Write a new file under the name that it keeps: nobody reads it before the log names it, and what a kill leaves is known
     to the vacuum. It is on the disk when this returns."""
     if not isinstance(place, Path):
@@ -280,7 +285,7 @@ def _write(place: Place, data: Any) -> None:
     sync_path(place.parent)
 
 
-def _create(entry: Place, data: bytes) -> None:
+def _create(entry: Path | ObjectPath, data: bytes) -> None:
     """Make an entry of the log, whole or not at all, and on the disk. Raises FileExistsError where there is one."""
     if not isinstance(entry, Path):
         entry.create(data)

@@ -42,7 +42,12 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkWriter]:
         jars = delta_jars()
     except ServerError as error:
         pytest.skip(f"no Delta jars: {error}")
-    conf = {**delta_conf(jars), "spark.sql.shuffle.partitions": "1", "spark.sql.session.timeZone": "Asia/Tokyo"}
+    conf = {
+        **delta_conf(jars),
+        "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+    }
     settings = SessionSettings(tmp_path_factory.mktemp("spark"), driver_memory="800m", conf=conf, env={**os.environ})
     made = SparkWriter(settings)
     yield made
