@@ -114,7 +114,7 @@ class _Files:
     def small(self) -> Iterator[SmallFile]:
         """All that lie below the table, with their values of the partition columns."""
         listed = self._added
-        parts = listed.column("partition").to_pylist() if "partition" in listed.column_names else ()
+        parts: Any = listed.column("partition").to_pylist() if "partition" in listed.column_names else ()
         columns = (
             listed.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", "modification_time")
         )
@@ -152,7 +152,8 @@ class _Merge:
     def actions(self, group: Sequence[SmallFile]) -> Iterator[dict[str, Any]]:
         """Write the group's rows as one file; what the log is to say of it, and of those that it replaces."""
         noted = [self._files.statistics(one.path) for one in group]
-        of_partition = {name: _as_text(value) for name, value in (noted[0].get("partition") or {}).items()}
+        values: dict[str, object] = noted[0].get("partition") or {}
+        of_partition = {name: _as_text(value) for name, value in values.items()}
         parts = [self._opened(one.path) for one in group]
         for one, part, known in zip(group, parts, noted, strict=True):
             self._check(one.path, part, known["num_records"])
@@ -241,7 +242,8 @@ def _nulls(noted: Mapping[str, Any], name: str, *, has: bool) -> int | None:
 
 
 def _of(noted: Mapping[str, Any], kind: str, name: str) -> Any:
-    return (noted.get(kind) or {}).get(name)
+    by_column: dict[str, Any] = noted.get(kind) or {}
+    return by_column.get(name)
 
 
 def _bound(

@@ -8,11 +8,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import deltalake
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 from loader_world import Crash, World
 from obstore.store import LocalStore
 from structlog.testing import capture_logs
@@ -27,6 +27,7 @@ from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.table_lock import only_merge
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
 
+parquet: Any = pyarrow.parquet
 BOUNDS = MergeBounds(1 << 20)
 NOW_MS = 1_700_000_000_000
 worlds = pytest.mark.parametrize("world", ["deltalake"], indirect=True)
@@ -55,7 +56,8 @@ def entry_of(table: Path, version: int) -> list[dict[str, Any]]:
 def test_the_loader_with_the_number_that_is_due_merges_and_goes_on(world: World) -> None:
     loaded(world, FAN - 1)
     assert files_of(world.table) == FAN - 1
-    reader = DeltaTable(str(world.table)).to_pyarrow_dataset()
+    opened: Any = DeltaTable(str(world.table))
+    reader = opened.to_pyarrow_dataset()
     before = world.state()
     loaded(world, 1)
     assert files_of(world.table) == 1
@@ -83,8 +85,13 @@ def test_files_stay_where_nobody_has_asked_for_it(world: World) -> None:
 @worlds
 def test_who_has_another_number_does_not_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    listing = DeltaTable.get_add_actions
-    monkeypatch.setattr(DeltaTable, "get_add_actions", lambda self: looks.append(self.version()) or listing(self))
+    listing: Any = DeltaTable.get_add_actions
+
+    def look(log: Any) -> Any:
+        looks.append(log.version())
+        return listing(log)
+
+    monkeypatch.setattr(DeltaTable, "get_add_actions", look)
     loaded(world, 2 * FAN + 3)
     assert len(looks) == 2
 
@@ -194,7 +201,7 @@ def test_a_delete_that_a_merge_has_overtaken_is_refused_and_brings_no_row_twice(
     assert merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS) is not None
     try:
         log.delete("_offset = 3") if how == "delete" else log.update({"value": "'new'"}, predicate="_offset = 3")
-    except deltalake.exceptions.DeltaError:
+    except DeltaError:
         assert len(world.rows()) == FILES_LEAST
     else:
         assert len(world.rows()) == FILES_LEAST - (how == "delete")
@@ -309,7 +316,7 @@ def typed(number: int) -> dict[str, list[Any]]:
     }  # fmt: skip
 
 
-SCHEMA = pa.schema([
+SCHEMA: Any = pa.schema([
     ("p", pa.date32()), ("flag", pa.bool_()), ("day", pa.date32()), ("n", pa.int16()), ("x", pa.float32()),
     ("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")), ("price", pa.decimal128(20, 2)),
     ("text", pa.string()), ("raw", pa.binary()), ("items", pa.list_(pa.int64())), ("of", pa.struct([("a", pa.int64())])),
@@ -368,10 +375,10 @@ def test_a_file_that_has_what_the_table_has_not_is_refused(tmp_path: Path) -> No
     for number in range(FILES_LEAST):
         write_deltalake(str(tmp_path), pa.table({"n": [number]}), mode="append")
     path = next(iter(tmp_path.glob("*.parquet")))
-    pq.write_table(pa.table({"n": [1, 2]}), path)
+    parquet.write_table(pa.table({"n": [1, 2]}), path)
     with pytest.raises(LoaderError, match=r"has 2 rows, and the table's log says 1"):
         merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
-    pq.write_table(pa.table({"N": [1]}), path)
+    parquet.write_table(pa.table({"N": [1]}), path)
     with pytest.raises(LoaderError, match=r"has the columns N"):
         merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
 
