@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -345,7 +345,8 @@ def main_is(
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A snapshot in a table's metadata: id, when it was made (ms since 1970), the batch that it says it is, its parent."""
+    """A snapshot in a table's metadata: id, when it was made (ms since 1970), the batch that it says it is or came after, its
+    parent."""
 
     id: int
     made_ms: int
@@ -412,3 +413,35 @@ def expirable(snapshots: Sequence[Kept], keep: Retention, ours: int, folded: int
         if one.batch is not None and one.batch <= folded and one.made_ms < keep.since_ms and one.id not in kept
     ]
     return [one.id for one in sorted(found, key=lambda one: one.made_ms)][:EXPIRED_MAX]
+
+
+def superseded(merges: Iterable[int], snapshots: Sequence[Kept], gone: Collection[int]) -> list[int]:
+    """Those of `merges` before which nothing is left: all snapshots but `gone` go on from them, without their old files."""
+    after: dict[int | None, list[int]] = {}
+    for one in snapshots:
+        after.setdefault(one.parent, []).append(one.id)
+    left = {one.id for one in snapshots}.difference(gone)
+    found: list[int] = []
+    for merge in merges:
+        within, queue = {merge}, [merge]
+        while queue:
+            later = after.get(queue.pop(), ())
+            within.update(later)
+            queue.extend(later)
+        if left <= within:
+            found.append(merge)
+    return found
+
+
+def added_files(snapshots: Mapping[int, Any], head: int | None, looked_at: int | None, merged: str) -> int:
+    """How many files the summaries of the snapshots say they have added, from `head` back to one that has the mark `merged`,
+    to `looked_at`, or to the oldest that is kept. `snapshots`: pyiceberg's, by their ids.
+    """
+    added, at = 0, None if head is None else snapshots.get(head)
+    while at is not None and at.snapshot_id != looked_at:
+        said: Mapping[str, str] = at.summary.additional_properties if at.summary else {}
+        if merged in said:
+            break
+        added += int(said.get("added-data-files", 0))
+        at = snapshots.get(at.parent_snapshot_id)
+    return added

@@ -30,6 +30,7 @@ from .errors import LoaderError
 from .hdfs import HdfsPath, java_kind, java_said, jvm_gone
 from .hdfs import asked as asked_hdfs
 from .iceberg_catalog import HADOOP, CatalogSpec, is_secret, local_path, merged
+from .merging import FILES_LEAST, MergeBounds, SmallFile, merge_groups
 from .plan import Plan
 from .spark_writer import SparkWriter, numbered
 
@@ -169,6 +170,106 @@ class SparkRows:
             sync_path(path, self._calls)
 
 
+class SparkMerge:
+    """Small files that Spark has made large ones of, in a snapshot of a branch; committed as `iceberg_merge.Merge` is."""
+
+    def __init__(self, reload: Callable[[], Any], branch: str, files: int, made: int) -> None:
+        """`files` of them are gone in the snapshot, and `made` are new."""
+        import pyiceberg.table.update
+
+        updates: Any = pyiceberg.table.update
+        self._reload = reload
+        self._branch = branch
+        self.files = files
+        self.made = made
+        self.snapshot = int(reload().refs()[branch].snapshot_id)
+        self.updates = (updates.RemoveSnapshotRefUpdate(ref_name=branch),)
+
+    def discard(self) -> None:
+        """Take the branch away. Its files are Iceberg's to delete, with the snapshot."""
+        self._reload().manage_snapshots().remove_branch(self._branch).commit()
+
+
+class SparkMerges:
+    """Has Spark make large files of small ones, in the catalog on HDFS, whose manifests only Java reads.
+
+    merging.py says whether, and up to which size. Then it is Iceberg's own action, which takes all files up to that size,
+    those with deletes too; the rows keep their ids in format version 3. It commits to a branch, and `main` is the target's to
+    move.
+    """
+
+    def __init__(self, spec: CatalogSpec, writer: SparkWriter, catalog: JavaCatalog) -> None:
+        """`catalog`: in which the table is."""
+        self._spec = spec
+        self._writer = writer
+        self._catalog = catalog
+
+    def merged(
+        self, reload: Callable[[], Any], branch: str, bounds: MergeBounds, marks: Mapping[str, str]
+    ) -> SparkMerge | None:
+        """Merge small files on the new branch `branch`, which begins at `main`; None where there is nothing to do."""
+        self._writer.start()
+        groups = merge_groups(self._files(bounds), bounds)
+        if not groups:
+            return None
+        table = reload()
+        table.manage_snapshots().create_branch(table.refs()["main"].snapshot_id, branch).commit()
+        counts: list[int] = []
+
+        def merge(_made: Any, session: SparkSession) -> None:
+            action = self._action(session, branch, groups, bounds)
+            for name, value in marks.items():
+                action = action.snapshotProperty(name, value)
+            found = action.execute()
+            counts.extend((int(found.rewrittenDataFilesCount()), int(found.addedDataFilesCount())))
+
+        try:
+            self._writer.job(f"small files of {self._spec.table}", merge)
+        except LoaderError:
+            reload().manage_snapshots().remove_branch(branch).commit()
+            raise
+        made = SparkMerge(reload, branch, *counts)
+        if made.snapshot == table.refs()["main"].snapshot_id:
+            made.discard()
+            return None
+        return made
+
+    def _files(self, bounds: MergeBounds) -> list[SmallFile]:
+        found: list[SmallFile] = []
+
+        def look(_made: Any, session: SparkSession) -> None:
+            configure(session, self._spec, "")
+            of_rows = session.table(f"{quoted(self._spec)}.data_files")
+            partition = "to_json(partition)" if "partition" in of_rows.columns else "''"
+            small = of_rows.where(f"file_size_in_bytes < {bounds.merged_bytes // 2} AND coalesce(sort_order_id, 0) = 0")
+            rows = small.selectExpr(
+                "file_path", "file_size_in_bytes", "record_count", f"concat(spec_id, ' ', {partition})"
+            )
+            found.extend(SmallFile(str(row[0]), int(row[1]), int(row[2]), str(row[3])) for row in rows.collect())
+
+        self._writer.job(f"the files of {self._spec.table}", look)
+        return found
+
+    def _action(
+        self, session: SparkSession, branch: str, groups: Sequence[Sequence[SmallFile]], bounds: MergeBounds
+    ) -> Any:
+        options = {
+            "min-file-size-bytes": max(one.bytes for group in groups for one in group) + 1,
+            "target-file-size-bytes": bounds.merged_bytes,
+            "max-file-size-bytes": 1 << 60,  # large ones stay
+            "min-input-files": min(FILES_LEAST, *map(len, groups)),
+            "max-file-group-size-bytes": bounds.bytes_at_once,
+            "max-files-to-rewrite": bounds.files_at_once,
+        }
+        configure(session, self._spec, "")
+        java: Any = session  # whose JVM py4j's types know nothing of
+        actions = java.sparkContext._jvm.org.apache.iceberg.spark.actions.SparkActions.get(java._jsparkSession)
+        action = actions.rewriteDataFiles(self._catalog.java_table(self._spec.table)).toBranch(branch).binPack()
+        for name, value in options.items():
+            action = action.option(name, str(value))
+        return action
+
+
 def quoted(spec: CatalogSpec) -> str:
     """The table as Spark's SQL names it."""
     return ".".join(f"`{part}`" for part in (spec.name, *spec.table.split(".")))
@@ -211,8 +312,13 @@ class JavaCatalog:
                 self._opened = manager.catalog(self._spec.name).icebergCatalog()
         return self._opened
 
+    def java_table(self, name: str) -> Any:
+        """Java's own table. Raises what Java throws."""
+        catalog = self._java  # which makes the JVM's gateway known
+        return catalog.loadTable(self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name))
+
     def _operations(self, name: str) -> Any:
-        return self._java.loadTable(self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(name)).operations()
+        return self.java_table(name).operations()
 
     def load_table(self, name: str) -> Any:
         """pyiceberg's table, with the metadata as Java has it. Raises NoSuchTableError."""

@@ -150,14 +150,18 @@ class SparkWriter:
         self, files: Sequence[Path], columns: Sequence[Column], what: str, action: Callable[[DataFrame], None]
     ) -> None:
         """Do `action` with the rows of `files`, as a job that `cancel` ends. Raises as `write` does."""
+        self.job(f"{len(files)} files, {what}", lambda made, session: action(made.read(session, files, columns)))
+
+    def job(self, what: str, action: Callable[[Session | ConnectSession, SparkSession], None]) -> None:
+        """Do `action`, as a job that `cancel` ends. Raises as `write` does."""
         session = self._load_session
         if self.session is None or session is None:
             raise RuntimeError("start() comes before a job")
         if self._cancelled:
             raise StoppedError("the loader is to stop: no Spark job was started")
         try:
-            self.session.name_job(session, JOB_GROUP, f"{len(files)} files, {what}")
-            action(self.session.read(session, files, columns))
+            self.session.name_job(session, JOB_GROUP, what)
+            action(self.session, session)
         except Exception as error:
             raise self._translated(error) from error
 

@@ -24,8 +24,9 @@ the rebase, and its _stage, which keeps one requirement of a kind: ours are give
 from __future__ import annotations
 
 import math
+import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +48,7 @@ from ..iceberg_catalog import (
     CatalogSpec,
     Kept,
     Main,
+    added_files,
     asked,
     expirable,
     failures,
@@ -58,9 +60,11 @@ from ..iceberg_catalog import (
     read_spec,
     retention,
     short,
+    superseded,
     write_spec,
 )
-from ..iceberg_spark import JavaCatalog, SparkRows, delete_old_versions
+from ..iceberg_spark import JavaCatalog, SparkMerges, SparkRows, delete_old_versions
+from ..merging import FILES_LEAST, MergeBounds
 from ..object_store import STATE_DIR
 from ..outcome_levels import FAN, OutcomeLevels
 from ..plan import Plan
@@ -74,16 +78,34 @@ from ..table_state import (
     write_state,
 )
 from .delta import numbered_rows
+from .iceberg_commits import (
+    BATCH,
+    BRANCH,
+    DELETE_OLD,
+    MAIN,
+    MERGED,
+    PLAN,
+    SNAPSHOT,
+    TAG,
+    Commit,
+    at,
+    batch_of,
+    commit_table,
+    deletes_old,
+    is_over,
+    judges_here,
+    made_with,
+    mark_of,
+    moves,
+    plan_of,
+    requirements,
+    snapshot_of,
+    unchanged,
+)
 from .target import TableState
 
 pa: Any = pyarrow
 
-MAIN: Final = "main"
-TAG: Final = "rocketcrew"
-BRANCH: Final = "rocketcrew-"
-BATCH, PLAN, SNAPSHOT = "rocketcrew.batch", "rocketcrew.plan", "rocketcrew.snapshot"
-"""Table properties; the first two are in the summary of a snapshot too."""
-DELETE_OLD: Final = "write.metadata.delete-after-commit.enabled"
 PROPERTIES: Final[Mapping[str, str]] = {
     "format-version": "2",
     "commit.manifest-merge.enabled": "true",  # else each commit adds a manifest that every reader opens
@@ -97,26 +119,6 @@ STATES_KEPT: Final = 2
 PIECE_ROWS: Final = 1_000_000
 """Rows of a partitioned table that are in memory at once: pyiceberg streams only those of others."""
 
-Commit = Callable[[Any, Any, Any], object]
-"""pyiceberg's `Catalog.commit_table`: table, requirements, updates."""
-
-
-def deletes_old(properties: Mapping[str, str]) -> bool:
-    """Whether a commit deletes old versions of the metadata: Java takes the word in any case."""
-    return properties.get(DELETE_OLD, "").lower() == "true"
-
-
-def commit_table(table: Any, requirements: Any, updates: Any) -> object:
-    """Have the table's catalog make the transaction. Raises CommitFailedException when a requirement does not hold."""
-    had = {one.metadata_file for one in table.metadata.metadata_log}
-    answer = table.catalog.commit_table(table, requirements, updates)
-    by_java = isinstance(table.catalog, JavaCatalog)  # which has done it
-    if not by_java and deletes_old(answer.metadata.properties):  # as pyiceberg's Table does after its own
-        for name in sorted(had - {one.metadata_file for one in answer.metadata.metadata_log}):
-            with suppress(OSError):
-                table.io.delete(name)
-    return answer
-
 
 class IcebergTarget:
     """The Iceberg table in the folder `path`, by the catalog of `spec`."""
@@ -125,12 +127,14 @@ class IcebergTarget:
         self, path: Path | HdfsPath, spec: CatalogSpec, partition_by: Sequence[str] | None = None,
         keep_outcomes_s: float = math.inf, file_bytes: int = FILE_BYTES, commit: Commit = commit_table,
         now_s: Callable[[], float] = time.time, calls: FileCalls = CALLS, rows: SparkRows | None = None,
-        java: JavaCatalog | None = None,
+        java: JavaCatalog | None = None, merge_files: bool = False, spark_merges: SparkMerges | None = None,
+        vacuum: bool = False,
     ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has. `commit`: another one is for tests.
 
         `now_s`: wall-clock time, by which snapshots are old. `rows`: Spark writes them. `java`: the catalog that is asked in
-        place of pyiceberg's, of a table on HDFS.
+        place of pyiceberg's, of a table on HDFS. `merge_files`: small files are made into large ones; by `spark_merges`
+        where pyiceberg reads no files. `vacuum`: the files that were merged are deleted when no snapshot names them any more.
         """
         self.path = path.absolute() if isinstance(path, Path) else path
         self._rows = rows
@@ -142,6 +146,11 @@ class IcebergTarget:
         self._commit = commit
         self._now_s = now_s
         self._calls = calls
+        self._merges = merge_files
+        self._spark_merges = spark_merges
+        self._vacuums = vacuum
+        self._looked_at: int | None = None
+        """Up to this snapshot of `main` there was nothing to merge."""
         self._catalog: Any = java
         self._staged: Staged | None = None
 
@@ -316,12 +325,16 @@ class IcebergTarget:
         delete_old_states(self.path / STATE_DIR, plan, STATES_KEPT)
         if plan.batch % FAN == 0:
             self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
-            self._expire(plan.batch)
+            if self._merges:
+                self.merge(plan.batch)
+            self.expire(plan.batch)
             if isinstance(self.path, HdfsPath):
                 delete_old_versions(self.path, self._now_s())
 
-    def _expire(self, batch: int) -> None:
-        """Take old snapshots of ours out of the metadata, which every commit reads and writes whole. No file is deleted.
+    def expire(self, batch: int) -> None:
+        """Take old snapshots of ours out of the metadata, which every commit reads and writes whole.
+
+        No file is deleted, but where that is asked for: those that a merge has replaced, with the last snapshot before it.
 
         The table's own properties and branches say what is old (`iceberg_catalog.retention`).
         It is a transaction of its own, after the commit of `batch`. If it is refused, the next one comes FAN batches later.
@@ -340,16 +353,90 @@ class IcebergTarget:
                 Kept(
                     one.snapshot_id,
                     one.timestamp_ms,
-                    mark[0] if (mark := mark_of(one)) else None,
+                    made_with(one),
                     one.parent_snapshot_id,
                 )
                 for one in table.metadata.snapshots
             ]
             if gone := expirable(snapshots, keep, int(table.properties[SNAPSHOT]), folded):
+                unneeded = self._unneeded(table, snapshots, gone)
                 needed = requirements(table, table.metadata.refs)
                 commit_table(table, (*needed, *unchanged(table)), (made.RemoveSnapshotsUpdate(snapshot_ids=gone),))
+                for path in unneeded:
+                    path.unlink(missing_ok=True)
         except refused as error:
             structlog.get_logger().warning("iceberg_snapshots_not_expired", table=self._spec.table, error=short(error))
+
+    def _unneeded(self, table: Any, snapshots: Sequence[Kept], gone: Sequence[int]) -> Sequence[Path]:
+        """The files that nobody can read any more when the snapshots `gone` are: merges among them have replaced them."""
+        if not self._vacuums or self._java is not None:
+            return ()
+        merges = [one for one in gone if mark_of(table.snapshot_by_id(one)) is None]  # ours are batches or merges
+        merges = superseded(merges, snapshots, gone)
+        if not merges:
+            return ()
+        from ..iceberg_merge import replaced
+
+        return replaced(table, merges)
+
+    def merge(self, batch: int) -> None:
+        """Make small files into large ones, by a transaction of its own after the commit of `batch`, as a batch is committed.
+
+        Only the loader that has the number does it. What is refused, or fails, is tried again FAN batches later: nothing but
+        the work is lost.
+        """
+        refused: tuple[type[Exception], ...] = (LoaderError, *failures())
+        log = structlog.get_logger()
+        merge = None
+        try:
+            table = self._there()
+            self._check_main(table)
+            if self._added(table) < FILES_LEAST:
+                return
+            merge = self._merged(table, {MERGED: str(batch)})
+            if merge is None:
+                self._looked_at = snapshot_of(table, MAIN)
+                return
+            self._commit(table, requirements(table), (*merge.updates, *at(table, merge.snapshot)))
+        except refused as error:
+            log.warning("iceberg_files_not_merged", table=self._spec.table, error=short(error))
+            if merge is not None:
+                self._lost(merge, error)
+        else:
+            log.info("iceberg_files_merged", table=self._spec.table, files=merge.files, made=merge.made)
+
+    def _added(self, table: Any) -> int:
+        """How many files `main` has got since it was looked at, or since a merge. No file is read for it."""
+        snapshots = {one.snapshot_id: one for one in table.metadata.snapshots}
+        return added_files(snapshots, snapshot_of(table, MAIN), self._looked_at, MERGED)
+
+    def _merged(self, table: Any, marks: Mapping[str, str]) -> Any:
+        bounds = MergeBounds(self._file_bytes)
+        if self._spark_merges is not None:
+            branch = (
+                f"{BRANCH}{batch_of(table):08d}-merge-{secrets.token_hex(6)}"  # that of a batch which is over: swept
+            )
+            merge = self._spark_merges.merged(self._there, branch, bounds, marks)
+            if merge is not None and not self._goes_on_from(snapshot_of(table, MAIN), merge.snapshot, 1):
+                merge.discard()
+                raise LoaderError("main was moved while files were merged")
+            return merge
+        from ..iceberg_merge import write_merged
+
+        return write_merged(table, bounds, marks)
+
+    def _lost(self, merge: Any, error: Exception) -> None:
+        """Delete the files of a merge that was not made. One that a server may still make, or has made, keeps them."""
+        from pyiceberg.exceptions import BadRequestError, CommitFailedException
+
+        refused: tuple[type[Exception], ...] = (LoaderError, *failures())
+        try:
+            table = self._there()
+            is_over = isinstance(error, CommitFailedException | BadRequestError) or judges_here(table)
+            if is_over and table.snapshot_by_id(merge.snapshot) is None:
+                merge.discard()
+        except refused as failed:
+            structlog.get_logger().warning("iceberg_files_left", table=self._spec.table, error=short(failed))
 
     def _refuse_taken(self, table: Any, plan: Plan) -> None:
         if not plan.follows(batch_of(table), plan_of(table)):
@@ -542,86 +629,6 @@ class IcebergTarget:
 def opened(folder: Path) -> IcebergTarget:
     """The table in `folder`, by the catalog that it was loaded through. Raises UsageError, LoaderError."""
     return IcebergTarget(folder, read_spec(folder))
-
-
-def batch_of(table: Any) -> int:
-    """The number of our last commit, 0 before the first."""
-    return int(table.properties[BATCH])
-
-
-def plan_of(table: Any) -> str:
-    """The plan that our last commit was."""
-    return str(table.properties[PLAN])
-
-
-def mark_of(snapshot: Any) -> tuple[int, str] | None:
-    """Batch and plan that a snapshot says it is; None for one of somebody else."""
-    # Not `in` and [] of the summary itself, which know no missing key.
-    said: dict[str, str] = snapshot.summary.additional_properties if snapshot.summary else {}
-    return (int(said[BATCH]), str(said.get(PLAN))) if BATCH in said else None
-
-
-def snapshot_of(table: Any, ref: str) -> int | None:
-    """The snapshot at which a branch or tag is."""
-    found = table.refs().get(ref)
-    return None if found is None else int(found.snapshot_id)
-
-
-def requirements(table: Any, refs: Iterable[str] = (MAIN, TAG)) -> tuple[Any, ...]:
-    """What must still be as it is in `table`, for our commit to be made. `refs`: names of branches and tags."""
-    import pyiceberg.table.update
-
-    made: Any = pyiceberg.table.update  # its classes take names that type checkers do not see
-    where = (made.AssertRefSnapshotId(ref=name, snapshot_id=snapshot_of(table, name)) for name in refs)
-    return (made.AssertTableUUID(uuid=table.metadata.table_uuid), *where)
-
-
-class Unchanged:
-    """A requirement: the table's metadata is what was looked at. It has no form in which a server could be asked."""
-
-    def __init__(self, table: Any) -> None:
-        self._metadata = table.metadata
-
-    def validate(self, metadata: Any) -> None:
-        """Raises CommitFailedException when `metadata`, which the commit would replace, is another."""
-        from pyiceberg.exceptions import CommitFailedException
-
-        if metadata != self._metadata:
-            raise CommitFailedException("the table was changed since it was looked at")
-
-
-def unchanged(table: Any) -> tuple[Any, ...]:
-    """That requirement, where requirements are checked here, and just the metadata that was checked is replaced.
-
-    To expire a snapshot removes each branch and tag at it, also one that was made since the look. A REST server can only be
-    asked for what is known of.
-    """
-    from pyiceberg.catalog import MetastoreCatalog
-
-    return (Unchanged(table),) if isinstance(table.catalog, MetastoreCatalog | JavaCatalog) else ()
-
-
-def moves(table: Any, plan: Plan, snapshot: int) -> tuple[Any, ...]:
-    """The updates that make `plan` the newest batch: `main` and the tag at its snapshot, the properties, no branch."""
-    import pyiceberg.table.update
-
-    made: Any = pyiceberg.table.update
-    kept = table.refs()[MAIN]
-    return (
-        made.SetSnapshotRefUpdate(
-            ref_name=MAIN, type="branch", snapshot_id=snapshot, max_ref_age_ms=kept.max_ref_age_ms,
-            max_snapshot_age_ms=kept.max_snapshot_age_ms, min_snapshots_to_keep=kept.min_snapshots_to_keep,
-        ),
-        made.SetSnapshotRefUpdate(ref_name=TAG, type="tag", snapshot_id=snapshot),
-        made.SetPropertiesUpdate(updates={BATCH: str(plan.batch), PLAN: plan.id, SNAPSHOT: str(snapshot)}),
-        made.RemoveSnapshotRefUpdate(ref_name=BRANCH + plan.id),
-    )  # fmt: skip
-
-
-def is_over(ref: str, batch: int) -> bool:
-    """Whether `ref` is the branch of a plan whose number is gone: it can't become a batch any more."""
-    number = ref.removeprefix(BRANCH).partition("-")[0]
-    return ref.startswith(BRANCH) and number.isdigit() and int(number) <= batch
 
 
 def data_files(table: Any) -> list[Path]:

@@ -14,7 +14,7 @@ from ..arrow_writer import ArrowWriter, NoWriter
 from ..config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
 from ..hdfs import Hdfs, HdfsPath
 from ..iceberg_catalog import ICEBERG, ICEBERG_SPARK, catalog_of, hadoop_catalog_of
-from ..iceberg_spark import JavaCatalog, SparkRows
+from ..iceberg_spark import JavaCatalog, SparkMerges, SparkRows
 from ..loader import Loader
 from ..merging import MergeBounds
 from ..object_store import check_conditional_puts
@@ -61,7 +61,15 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         return DeltaTarget(place, append, lambda: None, by, keep_s, config.vacuum, _merging(config))
     if config.format == ICEBERG:
         spec = catalog_of(config.folder, config.options)
-        return IcebergTarget(config.folder, spec, by, keep_s, config.target_file_bytes)
+        return IcebergTarget(
+            config.folder,
+            spec,
+            by,
+            keep_s,
+            config.target_file_bytes,
+            merge_files=config.merge_files,
+            vacuum=config.vacuum,
+        )
     if not isinstance(writer, SparkWriter):
         raise UsageError(f"format {config.format} can only be written by Spark")
     if config.format == ICEBERG_SPARK:
@@ -82,15 +90,25 @@ def _merging(config: LoaderConfig) -> MergeBounds | None:
 
 
 def _iceberg_by_spark(config: LoaderConfig, writer: SparkWriter) -> IcebergTarget:
-    target, by, keep_s = str(config.target), config.partition_by, config.keep_outcomes_s
+    target, by, keep_s, merges = str(config.target), config.partition_by, config.keep_outcomes_s, config.merge_files
     if not on_hdfs(target):
         spec = catalog_of(config.folder, config.options)
         rows = SparkRows(spec, str(config.folder.absolute().parent), writer)
-        return IcebergTarget(config.folder, spec, by, keep_s, config.target_file_bytes, rows=rows)
+        return IcebergTarget(
+            config.folder,
+            spec,
+            by,
+            keep_s,
+            config.target_file_bytes,
+            rows=rows,
+            merge_files=merges,
+            vacuum=config.vacuum,
+        )
     spec = hadoop_catalog_of(target, config.options)
+    catalog = JavaCatalog(spec, writer.spark)
     return IcebergTarget(
         HdfsPath(Hdfs(target, writer.spark)), spec, by, keep_s, config.target_file_bytes,
-        rows=SparkRows(spec, "", writer), java=JavaCatalog(spec, writer.spark),
+        rows=SparkRows(spec, "", writer), java=catalog, merge_files=merges, spark_merges=SparkMerges(spec, writer, catalog),
     )  # fmt: skip
 
 

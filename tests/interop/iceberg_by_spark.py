@@ -40,11 +40,13 @@ from rocketcrew.durable.files import CALLS, FileCalls
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.hdfs import hdfs_table
 from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_catalog_of, local_path
-from rocketcrew.spark.iceberg_spark import VERSIONS_LEAST, JavaCatalog, SparkRows, configure
+from rocketcrew.spark.iceberg_spark import VERSIONS_LEAST, JavaCatalog, SparkMerges, SparkRows, configure
+from rocketcrew.spark.merging import FILES_LEAST
 from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.session import Session, SessionSettings, iceberg_conf, open_session
 from rocketcrew.spark.spark_writer import SparkWriter
-from rocketcrew.spark.targets.iceberg import SNAPSHOT, IcebergTarget, commit_table
+from rocketcrew.spark.targets.iceberg import IcebergTarget
+from rocketcrew.spark.targets.iceberg_commits import SNAPSHOT, commit_table
 
 CONF: Final = {
     **HDFS_CONF,
@@ -378,3 +380,139 @@ def test_a_process_that_is_killed_after_its_commit(world: SparkWorld, tmp_path: 
         loaders.end()
     world.written = list(loaders.records.values())
     world.assert_exact()
+
+
+def merges(world: SparkWorld, **options: Any) -> IcebergTarget:
+    """A target that merges small files, as the loader of a table in this place has it."""
+    by_spark = None
+    if world.where == "hadoop":
+        settings = SessionSettings(world.roots[0].parent / "spark", env=os.environ)
+        writer = SparkWriter(settings, opening=lambda _: world.session)
+        by_spark = SparkMerges(world.spec, writer, JavaCatalog(world.spec, writer.spark))
+    return world.target(merge_files=True, spark_merges=by_spark, **options)
+
+
+def data_files(world: SparkWorld) -> int:
+    return world.session.spark.table(f"{world.name}.data_files").count()
+
+
+def small_files(world: SparkWorld) -> int:
+    """As many batches of a file each as are worth a merge."""
+    for offset in range(1, FILES_LEAST + 1):
+        world.load(offset)
+    return FILES_LEAST
+
+
+class Follower:
+    """A stream of Spark over the table, one micro-batch when asked for; and what it has read."""
+
+    def __init__(self, world: SparkWorld, folder: Path) -> None:
+        self.read: list[int] = []
+        rows = world.session.spark.readStream.format("iceberg").load(world.name)
+        writing = rows.writeStream.foreachBatch(
+            lambda batch, _: self.read.extend(row[0] for row in batch.select("_offset").collect())
+        )
+        self._query = writing.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+    def caught_up(self) -> list[int]:
+        """All that it has read so far, once it has read what is there. Raises what ended it."""
+        self._query.processAllAvailable()
+        return sorted(self.read)
+
+    def stop(self) -> None:
+        self._query.stop()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_small_files_are_merged_beside_a_stream_and_a_slow_reader(
+    world: SparkWorld, tmp_path: Path, lost: bool
+) -> None:
+    batch = small_files(world)
+    offsets = list(range(1, batch + 1))
+    following = Follower(world, tmp_path)
+    try:
+        assert following.caught_up() == offsets
+        slow = world.session.spark.table(world.name).select("_offset").repartition(batch).toLocalIterator()
+        seen = [next(slow)[0]]
+
+        def overtaken(*commit: Any) -> object:
+            if lost:
+                world.load(batch + 1)
+            return commit_table(*commit)
+
+        merges(world, commit=overtaken).merge(batch)
+        assert data_files(world) == (batch + 1 if lost else 1)
+        assert sorted(seen + [row[0] for row in slow]) == offsets
+        offsets += [batch + 1] * lost
+        assert following.caught_up() == offsets
+        world.load(batch + 2)
+        merges(world).merge(batch + 2)
+        world.load(batch + 3)
+        assert following.caught_up() == [*offsets, batch + 2, batch + 3], "no row again"
+    finally:
+        following.stop()
+    world.assert_exact()
+    assert branches(world) == []
+
+
+def test_what_is_deleted_by_files_of_deletes_stays_deleted(world: SparkWorld) -> None:
+    batch = small_files(world)
+    world.sql(f"ALTER TABLE {world.name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    world.seal([Record(100), Record(101)])
+    world.drain(world.loader())
+    world.sql(f"DELETE FROM {world.name} WHERE _offset = 100")
+    left = [*range(1, batch + 1), 101]
+    merges(world).merge(batch + 1)
+    assert [row[3] for row in world.rows()] == left
+    assert data_files(world) < batch
+
+    def overtaken(*commit: Any) -> object:
+        world.sql(f"DELETE FROM {world.name} WHERE _offset = 202")
+        return commit_table(*commit)
+
+    for first in range(200, 200 + 2 * FILES_LEAST, 2):
+        world.seal([Record(first), Record(first + 1)])
+        world.drain(world.loader())
+        left += [first, first + 1]
+    left.remove(202)
+    merges(world, commit=overtaken).merge(2 * batch + 1)
+    assert [row[3] for row in world.rows()] == left
+    merges(world).merge(2 * batch + 1)
+    assert [row[3] for row in world.rows()] == left
+
+
+def test_a_merge_of_the_users_own_is_gone_on_from(world: SparkWorld) -> None:
+    batch = small_files(world)
+    options = "options => map('min-input-files', '2')"
+    world.sql(f"CALL `{world.spec.name}`.system.rewrite_data_files(table => '{world.spec.table}', {options})")
+    assert data_files(world) == 1
+    world.load(batch + 1)
+    world.assert_exact()
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_merge_that_is_killed_before_and_after_main_was_moved(world: SparkWorld, made: bool) -> None:
+    def dies(*commit: Any) -> None:
+        if made:
+            commit_table(*commit)
+        raise Crash
+
+    batch = small_files(world)
+    with pytest.raises(Crash):
+        merges(world, commit=dies).merge(batch)
+    assert data_files(world) == (1 if made else batch)
+    world.load(batch + 1)
+    assert branches(world) == [], "the branch of a merge that was killed is swept at the next start"
+    world.assert_exact()
+
+
+def test_of_two_who_merge_the_same_files_one_does(world: SparkWorld) -> None:
+    def overtaken(*commit: Any) -> object:
+        merges(world).merge(batch)
+        return commit_table(*commit)
+
+    batch = small_files(world)
+    merges(world, commit=overtaken).merge(batch)
+    assert data_files(world) == 1
+    world.assert_exact()
+    assert branches(world) == []

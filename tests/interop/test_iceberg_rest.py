@@ -46,11 +46,8 @@ from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_keys import table_facts
-from rocketcrew.spark.targets.iceberg import (
-    IcebergTarget,
-    commit_table,
-    requirements,
-)
+from rocketcrew.spark.targets.iceberg import IcebergTarget
+from rocketcrew.spark.targets.iceberg_commits import commit_table, requirements
 
 NAMESPACE = "shop.daily"
 

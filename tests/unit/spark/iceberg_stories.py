@@ -9,7 +9,8 @@ import pytest
 from loader_world import Crash, World
 
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.targets.iceberg import BRANCH, SNAPSHOT, Commit, IcebergTarget, commit_table
+from rocketcrew.spark.targets.iceberg import IcebergTarget
+from rocketcrew.spark.targets.iceberg_commits import BRANCH, SNAPSHOT, Commit, commit_table
 
 
 def branches(world: World) -> list[str]:

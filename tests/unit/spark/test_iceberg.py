@@ -41,10 +41,8 @@ from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_columns import table_columns
 from rocketcrew.spark.table_keys import table_facts
-from rocketcrew.spark.targets.iceberg import (
-    IcebergTarget,
-    commit_table,
-)
+from rocketcrew.spark.targets.iceberg import IcebergTarget
+from rocketcrew.spark.targets.iceberg_commits import commit_table
 
 TABLES = ("iceberg",)
 

@@ -22,7 +22,8 @@ from rocketcrew.spark.iceberg_catalog import (
     retention,
 )
 from rocketcrew.spark.outcome_levels import FAN
-from rocketcrew.spark.targets.iceberg import PROPERTIES, IcebergTarget, commit_table, requirements, unchanged
+from rocketcrew.spark.targets.iceberg import PROPERTIES, IcebergTarget
+from rocketcrew.spark.targets.iceberg_commits import commit_table, requirements, unchanged
 
 TABLES = ("iceberg",)
 

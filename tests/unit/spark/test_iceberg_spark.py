@@ -22,7 +22,8 @@ from rocketcrew.spark.iceberg_catalog import CatalogSpec, catalog_of, hadoop_cat
 from rocketcrew.spark.iceberg_spark import CATALOG_CLASS, SparkRows, delete_old_versions, jdbc_properties, session_conf
 from rocketcrew.spark.needs import check_installed
 from rocketcrew.spark.session import format_conf
-from rocketcrew.spark.targets.iceberg import BATCH, IcebergTarget
+from rocketcrew.spark.targets.iceberg import IcebergTarget
+from rocketcrew.spark.targets.iceberg_commits import BATCH
 
 HDFS = "hdfs://namenode:8020/data/warehouse/shop/orders"
 
