@@ -360,12 +360,13 @@ class Popping:
         busy.update(offset for run in pq.waiting for offset in run.offsets[run.at : run.end])
         done, held = pq.ledger.done, [held.offsets for held in pq.ledger.held.values()]
         checks: list[CheckPoint] = []
-        for offset in [offset for offset in q.checks if offset not in busy]:
-            if offset not in done:
+        for offset in list(q.checks):
+            if offset in done:  # whatever its chunk still waits for: that may take longer than its invisible time
+                if offset not in q.renewing and not any(offset in offsets for offsets in held):
+                    checks.append(q.checks.pop(offset))
+            elif offset not in busy:
                 del q.checks[offset]  # nobody finishes it any more: the broker shows it again
                 q.loop.in_hand -= 1
-            elif offset not in q.renewing and not any(offset in offsets for offsets in held):
-                checks.append(q.checks.pop(offset))
         if checks:
             for check in checks:
                 self.s.outcomes.add(SETTLED, pq.mq, check.offset, check.offset + 1)

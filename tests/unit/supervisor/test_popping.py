@@ -641,3 +641,25 @@ def test_what_is_finished_while_its_renewal_is_out_is_acknowledged_after_a_persi
     member.answer_renewals()
     assert all(message.acked for message in broker.messages)
     assert member.core.state.queues == {}
+
+
+class Refusing(Unhurried):
+    """Its broker takes no failed message back for now."""
+
+    def perform(self, action):
+        if isinstance(action, act.SendBack):
+            self.core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, False), self.now)
+        else:
+            super().perform(action)
+
+
+def test_what_is_finished_is_acknowledged_though_a_neighbour_in_its_chunk_waits_to_go_back():
+    broker = PopBroker(2)
+    member = Refusing(broker, workers=1, chunk_messages_max=2)
+    for _ in range(2):
+        member.core.state.sizer.observe(64, 64, 1)  # messages are known to be quick: two go to a worker at once
+    member.pop()
+    assert [list(action.chunk.offsets) for action in member.chunks] == [[0, 1]], "both are in one chunk"
+    member.run(fails=lambda offset: offset == 1, rows=False)
+    assert [message.acked for message in broker.messages] == [True, False]
+    assert [q.checks.keys() for q in member.core.popping.queues.values()] == [{1}]
