@@ -5,7 +5,8 @@
     dead_letter  it failed for good, and went to the dead-letter topic
     no_rows      its handler returned none
     filtered     its tag was not asked for
-    recovered    it was finished just before a kill -9 that took the last notes along: no rows, sent back or dead letter
+    recovered    it was finished just before a kill -9 that took the last notes along: no rows, sent back or dead letter; only
+                 where the brokers cannot say which (cli/sent_on.py)
     forgotten    its batch is older than spark.keep_outcomes_days, and nothing more is known of it
     waiting      its rows are sealed and not loaded yet, or the group has not committed it yet
     skipped      the group was reset past it
@@ -28,7 +29,7 @@ Unexplained is what none of these says:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -147,6 +148,10 @@ class Report:
         """How many messages of queues that are popped this table's members did not have."""
         return self._counted(Fate.ELSEWHERE)
 
+    def as_told(self, told: Mapping[Fate, OffsetSet]) -> Report:
+        """The same, with what brokers know better of records that left no rows: each of these has that fate and no other."""
+        return replace(self, queues=tuple(_told(queue, told) for queue in self.queues)) if told else self
+
     def _counted(self, fate: Fate) -> int:
         return sum(queue.fates[fate].count() for queue in self.queues if fate in queue.fates)
 
@@ -241,6 +246,17 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None, earlier: In
         rest = rest - some
     fates[Fate.UNKNOWN] = rest
     return QueueReport(key, ends, {fate: offsets for fate, offsets in fates.items() if offsets})
+
+
+def _told(queue: QueueReport, told: Mapping[Fate, OffsetSet]) -> QueueReport:
+    known = {fate: offsets.of_queue(queue.key) for fate, offsets in told.items()}
+    all_known = _joined(known.values())
+    if not all_known:
+        return queue
+    fates = {fate: offsets - all_known for fate, offsets in queue.fates.items()}
+    for fate, offsets in known.items():
+        fates[fate] = fates.get(fate, IntervalSet()) | offsets
+    return replace(queue, fates={fate: fates[fate] for fate in Fate if fates.get(fate)})
 
 
 def _joined(sets: Iterable[IntervalSet]) -> IntervalSet:

@@ -18,7 +18,7 @@ from ...client.sync import run_with_cluster
 from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError
+from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ..changing import changes
@@ -66,11 +66,11 @@ def reconcile(
     """Compare the table with the brokers, the group's offsets and the list of outcomes.
 
     Every offset is loaded, without rows, filtered, sent back (to which retry topic; it is looked at too), dead-lettered,
-    recovered (finished just before a kill, which took the notes along), forgotten (of long ago), waiting, skipped by a reset,
-    lost (the broker had deleted it unread), elsewhere (popped by members that fill another table), or from before the group
-    began. What is none of these is named, and so is what is in the table twice: then the exit code is 1, and so it is where
-    segments were set aside (quarantined) or files can't be read. Every page of the table is looked at. Needs no Spark. Run it
-    while the consumer rests or runs; what is on its way counts as waiting.
+    recovered (finished just before a kill, which took the notes along, and the brokers cannot say how), forgotten (of long
+    ago), waiting, skipped by a reset, lost (the broker had deleted it unread), elsewhere (popped by members that fill another
+    table), or from before the group began. What is none of these is named, and so is what is in the table twice: then the
+    exit code is 1, and so it is where segments were set aside (quarantined) or files can't be read. Every page of the table
+    is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts as waiting.
 
     With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
     group's offsets stay as they are.
@@ -97,6 +97,8 @@ def reconcile(
             report, _ = _compare(settings, table, folders, brokers=True)
             _run_again(settings, folder, report, rerun, folders)
             report, broken = _compare(settings, table, folders, brokers=True)
+    if brokers:
+        report = as_brokers_know(settings, report)
     click.echo(json.dumps(as_object(report, broken)) if as_json else "\n".join(as_lines(report, broken)))
     context.exit(0 if report.fine and not broken else EXIT_FAILURE)
 
@@ -146,6 +148,17 @@ def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
         return found
 
     return run_with_cluster(access, ask)
+
+
+def as_brokers_know(settings: Settings, report: Report) -> Report:
+    """The report with what became of failed messages by the brokers; as it is where one of them does not say."""
+    from ..sent_on import told
+
+    try:
+        return report.as_told(run_with_cluster(access_of(settings), partial(told, report=report)))
+    except RocketcrewError as error:
+        click.echo(f"rocketcrew: where failed messages went could not be asked: {error}", err=True)
+        return report
 
 
 def _run_again(settings: Settings, table: Path, report: Report, handler: str, folders: Sequence[Path]) -> None:
