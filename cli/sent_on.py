@@ -67,13 +67,13 @@ def next_fate(record: StoredMessage, others: Iterable[StoredMessage], group: str
     return Fate.DEAD_LETTER if DLQ_PREFIX + group in topics else Fate.NO_ROWS
 
 
-def in_question(report: Report) -> OffsetSet:
-    """Records that were finished, and nobody knows how; at most ASKED_MAX, and of queues' first epochs."""
+def in_question(report: Report, count_max: int = ASKED_MAX) -> OffsetSet:
+    """Records that were finished, and nobody knows how; at most so many, and of queues' first epochs."""
     newest: dict[QueueKey, int] = {}
     for queue in report.queues:
         newest[queue.key.in_epoch(0)] = max(newest.get(queue.key.in_epoch(0), 0), queue.key.epoch)
     found: list[tuple[QueueKey, IntervalSet]] = []
-    left = ASKED_MAX
+    left = count_max
     for queue in report.queues:
         if newest[queue.key.in_epoch(0)]:
             continue

@@ -19,7 +19,7 @@ from .core.failed_actions import action_failed
 from .core.journal import Entry
 
 ACTION_CHARACTERS_MAX = 300
-JOURNALLED: Final = frozenset((act.JournalDone, act.JournalSealed, act.JournalCommitted))
+JOURNALLED: Final = frozenset((act.JournalDone, act.JournalSealed, act.JournalLost, act.JournalCommitted))
 """All of a step are written as one block before anything else of it is done."""
 
 log = structlog.get_logger("rocketcrew.supervisor")

@@ -245,6 +245,15 @@ class JournalSealed:
 
 
 @dataclass(slots=True, eq=False)
+class JournalLost:
+    """The segment (worker_id, seq) is not there: what waited for it waits no longer. Of that the file says nothing, as the
+    next start looks for the segments by itself."""
+
+    worker_id: str
+    seq: int
+
+
+@dataclass(slots=True, eq=False)
 class JournalCommitted:
     """The broker confirmed the offset; everything below is finished and durable since `start` (the opening)."""
 
@@ -308,6 +317,7 @@ Action = (
     | Retired
     | JournalDone
     | JournalSealed
+    | JournalLost
     | JournalCommitted
     | ChargesChanged
     | Log

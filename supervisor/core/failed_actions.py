@@ -45,7 +45,7 @@ UNANSWERED: frozenset[type] = frozenset(
     {
         act.UnlockQueues, act.Load, act.KillWorker, act.Reclaim, act.ReadCell, act.AskReport, act.ChargesChanged, act.Log,
         act.Heartbeat, act.Finished,
-        act.JournalDone, act.JournalSealed, act.JournalCommitted,
+        act.JournalDone, act.JournalSealed, act.JournalLost, act.JournalCommitted,
     }
 )  # fmt: skip
 """Nobody waits for these."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from ...durable.intervals import Intervals
 from ...remoting.errors import RocketcrewError
 from ...remoting.queues import MessageQueue
-from .actions import JournalCommitted, JournalDone, JournalSealed
+from .actions import JournalCommitted, JournalDone, JournalLost, JournalSealed
 from .chunks import Token
 
 Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
@@ -37,7 +37,7 @@ _SEALED = struct.Struct("<BII")
 _COMMITTED = struct.Struct("<BIqq")
 _K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED = 1, 2, 3, 4, 5
 
-Entry = JournalDone | JournalSealed | JournalCommitted
+Entry = JournalDone | JournalSealed | JournalLost | JournalCommitted
 
 
 class JournalError(RocketcrewError):
@@ -76,6 +76,8 @@ class JournalState:
                 log.durable.add(entry.start, entry.end)
         elif isinstance(entry, JournalSealed):
             self.sealed((entry.worker_id, entry.seq))
+        elif isinstance(entry, JournalLost):
+            self.pending.pop((entry.worker_id, entry.seq), None)
         else:
             return self._committed(entry)
         return False
@@ -166,7 +168,7 @@ class JournalEncoder:
                 out.append(_DONE.pack(_K_DONE, queue, entry.start, entry.end, worker, entry.seq))
             elif isinstance(entry, JournalSealed):
                 out.append(_SEALED.pack(_K_SEALED, self._worker(entry.worker_id, out), entry.seq))
-            else:
+            elif isinstance(entry, JournalCommitted):
                 out.append(_COMMITTED.pack(_K_COMMITTED, self._queue(entry.mq, out), entry.start, entry.offset))
         if not out:
             return b""

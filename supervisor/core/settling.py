@@ -15,7 +15,7 @@ from ...remoting.queues import MessageQueue
 from ...remoting.stored import store_timestamp_of
 from ...workers.failures import Failure
 from ...workers.unreported import CHUNK_MASK
-from .actions import AskReport, JournalSealed, KillWorker
+from .actions import AskReport, JournalLost, JournalSealed, KillWorker
 from .blame import Death, Lot
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
@@ -412,6 +412,7 @@ class Settling:
         self.s.counters.lost_rows_restarts += 1
         self.s.log("error", "reported_rows_lost", worker=token[0], segment=token[1])
         self.s.unsealed_messages.pop(token, None)
+        self.s.out.append(JournalLost(*token))
         for pq in self.s.unsealed.pop(token).values():
             messages = pq.ledger.lose_rows(token)
             if pq.state is QueueState.ENDED:

@@ -234,9 +234,7 @@ class SimMember:
         while todo := self.core.take_actions():
             if any(isinstance(a, act.Dispatch | act.DispatchOrdered) for a in todo):
                 self.coroner.careful()
-            entries: list[Entry] = [
-                a for a in todo if isinstance(a, (act.JournalDone, act.JournalSealed, act.JournalCommitted))
-            ]
+            entries: list[Entry] = [a for a in todo if isinstance(a, Entry)]
             if entries and self.running:
                 self._write_journal(entries)
             for action in todo:
@@ -312,6 +310,8 @@ class SimMember:
         if isinstance(entry, act.JournalSealed):
             for mq, start, end in self.journal.pending.get((entry.worker_id, entry.seq), ()):
                 truth.all_finished((mq.topic, mq.queue_id), start, end, "the journal (sealed)")
+            return
+        if isinstance(entry, act.JournalLost):
             return
         key = (entry.mq.topic, entry.mq.queue_id)
         if isinstance(entry, act.JournalDone):

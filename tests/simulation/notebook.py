@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalSealed, Log
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalLost, JournalSealed, Log
 from rocketcrew.supervisor.core.journal import Entry
 from rocketcrew.supervisor.core.state import State
 from rocketcrew.supervisor.core.states import QueueEvent, QueueState
@@ -58,6 +58,8 @@ class Notebook:
             for mq, number, start, end in self._waiting.pop((entry.worker_id, entry.seq), ()):
                 if self._number[mq] == number:
                     self._finished[mq].add(start, end)
+        elif isinstance(entry, JournalLost):
+            self._waiting.pop((entry.worker_id, entry.seq), None)
         elif isinstance(entry, JournalDone):
             if entry.seq:
                 item = (entry.mq, self._number.get(entry.mq, 0), entry.start, entry.end)

@@ -73,10 +73,9 @@ def test_what_the_records_of_one_unique_key_say(
     assert next_fate(record, others, "g") is fate
 
 
-def test_so_many_records_are_asked_for_and_of_first_epochs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent_on, "ASKED_MAX", 3)
+def test_so_many_records_are_asked_for_and_of_first_epochs_alone() -> None:
     before = report({Fate.RECOVERED: IntervalSet.of([(0, 2), (5, 9)]), Fate.LOADED: pieces(2)})
-    assert in_question(before) == OffsetSet({KEY: IntervalSet.of([(0, 2), (5, 6)])})
+    assert in_question(before, 3) == OffsetSet({KEY: IntervalSet.of([(0, 2), (5, 6)])})
     again = QueueReport(KEY.in_epoch(1), None, {Fate.RECOVERED: pieces(1)})
     assert not in_question(replace(before, queues=(*before.queues, again)))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalSealed
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalLost, JournalSealed
 from rocketcrew.supervisor.core.journal import (
     MAGIC,
     Entry,
@@ -69,6 +69,14 @@ BLOCKS_3: list[list[Entry]] = [
     [JournalDone(A, 15, 20, "w1", 1), JournalDone(B, 0, 3, "w1", 1)],
     [JournalSealed("w1", 1)],
 ]
+
+
+def test_what_waited_for_a_lost_segment_waits_no_longer_and_the_file_says_nothing_of_that() -> None:
+    lost: Entry = JournalLost("w1", 1)
+    state = _applied([*BLOCKS_3[:2], [lost]])
+    assert state.pending == {}
+    assert state.queues == _applied(BLOCKS_3[:2]).queues
+    assert snapshot(JournalState())[1].block([lost]) == b""
 
 
 def test_a_tear_at_any_byte_leaves_the_whole_blocks_before_it() -> None:

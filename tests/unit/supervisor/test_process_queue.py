@@ -71,7 +71,7 @@ class QueueMachine(RuleBasedStateMachine):
             elif isinstance(action, act.Commit):
                 assert action.offset <= self._safe(), "the commit passes what is not finished and durable"
                 self.core.handle(ev.Committed(action.handle, action.offset, True), self.now)
-            elif isinstance(action, (act.JournalDone, act.JournalSealed, act.JournalCommitted)):
+            elif isinstance(action, (act.JournalDone, act.JournalSealed, act.JournalLost, act.JournalCommitted)):
                 self.journal.apply(action)
 
     def _safe(self) -> int:

@@ -219,6 +219,7 @@ def test_reported_rows_that_are_gone_make_the_queue_be_read_again(bench: Bench) 
     bench.core.handle(ev.WorkerDied("w1"), bench.now)
     bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.counters.lost_rows_restarts == 1
+    assert [(lost.worker_id, lost.seq) for lost in bench.take(act.JournalLost)] == [("w1", 1)]
     assert bench.pq(handle).state is QueueState.DRAINING
     assert bench.commits() == [1]
     assert handle not in bench.core.state.queues
