@@ -67,6 +67,7 @@ from ..table_state import (
     write_outcomes,
     write_state,
 )
+from .delta_disk import announce, boot_id, is_made, settle, sync_commits
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class DeltaTarget:
     def __init__(
         self, path: Place, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None,
         keep_outcomes_s: float = math.inf, vacuum: bool = False, merge: MergeBounds | None = None,
+        boot: str | None = None,
     ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has, for those that only read. `merge`: of small
         files; None: none are."""
@@ -115,6 +117,7 @@ class DeltaTarget:
         self._merge_bounds = merge
         self._not_merged = ""
         """Why not, when it was tried last."""
+        self._boot = boot_id() if boot is None else boot
         self._snapshot: Any = None
         self._opened_at = 0
         """The version with which the snapshot was opened."""
@@ -209,7 +212,11 @@ class DeltaTarget:
     def has(self, plan: Plan) -> bool:
         """Whether the plan is the table's newest batch. An older one is answered by its records: they are loaded."""
         batch = self._refresh()
-        return batch == plan.batch and self._winner(batch) == plan.id
+        if batch != plan.batch or self._winner(batch) != plan.id:
+            return False
+        if isinstance(self.path, Path):
+            sync_commits(self.path, int(self._snapshot.version()))
+        return True
 
     def start(self) -> None:
         """Start what commits."""
@@ -235,9 +242,12 @@ class DeltaTarget:
             write_state(path, plan, accounts, told.rows or 0, durable=True)
         except OSError as error:
             raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
+        note = self._announced(plan)
         try:
             self._append(self.path, plan, staged, self._snapshot)
         except LoaderError:
+            if note is not None:
+                note.unlink(missing_ok=True)
             # Whatever it says: when the number is somebody else's now, that is why. And when it is ours, the commit was made
             # all the same: its answer was lost on the way, and a second try found the first one there.
             if self._refresh() < plan.batch or (not isinstance(path, ObjectPath) and self._is_ours(plan)):
@@ -248,7 +258,16 @@ class DeltaTarget:
             raise LoaderError(f"{self.path}: the commit of batch {plan.batch} ended well, but is not in the log")
         if not self._is_ours(plan):
             raise _taken(self.path, plan)
+        if isinstance(self.path, Path) and note is not None:
+            is_made(self.path, note)
         self._tidy(plan)
+
+    def _announced(self, plan: Plan) -> Path | None:
+        """The note of the commit to come; None where the table is on no disk of this host."""
+        if not isinstance(self.path, Path):
+            return None
+        first = 0 if self._snapshot is None else int(self._snapshot.version()) + 1
+        return announce(self.path, self.path / STATE_DIR, first, plan.id, self._boot)
 
     def _is_ours(self, plan: Plan) -> bool:
         """Whether the log names this plan for its number: asked always, as Spark skips a repeated number in silence."""
@@ -348,6 +367,8 @@ class DeltaTarget:
                 with contextlib.suppress(FileNotFoundError):
                     if probe.stat().st_mtime < time.time() - PROBE_S:
                         probe.unlink()
+        elif isinstance(self.path, Path):
+            settle(self.path, self.path / STATE_DIR, self._boot)
 
     def _state_path(self, batch: int, plan_id: str) -> Place:
         return self.path / STATE_DIR / f"{batch}-{plan_id}.json"

@@ -35,8 +35,10 @@ from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.plan import Limits, Trigger
 from rocketcrew.spark.segments import read_facts
 from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs, open_log
 from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget
+from rocketcrew.spark.targets.target import Target
 from rocketcrew.supervisor import journal_file
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalSealed
 from rocketcrew.supervisor.core.journal import Entry, JournalState
@@ -144,9 +146,14 @@ def test_without_syncs_a_sealed_segment_would_be_lost(tmp_path: Path) -> None:
 # --- the loader's commit ------------------------------------------------------------------------------------------------
 
 
-def loader_of(root: Path, threads: ThreadPoolExecutor) -> tuple[Staging, Loader]:
+TABLES = ("parquet", "deltalake")
+
+
+def loader_of(root: Path, threads: ThreadPoolExecutor, table: str, boot: str) -> tuple[Staging, Loader]:
     staging = Staging(root / "staging")
-    target = ParquetTarget(LocalFolder(root / "table", threads), ArrowWriter())
+    target: Target = ParquetTarget(LocalFolder(root / "table", threads), ArrowWriter())
+    if table == "deltalake":
+        target = DeltaTarget(root / "table", append_by_delta_rs, lambda: None, boot=boot)
     loader = Loader(
         staging, target, Trigger(1, 1, 0), Limits(1, 1 << 40), threads=threads, cores=1,
         new_id=lambda batch: f"{batch:08d}-{next(_IDS)}",
@@ -157,9 +164,9 @@ def loader_of(root: Path, threads: ThreadPoolExecutor) -> tuple[Staging, Loader]
 _IDS = iter(range(1 << 60))
 
 
-def rows_after(root: Path, threads: ThreadPoolExecutor) -> Counter[int]:
-    """Of each offset, once another loader has done what there is to do."""
-    _, loader = loader_of(root, threads)
+def rows_after(root: Path, threads: ThreadPoolExecutor, table: str) -> Counter[int]:
+    """Of each offset, once another loader has done what there is to do, after the next start of the machine."""
+    _, loader = loader_of(root, threads, table, "host second")
     loader.recover()
     steps = 0
     while loader.step(10**13, at_once=True) is not None or loader.waiting.segments:
@@ -167,10 +174,15 @@ def rows_after(root: Path, threads: ThreadPoolExecutor) -> Counter[int]:
         if steps > STEPS_MAX:
             raise LoaderError("it does not come to an end")
     files = [str(path) for path in (root / "table").glob("batch_id=*/*.parquet")]
+    if table == "deltalake":
+        files = [
+            str(root / "table" / path)
+            for path in pa.table(open_log(root / "table").get_add_actions())["path"].to_pylist()
+        ]
     return Counter(ds.dataset(files).to_table().column("_offset").to_pylist()) if files else Counter()
 
 
-def cut_commits(place: Path, seed: int, cases: int, *, keeps: bool) -> int:
+def cut_commits(place: Path, seed: int, cases: int, table: str, *, keeps: bool) -> int:
     """In how many of so many power cuts a sealed record was not in the table once in the end."""
     random, made, losses = Random(seed), 0, 0
     while made < cases:
@@ -184,12 +196,12 @@ def cut_commits(place: Path, seed: int, cases: int, *, keeps: bool) -> int:
         cuts = cut_at_each_step(disk, root, random, promised)
         with ThreadPoolExecutor(2) as threads:
             with disk.observed():
-                _, loader = loader_of(root, threads)
+                _, loader = loader_of(root, threads, table, "host first")
                 loader.recover()
                 for _ in range(3):
                     assert loader.step(10**13, at_once=True) is not None
             for left, was in cuts:
-                losses += is_lost(left, was, threads, f"seed {seed}, {left.name}", keeps=keeps)
+                losses += is_lost(left, was, threads, table, f"seed {seed}, {left.name}", keeps=keeps)
                 shutil.rmtree(left)
         made += len(cuts)
         shutil.rmtree(root)
@@ -202,9 +214,9 @@ def seal(staging: Path, seq: int, offsets: Sequence[int]) -> None:
     seal_file(opened, staging / "ready")
 
 
-def is_lost(left: Path, was: set[int], threads: ThreadPoolExecutor, where: str, *, keeps: bool) -> bool:
+def is_lost(left: Path, was: set[int], threads: ThreadPoolExecutor, table: str, where: str, *, keeps: bool) -> bool:
     try:
-        rows = rows_after(left, threads)
+        rows = rows_after(left, threads, table)
     except (RocketcrewError, OSError, pa.ArrowException):
         if keeps:
             raise
@@ -214,12 +226,15 @@ def is_lost(left: Path, was: set[int], threads: ThreadPoolExecutor, where: str, 
     return bool(wrong)
 
 
-def test_no_power_cut_loses_or_doubles_a_row_of_a_commit(tmp_path: Path, cases: int) -> None:
-    assert cut_commits(tmp_path, 0, cases if cases > CASES else CASES // 3, keeps=True) == 0
+@pytest.mark.parametrize("table", TABLES)
+def test_no_power_cut_loses_or_doubles_a_row_of_a_commit(tmp_path: Path, cases: int, table: str) -> None:
+    full = FULL_CASES if table == "parquet" else FULL_CASES // 10  # delta-rs takes ten times as long
+    assert cut_commits(tmp_path, 0, full if cases > CASES else CASES // 3, table, keeps=True) == 0
 
 
-def test_without_syncs_a_commit_would_lose_rows(tmp_path: Path) -> None:
-    assert cut_commits(tmp_path, 0, 60, keeps=False) > 10
+@pytest.mark.parametrize("table", TABLES)
+def test_without_syncs_a_commit_would_lose_rows(tmp_path: Path, table: str) -> None:
+    assert cut_commits(tmp_path, 0, 60, table, keeps=False) > 10
 
 
 # --- the journal --------------------------------------------------------------------------------------------------------
