@@ -7,7 +7,7 @@
 The state file is written and fsynced before the commit, under a name that only this plan has, so the commit decides in one
 step both what is in the table and which state file says so. Delta refuses or skips a second commit with the same number,
 whoever makes it; afterwards the log is asked who has it, and the other one plans again. State files of batches that are
-two back are deleted.
+two back are deleted. On a disk of this host, what the commit wrote is synced before anything depends on it (delta_disk.py).
 
 Where spark.vacuum is on, a loader vacuums, behind a commit and a day apart: files of rows that are in no version any more, or
 never were, are deleted a week later, or later still if the table's own delta.deletedFileRetentionDuration says so, so slow
