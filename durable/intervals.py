@@ -34,7 +34,7 @@ class QueueKey(NamedTuple):
 
     def in_epoch(self, epoch: int) -> QueueKey:
         """The same queue in another epoch."""
-        return self if epoch == self.epoch else self._replace(epoch=epoch)
+        return self if epoch == self.epoch else QueueKey(self.group, self.topic, self.broker, self.queue_id, epoch)
 
     def to_json(self) -> list[object]:
         """`[group, topic, broker, queue_id]`, followed by the epoch unless it is 0."""
@@ -288,11 +288,17 @@ class OffsetSet:
     @classmethod
     def of(cls, queues: Iterable[tuple[QueueKey, IntervalSet]]) -> OffsetSet:
         """The union of all given sets; a queue may be named more than once."""
-        merged: dict[QueueKey, list[tuple[int, int]]] = {}
+        found: dict[QueueKey, list[IntervalSet]] = {}
         for key, offsets in queues:
             if offsets:
-                merged.setdefault(key, []).extend(offsets.pieces)
-        return cls({key: IntervalSet.of(pieces) for key, pieces in merged.items()})
+                found.setdefault(key, []).append(offsets)
+        # Of most queues there is one: a commit brings a few of a table's thousands.
+        return cls(
+            {
+                key: sets[0] if len(sets) == 1 else IntervalSet.of(piece for one in sets for piece in one.pieces)
+                for key, sets in found.items()
+            }
+        )
 
     @classmethod
     def union(cls, sets: Iterable[OffsetSet]) -> OffsetSet:

@@ -85,12 +85,11 @@ class Stretch(NamedTuple):
 
 def opened(loaded: OffsetSet) -> dict[QueueKey, int]:
     """The newest epoch of each queue that is not in its first, by its key in epoch 0."""
-    newest: dict[QueueKey, int] = {}
-    for key in loaded.queues:
-        if key.epoch:
-            base = key.in_epoch(0)
-            newest[base] = max(key.epoch, newest.get(base, 0))
-    return newest
+    newest: dict[tuple[str, str, str, int], int] = {}
+    for group, topic, broker, queue_id, epoch in loaded.queues:
+        if epoch > newest.get(base := (group, topic, broker, queue_id), 0):
+            newest[base] = epoch
+    return {QueueKey(*base): epoch for base, epoch in newest.items()}
 
 
 def next_stretch(

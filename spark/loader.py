@@ -399,10 +399,11 @@ class Loader:
         job_s = time.monotonic() - begun - stage_s
         self.progress.enter(COMMITTING, begun + stage_s + job_s)
         noted, files = self._staging.take_outcomes(plan)
-        epochs = {**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
+        before = state.epochs
+        epochs = {**before, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
         accounts, outcomes, sure = self._accounts(plan, state)
         # Who noted what is elsewhere knew no epochs: at a beginning that is of the queue of before.
-        begins = {base for base, epoch in epochs.items() if epoch != state.epochs.get(base, 0)}
+        begins = {base for base, epoch in epochs.items() if epoch != before.get(base, 0)}
         told = noted.without(SETTLED).not_of(ELSEWHERE, begins).in_epochs(epochs).from_first(accounts.loaded)
         going = self._gaps.going(accounts.loaded, sure, epochs)
         outcomes = Outcomes.union([told, going, outcomes])

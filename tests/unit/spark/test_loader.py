@@ -601,6 +601,23 @@ def test_what_has_no_company_is_loaded_at_once_but_not_for_ever(world: World, se
     world.assert_exact()
 
 
+@pytest.mark.parametrize("queues", [1, 40])
+def test_a_commit_asks_for_the_tables_epochs_as_often_whatever_the_number_of_its_queues(
+    world: World, segments: Any, queues: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.seal([segments.Record(1, queue_id=queue) for queue in range(queues)])
+    loader = world.loader()
+    asked: list[OffsetSet] = []
+
+    def counted(loaded: OffsetSet) -> dict[QueueKey, int]:
+        asked.append(loaded)
+        return {QueueKey("g", "orders", "broker-a", queue): 1 for queue in range(queues)}
+
+    monkeypatch.setattr("rocketcrew.spark.targets.target.opened", counted)
+    assert loader.step(0, at_once=True) is not None
+    assert len(asked) <= 3
+
+
 def test_rows_below_the_floor_are_told_once_with_the_remedy(world: World, segments: Any) -> None:
     """After a reset whole segments are known; what a crash delivers again is less, and said apart."""
     record = segments.Record
