@@ -114,7 +114,8 @@ class _Files:
     def small(self) -> Iterator[SmallFile]:
         """All that lie below the table, with their values of the partition columns."""
         listed = self._added
-        parts: Any = listed.column("partition").to_pylist() if "partition" in listed.column_names else ()
+        partitioned = "partition" in listed.column_names
+        parts: list[dict[str, Any]] = listed.column("partition").to_pylist() if partitioned else []
         columns = (
             listed.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", "modification_time")
         )
