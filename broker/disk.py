@@ -517,10 +517,10 @@ class DiskStorage:
         if not self._is_named():
             os.close(self._lock_fd)
             raise UsageError(f"broker data folder {self._folder} was converted at this moment: try again")
-        holder = f"{os.getpid()}\n".encode()
+        own = f"{os.getpid()}\n".encode()
         with contextlib.suppress(OSError):  # a full disk: who else wants the folder is not told who holds it
-            os.pwrite(self._lock_fd, holder, 0)
-            os.ftruncate(self._lock_fd, len(holder))
+            os.pwrite(self._lock_fd, own, 0)
+            os.ftruncate(self._lock_fd, len(own))
 
     def _is_named(self) -> bool:
         """Whether what is locked is still the folder of that name."""
