@@ -279,6 +279,10 @@ def _subtract(kept: tuple[tuple[int, int], ...], removed: tuple[tuple[int, int],
             yield start, stop
 
 
+def _union(several: list[IntervalSet]) -> IntervalSet:
+    return several[0] if len(several) == 1 else IntervalSet.of(piece for one in several for piece in one.pieces)
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetSet:
     """A set of pulled records: an `IntervalSet` per queue, queues without offsets left out. Treat it as immutable."""
@@ -292,18 +296,15 @@ class OffsetSet:
         for key, offsets in queues:
             if offsets:
                 found.setdefault(key, []).append(offsets)
-        # Of most queues there is one: a commit brings a few of a table's thousands.
-        return cls(
-            {
-                key: sets[0] if len(sets) == 1 else IntervalSet.of(piece for one in sets for piece in one.pieces)
-                for key, sets in found.items()
-            }
-        )
+        return cls({key: _union(several) for key, several in found.items()})
 
     @classmethod
     def union(cls, sets: Iterable[OffsetSet]) -> OffsetSet:
-        """All records that are in any of `sets`."""
-        return cls.of(item for one in sets for item in one.queues.items())
+        """All records that are in any of `sets`. What is in the largest alone costs a copy of its table, no look at a queue:
+        a commit brings a few of a table's thousands."""
+        largest, *others = sorted(sets, key=lambda one: len(one.queues), reverse=True) or [cls()]
+        more = cls.of(item for one in others for item in one.queues.items()).queues
+        return cls({**largest.queues, **{key: largest.of_queue(key) | offsets for key, offsets in more.items()}})
 
     def __bool__(self) -> bool:
         return bool(self.queues)
@@ -312,10 +313,14 @@ class OffsetSet:
         return OffsetSet.union((self, other))
 
     def __sub__(self, other: OffsetSet) -> OffsetSet:
-        return OffsetSet.of((key, offsets - other.of_queue(key)) for key, offsets in self.queues.items())
+        left = {key: self.queues[key] - other.queues[key] for key in self.queues.keys() & other.queues.keys()}
+        gone = {key for key, offsets in left.items() if not offsets}
+        return OffsetSet({**self.queues, **left}).without(gone)
 
     def __and__(self, other: OffsetSet) -> OffsetSet:
-        return OffsetSet.of((key, offsets & other.of_queue(key)) for key, offsets in self.queues.items())
+        return OffsetSet.of(
+            (key, self.queues[key] & other.queues[key]) for key in self.queues.keys() & other.queues.keys()
+        )
 
     def without(self, keys: Iterable[QueueKey]) -> OffsetSet:
         """The set without some queues."""
