@@ -22,6 +22,8 @@ PARTITIONS_MAX: Final = 200
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 _DETAILS: Final = "# Detailed Table Information"
 _PARTITIONING: Final = "# Partition Information"
+_NO_TYPES: Final = ("", "data_type")
+"""What headings and blank lines have where a column has its type; a column may be named as a heading is."""
 _TRACKED: Final = "Catalog"
 
 Values = tuple[str | None, ...]
@@ -71,12 +73,12 @@ def known_of(described: Iterable[tuple[str, str]]) -> Known:
     for name, told in described:
         if in_details:
             details.setdefault(name, told)
+        elif told not in _NO_TYPES:
+            names.append(name)
         elif name == _DETAILS:
             in_details = True
         elif name == _PARTITIONING:
             names = partition_columns
-        elif name and not name.startswith("#"):
-            names.append(name)
     return Known(
         details.get("Type", ""), details.get("Provider", "").lower(), details.get("Location", ""), tuple(columns),
         tuple(partition_columns), details.get("Partition Provider") == _TRACKED,

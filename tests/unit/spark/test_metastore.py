@@ -102,6 +102,16 @@ def test_what_describe_says() -> None:
     assert known_of([("Location", "string"), ("# Detailed Table Information", ""), ("Type", "VIEW")]).location == ""
 
 
+def test_a_column_may_be_named_like_a_heading() -> None:
+    """A heading has no type, or the word for it."""
+    columns = ("#x", "# col_name", "# Partition Information", "# Detailed Table Information")
+    told = [*((name, "string") for name in columns), *told_of_a_folder("Thu Jan 01 00:00:00 UTC 1970", "/data/rows")]
+    known = known_of(told)
+    assert known.columns == (*columns, "value", "batch_id")
+    assert known.partition_columns == ("batch_id",)
+    assert known.kind == "EXTERNAL"
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
@@ -156,6 +166,15 @@ def test_formats_that_are_not_registered(format_: str, why: str) -> None:
         LoaderConfig(Path("s"), Path("t"), format=format_, table="shop.rows")
 
 
+def told_of_a_folder(created: str, location: str) -> list[tuple[str, str]]:
+    """DESCRIBE TABLE EXTENDED of a folder of batches with one column."""
+    return [
+        ("value", "string"), ("batch_id", "bigint"), ("# Partition Information", ""), ("# col_name", "data_type"),
+        ("batch_id", "bigint"), ("", ""), ("# Detailed Table Information", ""), ("Created Time", created),
+        ("Type", "EXTERNAL"), ("Provider", "parquet"), ("Location", location), ("Partition Provider", "Catalog"),
+    ]  # fmt: skip
+
+
 class Entry:
     """A session whose metastore has the entry of a folder: what it was told, and whether the folder could be exchanged."""
 
@@ -165,24 +184,14 @@ class Entry:
         self.said: list[str] = []
         self.exchangeable: list[bool] = []
         self.refuses = False
+        self.created = "Thu Jan 01 00:00:01 UTC 1970"
 
     def sql(self, statement: str) -> Any:
         verb = " ".join(statement.split()[:2])
         self.said.append(verb)
         if verb == "DESCRIBE TABLE":
-            details = {
-                "Type": "EXTERNAL",
-                "Provider": "parquet",
-                "Location": str(self.table),
-                "Partition Provider": "Catalog",
-            }
-            told = [
-                ("value", ""),
-                ("# Partition Information", ""),
-                ("batch_id", ""),
-                ("# Detailed Table Information", ""),
-            ]
-            return rows(*({"col_name": name, "data_type": value} for name, value in (*told, *details.items())))
+            told = told_of_a_folder(self.created, str(self.table))
+            return rows(*({"col_name": name, "data_type": value} for name, value in told))
         if verb == "SHOW PARTITIONS":
             return rows(*({"partition": one} for one in self.partitions))
         if self.refuses:
