@@ -54,7 +54,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a metastore says of a table. `tracked`: it keeps the partitions, so each has to be told."""
+    """What a metastore says of a table. `tracked`: it keeps the partitions, so each has to be told; `created`: when."""
 
     kind: str
     provider: str
@@ -62,6 +62,7 @@ class Known:
     columns: tuple[str, ...]
     partition_columns: tuple[str, ...]
     tracked: bool
+    created: str = ""
 
 
 def known_of(described: Iterable[tuple[str, str]]) -> Known:
@@ -81,7 +82,7 @@ def known_of(described: Iterable[tuple[str, str]]) -> Known:
             names = partition_columns
     return Known(
         details.get("Type", ""), details.get("Provider", "").lower(), details.get("Location", ""), tuple(columns),
-        tuple(partition_columns), details.get("Partition Provider") == _TRACKED,
+        tuple(partition_columns), details.get("Partition Provider") == _TRACKED, details.get("Created Time", ""),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,8 @@ START_WAIT_S: Final = 60.0
 STOP_WAIT_S: Final = 5.0
 """How long a stop waits for the last batch to be told; a supervisor that stops grants 30 s in all."""
 SAY_EVERY_S: Final = 60.0
+LOOK_EVERY_S: Final = 60.0
+"""Between two looks at what partitions there are: others take some out, or restore a metastore of last night."""
 _LOCK_WAIT_S: Final = 600.0
 _TRIES: Final = 2
 """Another loader may make the table known between the look and the statement."""
@@ -42,16 +44,28 @@ _THERE_ALREADY: Final = "TABLE_OR_VIEW_ALREADY_EXISTS"
 _NOT_THERE: Final = "TABLE_OR_VIEW_NOT_FOUND"
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the metastore was told last, and of what: whoever exchanges the folder or the entry makes it worth nothing."""
+
+    folder: object
+    entry: str
+    parts: Mapping[Values, str]
+    looked_s: float
+    """When it was asked last which partitions it has."""
+
+
 class Metastore:
     """The metastore's entry of the one table at `place`."""
 
-    def __init__(self, spark: Any, wanted: Wanted, place: Place) -> None:
+    def __init__(self, spark: Any, wanted: Wanted, place: Place, now_s: Callable[[], float] = time.monotonic) -> None:
         """`spark`: a session, whose metastore it is; `wanted`: the entry, without the columns, which the table knows."""
         self._spark = spark
         self._wanted = wanted
         self._place = place
-        self._told: tuple[object, dict[Values, str]] | None = None
-        """The identity of the table's folder when its partitions were told last, and these; None: look at all of them."""
+        self._now_s = now_s
+        self._told: _Told | None = None
+        """None: look at everything."""
 
     def check(self) -> None:
         """Raise UsageError when the name is something else's, or there is no such database."""
@@ -75,29 +89,28 @@ class Metastore:
                 state = read_state(batch_folder(self._place, max(batches)) / STATE_FILE)
                 self._told = self._sync(replace(self._wanted, columns=state.columns), batches, told)
 
-    def _sync(
-        self, wanted: Wanted, batches: Mapping[int, Place], told: tuple[object, dict[Values, str]] | None
-    ) -> tuple[object, dict[Values, str]]:
+    def _sync(self, wanted: Wanted, batches: Mapping[int, Place], told: _Told | None) -> _Told:
         known, made = self._with_table(wanted)
         for statement in to_widen(wanted, known):
             self._spark.sql(statement)
-        identity = _identity(self._place)
+        folder, now_s = _identity(self._place), self._now_s()
         if not known.tracked:
-            return identity, {}
-        if made:
-            told = identity, {}
-        if told is not None and told[0] == identity:
-            before: Collection[Values] = told[1]
-            parts = {values: where for values, where in told[1].items() if int(values[0] or 0) in batches}
+            return _Told(folder, known.created, {}, now_s)
+        old = told if told is not None and told.folder == folder else None
+        before: Collection[Values]
+        if old is not None and not made and old.entry == known.created and now_s - old.looked_s < LOOK_EVERY_S:
+            before, looked_s = old.parts, old.looked_s
         else:
-            before, parts = self._partitions(), {}
+            before, looked_s = () if made else self._partitions(), now_s
+        there = old.parts if old is not None else {}
+        parts = {values: where for values, where in there.items() if int(values[0] or 0) in batches}
         looked_at = {values[0] for values in parts}
-        for batch, folder in batches.items():
+        for batch, place in batches.items():
             if str(batch) not in looked_at:
-                parts |= _partitions_of(folder, len(wanted.partition_by))
+                parts |= _partitions_of(place, len(wanted.partition_by))
         for statement in (*to_add(wanted, parts, before), *to_drop(wanted, parts, before)):
             self._spark.sql(statement)
-        return identity, parts
+        return _Told(folder, known.created, parts, looked_s)
 
     def _with_table(self, wanted: Wanted) -> tuple[Known, bool]:
         """The entry, made if there is none; and whether it was made. Raises UsageError when the name is something else's."""

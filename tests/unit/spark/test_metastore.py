@@ -35,7 +35,7 @@ from rocketcrew.spark.metastore import (
     values_of,
     why_not_ours,
 )
-from rocketcrew.spark.registration import Metastore, Registrar
+from rocketcrew.spark.registration import LOOK_EVERY_S, Metastore, Registrar
 from rocketcrew.spark.table_lock import locked_table
 
 COLUMNS = (Column("value", "string"), Column("day", "date"))
@@ -238,6 +238,41 @@ def test_a_folder_is_told_batch_by_batch_and_looked_at_when_it_was_exchanged(wor
     metastore.register()
     assert spark.partitions == ["batch_id=2", "batch_id=3", "batch_id=4"]
     assert not any(spark.exchangeable)
+
+
+def test_an_entry_that_others_made_anew_gets_the_older_batches_too(world: World) -> None:
+    spark = Entry(world.table)
+    metastore = Metastore(spark, Wanted("shop", "rows", "parquet", str(world.table)), world.table)
+    for batch in (1, 2):
+        world.load(batch)
+        metastore.register()
+    spark.partitions, spark.created = [], "Thu Jan 01 00:00:02 UTC 1970"
+    world.load(3)
+    metastore.register()
+    assert spark.partitions == ["batch_id=1", "batch_id=2", "batch_id=3"]
+    world.load(4)
+    metastore.register()
+    assert spark.said.count("SHOW PARTITIONS") == 2  # at first, and of the other entry
+
+
+def test_partitions_that_others_took_out_are_told_again(world: World) -> None:
+    """As a restored metastore lacks them, whose entry has the same time."""
+    spark, now = Entry(world.table), [0.0]
+    wanted = Wanted("shop", "rows", "parquet", str(world.table))
+    metastore = Metastore(spark, wanted, world.table, now_s=lambda: now[0])
+    for batch in (1, 2):
+        world.load(batch)
+        metastore.register()
+    spark.partitions = ["batch_id=2"]
+    now[0] = LOOK_EVERY_S - 1
+    world.load(3)
+    metastore.register()
+    assert spark.partitions == ["batch_id=2", "batch_id=3"]
+    now[0] += 1
+    world.load(4)
+    metastore.register()
+    assert sorted(spark.partitions) == ["batch_id=1", "batch_id=2", "batch_id=3", "batch_id=4"]
+    assert spark.said.count("SHOW PARTITIONS") == 2
 
 
 class Asked:
