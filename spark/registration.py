@@ -187,12 +187,15 @@ class Registrar:
         """Why the metastore does not know the table as it is; empty when it does."""
         self._check = check
         self._register = register
+        self._awaited = True
+        """Whether `start` still waits, so that it can raise a refusal."""
         self._refused: UsageError | None = None
+        """What `start` raises; nothing is registered then."""
         self._changed = threading.Condition()
         self._wanted = True
         self._busy = False
         self._ended = False
-        self._checked = threading.Event()
+        self._answered = False
         self._said_s: float | None = None
         self._log = structlog.get_logger()
 
@@ -200,10 +203,12 @@ class Registrar:
         """Look whether the name is free, then tell what there is. Raises UsageError for a name that is something else's; who
         does not answer within `wait_s` is not waited for."""
         threading.Thread(target=self._run, name="metastore", daemon=True).start()
-        if not self._checked.wait(wait_s):
-            self._note(LoaderError(f"the metastore has not answered for {wait_s:g} s"))
-        if self._refused is not None:
-            raise self._refused
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._answered, wait_s):
+                self._note(LoaderError(f"the metastore has not answered for {wait_s:g} s"))
+            self._awaited = False
+            if self._refused is not None:
+                raise self._refused
 
     def committed(self) -> None:
         """There is a new batch."""
@@ -214,28 +219,42 @@ class Registrar:
     def end(self, wait_s: float) -> None:
         """Wait until all is told, `wait_s` at most; not for one that has never answered."""
         with self._changed:
-            limit_s = wait_s if self._checked.is_set() else 0
+            limit_s = wait_s if self._answered else 0
             if not self._changed.wait_for(lambda: not (self._wanted or self._busy), limit_s) and not self.problem:
                 self._note(LoaderError(f"the metastore was not told all within {wait_s:g} s before the end"))
             self._ended = True
             self._changed.notify_all()
 
     def _run(self) -> None:
+        free = False
+        while self._refused is None and self._next():
+            failure: Exception | None = None
+            try:
+                if not free:
+                    self._look_at_name()
+                    free = True
+                self._register()
+            except Exception as error:  # noqa: BLE001  Spark, py4j and the metastore have errors of their own; no commit depends on it
+                failure = error
+            with self._changed:
+                if failure is None:
+                    self.problem = ""
+                elif failure is not self._refused:
+                    self._note(failure)
+                self._busy = False
+                self._changed.notify_all()
+
+    def _look_at_name(self) -> None:
+        """Raises UsageError when it is something else's: for `start`, and once that has gone on, a problem like others."""
         try:
             self._check()
         except UsageError as error:
-            self._refused = error
-        except Exception as error:  # noqa: BLE001  Spark, py4j and the metastore have errors of their own
-            self._note(error)
-        self._checked.set()
-        while self._refused is None and self._next():
-            try:
-                self._register()
-                self.problem = ""
-            except Exception as error:  # noqa: BLE001  as above; whatever it is, no commit depends on it
-                self._note(error)
             with self._changed:
-                self._busy = False
+                self._refused = error if self._awaited else None
+            raise
+        finally:
+            with self._changed:
+                self._answered = True
                 self._changed.notify_all()
 
     def _next(self) -> bool:

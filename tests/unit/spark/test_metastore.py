@@ -359,6 +359,38 @@ def test_a_metastore_that_does_not_answer_is_not_waited_for() -> None:
     release.set()
 
 
+def refused_late(*refusals: UsageError) -> tuple[Registrar, Asked, Asked]:
+    """Who looks at a name until the start has given up, with a commit since; then come `refusals`, one after the other."""
+    begun, release, answers, register = Asked(), threading.Event(), Asked(*refusals), Asked()
+
+    def check() -> None:
+        begun()
+        assert release.wait(WAIT_S)
+        answers()
+
+    registrar = Registrar(check, register)
+    registrar.start(0)
+    begun.wait_for(1)
+    registrar.committed()
+    release.set()
+    return registrar, answers, register
+
+
+def test_a_name_that_is_refused_after_the_start_is_looked_at_again() -> None:
+    registrar, answers, register = refused_late(UsageError("is a view"))
+    register.wait_for(1)
+    ended(registrar)
+    assert (registrar.problem, answers.calls, register.calls) == ("", 2, 1)
+
+
+def test_a_refusal_after_the_start_stays_to_be_seen() -> None:
+    """Also where there is no batch yet, so nothing to register."""
+    registrar, answers, register = refused_late(UsageError("is a view"), UsageError("is still a view"))
+    answers.wait_for(2)
+    ended(registrar)
+    assert (registrar.problem, register.calls) == ("is still a view", 0)
+
+
 def test_an_end_that_comes_before_all_is_told_is_said() -> None:
     release = threading.Event()
     registrar = Registrar(nothing, release_of(release))
