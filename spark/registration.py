@@ -180,9 +180,11 @@ def _condition(error: Exception) -> str | None:
 
 
 class Registrar:
-    """Asks for the registration in a thread of its own. The other methods are for one thread."""
+    """Asks for the registration in a thread of its own. `look` is for any thread, the other methods are for one."""
 
-    def __init__(self, check: Callable[[], None], register: Callable[[], None]) -> None:
+    def __init__(
+        self, check: Callable[[], None], register: Callable[[], None], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self.problem = ""
         """Why the metastore does not know the table as it is; empty when it does."""
         self._check = check
@@ -193,7 +195,8 @@ class Registrar:
         """What `start` raises; nothing is registered then."""
         self._changed = threading.Condition()
         self._wanted = True
-        self._busy = False
+        self._busy_since_s: float | None = None
+        self._now_s = now_s
         self._ended = False
         self._answered = False
         self._said_s: float | None = None
@@ -215,12 +218,26 @@ class Registrar:
         with self._changed:
             self._wanted = True
             self._changed.notify_all()
+            self.look()
+
+    def look(self) -> str:
+        """The problem as it is now; of a metastore that hangs nothing else tells."""
+        with self._changed:
+            busy_s = 0.0 if self._busy_since_s is None else self._now_s() - self._busy_since_s
+            if busy_s >= SAY_EVERY_S:
+                self._note(LoaderError(
+                    f"the metastore has not answered for {busy_s:.0f} s, or a compaction of the table is at work"
+                ))  # fmt: skip
+            return self.problem
 
     def end(self, wait_s: float) -> None:
         """Wait until all is told, `wait_s` at most; not for one that has never answered."""
         with self._changed:
             limit_s = wait_s if self._answered else 0
-            if not self._changed.wait_for(lambda: not (self._wanted or self._busy), limit_s) and not self.problem:
+            if (
+                not self._changed.wait_for(lambda: not (self._wanted or self._busy_since_s is not None), limit_s)
+                and not self.problem
+            ):
                 self._note(LoaderError(f"the metastore was not told all within {wait_s:g} s before the end"))
             self._ended = True
             self._changed.notify_all()
@@ -241,7 +258,7 @@ class Registrar:
                     self.problem = ""
                 elif failure is not self._refused:
                     self._note(failure)
-                self._busy = False
+                self._busy_since_s = None
                 self._changed.notify_all()
 
     def _look_at_name(self) -> None:
@@ -260,14 +277,14 @@ class Registrar:
     def _next(self) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._wanted or self._ended)
-            self._wanted, self._busy = False, not self._ended
+            self._wanted, self._busy_since_s = False, None if self._ended else self._now_s()
             return not self._ended
 
     def _note(self, error: Exception) -> None:
         if self._ended:
             return  # the session is being closed
         self.problem = str(error) if isinstance(error, RocketcrewError) else short(error)
-        now = time.monotonic()
+        now = self._now_s()
         if self._said_s is None or now - self._said_s >= SAY_EVERY_S:
             self._said_s = now
             self._log.warning("table_not_registered", reason=self.problem)

@@ -328,7 +328,7 @@ class Work:
             status = self._status.status
             status.state = state
             if self._registrar is not None:
-                status.unregistered = self._registrar.problem
+                status.unregistered = self._registrar.look()
             if loader is not None:
                 totals = loader.totals
                 status.rows, status.rows_dropped, status.segments = totals.rows, totals.rows_dropped, totals.segments

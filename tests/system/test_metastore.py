@@ -87,4 +87,4 @@ def test_commits_stand_where_the_metastore_never_answers(tmp_path: Path, silent:
     loaders.assert_exact()
     loaders.assert_clean()
     assert "has not answered" in loaders.status()["unregistered"]
-    assert loaders.log.read_text().count("table_not_registered") == 1
+    assert "table_not_registered" in loaders.log.read_text()

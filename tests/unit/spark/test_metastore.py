@@ -35,7 +35,7 @@ from rocketcrew.spark.metastore import (
     values_of,
     why_not_ours,
 )
-from rocketcrew.spark.registration import LOOK_EVERY_S, Metastore, Registrar
+from rocketcrew.spark.registration import LOOK_EVERY_S, SAY_EVERY_S, Metastore, Registrar
 from rocketcrew.spark.table_lock import locked_table
 
 COLUMNS = (Column("value", "string"), Column("day", "date"))
@@ -400,6 +400,35 @@ def test_an_end_that_comes_before_all_is_told_is_said() -> None:
     assert [one["event"] for one in logs] == ["table_not_registered"]
     assert "not told all" in registrar.problem
     release.set()
+
+
+def test_a_metastore_that_hangs_later_is_said_once_a_minute() -> None:
+    """While commits come, and while none comes and the status is written."""
+    now, release, register = [0.0], threading.Event(), Asked()
+
+    def hang() -> None:
+        register()
+        assert release.wait(WAIT_S)
+
+    registrar = Registrar(nothing, hang, now_s=lambda: now[0])
+    with capture_logs() as logs:
+        registrar.start(WAIT_S)
+        register.wait_for(1)
+        now[0] = SAY_EVERY_S - 1
+        registrar.committed()
+        assert registrar.look() == ""
+        now[0] += 1
+        registrar.committed()
+        assert "has not answered for 60 s" in registrar.problem
+        now[0] += SAY_EVERY_S - 1
+        assert "has not answered for 119 s" in registrar.look()
+        assert len(logs) == 1
+        now[0] += 1
+        registrar.look()
+        release.set()
+        ended(registrar)
+    assert [one["event"] for one in logs] == ["table_not_registered"] * 2
+    assert (registrar.look(), register.calls) == ("", 2)
 
 
 def release_of(event: threading.Event) -> Callable[[], None]:
