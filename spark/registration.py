@@ -31,12 +31,15 @@ from .targets.parquet import STATE_FILE, batch_folder, batch_folders
 from .views import is_delta, short
 
 START_WAIT_S: Final = 60.0
-"""How long a start waits to hear whether the name is free: Hive's client itself tries for ten minutes."""
+"""How long a start waits to hear whether the name is free: Hive's client itself tries for ten minutes. And an end, for the
+last batch."""
 STOP_WAIT_S: Final = 5.0
 """How long a stop waits for the last batch to be told; a supervisor that stops grants 30 s in all."""
 SAY_EVERY_S: Final = 60.0
 LOOK_EVERY_S: Final = 60.0
 """Between two looks at what partitions there are: others take some out, or restore a metastore of last night."""
+_STEP_S: Final = 0.2
+"""Between two looks whether a stop was asked for: nobody who asks for it wakes who waits here."""
 _LOCK_WAIT_S: Final = 600.0
 _TRIES: Final = 2
 """Another loader may make the table known between the look and the statement."""
@@ -183,8 +186,13 @@ class Registrar:
     """Asks for the registration in a thread of its own. `look` is for any thread, the other methods are for one."""
 
     def __init__(
-        self, check: Callable[[], None], register: Callable[[], None], now_s: Callable[[], float] = time.monotonic
+        self,
+        check: Callable[[], None],
+        register: Callable[[], None],
+        stopped: Callable[[], bool] = lambda: False,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`stopped`: whether whoever waits here has been asked to end."""
         self.problem = ""
         """Why the metastore does not know the table as it is; empty when it does."""
         self._check = check
@@ -196,6 +204,7 @@ class Registrar:
         self._changed = threading.Condition()
         self._wanted = True
         self._busy_since_s: float | None = None
+        self._stopped = stopped
         self._now_s = now_s
         self._ended = False
         self._answered = False
@@ -204,10 +213,10 @@ class Registrar:
 
     def start(self, wait_s: float = START_WAIT_S) -> None:
         """Look whether the name is free, then tell what there is. Raises UsageError for a name that is something else's; who
-        does not answer within `wait_s` is not waited for."""
+        does not answer within `wait_s`, or until a stop, is not waited for."""
         threading.Thread(target=self._run, name="metastore", daemon=True).start()
         with self._changed:
-            if not self._changed.wait_for(lambda: self._answered, wait_s):
+            if not self._wait_for(lambda: self._answered, wait_s, 0) and not self._stopped():
                 self._note(LoaderError(f"the metastore has not answered for {wait_s:g} s"))
             self._awaited = False
             if self._refused is not None:
@@ -230,17 +239,26 @@ class Registrar:
                 ))  # fmt: skip
             return self.problem
 
-    def end(self, wait_s: float) -> None:
-        """Wait until all is told, `wait_s` at most; not for one that has never answered."""
+    def end(self, wait_s: float = START_WAIT_S) -> None:
+        """Wait until all is told, `wait_s` at most, and shorter with a stop; not for one that has never answered."""
         with self._changed:
             limit_s = wait_s if self._answered else 0
-            if (
-                not self._changed.wait_for(lambda: not (self._wanted or self._busy_since_s is not None), limit_s)
-                and not self.problem
-            ):
-                self._note(LoaderError(f"the metastore was not told all within {wait_s:g} s before the end"))
+            told = self._wait_for(lambda: not self._wanted and self._busy_since_s is None, limit_s, STOP_WAIT_S)
+            if not told and not self.problem:
+                self._note(LoaderError("the metastore was not told all before the end"))
             self._ended = True
             self._changed.notify_all()
+
+    def _wait_for(self, done: Callable[[], bool], wait_s: float, stop_wait_s: float) -> bool:
+        """Whether it came about within `wait_s`; once a stop is asked for, within `stop_wait_s` of the beginning."""
+        begun_s = self._now_s()
+        while not done():
+            limit_s = min(wait_s, stop_wait_s) if self._stopped() else wait_s
+            left_s = begun_s + limit_s - self._now_s()
+            if left_s <= 0:
+                return False
+            self._changed.wait(min(left_s, _STEP_S))
+        return True
 
     def _run(self) -> None:
         free = False
@@ -290,9 +308,11 @@ class Registrar:
             self._log.warning("table_not_registered", reason=self.problem)
 
 
-def registrar_of(spark: Any, table: str, place: Place, provider: str, partition_by: Sequence[str]) -> Registrar:
+def registrar_of(
+    spark: Any, table: str, place: Place, provider: str, partition_by: Sequence[str], stopped: Callable[[], bool]
+) -> Registrar:
     """Of the table at `place`, of a format named `provider`, in that session's metastore; `table` as in the settings."""
     database, _, name = table.partition(".")
     wanted = Wanted(database, name, provider, in_spark(place), partition_by=tuple(partition_by))
     metastore = Metastore(spark, wanted, place)
-    return Registrar(metastore.check, metastore.register)
+    return Registrar(metastore.check, metastore.register, stopped)

@@ -28,7 +28,7 @@ from .connect import shown
 from .errors import StoppedError, exit_code
 from .loader import Loader
 from .progress import STAGING
-from .registration import START_WAIT_S, STOP_WAIT_S, Registrar, registrar_of
+from .registration import Registrar, registrar_of
 from .reports import BatchReport
 from .spark_writer import SparkWriter
 from .staging import Staging
@@ -190,7 +190,7 @@ class Work:
                 self._loop(desks)
             finally:
                 if self._registrar is not None:
-                    self._registrar.end(STOP_WAIT_S if self._stop else START_WAIT_S)
+                    self._registrar.end()
             if self._drain and not self._stop:
                 for loader, _ in desks:
                     self._log.info("all_loaded", **asdict(loader.totals))
@@ -208,7 +208,9 @@ class Work:
                 "it knows the table for as long as this Spark session lives: name one that stays in spark.conf, such as"
                 " spark.sql.catalogImplementation = hive and spark.hadoop.hive.metastore.uris"
             ))  # fmt: skip
-        self._registrar = registrar_of(session.spark, config.table, target.path, config.format, config.partition_by)
+        self._registrar = registrar_of(
+            session.spark, config.table, target.path, config.format, config.partition_by, lambda: self._stop
+        )
         self._registrar.start()
 
     def _status_of(self, staging: Staging) -> StatusFile:

@@ -35,7 +35,7 @@ from rocketcrew.spark.metastore import (
     values_of,
     why_not_ours,
 )
-from rocketcrew.spark.registration import LOOK_EVERY_S, SAY_EVERY_S, Metastore, Registrar
+from rocketcrew.spark.registration import LOOK_EVERY_S, SAY_EVERY_S, STOP_WAIT_S, Metastore, Registrar
 from rocketcrew.spark.table_lock import locked_table
 
 COLUMNS = (Column("value", "string"), Column("day", "date"))
@@ -429,6 +429,48 @@ def test_a_metastore_that_hangs_later_is_said_once_a_minute() -> None:
         ended(registrar)
     assert [one["event"] for one in logs] == ["table_not_registered"] * 2
     assert (registrar.look(), register.calls) == ("", 2)
+
+
+class Stop:
+    """A stop that is asked for while somebody waits, by a clock that stands still until then."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.release = threading.Event()
+        self._asked = False
+        self._looked = Asked()
+
+    def seen(self) -> bool:
+        self._looked()
+        return self._asked
+
+    def ends(self, wait: Callable[[], None], after_s: float) -> None:
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        self._looked.wait_for(self._looked.calls + 1)
+        self.now_s += after_s
+        self._asked = True
+        waiting.join(WAIT_S)
+        assert not waiting.is_alive()
+
+
+def test_a_stop_ends_the_wait_of_a_start() -> None:
+    stop = Stop()
+    registrar = Registrar(release_of(stop.release), Asked(), stop.seen, lambda: stop.now_s)
+    stop.ends(registrar.start, 0)
+    assert registrar.problem == ""
+    registrar.end()
+    assert "not told all" in registrar.problem
+    stop.release.set()
+
+
+def test_a_stop_shortens_the_wait_of_an_end() -> None:
+    stop = Stop()
+    registrar = Registrar(nothing, release_of(stop.release), stop.seen, lambda: stop.now_s)
+    registrar.start()
+    stop.ends(registrar.end, STOP_WAIT_S)
+    assert "not told all" in registrar.problem
+    stop.release.set()
 
 
 def release_of(event: threading.Event) -> Callable[[], None]:
