@@ -105,7 +105,7 @@ class Metastore:
             before, looked_s = old.parts, old.looked_s
         else:
             before, looked_s = () if made else self._partitions(), now_s
-        there = old.parts if old is not None else {}
+        there: Mapping[Values, str] = old.parts if old is not None else {}
         parts = {values: where for values, where in there.items() if int(values[0] or 0) in batches}
         looked_at = {values[0] for values in parts}
         for batch, place in batches.items():
@@ -262,7 +262,7 @@ class Registrar:
 
     def _run(self) -> None:
         free = False
-        while self._refused is None and self._next():
+        while self._next():
             failure: Exception | None = None
             try:
                 if not free:
@@ -294,9 +294,10 @@ class Registrar:
 
     def _next(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._wanted or self._ended)
-            self._wanted, self._busy_since_s = False, None if self._ended else self._now_s()
-            return not self._ended
+            self._changed.wait_for(lambda: self._wanted or self._ended or self._refused is not None)
+            ended = self._ended or self._refused is not None
+            self._wanted, self._busy_since_s = False, None if ended else self._now_s()
+            return not ended
 
     def _note(self, error: Exception) -> None:
         if self._ended:
