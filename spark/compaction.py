@@ -53,6 +53,7 @@ from .outcome_levels import joined, read_part
 from .table_lock import locked_table, only_merge
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
+from .targets.delta_disk import UNSYNCED_MAX, sync_commits
 from .targets.local_folder import TMP_DIR, data_files
 from .targets.parquet import OUTCOMES_FILE, STATE_FILE, batch_folder, batch_folders, folder_outcomes
 
@@ -179,12 +180,16 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
         opened = open_log(table)
         _check_names(table, opened)
         before, read = len(opened.file_uris()), int(opened.version())
+        if isinstance(table, Path):
+            sync_commits(table, max(read - UNSYNCED_MAX, 0), read)
         on_point("opened")
         try:
             opened.optimize.compact(target_size=file_bytes)
         except library.exceptions.DeltaError as error:
             raise LoaderError(f"{table} was not compacted: {error}. Nothing is lost; try again") from None
         _check_merged_once(table, read, int(opened.version()))
+        if isinstance(table, Path):
+            sync_commits(table, read + 1, int(opened.version()))
         return Compacted(before, len(opened.file_uris()))
 
 

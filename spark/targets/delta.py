@@ -31,10 +31,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow
 import pyarrow.dataset
@@ -67,7 +68,7 @@ from ..table_state import (
     write_outcomes,
     write_state,
 )
-from .delta_disk import announce, boot_id, is_made, settle, sync_commits
+from .delta_disk import UNSYNCED_MAX, check_commit, explain_torn_log, sync_commits
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -103,7 +104,6 @@ class DeltaTarget:
     def __init__(
         self, path: Place, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None,
         keep_outcomes_s: float = math.inf, vacuum: bool = False, merge: MergeBounds | None = None,
-        boot: str | None = None,
     ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has, for those that only read. `merge`: of small
         files; None: none are."""
@@ -117,7 +117,8 @@ class DeltaTarget:
         self._merge_bounds = merge
         self._not_merged = ""
         """Why not, when it was tried last."""
-        self._boot = boot_id() if boot is None else boot
+        self._synced = -1
+        """Versions below it are on the disk, as far as this loader is to see to that."""
         self._snapshot: Any = None
         self._opened_at = 0
         """The version with which the snapshot was opened."""
@@ -146,7 +147,8 @@ class DeltaTarget:
                 self._opened_at = int(self._snapshot.version())
             return int(self._snapshot.transaction_version(APP_ID) or 0)
         except library.exceptions.DeltaError as error:
-            raise LoaderError(f"the log of {self.path} can't be read: {error}. The segments stay") from None
+            more = explain_torn_log(self.path) if isinstance(self.path, Path) else ""
+            raise LoaderError(f"the log of {self.path} can't be read: {error}. The segments stay{more}") from None
         except OSError as error:
             if isinstance(self.path, Path):
                 raise
@@ -204,7 +206,7 @@ class DeltaTarget:
     def _in_log(self, tried: Iterable[str]) -> str | None:
         for limit in (HISTORY_FIRST, None):
             for commit in self._snapshot.history(limit):
-                plan = str(commit.get(MARK) or "") or _plan_of(str(commit.get("userMetadata") or ""))
+                plan = _plan_noted(commit)
                 if plan in tried:
                     return plan
         return None
@@ -215,8 +217,34 @@ class DeltaTarget:
         if batch != plan.batch or self._winner(batch) != plan.id:
             return False
         if isinstance(self.path, Path):
-            sync_commits(self.path, int(self._snapshot.version()))
+            self._check(plan, self.path)
         return True
+
+    def _check(self, plan: Plan, path: Path) -> None:
+        """A commit that an earlier process made, perhaps of a machine that went down: whole, and on the disk."""
+        version = self._version_of(plan)
+        if version is not None:
+            names: list[str] = self._snapshot.get_add_actions().column("path").to_pylist()
+            check_commit(path, version, {unquote(name) for name in names})
+            sync_commits(path, version, int(self._snapshot.version()))
+
+    def _version_of(self, plan: Plan) -> int | None:
+        for limit in (HISTORY_FIRST, None):
+            for commit in self._snapshot.history(limit):
+                if _plan_noted(commit) == plan.id:
+                    return int(commit["version"])
+        return None
+
+    def _sync(self) -> None:
+        """Bring to the disk what is in the log and may not be there: other loaders' last commits too, which they may not
+        have synced yet."""
+        if not isinstance(self.path, Path) or self._snapshot is None:
+            return
+        newest = int(self._snapshot.version())
+        if not 0 <= self._synced <= newest + 1:  # the first time, or of another table
+            self._synced = max(newest - UNSYNCED_MAX, 0)
+        sync_commits(self.path, self._synced, newest)
+        self._synced = newest + 1
 
     def start(self) -> None:
         """Start what commits."""
@@ -242,12 +270,10 @@ class DeltaTarget:
             write_state(path, plan, accounts, told.rows or 0, durable=True)
         except OSError as error:
             raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
-        note = self._announced(plan)
+        self._sync()  # before ours is on top of it
         try:
             self._append(self.path, plan, staged, self._snapshot)
         except LoaderError:
-            if note is not None:
-                note.unlink(missing_ok=True)
             # Whatever it says: when the number is somebody else's now, that is why. And when it is ours, the commit was made
             # all the same: its answer was lost on the way, and a second try found the first one there.
             if self._refresh() < plan.batch or (not isinstance(path, ObjectPath) and self._is_ours(plan)):
@@ -258,16 +284,8 @@ class DeltaTarget:
             raise LoaderError(f"{self.path}: the commit of batch {plan.batch} ended well, but is not in the log")
         if not self._is_ours(plan):
             raise _taken(self.path, plan)
-        if isinstance(self.path, Path) and note is not None:
-            is_made(self.path, note)
+        self._sync()
         self._tidy(plan)
-
-    def _announced(self, plan: Plan) -> Path | None:
-        """The note of the commit to come; None where the table is on no disk of this host."""
-        if not isinstance(self.path, Path):
-            return None
-        first = 0 if self._snapshot is None else int(self._snapshot.version()) + 1
-        return announce(self.path, self.path / STATE_DIR, first, plan.id, self._boot)
 
     def _is_ours(self, plan: Plan) -> bool:
         """Whether the log names this plan for its number: asked always, as Spark skips a repeated number in silence."""
@@ -367,8 +385,6 @@ class DeltaTarget:
                 with contextlib.suppress(FileNotFoundError):
                     if probe.stat().st_mtime < time.time() - PROBE_S:
                         probe.unlink()
-        elif isinstance(self.path, Path):
-            settle(self.path, self.path / STATE_DIR, self._boot)
 
     def _state_path(self, batch: int, plan_id: str) -> Place:
         return self.path / STATE_DIR / f"{batch}-{plan_id}.json"
@@ -379,6 +395,11 @@ class DeltaTarget:
 
 def _taken(path: Place, plan: Plan) -> BatchTakenError:
     return BatchTakenError(f"batch {plan.batch} of {path} was committed by another loader")
+
+
+def _plan_noted(commit: Mapping[str, Any]) -> str:
+    """The id of the plan that an entry of the log's history is of, empty for others."""
+    return str(commit.get(MARK) or "") or _plan_of(str(commit.get("userMetadata") or ""))
 
 
 def _plan_of(user_metadata: str) -> str:

@@ -1,142 +1,121 @@
 """A Delta table on a disk of this host: neither delta-rs nor Spark syncs what it writes, so it is done here.
 
-- Before a loader deletes the segments of a commit, the commit's entry in the log, the files that it names and their folders
-  are synced: `sync_commits`.
-- A power cut before that may leave an entry without its files, and sizes prove nothing. So a note is written ahead, with the
-  boot of the machine: `announce`. What is found at a start of the same boot is synced, as only a process died. After another
-  boot nobody knows what the disk has: the entry is taken out of the log, and the plan, whose segments are all there, is run
-  again. Whoever commits on top of an entry that is announced syncs that first, so only the newest is ever taken out.
+- Before a loader deletes the segments of a commit, and before it commits on top of another's, what is in the log so far is
+  synced: entries, the files that they name, checkpoints, folders.
+- A power cut before that may leave an entry whose files are not whole, and sizes prove nothing. So a commit that a loader
+  finds made when it starts is read from beginning to end before it counts. One that is damaged is refused with what to do:
+  its segments are still there. Nothing is ever taken out of a table here, as others may have read it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from itertools import count, takewhile
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from socket import gethostname
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
-import structlog
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from ...durable.files import remove_tree, sync_path, write_atomically
+from ...durable.files import sync_path
+from ..errors import LoaderError
 
 LOG_DIR: Final = "_delta_log"
-NOTE: Final = "committing-"
-"""A file beside the states: `committing-<first version that it may become>-<plan id>`, its text the boot."""
-
-
-def boot_id() -> str:
-    """This host, and what is another one after each of its starts; without that where nobody says."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        boot = ""
-    return f"{gethostname()} {boot}"
-
-
-def went_down(noted: str, boot: str) -> bool:
-    """Whether the machine of the note has started anew since. What another host has announced may be under way."""
-    host, _, before = noted.partition(" ")
-    here, _, now = boot.partition(" ")
-    return host == here and bool(before) and bool(now) and before != now
-
-
-def versions(table: Path, first: int) -> list[int]:
-    """Those from `first` on. The folder is not listed: it has an entry for each of thousands of commits."""
-    return list(takewhile(lambda version: entry_of(table, version).exists(), count(first)))
+UNSYNCED_MAX: Final = 16
+"""So many commits at the end of the log may not be on the disk: each is so for some milliseconds, and loaders are few."""
 
 
 def entry_of(table: Path, version: int) -> Path:
     return table / LOG_DIR / f"{version:020d}.json"
 
 
-def announce(table: Path, notes: Path, first: int, plan_id: str, boot: str) -> Path:
-    """The note that a commit is to come, as version `first` or later; what others have announced is synced before that, as
-    the commit goes on top of it."""
-    others = list(notes.glob(f"{NOTE}*"))
-    if others:
-        sync_commits(table, min(map(first_of, others)))
-    note = notes / f"{NOTE}{first}-{plan_id}"
-    write_atomically(note, boot, durable=True)
-    return note
+def sync_commits(table: Path, first: int, last: int) -> None:
+    """What commits from one version to another have written is on the disk when this returns.
 
-
-def sync_commits(table: Path, first: int) -> None:
-    """What commits from that version on have written is on the disk. A version that a checkpoint has replaced is older."""
-    folders = {table, table / LOG_DIR}
-    for version in versions(table, first):
-        for path in _added(table, entry_of(table, version)):
-            if path.exists():  # a compaction may have replaced it, and a vacuum deleted it
+    A version whose entry is gone is older: a checkpoint has replaced it. The log's folder is not listed, as it has an entry
+    for each of thousands of commits. Raises LoaderError for an entry that cannot be read.
+    """
+    log, there = table / LOG_DIR, [version for version in range(first, last + 1) if entry_of(table, version).exists()]
+    folders = {table, log}
+    for version in there:
+        for added in _added(entry_of(table, version)):
+            path = table / unquote(added["path"])
+            if path.exists():  # a merge may have replaced it, and a vacuum deleted it
                 sync_path(path)
                 folders.update(parent for parent in path.parents if parent.is_relative_to(table))
         sync_path(entry_of(table, version))
+        if (checkpoint := log / f"{version:020d}.checkpoint.parquet").exists():
+            sync_path(checkpoint)
+    if there and (hint := log / "_last_checkpoint").exists():
+        sync_path(hint)
     for folder in sorted(folders, reverse=True):
         sync_path(folder)
 
 
-def is_made(table: Path, note: Path) -> None:
-    """The announced commit was made: it is on the disk, and its note is not, when this returns."""
-    sync_commits(table, first_of(note))
-    note.unlink(missing_ok=True)
-    sync_path(note.parent)
+def check_commit(table: Path, version: int, live: Collection[str]) -> None:
+    """Read all that the commit has added and that is `live`: the paths of the newest version, as names of files. Raises
+    LoaderError when that is not what its writer wrote."""
+    for added in _added(entry_of(table, version)):
+        path = table / unquote(added["path"])
+        if unquote(added["path"]) in live and (fault := _fault(path, added)):
+            raise LoaderError(
+                f"version {version} of the Delta table {table} is not whole on the disk: {path} {fault}. The machine went"
+                f" down before it was synced, and its segments are all here. {_way_out(table, version)}"
+            )
 
 
-def settle(table: Path, notes: Path, boot: str) -> None:
-    """Deal with commits that were announced, and not synced by who made them. A loader that runs syncs its own too."""
-    for note in sorted(notes.glob(f"{NOTE}*"), key=first_of):
-        try:
-            noted = note.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            continue
-        if not went_down(noted, boot):
-            sync_commits(table, first_of(note))
-            continue
-        _take_back(table, notes, first_of(note), note.name.split("-", 2)[2])
-        note.unlink(missing_ok=True)
-        sync_path(notes)
-
-
-def _take_back(table: Path, notes: Path, first: int, plan_id: str) -> None:
-    """Take the plan's entry out of the log if it is the newest. With a table's first commit goes all that there is of it.
-    What is taken out is kept with the states."""
-    there = versions(table, first)
-    if first == 0 and len(there) <= 2:  # the entry that made the table, and the commit's
-        gone = [path for path in table.iterdir() if path != notes]
-    elif there and _is_of(entry_of(table, there[-1]), plan_id):
-        gone = [entry_of(table, there[-1])]
-    else:
-        return
-    kept = notes / f"taken-back-{plan_id}"
-    remove_tree(kept)
-    kept.mkdir()
-    for path in gone:
-        path.rename(kept / path.name)
-        sync_path(path.parent)
-    if gone:
-        structlog.get_logger().warning("delta_commit_taken_back", table=str(table), plan=plan_id, kept=str(kept),
-                                       reason="the machine went down before it was on the disk")  # fmt: skip
-
-
-def _is_of(entry: Path, plan_id: str) -> bool:
-    """Whether the entry names the plan, or is damaged, as what was synced is not."""
+def explain_torn_log(table: Path) -> str:
+    """What to do where delta-rs cannot read the log; empty where a power cut is not the reason."""
+    entries = sorted((table / LOG_DIR).glob("[0-9]*.json"))
     try:
-        text = entry.read_text(encoding="utf-8")
-        for line in text.splitlines():
-            json.loads(line)
-    except ValueError:
-        return True
-    return plan_id in text or not text.strip()
+        for entry in entries[-UNSYNCED_MAX:]:
+            list(_added(entry))
+    except LoaderError as error:
+        return f". {error}"
+    if entries and int(entries[0].stem) and not list((table / LOG_DIR).glob("*.checkpoint*")):
+        return f". The log has no entry of version 0. {_way_out(table, 0)}"
+    return ""
 
 
-def first_of(note: Path) -> int:
-    """The first version that the announced commit may have become."""
-    return int(note.name.removeprefix(NOTE).partition("-")[0])
+def _way_out(table: Path, version: int) -> str:
+    if version == 0 or not entry_of(table, version - 1).exists():
+        return (
+            "Move all in the table's folder but _rocketcrew to another place, and start again: the rows are loaded anew"
+        )
+    if entry_of(table, version + 1).exists():
+        return (
+            "Others have committed on top of it: load into a new table (spark.target) and consume again: rocketcrew reset"
+            " --to earliest"
+        )
+    return (
+        f"While nothing else uses the table, move {entry_of(table, version)} and, where they are, the checkpoint of that"
+        " number and _last_checkpoint to another place, and start again: the rows are loaded anew"
+    )
 
 
-def _added(table: Path, entry: Path) -> Iterator[Path]:
-    for line in entry.read_text(encoding="utf-8").splitlines():
-        added = json.loads(line).get("add")
-        if added is not None:
-            yield table / unquote(added["path"])
+def _fault(path: Path, added: dict[str, Any]) -> str:
+    """What is wrong with a file that a commit has added; empty when it reads as its writer says."""
+    try:
+        if path.stat().st_size != added["size"]:
+            return f"has {path.stat().st_size} bytes, not {added['size']}"
+        with pq.ParquetFile(path, page_checksum_verification=True) as opened:
+            file: Any = opened
+            rows = sum(batch.num_rows for batch in file.iter_batches())
+    except (OSError, pa.ArrowException) as error:
+        return f"cannot be read: {error}"
+    noted = json.loads(added.get("stats") or "{}").get("numRecords", rows)
+    return "" if rows == noted else f"has {rows} rows, not {noted}"
+
+
+def _added(entry: Path) -> Iterator[dict[str, Any]]:
+    try:
+        for line in entry.read_text(encoding="utf-8").splitlines():
+            if added := json.loads(line).get("add"):
+                yield added
+    except (ValueError, AttributeError) as error:
+        table, version = entry.parent.parent, int(entry.stem)
+        raise LoaderError(f"the entry {entry} of the log is damaged ({error}). {_way_out(table, version)}") from None
+
+
+__all__ = ["LOG_DIR", "UNSYNCED_MAX", "check_commit", "entry_of", "explain_torn_log", "sync_commits"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -149,11 +150,11 @@ def test_without_syncs_a_sealed_segment_would_be_lost(tmp_path: Path) -> None:
 TABLES = ("parquet", "deltalake")
 
 
-def loader_of(root: Path, threads: ThreadPoolExecutor, table: str, boot: str) -> tuple[Staging, Loader]:
+def loader_of(root: Path, threads: ThreadPoolExecutor, table: str) -> tuple[Staging, Loader]:
     staging = Staging(root / "staging")
     target: Target = ParquetTarget(LocalFolder(root / "table", threads), ArrowWriter())
     if table == "deltalake":
-        target = DeltaTarget(root / "table", append_by_delta_rs, lambda: None, boot=boot)
+        target = DeltaTarget(root / "table", append_by_delta_rs, lambda: None)
     loader = Loader(
         staging, target, Trigger(1, 1, 0), Limits(1, 1 << 40), threads=threads, cores=1,
         new_id=lambda batch: f"{batch:08d}-{next(_IDS)}",
@@ -165,8 +166,35 @@ _IDS = iter(range(1 << 60))
 
 
 def rows_after(root: Path, threads: ThreadPoolExecutor, table: str) -> Counter[int]:
-    """Of each offset, once another loader has done what there is to do, after the next start of the machine."""
-    _, loader = loader_of(root, threads, table, "host second")
+    """Of each offset, after the next start of the machine, once another loader has done what there is to do. A Delta table
+    whose newest commit is torn is refused, and the operator does what the refusal says."""
+    try:
+        return rows_loaded(root, threads, table)
+    except LoaderError as error:
+        if table != "deltalake":
+            raise
+        follow(str(error), root)
+        return rows_loaded(root, threads, table)
+
+
+def follow(advice: str, root: Path) -> None:
+    """Raises LoaderError where it is no advice that a machine can follow."""
+    log = root / "table/_delta_log"
+    away = root / "away"
+    away.mkdir()
+    if "Move all in the table's folder but _rocketcrew" in advice:
+        gone = [path for path in (root / "table").iterdir() if path.name != "_rocketcrew"]
+    else:
+        found = re.search(r"move (\S+)/(\d{20})\.json and", advice)
+        if found is None:
+            raise LoaderError(advice)
+        gone = [*log.glob(f"{found[2]}.*"), *log.glob("_last_checkpoint")]
+    for path in gone:
+        path.rename(away / path.name)
+
+
+def rows_loaded(root: Path, threads: ThreadPoolExecutor, table: str) -> Counter[int]:
+    _, loader = loader_of(root, threads, table)
     loader.recover()
     steps = 0
     while loader.step(10**13, at_once=True) is not None or loader.waiting.segments:
@@ -174,7 +202,7 @@ def rows_after(root: Path, threads: ThreadPoolExecutor, table: str) -> Counter[i
         if steps > STEPS_MAX:
             raise LoaderError("it does not come to an end")
     files = [str(path) for path in (root / "table").glob("batch_id=*/*.parquet")]
-    if table == "deltalake":
+    if table == "deltalake" and (root / "table").exists():
         files = [
             str(root / "table" / path)
             for path in pa.table(open_log(root / "table").get_add_actions())["path"].to_pylist()
@@ -196,7 +224,7 @@ def cut_commits(place: Path, seed: int, cases: int, table: str, *, keeps: bool) 
         cuts = cut_at_each_step(disk, root, random, promised)
         with ThreadPoolExecutor(2) as threads:
             with disk.observed():
-                _, loader = loader_of(root, threads, table, "host first")
+                _, loader = loader_of(root, threads, table)
                 loader.recover()
                 for _ in range(3):
                     assert loader.step(10**13, at_once=True) is not None

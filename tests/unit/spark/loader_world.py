@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -162,3 +164,20 @@ class World:
         (path,) = folder.glob("_loaded.json") if folder.exists() else self.table.glob(f"_rocketcrew/{batch}-*.json")
         state: dict[str, Any] = json.loads(path.read_text())
         return {**state, "loaded": known.loaded.to_json(), "tops": tops_to_json(known.tops)}
+
+
+def calls_of(name: str, act: Callable[[], object]) -> int:
+    """How often functions of that name are called in this thread while `act` runs."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_name == name
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return calls

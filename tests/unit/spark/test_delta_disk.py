@@ -1,52 +1,102 @@
-"""Notes of commits to a Delta table on a disk: whose are taken back, and whose are let be."""
+"""A commit to a Delta table on a disk that is found at a start: read whole before it counts, refused where it is torn."""
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from loader_world import World
 
-from rocketcrew.spark.targets.delta_disk import announce, entry_of, is_made, settle, versions, went_down
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.targets.delta_disk import entry_of
+
+worlds = pytest.mark.parametrize("world", ["deltalake"], indirect=True)
 
 
-@pytest.mark.parametrize(
-    ("noted", "now", "down"),
-    [
-        ("a 1", "a 2", True),
-        ("a 1", "a 1", False),
-        ("b 1", "a 2", False),
-        ("a ", "a 2", False),
-        ("a 1", "a ", False),
-    ],
-)
-def test_only_the_host_s_own_notes_of_before_its_start_are_of_commits_that_went_down(
-    noted: str, now: str, down: bool
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def without_rows(path: Path) -> None:
+    """Whole pages of zeros in the middle, the footer as it was."""
+    data = bytearray(path.read_bytes())
+    data[4:100] = bytes(96)
+    path.write_bytes(data)
+
+
+def second_batch_is_made_and_the_loader_killed(world: World, segments: Any) -> Path:
+    """The data file of the newest version, the plan of which is not over."""
+    world.load(1, 2)
+    world.seal([segments.Record(offset) for offset in (3, 4, 5)])
+    world.drain_with_crash("renamed")
+    table = DeltaTable(str(world.table))
+    (path,) = set(table.file_uris()) - set(DeltaTable(str(world.table), version=table.version() - 1).file_uris())
+    return Path(path)
+
+
+@worlds
+def test_a_commit_of_a_killed_loader_counts_when_it_is_whole(world: World, segments: Any) -> None:
+    second_batch_is_made_and_the_loader_killed(world, segments)
+    world.drain(world.loader())
+    world.assert_exact()
+    world.assert_clean()
+
+
+@worlds
+@pytest.mark.parametrize("damage", [zeroed, cut_short, without_rows, Path.unlink])
+def test_a_torn_commit_is_refused_and_loaded_anew_by_what_the_refusal_says(
+    world: World, segments: Any, damage: Callable[[Path], None]
 ) -> None:
-    assert went_down(noted, now) is down
+    path = second_batch_is_made_and_the_loader_killed(world, segments)
+    damage(path)
+    for _ in range(2):  # it stays refused, and nothing is deleted
+        with pytest.raises(
+            LoaderError, match=f"version 2 of the Delta table .* is not whole on the disk: .*{path.name}"
+        ) as refusal:
+            world.loader()
+    found = re.search(r"move (\S+\.json) and", str(refusal.value))
+    assert found is not None
+    assert found[1] == str(entry_of(world.table, 2))
+    Path(found[1]).unlink()
+    world.drain(world.loader())
+    world.assert_exact()
+    world.assert_clean()
 
 
-def commit(table: Path, version: int, plan_id: str) -> None:
-    entry = entry_of(table, version)
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    (table / f"{version}.parquet").write_bytes(b"rows")
-    lines = ({"commitInfo": {"plan": plan_id}}, {"add": {"path": f"{version}.parquet", "size": 4}})
-    entry.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+@worlds
+def test_a_torn_entry_of_the_log_is_refused_with_what_to_do(world: World, segments: Any) -> None:
+    second_batch_is_made_and_the_loader_killed(world, segments)
+    zeroed(entry_of(world.table, 2))
+    with pytest.raises(LoaderError, match=r"the entry .*2\.json of the log is damaged .* move "):
+        world.loader()
+    entry_of(world.table, 2).unlink()
+    world.drain(world.loader())
+    world.assert_exact()
+    world.assert_clean()
 
 
-@pytest.mark.parametrize(
-    ("boot", "on_top", "left"),
-    [("a 1", False, [3, 4]), ("b 2", False, [3, 4]), ("a 2", False, [3]), ("a 2", True, [3, 4, 5])],
-    ids=["the process died", "of another host", "the machine went down", "another commit is on top of it"],
-)
-def test_a_commit_that_was_not_said_to_be_made(tmp_path: Path, boot: str, on_top: bool, left: list[int]) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    commit(tmp_path, 3, "p3")
-    announce(tmp_path, notes, 4, "p4", "a 1")
-    commit(tmp_path, 4, "p4")
-    if on_top:
-        is_made(tmp_path, announce(tmp_path, notes, 5, "p5", "a 1"))
-        commit(tmp_path, 5, "p5")
-    settle(tmp_path, notes, boot)
-    assert versions(tmp_path, 3) == left
+@worlds
+def test_a_torn_commit_below_somebody_elses_is_refused_too(world: World, segments: Any) -> None:
+    path = second_batch_is_made_and_the_loader_killed(world, segments)
+    table = DeltaTable(str(world.table))
+    write_deltalake(table, table.to_pyarrow_table().slice(0, 1), mode="append")
+    zeroed(path)
+    with pytest.raises(LoaderError, match="Others have committed on top of it"):
+        world.loader()
+
+
+@worlds
+def test_files_that_a_later_version_needs_no_more_are_not_asked_for(world: World, segments: Any) -> None:
+    path = second_batch_is_made_and_the_loader_killed(world, segments)
+    DeltaTable(str(world.table)).optimize.compact()
+    path.unlink()
+    world.drain(world.loader())
+    world.assert_exact()
