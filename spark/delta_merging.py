@@ -4,7 +4,7 @@
     committed   THE COMMIT: entry READ+1 of the log, which must not be there, takes the small files out and the new ones in
 
 The entry is made right behind the version whose files were read, or not at all: whatever another one has committed in
-between, be it rows, a DELETE or the same merge, this merge is given up, and its files are for the vacuum. That is why neither
+between, be it rows, a DELETE or the same merge, this merge is given up, and its files are deleted. That is why neither
 delta-rs's `optimize` (1.6) is used, which takes its entry further and puts the rows of two merges into the table twice, nor
 its `create_write_transaction`, which escapes paths again and so takes no file out whose name has an escaped character.
 
@@ -21,7 +21,7 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -29,14 +29,15 @@ from urllib.parse import unquote
 
 import pyarrow
 import pyarrow.parquet
+import structlog
 
 from ..durable.files import sync_path
 from .delta_vacuum import foreign_to
 from .errors import LoaderError, unreadable
 from .hdfs import HdfsPath
 from .merged_file import compression_of, write_merged
-from .merging import MergeBounds, SmallFile, merge_groups
-from .object_store import ObjectPath, Place
+from .merging import MergeBounds, SmallFile, merge_each
+from .object_store import ObjectPath, Place, short
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -63,8 +64,8 @@ def merge_small_files(
 ) -> Merged | None:
     """Merge small files of delta-rs's snapshot `log` of the table at `path`. None: there was nothing to do.
 
-    Raises FileExistsError when another one has committed meanwhile; LoaderError for a table or a file that can't be merged;
-    OSError, and delta-rs's and Arrow's errors. The table is what it was then.
+    Raises FileExistsError when another one has committed meanwhile; LoaderError for a table that can't be merged, or where
+    there are only files that can't be; OSError, and delta-rs's and Arrow's errors. The table is what it was then.
     """
     assert not isinstance(path, HdfsPath), "LoaderConfig lets no Delta table be there"
     metadata = log.metadata()
@@ -74,15 +75,18 @@ def merge_small_files(
     if why := _unsure_partitions(schema, metadata.partition_columns):
         raise LoaderError(why)
     files = _Files(log.get_add_actions())
-    groups = merge_groups(files.small(), bounds)
-    if not groups:
-        return None
     merge = _Merge(path, files, schema, metadata.partition_columns, now_ms)
-    actions = [action for group in groups for action in merge.actions(group)]
-    on_point("written")
     version = int(log.version()) + 1
-    entry = path / "_delta_log" / f"{version:020d}.json"
-    _create(entry, _entry([merge.info(version - 1, groups), *actions]))
+    with merge.discarded_unless_made():
+        groups = merge_each(files.small(), bounds, merge.merged)
+        if not groups:
+            if merge.failed:
+                raise merge.failed[0]
+            return None
+        for error in merge.failed:
+            structlog.get_logger().warning("delta_files_not_merged", table=str(path), error=short(error))
+        on_point("written")
+        merge.commit(path / "_delta_log" / f"{version:020d}.json", merge.info(version - 1, groups))
     on_point("committed")
     log.update_incremental()
     interval = int(metadata.configuration.get(CHECKPOINT_PROPERTY) or CHECKPOINT_COMMITS)
@@ -140,6 +144,45 @@ class _Merge:
         self._files = files
         self._schema = pa.schema([field for field in schema if field.name not in partitions])
         self._now_ms = now_ms
+        self._actions: list[dict[str, Any]] = []
+        self._written: list[Path | ObjectPath] = []
+        self._may_be_made = False
+        self.failed: list[LoaderError] = []
+        """Of the groups that were dropped."""
+
+    def merged(self, group: Sequence[SmallFile]) -> bool:
+        """Write the group's rows. False: one of its files can't be read, and so the group stays as it is."""
+        try:
+            self._actions.extend(self.actions(group))
+        except LoaderError as error:
+            self.failed.append(error)
+        except pa.ArrowException as error:
+            self.failed.append(LoaderError(f"{group[0].path} and {len(group) - 1} more can't be merged: {error}"))
+        else:
+            return True
+        return False
+
+    def commit(self, entry: Path | ObjectPath, info: Mapping[str, Any]) -> None:
+        """Make the entry. Raises FileExistsError where another one has its number, OSError."""
+        data = _entry([info, *self._actions])
+        self._may_be_made = True
+        try:
+            _create(entry, data)
+        except Exception:
+            self._may_be_made = _may_be_there(entry, data)
+            raise
+
+    @contextlib.contextmanager
+    def discarded_unless_made(self) -> Generator[None]:
+        """Delete what was written where something is raised and no entry can name it."""
+        try:
+            yield
+        except Exception:
+            if not self._may_be_made:
+                for place in self._written:
+                    with contextlib.suppress(OSError):
+                        place.unlink(missing_ok=True)
+            raise
 
     def info(self, read: int, groups: Sequence[Sequence[SmallFile]]) -> dict[str, Any]:
         """What the table's history says of the commit."""
@@ -165,6 +208,7 @@ class _Merge:
         folder, slash, _ = group[0].path.rpartition("/")
         path = f"{folder}{slash}part-00000-{uuid.uuid4()}-c000.{codec.lower()}.parquet"
         stats = merged_statistics(self._schema, noted, [set(part.schema_arrow.names) for part in parts])
+        self._written.append(self._place(path))
         _write(self._place(path), data)
         shared = {"partitionValues": of_partition, "dataChange": False}
         for one in group:
@@ -286,6 +330,16 @@ def _write(place: Path | ObjectPath, data: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     sync_path(place.parent)
+
+
+def _may_be_there(entry: Path | ObjectPath, data: bytes) -> bool:
+    """Whether the entry is what we tried to make, or may become it: a store may do late what it has not answered."""
+    try:
+        return entry.read_bytes() == data
+    except FileNotFoundError:
+        return not isinstance(entry, Path)
+    except OSError:
+        return True
 
 
 def _create(entry: Path | ObjectPath, data: bytes) -> None:

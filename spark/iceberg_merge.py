@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ import pyiceberg.io.pyarrow
 import pyiceberg.manifest
 import pyiceberg.table.snapshots
 import pyiceberg.table.update.snapshot
+import structlog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
@@ -32,8 +34,9 @@ from pyiceberg.schema import sanitize_column_names
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.locations import load_location_provider
 
-from .iceberg_catalog import local_path
-from .merging import MergeBounds, SmallFile, merge_groups
+from .errors import LoaderError, unreadable
+from .iceberg_catalog import local_path, short
+from .merging import MergeBounds, SmallFile, merge_each
 
 pa: Any = pyarrow
 _arrow: Any = pyiceberg.io.pyarrow
@@ -51,7 +54,7 @@ class Merge:
 
     def __init__(self, table: Any, new: Mapping[Any, Sequence[Any]], marks: Mapping[str, str]) -> None:
         """`new`: the written files, with those that each is in place of. `marks`: of the snapshot."""
-        self._io = table.io
+        self._table = table
         self._new = [one.file_path for one in new]
         self.files = sum(map(len, new.values()))
         self.made = len(new)
@@ -63,16 +66,26 @@ class Merge:
             self._snapshot.append_data_file(one)
             for old in olds:
                 self._snapshot.delete_data_file(old)
-        updates, _ = self._snapshot._commit()
+        try:
+            updates, _ = self._snapshot._commit()
+        except Exception:
+            self._delete_manifests()
+            raise
         self.updates: tuple[Any, ...] = (updates[0],)
         """What adds the snapshot to the table's metadata."""
         self.snapshot = int(self._snapshot.snapshot_id)
 
     def discard(self) -> None:
         """Delete what was written for a snapshot that will never be in the table."""
-        self._snapshot._clean_all_uncommitted()
+        self._delete_manifests()
         for path in self._new:
-            self._io.delete(path)
+            self._table.io.delete(path)
+
+    def _delete_manifests(self) -> None:
+        # pyiceberg's own _clean_all_uncommitted prints a traceback for each that was not begun.
+        of = self._snapshot
+        for path in (*of._uncommitted_manifests, *of._written_manifests, *of._written_manifest_lists):
+            _delete(self._table, path)
 
 
 class _Replacing(_producers._OverwriteFiles):  # type: ignore[misc]
@@ -86,22 +99,34 @@ class _Replacing(_producers._OverwriteFiles):  # type: ignore[misc]
 def write_merged(table: Any, bounds: MergeBounds, marks: Mapping[str, str]) -> Merge | None:
     """Write large files for small ones of `main`, as far as `bounds` go; None where there is nothing to do.
 
-    What was written is deleted where it can't be brought to an end.
+    What was written is deleted where it can't be brought to an end. Raises LoaderError where there are only files that can't
+    be read.
     """
     files = mergeable(table)
-    groups = merge_groups([small for small, _ in files.values()], bounds)
-    if not groups:
-        return None
     new: dict[Any, list[Any]] = {}
-    try:
-        for group in groups:
-            olds = [files[one.path][1] for one in group]
+    damaged: list[LoaderError] = []
+
+    def merged(group: Sequence[SmallFile]) -> bool:
+        olds = [files[one.path][1] for one in group]
+        try:
             new[_written(table, olds)] = olds
-        return Merge(table, new, marks)
+        except LoaderError as error:
+            damaged.append(error)
+            return False
+        return True
+
+    try:
+        merge_each([small for small, _ in files.values()], bounds, merged)
+        merge = Merge(table, new, marks) if new else None
     except Exception:
         for one in new:
-            table.io.delete(one.file_path)
+            _delete(table, one.file_path)
         raise
+    if damaged and merge is None:
+        raise damaged[0]
+    for error in damaged:
+        structlog.get_logger().warning("iceberg_files_not_merged", table=".".join(table.name()), error=short(error))
+    return merge
 
 
 def mergeable(table: Any) -> dict[str, tuple[SmallFile, Any]]:
@@ -151,13 +176,35 @@ def is_plain(file: Any) -> bool:
 
 
 def _written(table: Any, olds: Sequence[Any]) -> Any:
-    """The file with all rows of `olds`, which are of one partition."""
+    """The file with all rows of `olds`, which are of one partition. Raises LoaderError for one that can't be read."""
     metadata = table.metadata
     spec, schema, partition = metadata.spec(), metadata.schema(), olds[0].partition
     name = f"00000-0-{uuid.uuid4()}.parquet"
     folder = "" if spec.is_unpartitioned() else f"{spec.partition_to_path(partition, schema)}/"
     places = load_location_provider(table_location=metadata.location, table_properties=metadata.properties)
     output = table.io.new_output(places.new_data_location(folder + name))
+    try:
+        counted = _write_rows(table, olds, output)
+        return _made.DataFile.from_args(
+            content=DataFileContent.DATA, file_path=output.location, file_format=FileFormat.PARQUET, partition=partition,
+            file_size_in_bytes=len(output), sort_order_id=None, spec_id=metadata.default_spec_id, equality_ids=None,
+            key_metadata=None, **counted,
+        )  # fmt: skip
+    except Exception:
+        _delete(table, output.location)
+        raise
+
+
+def _delete(table: Any, path: str) -> None:
+    """Delete a file that no snapshot names. That it can't be hides no other failure."""
+    with suppress(OSError):
+        table.io.delete(path)
+
+
+def _write_rows(table: Any, olds: Sequence[Any], output: Any) -> dict[str, Any]:
+    """Write all rows of `olds`; what there is to be said of them in a manifest."""
+    metadata = table.metadata
+    schema = metadata.schema()
     model = FileFormatFactory.get(FileFormat.PARQUET)
     in_file = sanitize_column_names(schema)
     whole = schema_to_pyarrow(in_file)
@@ -170,11 +217,8 @@ def _written(table: Any, olds: Sequence[Any]) -> Any:
             )
             # Files of different versions of the schema have their columns as other types of Arrow.
             writing.write(pa.concat_tables([pa.Table.from_batches([rows]).cast(whole) for rows in named]))
-    return _made.DataFile.from_args(
-        content=DataFileContent.DATA, file_path=output.location, file_format=FileFormat.PARQUET, partition=partition,
-        file_size_in_bytes=len(output), sort_order_id=None, spec_id=metadata.default_spec_id, equality_ids=None,
-        key_metadata=None, **writing.result().to_serialized_dict(),
-    )  # fmt: skip
+    counted: dict[str, Any] = writing.result().to_serialized_dict()
+    return counted
 
 
 def _pieces(table: Any, olds: Sequence[Any]) -> Iterator[list[Any]]:
@@ -182,10 +226,17 @@ def _pieces(table: Any, olds: Sequence[Any]) -> Iterator[list[Any]]:
     scan = ArrowScan(table.metadata, table.io, table.metadata.schema(), AlwaysTrue())
     held: list[Any] = []
     for old in olds:
-        for rows in scan.to_record_batches([FileScanTask(old)]):
+        for rows in _read(scan, old):
             held.append(rows)
             if sum(one.nbytes for one in held) >= PIECE_BYTES:
                 yield held
                 held = []
     if held:
         yield held
+
+
+def _read(scan: Any, old: Any) -> Iterator[Any]:
+    try:
+        yield from scan.to_record_batches([FileScanTask(old)])
+    except (pa.ArrowException, OSError) as error:
+        raise LoaderError(unreadable(old.file_path, error, iceberg=True)) from None

@@ -2,18 +2,20 @@
 
 A file is merged with files of its partition and of about its size (of one tier, each TIER_BITS bits wide), so that a row is
 written anew once a tier and not with every merge. A group is worth a merge when it has FILES_LEAST files, or when what it
-makes is a file that is not small any more.
+makes is a file that is not small any more. A group that can't be merged is dropped, and keeps no other one from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 FILES_LEAST: Final = 8
 TIER_BITS: Final = 3
 FLOOR_BYTES: Final = 64 * 1024
+LOOKS_MAX: Final = 4
+"""How often groups are chosen where none of those before could be merged."""
 """Below that a Parquet file is mostly its own description: all such files are of one tier."""
 
 
@@ -62,6 +64,24 @@ def merge_groups(files: Iterable[SmallFile], bounds: MergeBounds) -> list[list[S
             bytes_left, files_left = bytes_left - size, files_left - len(group)
             chosen.append(group)
     return chosen
+
+
+def merge_each(
+    files: Iterable[SmallFile], bounds: MergeBounds, merge: Callable[[Sequence[SmallFile]], bool]
+) -> list[Sequence[SmallFile]]:
+    """The groups that `merge` has merged; False from it drops the group. Where none could be, the files behind those are
+    looked at: a damaged file is chosen anew each time, and its group may be all that the bounds let through.
+    """
+    left = list(files)
+    for _ in range(LOOKS_MAX):
+        groups = merge_groups(left, bounds)
+        if merged := [group for group in groups if merge(group)]:
+            return list(merged)
+        if not groups:
+            break
+        dropped = {one.path for group in groups for one in group}
+        left = [one for one in left if one.path not in dropped]
+    return []
 
 
 def _age(one: SmallFile) -> tuple[int, str]:

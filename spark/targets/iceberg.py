@@ -90,6 +90,7 @@ from .iceberg_commits import (
     Commit,
     at,
     batch_of,
+    came_next,
     commit_table,
     deletes_old,
     is_over,
@@ -361,9 +362,9 @@ class IcebergTarget:
             if gone := expirable(snapshots, keep, int(table.properties[SNAPSHOT]), folded):
                 unneeded = self._unneeded(table, snapshots, gone)
                 needed = requirements(table, table.metadata.refs)
-                commit_table(table, (*needed, *unchanged(table)), (made.RemoveSnapshotsUpdate(snapshot_ids=gone),))
-                for path in unneeded:
-                    path.unlink(missing_ok=True)
+                expiry = (made.RemoveSnapshotsUpdate(snapshot_ids=gone),)
+                answer = commit_table(table, (*needed, *unchanged(table)), expiry)
+                self._delete(unneeded, alone=came_next(table, answer))
         except refused as error:
             structlog.get_logger().warning("iceberg_snapshots_not_expired", table=self._spec.table, error=short(error))
 
@@ -378,6 +379,28 @@ class IcebergTarget:
         from ..iceberg_merge import replaced
 
         return replaced(table, merges)
+
+    def _delete(self, unneeded: Sequence[Path], *, alone: bool) -> None:
+        """Delete files with whose last snapshots the metadata was just rid of. `alone`: by a commit that nothing came before.
+
+        Else a branch that was made meanwhile may need them. What is not deleted is nobody's business any more but that of
+        `remove_orphan_files`, so it is named.
+        """
+        log = structlog.get_logger()
+        if not unneeded:
+            return
+        try:
+            if not alone:
+                raise LoaderError("the table may have been changed while snapshots were expired")
+            self._sync_catalog()  # else a power failure brings the snapshots back, without files
+        except (LoaderError, OSError) as error:
+            log.warning("iceberg_files_left", table=self._spec.table, files=len(unneeded), error=short(error))
+            return
+        for path in unneeded:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("iceberg_file_not_deleted", table=self._spec.table, file=str(path), error=short(error))
 
     def merge(self, batch: int) -> None:
         """Make small files into large ones, by a transaction of its own after the commit of `batch`, as a batch is committed.

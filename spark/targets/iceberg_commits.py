@@ -30,7 +30,7 @@ def deletes_old(properties: Mapping[str, str]) -> bool:
     return properties.get(DELETE_OLD, "").lower() == "true"
 
 
-def commit_table(table: Any, requirements: Any, updates: Any) -> object:
+def commit_table(table: Any, requirements: Any, updates: Any) -> Any:
     """Have the table's catalog make the transaction. Raises CommitFailedException when a requirement does not hold."""
     had = {one.metadata_file for one in table.metadata.metadata_log}
     answer = table.catalog.commit_table(table, requirements, updates)
@@ -104,6 +104,16 @@ def unchanged(table: Any) -> tuple[Any, ...]:
     asked for what is known of.
     """
     return (Unchanged(table),) if judges_here(table) else ()
+
+
+def came_next(table: Any, answer: Any) -> bool:
+    """Whether the commit that was answered so has replaced just the metadata of `table`: nothing was made between them.
+
+    What a REST server has been asked for without knowing of, as a branch since the look, is not seen otherwise; a tag that an
+    expiry has removed with its snapshot is not even in the answer. A server that keeps no log of the metadata proves nothing.
+    """
+    before = answer.metadata.metadata_log
+    return bool(before) and before[-1].metadata_file == table.metadata_location
 
 
 def judges_here(table: Any) -> bool:

@@ -372,3 +372,82 @@ def test_a_table_partitioned_by_what_writers_spell_differently_is_left_alone(tmp
     write_deltalake(str(tmp_path), rows, partition_by=["at"])
     with pytest.raises(LoaderError, match=r"partitioned by at, a timestamp"):
         merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
+
+
+def partitioned(table: Path, files: int) -> Path:
+    """Two partitions with as many files each; the path of one of `b`."""
+    for number in range(files):
+        write_deltalake(str(table), pa.table({"n": [number] * 2, "p": ["a", "b"]}), mode="append", partition_by=["p"])
+    return sorted((table / "p=b").glob("*.parquet"))[3]
+
+
+def test_a_file_that_cannot_be_read_keeps_no_other_group_from_being_merged(tmp_path: Path) -> None:
+    partitioned(tmp_path, FILES_LEAST).write_bytes(b"damaged")
+    with capture_logs() as logs:
+        done = merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
+    assert done is not None
+    assert (done.files, done.into) == (FILES_LEAST, 1)
+    assert ["p=b" in line["error"] for line in logs if line["event"] == "delta_files_not_merged"] == [True]
+    assert files_of(tmp_path) == FILES_LEAST + 1
+    before = set(tmp_path.rglob("*.parquet"))
+    with pytest.raises(LoaderError, match="p=b"):
+        merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
+    assert set(tmp_path.rglob("*.parquet")) == before, "and leaves nothing"
+
+
+def test_a_damaged_file_of_the_group_that_takes_all_that_is_merged_at_once(tmp_path: Path) -> None:
+    partitioned(tmp_path, FILES_LEAST)
+    for file in (tmp_path / "p=a").glob("*.parquet"):  # the one that is chosen first
+        file.write_bytes(b"damaged")
+    bounds = MergeBounds(1 << 20, files_at_once=FILES_LEAST)
+    done = merge_small_files(tmp_path, DeltaTable(str(tmp_path)), bounds, NOW_MS)
+    assert done is not None
+    assert (done.files, done.into) == (FILES_LEAST, 1)
+
+
+@pytest.mark.parametrize("how", ["overtaken", "full for the entry", "full for the rows"])
+def test_a_merge_that_is_not_made_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    partitioned(tmp_path, FILES_LEAST)
+    before = set(tmp_path.rglob("*.parquet"))
+    log = DeltaTable(str(tmp_path))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def between(_: str) -> None:
+        if how == "overtaken":
+            DeltaTable(str(tmp_path)).alter.set_table_properties({"delta.appendOnly": "false"})
+        elif how == "full for the entry":
+            monkeypatch.setattr("os.fsync", full)
+
+    if how == "full for the rows":
+        monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left|File exists"):
+        merge_small_files(tmp_path, log, BOUNDS, NOW_MS, between)
+    assert set(tmp_path.rglob("*.parquet")) == before
+
+
+@pytest.mark.parametrize("bucket", [False, True])
+def test_a_merge_whose_entry_is_there_or_may_come_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, bucket: bool
+) -> None:
+    """The entry is made, and the answer is lost: the disk fails behind it, or the client has asked a second time."""
+    partitioned(tmp_path, FILES_LEAST)
+    before, create = rows_of(tmp_path), ObjectPath.create
+
+    def twice(path: ObjectPath, data: bytes) -> None:
+        create(path, data)
+        if path.name.endswith(".json"):
+            create(path, data)
+
+    def dies(folder: Path) -> None:
+        if folder.name == "_delta_log" and any("OPTIMIZE" in one.read_text() for one in folder.glob("*8.json")):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(ObjectPath, "create", twice)
+    monkeypatch.setattr("rocketcrew.spark.delta_merging.sync_path", dies)
+    place = ObjectPath(Bucket("s3://bucket/table", {}, LocalStore(prefix=str(tmp_path)))) if bucket else tmp_path
+    with pytest.raises(OSError, match=r"Input/output error|\.json"):
+        merge_small_files(place, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
+    assert files_of(tmp_path) == 2
+    assert rows_of(tmp_path) == before
