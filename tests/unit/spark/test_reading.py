@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,13 +131,10 @@ def test_what_read_cannot_do_is_said(world: World, segments: Any, tmp_path: Path
         read(world.table)
 
 
-def test_other_programs_read_a_later_column_by_the_documents_lines(
-    world: World, segments: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_programs_read_a_later_column_by_the_documents_lines(world: World, segments: Any, tmp_path: Path) -> None:
     """And `latest` there is ours; Spark's lines are run by tests/system/test_in_a_session.py."""
     page = (Path(__file__).parents[3] / "docs/how-to/table.md").read_text()
     blocks = dict(re.findall(r'^```\w+ title="((?:by_|latest)[\w.]+)"\n(.*?)^```', page, re.MULTILINE | re.DOTALL))
-    monkeypatch.chdir(tmp_path)
     world.table = tmp_path / ".rocketcrew/billing/table"
     world.seal([segments.Record(1, ["a", "b"]), segments.Record(2)])
     load(world.roots[0], world.table, format="pyarrow")
@@ -147,17 +145,18 @@ def test_other_programs_read_a_later_column_by_the_documents_lines(
     load(world.roots[0], world.table, format="pyarrow")
     (world.table / "_tmp" / "unfinished").mkdir(parents=True)
     (world.table / "_tmp" / "unfinished" / "part-0.parquet").write_bytes(b"half of it")
-    names: dict[str, Any] = {}
-    exec(blocks["by_pandas.py"], names)
-    frame = names["results"]
-    assert sorted(zip(frame["_offset"], frame["more"].fillna(0), strict=True)) == [(1, 0), (1, 0), (2, 0), (3, 7)]
-    connection = duckdb.connect()
-    connection.execute(blocks["by_duckdb.sql"])
-    rows = connection.sql("SELECT more FROM results ORDER BY _offset DESC, _seq").fetchall()
-    assert rows == [(7,), (None,), (None,), (None,)]
-    connection.execute(f"CREATE VIEW latest AS {blocks['latest.sql']}")
-    assert " ".join(blocks["latest.sql"].split()) == " ".join(
-        latest_of(has_epochs=True, without="WITHOUT").replace(" WITHOUT (_rank)", "").split()
-    )
-    found = connection.sql("SELECT _offset, _seq FROM latest ORDER BY 1, 2").fetchall()
-    assert found == [(1, 0), (1, 1), (3, 0)]
+    with contextlib.chdir(tmp_path):
+        names: dict[str, Any] = {}
+        exec(blocks["by_pandas.py"], names)
+        frame = names["results"]
+        assert sorted(zip(frame["_offset"], frame["more"].fillna(0), strict=True)) == [(1, 0), (1, 0), (2, 0), (3, 7)]
+        connection = duckdb.connect()
+        connection.execute(blocks["by_duckdb.sql"])
+        rows = connection.sql("SELECT more FROM results ORDER BY _offset DESC, _seq").fetchall()
+        assert rows == [(7,), (None,), (None,), (None,)]
+        connection.execute(f"CREATE VIEW latest AS {blocks['latest.sql']}")
+        assert " ".join(blocks["latest.sql"].split()) == " ".join(
+            latest_of(has_epochs=True, without="WITHOUT").replace(" WITHOUT (_rank)", "").split()
+        )
+        found = connection.sql("SELECT _offset, _seq FROM latest ORDER BY 1, 2").fetchall()
+        assert found == [(1, 0), (1, 1), (3, 0)]
