@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import tracemalloc
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from rocketcrew.broker.requests.query_message import BODY_MAX_BYTES, UNIQUE_ANSWERS_MAX
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.cli import sent_on
-from rocketcrew.cli.sent_on import in_question, next_fate, told
+from rocketcrew.cli.sent_on import in_question, is_full, next_fate, told, whom_to_ask
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.opening import open_cluster
@@ -18,7 +21,8 @@ from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
+from rocketcrew.remoting.admin_bodies import ClusterInfo, SubscriptionGroupConfig, TopicConfig
+from rocketcrew.remoting.bodies import BrokerData
 from rocketcrew.remoting.headers import SendBack
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
@@ -73,6 +77,37 @@ def test_what_the_records_of_one_unique_key_say(
     assert next_fate(record, others, "g") is fate
 
 
+@pytest.mark.parametrize(
+    ("others", "fate"),
+    [
+        ([FIRST], None),
+        ([FIRST, LETTER], None),
+        ([FIRST, RETRY], Fate.SENT_BACK),
+        ([FIRST, RETRY, LETTER], Fate.SENT_BACK),
+    ],
+    ids=str,
+)
+def test_where_not_all_is_known_only_what_was_found_counts(others: list[StoredMessage], fate: Fate | None) -> None:
+    assert next_fate(FIRST, others, "g", whole=False) is fate
+
+
+def test_a_full_answer_is_not_a_whole_one() -> None:
+    assert is_full(bytes(100), UNIQUE_ANSWERS_MAX)
+    assert not is_full(bytes(100), UNIQUE_ANSWERS_MAX - 1)
+    assert is_full(bytes(BODY_MAX_BYTES), 2)
+    assert not is_full(bytes(BODY_MAX_BYTES - 1), 2)
+
+
+def test_brokers_without_a_master_are_asked_by_their_slave_and_named() -> None:
+    info = ClusterInfo(
+        {
+            "a": BrokerData("a", {0: "a:1", 1: "a:2"}, "c"), "b": BrokerData("b", {2: "b:2", 1: "b:1"}, "c"),
+            "d": BrokerData("d", {}, "c"),
+        }
+    )  # fmt: skip
+    assert whom_to_ask(info) == ({"a": "a:1", "b": "b:1"}, {"b", "d"})
+
+
 def test_so_many_records_are_asked_for_and_of_first_epochs_alone() -> None:
     before = report({Fate.RECOVERED: IntervalSet.of([(0, 2), (5, 9)]), Fate.LOADED: pieces(2)})
     assert in_question(before, 3) == OffsetSet({KEY: IntervalSet.of([(0, 2), (5, 6)])})
@@ -84,24 +119,95 @@ def test_brokers_say_how_messages_ended() -> None:
     """0 had no rows, 1 goes back, 2 is a dead letter by its broker's word alone, and so is 3, which nobody noted."""
 
     async def scene(broker: EmbeddedBroker, cluster: Cluster) -> None:
-        admin = Admin(cluster)
-        await admin.create_topic(broker.address, TopicConfig("orders", 1, 1))
-        await admin.create_group(broker.address, SubscriptionGroupConfig("g"))
-        async with Producer(broker.name_server) as producer:
-            for number in range(5):
-                await producer.send(OutgoingMessage("orders", b"%d" % number))
-        records = [one async for one in sent_on.messages(cluster, QUEUE, 0, 4)]
+        await fill(broker, cluster, [OutgoingMessage("orders", b"%d" % number) for number in range(5)])
         for offset, limit in ((1, 16), (2, 0), (3, 0)):
-            header = SendBack(records[offset].physical_offset, "g", 0, None, "orders", False, limit)
-            await Operations(cluster).send_back(broker.address, header, timeout_ms=60_000)
+            await send_back(broker, cluster, offset, limit)
         before = report({Fate.RECOVERED: pieces(0, 1, 3), Fate.SENT_BACK: pieces(2), Fate.LOADED: pieces(4)})
         found = before.as_told(await told(cluster, before)).queues[0].fates
         assert found == {
             Fate.LOADED: pieces(4), Fate.SENT_BACK: pieces(1), Fate.DEAD_LETTER: pieces(2, 3), Fate.NO_ROWS: pieces(0),
         }  # fmt: skip
 
-    async def play() -> None:
+    play(scene)
+
+
+def test_what_is_missing_among_many_of_one_key_or_on_a_broker_that_is_gone_is_left_open() -> None:
+    """The broker shows the newest records of a key alone: 39's copy is older than they are."""
+
+    async def scene(broker: EmbeddedBroker, cluster: Cluster) -> None:
+        await fill(
+            broker,
+            cluster,
+            [OutgoingMessage("orders", b"x", system_properties={"UNIQ_KEY": "same"}) for _ in range(40)],
+        )
+        for offset in (39, *range(39)):
+            await send_back(broker, cluster, offset, 16)
+        assert not await told(cluster, report({Fate.RECOVERED: pieces(39)}))
+
+        await fill(broker, cluster, [OutgoingMessage("orders", b"x")] * 2)
+        await send_back(broker, cluster, 41, 16)
+        elsewhere = QueueReport(QueueKey("g", "orders", "gone", 0), None, {})
+        alone = report({Fate.RECOVERED: pieces(40, 41)})
+        assert await told(cluster, alone) == {
+            Fate.NO_ROWS: OffsetSet({KEY: pieces(40)}), Fate.SENT_BACK: OffsetSet({KEY: pieces(41)}),
+        }  # fmt: skip
+        both = replace(alone, queues=(*alone.queues, elsewhere))
+        assert await told(cluster, both) == {Fate.SENT_BACK: OffsetSet({KEY: pieces(41)})}
+
+    play(scene)
+
+
+def test_a_dead_letter_says_nothing_of_a_queue_that_was_run_again() -> None:
+    async def scene(broker: EmbeddedBroker, cluster: Cluster) -> None:
+        await fill(broker, cluster, [OutgoingMessage("orders", b"x")])
+        await send_back(broker, cluster, 0, 0)
+        once = report({Fate.SENT_BACK: pieces(0)})
+        assert await told(cluster, once) == {Fate.DEAD_LETTER: OffsetSet({KEY: pieces(0)})}
+        again = QueueReport(KEY.in_epoch(1), None, {Fate.SENT_BACK: pieces(0)})
+        assert not await told(cluster, replace(once, queues=(*once.queues, again)))
+
+    play(scene)
+
+
+def test_bodies_are_not_kept() -> None:
+    """Of what is read and of what is found: as many records as are asked about may be in memory at once."""
+
+    async def scene(broker: EmbeddedBroker, cluster: Cluster) -> None:
+        await fill(broker, cluster, [OutgoingMessage("orders", Random(0).randbytes(1 << 20)) for _ in range(40)])
+        for offset in range(40):
+            await send_back(broker, cluster, offset, 16 if offset % 2 else 0)
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            found = await told(cluster, report({Fate.RECOVERED: IntervalSet.of([(0, 40)])}))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert sum(each.count() for each in found.values()) == 40
+        assert (peak - before) >> 20 < 20
+
+    play(scene)
+
+
+async def fill(broker: EmbeddedBroker, cluster: Cluster, messages: Sequence[OutgoingMessage]) -> None:
+    admin = Admin(cluster)
+    await admin.create_topic(broker.address, TopicConfig("orders", 1, 1))
+    await admin.create_group(broker.address, SubscriptionGroupConfig("g"))
+    async with Producer(broker.name_server) as producer:
+        for message in messages:
+            await producer.send(message)
+
+
+async def send_back(broker: EmbeddedBroker, cluster: Cluster, offset: int, limit: int) -> None:
+    """As a member does; above `limit` attempts it is a dead letter."""
+    (record,) = [one async for one in sent_on.messages(cluster, QUEUE, offset, offset + 1)]
+    header = SendBack(record.physical_offset, "g", 0, None, "orders", False, limit)
+    await Operations(cluster).send_back(broker.address, header, timeout_ms=60_000)
+
+
+def play(scene: Callable[[EmbeddedBroker, Cluster], Awaitable[None]]) -> None:
+    async def played() -> None:
         async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
             await scene(broker, cluster)
 
-    asyncio.run(play())
+    asyncio.run(played())
