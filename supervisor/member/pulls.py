@@ -189,13 +189,19 @@ class Pulls:
         told, self._told = self._told, []
         if not told:
             return  # they are not waited for any more
+        errors: list[Exception] = []
         for waiter in told:
             self._waiting.discard(waiter)
             try:
                 self._answered(waiter)
             except Exception as error:  # noqa: BLE001 - whatever it is, the queue must not wait for this answer
-                self._failed(error, waiter.action)
+                try:
+                    self._failed(error, waiter.action)
+                except Exception as again:  # noqa: BLE001 - nor other queues for theirs
+                    errors.append(again)
         self._acted()
+        if errors:
+            raise ExceptionGroup("the core could not be told that pulls have failed", errors)
 
     def _answered(self, waiter: PullWaiter) -> None:
         action, answer = waiter.action, waiter.answer

@@ -81,6 +81,7 @@ class Scene:
     ) -> None:  # fmt: skip
         self.bench = bench
         self.failures: list[BaseException] = []
+        self.cannot_fail: Exception | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.answered = asyncio.Event()
         self.brokers = Brokers(addresses)
@@ -118,6 +119,8 @@ class Scene:
     def failed(self, error: BaseException, _action: act.Pull) -> None:
         self.failures.append(error)
         self.answered.set()
+        if self.cannot_fail is not None:
+            raise self.cannot_fail
 
 
 @pytest.fixture(params=[True, False], ids=["connected", "not connected"])
@@ -270,6 +273,29 @@ def test_of_answers_that_come_together_one_that_fails_keeps_no_other_back(bench:
     asyncio.run(both())
     assert scene.failures == [error]
     assert [pull.offset for pull in bench.take(act.Pull)] == [8]
+
+
+def test_a_failure_that_the_core_cannot_be_told_keeps_no_other_answer_back(bench: Bench) -> None:
+    scene = Scene(bench, {0: "master"})
+    pulls = [bench.one(act.Pull)]
+    bench.open(0, 1, offset=7)
+    pulls.append(bench.one(act.Pull))
+    scene.cannot_fail = KeyError("the same bug")
+    seen: list[object] = []
+
+    async def both() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context.get("exception")))
+        scene.brokers.answers += [RuntimeError("a bug"), nothing_new(next_offset=8)]
+        for action in pulls:
+            scene.pulls.pull(action)
+        await asyncio.sleep(0)
+
+    asyncio.run(both())
+    assert [pull.offset for pull in bench.take(act.Pull)] == [8]
+    assert scene.acts == 1
+    (group,) = seen
+    assert isinstance(group, ExceptionGroup)
+    assert group.exceptions == (scene.cannot_fail,)
 
 
 def test_a_server_that_sends_us_away_is_asked_again_as_if_nothing_were_connected(bench: Bench) -> None:
