@@ -13,7 +13,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,7 @@ from ..client.sync import run_with_cluster
 from ..conf.formats import on_hdfs, on_s3
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
-from ..durable.mounts import check_local
+from ..durable.mounts import Mount, check_local
 from ..remoting.admin_bodies import KvTable
 from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import PERM_READ, PULL_SUBSCRIPTION, RequestCode, ResponseCode
@@ -74,9 +74,9 @@ _RUNTIME = re.compile(r"([\d,.' \u00a0\u202f]+?) (days|hours|minutes|seconds|s)\
 _SECONDS: Final[Mapping[str, int]] = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1, "s": 1}
 
 
-def gather(settings: Settings, handler: str | None, env: Mapping[str, str]) -> Facts:
-    """Everything that can be found out; a cluster that does not answer leaves its part empty. Raises UsageError for settings
-    that name no cluster."""
+def gather(settings: Settings, handler: str | None, env: Mapping[str, str], *, on_spark: bool = False) -> Facts:
+    """Everything that can be found out; a cluster that does not answer leaves its part empty. `on_spark`: it is the engine
+    that is to run. Raises UsageError for settings that name no cluster."""
     table, spec = table_facts(settings, probe=True)
     facts = Facts(
         client_rebalance=settings.consumer.client_rebalance,
@@ -85,7 +85,7 @@ def gather(settings: Settings, handler: str | None, env: Mapping[str, str]) -> F
         table=table,
         spark=spark_facts(settings, env),
         sentry=sentry_facts(settings),
-        disks=disk_facts(settings),
+        disks=disk_facts(settings, on_spark=on_spark),
         machine=machine_facts(settings),
     )
     try:
@@ -360,8 +360,11 @@ def sentry_facts(settings: Settings) -> SentryFacts | None:
         return SentryFacts(wrong=str(error))
 
 
-def disk_facts(settings: Settings) -> list[DiskFacts]:
-    """The state's folder, and the table's where it is another."""
+def disk_facts(
+    settings: Settings, *, on_spark: bool = False, mounts: Iterable[Mount] | None = None
+) -> list[DiskFacts]:  # fmt: skip
+    """The state's folder, and the table's where it is another. Members need theirs on this host; the engine, `on_spark`,
+    needs one that its executors see. `mounts`: None for those of this process."""
     folders = {"state": Path(settings.supervisor.data_dir)}
     if (
         settings.results.enabled
@@ -373,8 +376,10 @@ def disk_facts(settings: Settings) -> list[DiskFacts]:
     ):
         folders["the table"] = Path(settings.spark.target)
     found = [_disk(purpose, path.absolute(), settings.results.free_disk_min_mib) for purpose, path in folders.items()]
+    if on_spark:
+        return found
     try:
-        doubt = check_local("supervisor.data_dir", settings.supervisor.data_dir, NEEDS_LOCAL)
+        doubt = check_local("supervisor.data_dir", settings.supervisor.data_dir, NEEDS_LOCAL, mounts)
         found[0] = replace(found[0], maybe_shared=doubt)
     except UsageError as error:
         found[0] = replace(found[0], shared=str(error))

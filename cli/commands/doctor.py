@@ -18,11 +18,12 @@ from ..surroundings import surroundings
 @click.argument("handler", metavar="[HANDLER]", required=False)
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:TAGS]", help="As of `run`; may be repeated.")
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
+@click.option("--engine", type=click.Choice(["workers", "spark"]), default="workers", help="As of `run`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every check with level, what was found and"
               " what to do.")  # fmt: skip
 @with_settings(topics="consumer.topics", group="consumer.group")
 @click.pass_context
-def doctor(context: click.Context, settings: Settings, handler: str | None, as_json: bool) -> None:
+def doctor(context: click.Context, settings: Settings, handler: str | None, engine: str, as_json: bool) -> None:
     """Look at everything that `run` needs, and change nothing of it: one line a check, fine, warning or fault, and what
     to do.
 
@@ -30,7 +31,7 @@ def doctor(context: click.Context, settings: Settings, handler: str | None, as_j
     queues), versions and clocks of brokers; the handler and its columns against the table; Spark and Java, Sentry's SDK,
     disk, open files, memory. Without HANDLER nothing is said of that. Where the table is in a bucket, one object is put
     beside it and deleted: so its server proves that it keeps conditional puts. `rocketcrew run --check` does the same before
-    it starts.
+    it starts. With --engine spark the folder of the state may be shared by hosts, as executors need it.
 
     Exits with 1 when there is a fault, with 0 otherwise.
 
@@ -43,7 +44,7 @@ def doctor(context: click.Context, settings: Settings, handler: str | None, as_j
 
     flags = {"cluster.name_servers": "-n HOST:PORT"}
     require(settings, flags, flag_names=flags)
-    found = findings(gather(settings, handler, surroundings(context).env))
+    found = findings(gather(settings, handler, surroundings(context).env, on_spark=engine == "spark"))
     if as_json:
         checks = [{"level": one.level.value, "check": one.check, "found": one.found, "todo": one.todo} for one in found]
         click.echo(json.dumps({"ok": worst(found) is not Level.FAULT, "checks": checks}, ensure_ascii=False))

@@ -171,7 +171,7 @@ def _run_on_spark(
     interrupts = surroundings(context).interrupts
     with _name_servers(settings, embedded, interrupts) as (settings_to_use, broker):
         if check_first:
-            _check(settings_to_use, spec, surroundings(context))
+            _check(settings_to_use, spec, surroundings(context), on_spark=True)
         interrupts.raise_again()  # the stream takes the signals over itself, and gives them back
         if broker is not None:
             broker.watch_by_thread(lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -183,14 +183,14 @@ def _run_on_spark(
             _give_up_on(output)
 
 
-def _check(settings: Settings, spec: HandlerSpec, around: Surroundings) -> None:
+def _check(settings: Settings, spec: HandlerSpec, around: Surroundings, *, on_spark: bool = False) -> None:
     """Print what is not fine. Raises UsageError when there is a fault."""
     from ..checkup_facts import gather
     from ..checkups import Level, findings, worst
     from .doctor import summary
 
     around.interrupts.raise_again()  # nothing looks at a note meanwhile
-    found = findings(gather(settings, spec.name, around.env))
+    found = findings(gather(settings, spec.name, around.env, on_spark=on_spark))
     around.interrupts.note()
     for one in found:
         if one.level is not Level.FINE:

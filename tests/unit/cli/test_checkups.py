@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.checkup_facts import broker_clock_ms, check_start, refused, sentry_facts, table_facts
+from rocketcrew.cli.checkup_facts import broker_clock_ms, check_start, disk_facts, refused, sentry_facts, table_facts
 from rocketcrew.cli.checkups import (
     BrokerFacts,
     DiskFacts,
@@ -26,6 +26,7 @@ from rocketcrew.cli.checkups import (
     worst,
 )
 from rocketcrew.conf.settings import load
+from rocketcrew.durable.mounts import Mount
 from rocketcrew.workers.loading import HandlerSpec
 
 ORDERS = TopicFacts("orders", True, 8, {"a": 6, "b": 6})
@@ -222,3 +223,10 @@ def test_the_catalog_of_an_iceberg_table_is_asked_unless_it_is_a_file(tmp_path: 
     assert (found is None) == (said == "")
     assert table_facts(settings, probe=False)[0] is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shared_folder_is_a_fault_for_members_and_what_the_engine_needs(tmp_path: Path) -> None:
+    settings = load({"supervisor.data_dir": str(tmp_path)}, {}, None)
+    mounts = [Mount(str(tmp_path), "nfs4", "filer:/export")]
+    assert "is on NFS" in disk_facts(settings, mounts=mounts)[0].shared
+    assert disk_facts(settings, on_spark=True, mounts=mounts)[0].shared == ""
