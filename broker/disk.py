@@ -29,7 +29,7 @@ from pathlib import Path
 from ..remoting.errors import UsageError
 from .refused_folders import refuse_foreign, refuse_half_converted
 from .storage import StorageError
-from .syncing import FILE_MODE, PREVIOUS, DiskCalls, Syncer
+from .syncing import FILE_MODE, PREVIOUS, UNFINISHED, DiskCalls, Syncer
 
 OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than that reopens the rarely used ones
 AHEAD_BYTES = 1 << 20  # 800 messages of 1 KiB; one sync in so many is a longer one
@@ -439,6 +439,14 @@ def make_folder(folder: Path, calls: DiskCalls) -> list[str]:
     return [*changed, str(folder.parent)]
 
 
+def _sweep(folder: Path, calls: DiskCalls) -> None:
+    """Remove what a process that was killed had not written to the end. Only with the lock."""
+    for path in folder.glob(f"*{UNFINISHED}"):
+        if path.with_suffix("").suffix[1:].isdigit():
+            with contextlib.suppress(OSError):
+                calls.unlink(str(path))
+
+
 class DiskStorage:
     """Storage in one folder, locked by flock for as long as this object lives."""
 
@@ -471,6 +479,7 @@ class DiskStorage:
         except OSError as error:
             raise UsageError(f"broker data folder {folder} cannot be used: {error.strerror}") from error
         self._take_lock()
+        _sweep(folder / "config", self._calls)
         self._files: dict[str, DiskFile] = {}
         self._plain_dirty: dict[str, None] = {}  # of plain files; only a clean stop waits for those
         self._pool = DescriptorPool(open_files_max, self._calls)
@@ -498,10 +507,7 @@ class DiskStorage:
             self._calls.sync(abort)
             self._calls.sync(str(self._folder))
         except OSError as error:
-            raise StorageError(
-                f"cannot write {abort}: {error.strerror}. The broker does not start without it: make room there, then "
-                "start again"
-            ) from error
+            raise StorageError(f"cannot write {abort}: {error.strerror}") from error
         self._abort = abort
 
     def _take_lock(self) -> None:

@@ -44,7 +44,7 @@ from .edge import Clock, Edge, WallClock, connections_max
 from .effects import SILENCE, Intercept
 from .name_server import KV_TABLE, NameServerCore
 from .registering import Registering
-from .storage import DiskFailed, MemoryStorage, Storage
+from .storage import DiskFailed, MemoryStorage, Storage, StorageError
 
 BACKLOG = 1_024
 ANYWHERE = "192.0.2.1"  # of no machine (RFC 5737)
@@ -164,7 +164,15 @@ class EmbeddedBroker:
         self, storage: Storage, sockets: list[socket.socket], tls: ssl.SSLContext | None, acl: Acl | None
     ) -> None:
         name_server = NameServerCore(storage, self._name_server_config())
-        core = BrokerCore(self.config, storage, self._random, name_server, self._clock_ms())
+        try:
+            core = BrokerCore(self.config, storage, self._random, name_server, self._clock_ms())
+        except StorageError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageError(
+                    f"{error}. The broker does not start without it: make room there, then start again"
+                ) from error
+            raise
         for event, fields in [*core.state.store.found.events(), *core.state.events]:
             _log.warning(event, dir=self.config.dir or None, **fields)
         core.acl = name_server.acl = acl

@@ -35,6 +35,7 @@ FOLDER_MODE = 0o700
 RETRY_S = 0.5  # while there are no descriptors left
 WAIT_TRIES_MAX = 20  # so often who has to wait for the disk waits for descriptors
 KEPT_OPEN_MAX = 8  # files that are flushed: the log's last segment and its journals; others from time to time
+UNFINISHED = ".tmp"  # of a table: what is being written, with the thread's number before it
 PREVIOUS = ".bak"  # of a table: its generation before, as the genuine broker calls it
 
 
@@ -91,16 +92,21 @@ class DiskCalls(FileCalls):
 
         Raises OSError, and then it is as before; DiskFailed when the disk did not keep it.
         """
-        fresh = f"{path}.{threading.get_ident()}.tmp"
-        fd = self.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        fresh = f"{path}.{threading.get_ident()}{UNFINISHED}"
         try:
-            self.write(fd, content, 0)
-            self.sync_open(fd, path)
-        finally:
-            self.close(fd)
-        with contextlib.suppress(FileNotFoundError):
-            self.rename(path, path + PREVIOUS)
-        self.rename(fresh, path)
+            fd = self.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                self.write(fd, content, 0)
+                self.sync_open(fd, path)
+            finally:
+                self.close(fd)
+            with contextlib.suppress(FileNotFoundError):
+                self.rename(path, path + PREVIOUS)
+            self.rename(fresh, path)
+        except (OSError, DiskFailed):
+            with contextlib.suppress(OSError):  # it takes room on a disk that may have none
+                self.unlink(fresh)
+            raise
         self.sync(os.path.dirname(path))
 
 
@@ -323,4 +329,4 @@ class Syncer:
                 self.table_trouble = None
 
 
-__all__ = ["FILE_MODE", "FOLDER_MODE", "PREVIOUS", "DiskCalls", "Syncer"]
+__all__ = ["FILE_MODE", "FOLDER_MODE", "PREVIOUS", "UNFINISHED", "DiskCalls", "Syncer"]

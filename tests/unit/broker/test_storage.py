@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.broker.disk import BUFFER_MAX_BYTES, DiskStorage
+from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, Storage, StorageError
 from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.remoting.codes import RequestCode
@@ -489,15 +491,45 @@ def test_a_table_is_synced_with_its_folder(tmp_path):
     assert synced == ["a", "config"]
 
 
-def test_a_start_on_a_full_disk_names_the_file_and_what_to_do(tmp_path):
-    class Full(DiskCalls):
-        def pwrite(self, fd, data, position):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.mark.parametrize("refused", ["abort", "removedTopics.json"])
+def test_a_start_on_a_full_disk_names_the_file_and_what_to_do(tmp_path, refused):
+    storage = DiskStorage(tmp_path, calls=FullFor(refused), has_thread=False)
 
-    storage = DiskStorage(tmp_path, calls=Full(), has_thread=False)
-    with pytest.raises(StorageError, match=r"abort: No space left on device.*make room there, then start again"):
-        storage.begin()
+    async def start():
+        async with EmbeddedBroker(storage=storage):
+            pytest.fail("it runs")
+
+    with pytest.raises(StorageError, match=rf"{refused}: No space left on device.*make room there, then start again"):
+        asyncio.run(start())
     storage.abandon()
+
+
+def test_a_table_that_cannot_be_written_leaves_nothing(tmp_path):
+    storage = DiskStorage(tmp_path, calls=FullFor("t.json"), has_thread=False)
+    with pytest.raises(StorageError):
+        storage.replace("config/t.json", b"1", sync=True)
+    assert not list((tmp_path / "config").iterdir())
+    storage.abandon()
+
+
+def test_a_start_removes_tables_that_were_not_written_to_the_end(tmp_path):
+    DiskStorage(tmp_path, has_thread=False).close()
+    for name in ("t.json.139.tmp", "t.json.tmp", "t.json"):
+        (tmp_path / "config" / name).write_bytes(b"{}")
+    DiskStorage(tmp_path, has_thread=False).close()
+    assert sorted(path.name for path in (tmp_path / "config").iterdir()) == ["t.json", "t.json.tmp"]
+
+
+class FullFor(DiskCalls):
+    """No room for files of that name."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def pwrite(self, fd, data, position):
+        if self._name in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().pwrite(fd, data, position)
 
 
 def test_what_is_truncated_takes_no_room(tmp_path):
