@@ -75,6 +75,10 @@ class Merge:
         """What adds the snapshot to the table's metadata."""
         self.snapshot = int(self._snapshot.snapshot_id)
 
+    def was_made(self, table: Any) -> bool:
+        """Whether `table`, as it is now, has the snapshot."""
+        return table.snapshot_by_id(self.snapshot) is not None
+
     def discard(self) -> None:
         """Delete what was written for a snapshot that will never be in the table."""
         self._delete_manifests()

@@ -185,6 +185,10 @@ class SparkMerge:
         self.snapshot = int(reload().refs()[branch].snapshot_id)
         self.updates = (updates.RemoveSnapshotRefUpdate(ref_name=branch),)
 
+    def was_made(self, table: Any) -> bool:
+        """Whether `main` of `table`, as it is now, has come to the snapshot: the branch is taken away with that."""
+        return self._branch not in table.refs()
+
     def discard(self) -> None:
         """Take the branch away. Its files are Iceberg's to delete, with the snapshot."""
         self._reload().manage_snapshots().remove_branch(self._branch).commit()

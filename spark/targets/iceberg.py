@@ -456,7 +456,7 @@ class IcebergTarget:
         try:
             table = self._there()
             is_over = isinstance(error, CommitFailedException | BadRequestError) or judges_here(table)
-            if is_over and table.snapshot_by_id(merge.snapshot) is None:
+            if is_over and not merge.was_made(table):
                 merge.discard()
         except refused as failed:
             structlog.get_logger().warning("iceberg_files_left", table=self._spec.table, error=short(failed))
