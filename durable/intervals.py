@@ -300,11 +300,12 @@ class OffsetSet:
 
     @classmethod
     def union(cls, sets: Iterable[OffsetSet]) -> OffsetSet:
-        """All records that are in any of `sets`. What is in the largest alone costs a copy of its table, no look at a queue:
-        a commit brings a few of a table's thousands."""
+        """All records that are in any of `sets`. Queues of the largest alone are not joined with anything: a commit brings a
+        few of a table's thousands."""
         largest, *others = sorted(sets, key=lambda one: len(one.queues), reverse=True) or [cls()]
         more = cls.of(item for one in others for item in one.queues.items()).queues
-        return cls({**largest.queues, **{key: largest.of_queue(key) | offsets for key, offsets in more.items()}})
+        kept = {key: offsets for key, offsets in largest.queues.items() if offsets.pieces}
+        return cls({**kept, **{key: largest.of_queue(key) | offsets for key, offsets in more.items()}})
 
     def __bool__(self) -> bool:
         return bool(self.queues)
@@ -314,8 +315,7 @@ class OffsetSet:
 
     def __sub__(self, other: OffsetSet) -> OffsetSet:
         left = {key: self.queues[key] - other.queues[key] for key in self.queues.keys() & other.queues.keys()}
-        gone = {key for key, offsets in left.items() if not offsets}
-        return OffsetSet({**self.queues, **left}).without(gone)
+        return OffsetSet({key: offsets for key, offsets in {**self.queues, **left}.items() if offsets.pieces})
 
     def __and__(self, other: OffsetSet) -> OffsetSet:
         return OffsetSet.of(
