@@ -229,11 +229,13 @@ class Work:
     def _loop(self, desks: list[Desk]) -> None:
         told = 0.0
         while not self._stop:
-            at_once, self._at_once = self._drain or self._at_once, False
+            # Asked for within a step, it is for the next one: this one may have looked at what is sealed before that.
+            drain = self._drain
+            at_once, self._at_once = drain or self._at_once, False
             reports = [self._step(desk, at_once=at_once) for desk in desks]
             if any(reports):
                 continue
-            if self._drain:
+            if drain:
                 if not any(loader.waiting.segments for loader, _ in desks):
                     return
                 continue
