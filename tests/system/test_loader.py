@@ -28,11 +28,15 @@ from loaders import WAIT_S, Loaders, say, wait_until
 from segment_helpers import Record, expected, read_table
 
 from rocketcrew.durable.intervals import QueueKey
+from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.epochs import EpochRequest
-from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.loader import POINTS, Loader
+from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.session import SessionSettings, open_session
 from rocketcrew.spark.table_keys import table_facts
+from rocketcrew.spark.targets.making import make_writer
 from rocketcrew.spark.views import register_views
+from rocketcrew.spark.work import Work
 
 Query = Callable[[str], list[dict[str, Any]]]
 
@@ -80,6 +84,25 @@ def test_it_follows_and_drains_when_told(loaders: Loaders) -> None:
     loaders.assert_exact()
     loaders.assert_clean()
     assert loaders.status()["state"] == "stopped"
+
+
+def test_a_drain_that_is_asked_for_within_a_step_is_for_the_next_one(
+    loaders: Loaders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LoaderConfig(loaders.staging, loaders.table, format="pyarrow", follow=True)
+    work = Work(config, make_writer(config))
+    step = Loader.step
+
+    def told_meanwhile(loader: Loader, now_ms: int, *, at_once: bool) -> BatchReport | None:
+        report = step(loader, now_ms, at_once=at_once)
+        if not at_once:
+            loaders.seal(Record(1))
+            work.ask_drain()
+        return report
+
+    monkeypatch.setattr(Loader, "step", told_meanwhile)
+    assert work.run() == 0
+    loaders.assert_exact()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
