@@ -53,7 +53,7 @@ from .outcome_levels import joined, read_part
 from .table_lock import locked_table, only_merge
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
-from .targets.delta_disk import UNSYNCED_MAX, sync_commits
+from .targets.delta_disk import first_unsynced, sync_commits
 from .targets.local_folder import TMP_DIR, data_files
 from .targets.parquet import OUTCOMES_FILE, STATE_FILE, batch_folder, batch_folders, folder_outcomes
 
@@ -181,7 +181,7 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
         _check_names(table, opened)
         before, read = len(opened.file_uris()), int(opened.version())
         if isinstance(table, Path):
-            sync_commits(table, max(read - UNSYNCED_MAX, 0), read)
+            sync_commits(table, first_unsynced(read), read)
         on_point("opened")
         try:
             opened.optimize.compact(target_size=file_bytes)

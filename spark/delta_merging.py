@@ -46,7 +46,7 @@ POINTS: Final = ("written", "committed")
 ENGINE: Final = "rocketcrew"
 CHECKPOINT_PROPERTY: Final = "delta.checkpointInterval"
 CHECKPOINT_COMMITS: Final = 100
-"""delta-rs's default for it."""
+"""delta-rs's default for it; Spark makes them more often."""
 OWN_ENTRY_FIELDS: Final = frozenset({"inCommitTimestamp"})
 """Features that ask for more than ours in an entry of the log."""
 

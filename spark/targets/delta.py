@@ -49,7 +49,7 @@ from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import Staged
-from ..delta_merging import merge_small_files
+from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
 from ..delta_vacuum import unneeded
 from ..errors import BatchTakenError, LoaderError, remedy
 from ..merging import MergeBounds
@@ -68,7 +68,7 @@ from ..table_state import (
     write_outcomes,
     write_state,
 )
-from .delta_disk import UNSYNCED_MAX, check_commit, explain_torn_log, sync_commits
+from .delta_disk import check_commit, explain_torn_log, first_unsynced, sync_commits
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -90,8 +90,6 @@ PROBE_S = 3600
 """Age at which the probe of a server is nobody's any more."""
 VACUUM_S = 86_400
 """Between two looks for files that nobody needs: each lists the whole table."""
-CHECKPOINT_COMMITS = 100
-"""Delta's default between two checkpoints of a table that delta-rs writes; Spark makes them more often."""
 
 Append = Callable[[Place, Plan, Staged, "object | None"], None]
 """Commits the plan's rows to a table, as transaction (APP_ID, plan.batch); the last argument is delta-rs's snapshot on
@@ -204,11 +202,16 @@ class DeltaTarget:
         )
 
     def _in_log(self, tried: Iterable[str]) -> str | None:
+        found = self._found_in_log(tried)
+        return None if found is None else found[0]
+
+    def _found_in_log(self, tried: Iterable[str]) -> tuple[str, int] | None:
+        """The newest of these plans that the log names, and its version."""
         for limit in (HISTORY_FIRST, None):
             for commit in self._snapshot.history(limit):
                 plan = _plan_noted(commit)
                 if plan in tried:
-                    return plan
+                    return plan, int(commit["version"])
         return None
 
     def has(self, plan: Plan) -> bool:
@@ -222,18 +225,12 @@ class DeltaTarget:
 
     def _check(self, plan: Plan, path: Path) -> None:
         """A commit that an earlier process made, perhaps of a machine that went down: whole, and on the disk."""
-        version = self._version_of(plan)
-        if version is not None:
+        found = self._found_in_log((plan.id,))
+        if found is not None:
+            version = found[1]
             names: list[str] = self._snapshot.get_add_actions().column("path").to_pylist()
             check_commit(path, version, {unquote(name) for name in names})
             sync_commits(path, version, int(self._snapshot.version()))
-
-    def _version_of(self, plan: Plan) -> int | None:
-        for limit in (HISTORY_FIRST, None):
-            for commit in self._snapshot.history(limit):
-                if _plan_noted(commit) == plan.id:
-                    return int(commit["version"])
-        return None
 
     def _sync(self) -> None:
         """Bring to the disk what is in the log and may not be there: other loaders' last commits too, which they may not
@@ -242,7 +239,7 @@ class DeltaTarget:
             return
         newest = int(self._snapshot.version())
         if not 0 <= self._synced <= newest + 1:  # the first time, or of another table
-            self._synced = max(newest - UNSYNCED_MAX, 0)
+            self._synced = first_unsynced(newest)
         sync_commits(self.path, self._synced, newest)
         self._synced = newest + 1
 

@@ -22,12 +22,17 @@ from ...durable.files import sync_path
 from ..errors import LoaderError
 
 LOG_DIR: Final = "_delta_log"
-UNSYNCED_MAX: Final = 16
+_UNSYNCED_MAX: Final = 16
 """So many commits at the end of the log may not be on the disk: each is so for some milliseconds, and loaders are few."""
 
 
 def entry_of(table: Path, version: int) -> Path:
     return table / LOG_DIR / f"{version:020d}.json"
+
+
+def first_unsynced(newest: int) -> int:
+    """The oldest version that may not be on the disk when the table is at `newest`."""
+    return max(newest - _UNSYNCED_MAX, 0)
 
 
 def sync_commits(table: Path, first: int, last: int) -> None:
@@ -69,7 +74,7 @@ def explain_torn_log(table: Path) -> str:
     """What to do where delta-rs cannot read the log; empty where a power cut is not the reason."""
     entries = sorted((table / LOG_DIR).glob("[0-9]*.json"))
     try:
-        for entry in entries[-UNSYNCED_MAX:]:
+        for entry in entries[-_UNSYNCED_MAX:]:
             list(_added(entry))
     except LoaderError as error:
         return f". {error}"
@@ -118,4 +123,4 @@ def _added(entry: Path) -> Iterator[dict[str, Any]]:
         raise LoaderError(f"the entry {entry} of the log is damaged ({error}). {_way_out(table, version)}") from None
 
 
-__all__ = ["LOG_DIR", "UNSYNCED_MAX", "check_commit", "entry_of", "explain_torn_log", "sync_commits"]
+__all__ = ["LOG_DIR", "check_commit", "entry_of", "explain_torn_log", "first_unsynced", "sync_commits"]
