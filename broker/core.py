@@ -181,17 +181,21 @@ class BrokerCore:
 
     def begin_flush(self) -> None:
         """Start to bring what was written to the disk, unless that is under way or nobody waits for it."""
-        if self.wants_flush:
+        if self.state.waits_for_disk:
             self._begin_flush()
 
     @property
     def wants_flush(self) -> bool:
-        """Whether somebody waits for what was written, and no flush is under way."""
-        return self._flush is None and self.state.waits_for_disk and self.state.written > self._flushed
+        """Whether somebody waits for what was written, and a flush can begin."""
+        return self.state.waits_for_disk and self._has_to_flush
+
+    @property
+    def _has_to_flush(self) -> bool:
+        return self._flush is None and self.state.written > self._flushed and self.failed is None
 
     def _begin_flush(self) -> None:
         state = self.state
-        if self._flush is None and state.written > self._flushed and self.failed is None:
+        if self._has_to_flush:
             self._flush = state.begin_flush(), state.store.log_end, state.written
 
     def flushed(self, now_ms: int) -> list[Effect]:
