@@ -60,16 +60,7 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         check_conditional_puts(place)
         return DeltaTarget(place, append, lambda: None, by, keep_s, config.vacuum, _merging(config))
     if config.format == ICEBERG:
-        spec = catalog_of(config.folder, config.options)
-        return IcebergTarget(
-            config.folder,
-            spec,
-            by,
-            keep_s,
-            config.target_file_bytes,
-            merge_files=config.merge_files,
-            vacuum=config.vacuum,
-        )
+        return _iceberg_here(config)
     if not isinstance(writer, SparkWriter):
         raise UsageError(f"format {config.format} can only be written by Spark")
     if config.format == ICEBERG_SPARK:
@@ -89,21 +80,20 @@ def _merging(config: LoaderConfig) -> MergeBounds | None:
     return MergeBounds(config.target_file_bytes) if config.merge_files else None
 
 
+def _iceberg_here(config: LoaderConfig, writer: SparkWriter | None = None) -> IcebergTarget:
+    """A table on this host; `writer`: Spark writes the rows."""
+    spec = catalog_of(config.folder, config.options)
+    rows = None if writer is None else SparkRows(spec, str(config.folder.absolute().parent), writer)
+    return IcebergTarget(
+        config.folder, spec, config.partition_by, config.keep_outcomes_s, config.target_file_bytes, rows=rows,
+        merge_files=config.merge_files, vacuum=config.vacuum,
+    )  # fmt: skip
+
+
 def _iceberg_by_spark(config: LoaderConfig, writer: SparkWriter) -> IcebergTarget:
     target, by, keep_s, merges = str(config.target), config.partition_by, config.keep_outcomes_s, config.merge_files
     if not on_hdfs(target):
-        spec = catalog_of(config.folder, config.options)
-        rows = SparkRows(spec, str(config.folder.absolute().parent), writer)
-        return IcebergTarget(
-            config.folder,
-            spec,
-            by,
-            keep_s,
-            config.target_file_bytes,
-            rows=rows,
-            merge_files=merges,
-            vacuum=config.vacuum,
-        )
+        return _iceberg_here(config, writer)
     spec = hadoop_catalog_of(target, config.options)
     catalog = JavaCatalog(spec, writer.spark)
     return IcebergTarget(
