@@ -40,6 +40,7 @@ from ..remoting.properties import (
 )
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_messages
+from ..spark.epochs import opened
 from ..spark.reconciling import Fate, QueueReport, Report
 from .messages import messages
 
@@ -100,10 +101,8 @@ def whom_to_ask(info: ClusterInfo) -> tuple[dict[str, str], set[str]]:
 
 def run_once(report: Report) -> list[QueueReport]:
     """The queues that were never run again."""
-    newest: dict[QueueKey, int] = {}
-    for queue in report.queues:
-        newest[queue.key.in_epoch(0)] = max(newest.get(queue.key.in_epoch(0), 0), queue.key.epoch)
-    return [queue for queue in report.queues if not newest[queue.key.in_epoch(0)]]
+    again = opened(queue.key for queue in report.queues)
+    return [queue for queue in report.queues if queue.key.in_epoch(0) not in again]
 
 
 def in_question(report: Report, count_max: int = ASKED_MAX) -> OffsetSet:

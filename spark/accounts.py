@@ -89,7 +89,7 @@ def shrunk(
     """
     ended = ended - loaded
     loaded = loaded | ended
-    newest = opened(loaded)
+    newest = opened(loaded.queues)
     kept: dict[QueueKey, IntervalSet] = {}
     passed: dict[QueueKey, IntervalSet] = {}
     for key, offsets in loaded.queues.items():
@@ -119,5 +119,5 @@ def is_open(key: QueueKey, newest: Mapping[QueueKey, int]) -> bool:
 
 def open_tops(tops: Mapping[QueueKey, Top], loaded: OffsetSet) -> dict[QueueKey, Top]:
     """Without those of closed epochs, which nobody asks for."""
-    newest = opened(loaded)
+    newest = opened(loaded.queues)
     return {key: top for key, top in tops.items() if is_open(key, newest)}

@@ -83,10 +83,10 @@ class Stretch(NamedTuple):
     openings: tuple[Opening, ...]
 
 
-def opened(loaded: OffsetSet) -> dict[QueueKey, int]:
+def opened(queues: Iterable[QueueKey]) -> dict[QueueKey, int]:
     """The newest epoch of each queue that is not in its first, by its key in epoch 0."""
     newest: dict[tuple[str, str, str, int], int] = {}
-    for group, topic, broker, queue_id, epoch in loaded.queues:
+    for group, topic, broker, queue_id, epoch in queues:
         if epoch > newest.get(base := (group, topic, broker, queue_id), 0):
             newest[base] = epoch
     return {QueueKey(*base): epoch for base, epoch in newest.items()}
@@ -96,7 +96,7 @@ def next_stretch(
     segments: Sequence[SegmentFacts], loaded: OffsetSet, tops: Mapping[QueueKey, Top], request: EpochRequest
 ) -> Stretch:
     """As many segments from the first one on as are in the same epochs. `segments` are as read: in epoch 0."""
-    current = opened(loaded)
+    current = opened(loaded.queues)
     first: tuple[QueueKey, ...] | None = None
     openings: tuple[Opening, ...] = ()
     for place, segment in enumerate(segments):

@@ -48,7 +48,7 @@ class TableState:
     @property
     def epochs(self) -> dict[QueueKey, int]:
         """The newest epoch of each queue that is not in its first, by its key in epoch 0."""
-        return opened(self.loaded)
+        return opened(self.loaded.queues)
 
     def exactly(self, open_holes: OffsetSet) -> TableState:
         """The same with these holes open, and no others."""
