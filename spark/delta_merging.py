@@ -143,6 +143,7 @@ class _Merge:
         self._path = path
         self._files = files
         self._schema = pa.schema([field for field in schema if field.name not in partitions])
+        self._known = set(schema.names)
         self._now_ms = now_ms
         self._actions: list[dict[str, Any]] = []
         self._written: list[Path | ObjectPath] = []
@@ -235,13 +236,15 @@ class _Merge:
             raise LoaderError(unreadable(place, error)) from None
 
     def _check(self, path: str, part: Any, noted: int | None) -> None:
-        """Raise LoaderError for a file that has what the table has not: rows would change by a merge."""
+        """Raise LoaderError for a file that has what the table has not: rows would change by a merge.
+
+        Columns of the partition may be in it (Spark has written them): what the log says counts, so they are left out.
+        """
         if noted is not None and part.metadata.num_rows != noted:
             raise LoaderError(
                 f"{self._place(path)} has {part.metadata.num_rows} rows, and the table's log says {noted}"
             )
-        known = set(self._schema.names)
-        if unknown := [name for name in part.schema_arrow.names if name not in known]:
+        if unknown := [name for name in part.schema_arrow.names if name not in self._known]:
             raise LoaderError(
                 f"{self._place(path)} has the columns {', '.join(unknown)}, which the table does not have"
             )

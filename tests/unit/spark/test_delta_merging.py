@@ -367,6 +367,27 @@ def test_a_file_that_has_what_the_table_has_not_is_refused(tmp_path: Path) -> No
         merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
 
 
+def test_a_partitions_column_within_the_files_counts_for_nothing(tmp_path: Path) -> None:
+    """Spark has written them so: what the log says of a file is its value of the partition."""
+    partitioned(tmp_path, FILES_LEAST)
+    before = rows_of(tmp_path)
+    for entry in (tmp_path / "_delta_log").glob("*.json"):
+        lines = [json.loads(line) for line in entry.read_text().splitlines()]
+        for add in (line["add"] for line in lines if "add" in line):
+            file = tmp_path / add["path"]
+            rows = parquet.ParquetFile(file).read()
+            parquet.write_table(rows.append_column("p", pa.array(["of the file"] * len(rows))), file)
+            add["size"] = file.stat().st_size
+        entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert rows_of(tmp_path) == before
+    done = merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
+    assert done is not None
+    assert done.into == 2
+    assert rows_of(tmp_path) == before
+    for file in DeltaTable(str(tmp_path)).file_uris():
+        assert parquet.ParquetFile(file).schema_arrow.names == ["n"]
+
+
 def test_a_table_partitioned_by_what_writers_spell_differently_is_left_alone(tmp_path: Path) -> None:
     rows = pa.table({"n": [1], "at": pa.array([0], pa.timestamp("us", "UTC"))})
     write_deltalake(str(tmp_path), rows, partition_by=["at"])
