@@ -37,6 +37,7 @@ from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fie
 from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.convert import FILE_BYTES
+from rocketcrew.spark.delta_log import is_delta
 from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.merging import MergeBounds
@@ -176,7 +177,7 @@ class Bench:
 
     def reading(self) -> dict[str, object]:
         """What a reader of a Delta table meets: its files, and the CPU time of reading the newest version's rows."""
-        if not (self.table / "_delta_log").exists():
+        if not is_delta(self.table):
             return {}
         before = time.process_time()
         table = DeltaTable(str(self.table))

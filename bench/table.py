@@ -1,9 +1,9 @@
 """(j) Results on their way to the table: seconds from the handler to the commit, and what the loader costs the supervisor.
 
 - *Delay*: messages at a steady rate; the row has the time of the handler's first act, the commit's time is when the batch
-  is there to be read (its folder, or its entry in the Delta log). For `parquet` by Spark and `deltalake` without a JVM, with
-  spark.max_wait_ms as it is by default, which decides at such rates, and with --wait-ms. The first batch, before which Spark
-  starts, is not counted.
+  is there to be read (its folder, or its entry in the Delta log). For `parquet` by Spark, and `pyarrow` and `deltalake`
+  without a JVM, with spark.max_wait_ms as it is by default, and with --wait-ms. The first batch, before which Spark starts,
+  is not counted.
 - *On/off*: a handler of 0.1 ms that returns a row, one worker less than cores; messages per second with the loader (after
   its first batch, so that the JVM's start is no part of it) over those without, and CPU µs per message of supervisor and
   workers, which the loader's own share of the cores changes least. A core to spare is needed for 0.95.
@@ -29,7 +29,9 @@ import latency
 import pyarrow.dataset as ds
 from measure import Crew, EmbeddedBroker, Source, interruptible, median, report, wait_done
 
-FORMATS = ("parquet", "deltalake")
+from rocketcrew.spark.delta_log import LOG_DIR, is_delta
+
+FORMATS = ("parquet", "pyarrow", "deltalake")
 DEFAULT_WAIT_MS = 30_000
 LOOK_S = 0.02
 WAIT_S = 240.0
@@ -58,7 +60,7 @@ class Commits:
         now = time.time_ns()
         for path in self._table.glob("batch_id=*"):
             self.seen.setdefault(int(path.name.partition("=")[2]), now)
-        for path in self._table.glob("_delta_log/*.json"):
+        for path in self._table.glob(f"{LOG_DIR}/*.json"):
             batch = batch_of(path)
             if batch:
                 self.seen.setdefault(batch, now)
@@ -80,7 +82,7 @@ def batch_of(entry: Path) -> int:
 
 def rows_of(table: Path) -> list[tuple[int, int]]:
     """(batch, when it was handled in ns) of every row."""
-    if (table / "_delta_log").exists():
+    if is_delta(table):
         from deltalake import DeltaTable
 
         found: Any = DeltaTable(str(table)).to_pyarrow_table(columns=["batch_id", "handled_ns"])
@@ -151,39 +153,49 @@ def throughput(on: bool, window_s: float, workers: int) -> tuple[float, float]:
             source.stop()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=int, default=1000)
-    parser.add_argument("--seconds", type=int, default=60, help="of messages at that rate")
-    parser.add_argument("--wait-ms", type=int, default=2000, help="spark.max_wait_ms beside the default")
-    parser.add_argument("--runs", type=int, default=3, help="pairs of on and off")
-    parser.add_argument("--window", type=float, default=15.0, help="seconds of each of them")
-    options = parser.parse_args()
-    interruptible()
+def measure_delays(rate: int, seconds: int, waits_ms: tuple[int, ...]) -> None:
     rows: list[dict[str, object]] = []
-    for format_, wait_ms in itertools.product(FORMATS, (DEFAULT_WAIT_MS, options.wait_ms)):
-        found = delays(format_, wait_ms, options.rate, options.seconds)
+    for format_, wait_ms in itertools.product(FORMATS, waits_ms):
+        found = delays(format_, wait_ms, rate, seconds)
         cuts = statistics.quantiles(found, n=100)
         rows.append({
-            "format": format_, "max_wait_ms": wait_ms, "rate": options.rate, "rows": len(found), "p50_s": cuts[49],
-            "p99_s": cuts[98], "max_s": max(found),
+            "format": format_, "max_wait_ms": wait_ms, "rate": rate, "rows": len(found), "p50_s": cuts[49],
+            "p99_s": cuts[98], "max_s": max(found), "load": os.getloadavg()[0],
         })  # fmt: skip
     report("table-delay", rows)
     by_default = [f"{row['format']} {row['p50_s']:.2f} s" for row in rows if row["max_wait_ms"] == DEFAULT_WAIT_MS]
     print(f"p50 from handler to table by default: {', '.join(by_default)}; to reach at 1,000/s: {P50_S_MAX:g} s")
+
+
+def measure_on_off(runs: int, window_s: float) -> None:
     workers = max(1, (os.cpu_count() or 1) - 1)
     on: list[tuple[float, float]] = []
     off: list[tuple[float, float]] = []
-    for number in range(options.runs):
+    for number in range(runs):
         for turns in (on, off) if number % 2 else (off, on):
-            turns.append(throughput(turns is on, options.window, workers))
+            turns.append(throughput(turns is on, window_s, workers))
     report("table-on-off", [{
-        "workers": workers, "runs": options.runs, "on_per_s": median(rate for rate, _ in on),
+        "workers": workers, "runs": runs, "on_per_s": median(rate for rate, _ in on),
         "off_per_s": median(rate for rate, _ in off),
         "ratio": median(one / two for (one, _), (two, _) in zip(on, off, strict=True)),
         "on_cpu_us": median(cpu for _, cpu in on), "off_cpu_us": median(cpu for _, cpu in off),
     }])  # fmt: skip
-    print(f"to reach with a core to spare: {TO_REACH}; cores {os.cpu_count()}, load average {os.getloadavg()[0]:.1f}")
+    print(f"to reach with a core to spare: {TO_REACH}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--seconds", type=int, default=60, help="of messages at that rate")
+    parser.add_argument("--wait-ms", type=int, default=2000, help="spark.max_wait_ms beside the default; 0: none")
+    parser.add_argument("--runs", type=int, default=3, help="pairs of on and off; 0: delays alone")
+    parser.add_argument("--window", type=float, default=15.0, help="seconds of each of them")
+    options = parser.parse_args()
+    interruptible()
+    measure_delays(options.rate, options.seconds, tuple(filter(None, (DEFAULT_WAIT_MS, options.wait_ms))))
+    if options.runs:
+        measure_on_off(options.runs, options.window)
+    print(f"cores {os.cpu_count()}, load average {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

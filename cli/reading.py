@@ -17,12 +17,13 @@ import pyarrow.dataset
 from ..conf.columns import BATCH_COLUMN
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
+from ..spark.delta_log import LOG_DIR, is_delta
 from ..spark.errors import LoaderError
 from ..spark.iceberg_catalog import failures, is_iceberg
 from ..spark.iceberg_catalog import short as short_line
 from ..spark.object_store import KEYS_REMEDY, ObjectPath, Place, short
 from ..spark.targets.iceberg import data_files, opened
-from ..spark.views import UNREADABLE_REMEDY, is_delta, latest_of, newest_state, table_ddl
+from ..spark.views import UNREADABLE_REMEDY, latest_of, newest_state, table_ddl
 from ..workers.ddl import table_schema
 
 ds: Any = pyarrow.dataset
@@ -65,7 +66,7 @@ def _delta(table: Place) -> Any:
     except DeltaError as error:
         said = str(error).partition("\n")[0]  # what follows are the stacks of delta-rs
         raise LoaderError(
-            f"the Delta table {table} can't be read: {said}. Look at its log ({table / '_delta_log'}), and put back what is"
+            f"the Delta table {table} can't be read: {said}. Look at its log ({table / LOG_DIR}), and put back what is"
             " damaged or gone; --engine spark asks Spark, which knows more of Delta's features"
         ) from None
 

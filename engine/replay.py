@@ -26,11 +26,12 @@ from ..durable.intervals import OffsetSet
 from ..remoting.errors import UsageError
 from ..spark.config import DELTA
 from ..spark.convert import stage
+from ..spark.delta_log import is_delta
 from ..spark.plan import Plan, Take
 from ..spark.segments import read_facts
 from ..spark.spark_writer import SparkWriter
 from ..spark.table_columns import table_columns
-from ..spark.views import is_delta, refuse_iceberg
+from ..spark.views import refuse_iceberg
 from ..supervisor.member.access import access_of
 from ..workers.api import Handler
 from ..workers.ddl import as_schema

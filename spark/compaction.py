@@ -19,7 +19,7 @@ A reader sees each row once: the old files or the new ones. One that listed the 
 exchange finds some of them gone, and has to begin again. Linux only, and file systems that can exchange folders (ext4, xfs,
 btrfs, tmpfs, overlayfs; not NFS): others are refused before anything is changed.
 
-Delta tables are compacted by their own means, in one commit of their log; one compaction at a time.
+A Delta table's files are merged in one commit of its log, as the loader does it (delta_merging.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import json
 import os
 import shutil
 import time
@@ -45,9 +44,12 @@ import pyarrow.parquet
 
 from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
 from ..remoting.errors import UsageError
+from .delta_log import is_delta
+from .delta_merging import merge_small_files, small_files
 from .errors import LoaderError, unreadable
 from .iceberg_catalog import is_iceberg
 from .merged_file import compression_of, write_merged
+from .merging import MergeBounds, merge_groups
 from .object_store import Place
 from .outcome_levels import joined, read_part
 from .table_lock import locked_table, only_merge
@@ -61,6 +63,8 @@ pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
 POINTS: Final = ("merged", "linked", "exchanged", "removed")
+DELTA_TRIES: Final = 5
+"""Of a merge that others' commits have overtaken."""
 LOCK_WAIT_S: Final = 600.0
 """How long a moment is waited for in which no loader writes."""
 _AT_FDCWD: Final = -100
@@ -134,13 +138,14 @@ def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lam
 
 
 def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
-    """How many files of the table `compact` would look at to merge them, and how many it has; nothing is changed. Raises as
-    `compact`. Of a Delta table delta-rs chooses among the small files of a partition: no more than these."""
+    """How many files of the table `compact` would merge, and how many it has; nothing is changed. Raises as `compact`."""
     if _is_delta(table):
-        added: Any = pa.table(open_log(table).get_add_actions())
-        files_of: list[dict[str, Any]] = added.select(["path", "size_bytes"]).to_pylist()
-        small = Counter(one["path"].rpartition("/")[0] for one in files_of if one["size_bytes"] < file_bytes)
-        return sum(count for count in small.values() if count > 1), len(files_of)
+        log = open_log(table)
+        try:
+            merged = merge_groups(small_files(log), MergeBounds.all_small(file_bytes))
+        except LoaderError as error:
+            raise _not_compacted(table, str(error)) from None
+        return sum(map(len, merged)), len(log.file_uris())
     folders = batch_folders(_parquet(table))
     files = {batch: len(data_files(folder)) for batch, folder in folders.items()}
     groups = groups_of([_size(batch, folder) for batch, folder in folders.items()], file_bytes)
@@ -149,7 +154,7 @@ def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
 
 def _is_delta(table: Place) -> bool:
     """Whether it is a Delta table with a batch. Raises UsageError for one without."""
-    if not (table / "_delta_log").is_dir():
+    if not is_delta(table):
         return False
     if not DeltaTarget(table, append_by_delta_rs, lambda: None).state().batch:
         raise UsageError(f"{table} holds no batch yet: nothing to compact")
@@ -177,50 +182,23 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
     with only_merge(table) as alone:
         if not alone:
             raise LoaderError(f"another compact works on {table}, or its loader merges files: wait for its end")
-        opened = open_log(table)
-        _check_names(table, opened)
-        before, read = len(opened.file_uris()), int(opened.version())
-        if isinstance(table, Path):
-            sync_commits(table, first_unsynced(read), read)
-        on_point("opened")
-        try:
-            opened.optimize.compact(target_size=file_bytes)
-        except library.exceptions.DeltaError as error:
-            raise LoaderError(f"{table} was not compacted: {error}. Nothing is lost; try again") from None
-        _check_merged_once(table, read, int(opened.version()))
-        if isinstance(table, Path):
-            sync_commits(table, read + 1, int(opened.version()))
-        return Compacted(before, len(opened.file_uris()))
+        for _ in range(DELTA_TRIES):
+            opened = open_log(table)
+            before, read = len(opened.file_uris()), int(opened.version())
+            if isinstance(table, Path):
+                sync_commits(table, first_unsynced(read), read)
+            try:
+                merge_small_files(table, opened, MergeBounds.all_small(file_bytes), int(time.time() * 1000), on_point)
+            except FileExistsError:
+                continue
+            except (library.exceptions.DeltaError, LoaderError, OSError) as error:
+                raise _not_compacted(table, str(error)) from None
+            return Compacted(before, len(opened.file_uris()))
+    raise _not_compacted(table, f"others have deleted or merged rows of it meanwhile, {DELTA_TRIES} times")
 
 
-def _check_names(table: Place, opened: Any) -> None:
-    """Raise LoaderError where delta-rs does not find the files again that it has merged: Spark writes a partition's name into
-    the log as it is, delta-rs writes its bytes beyond ASCII as %XX. The files would stay, and their rows be there twice."""
-    paths: list[str] = opened.get_add_actions().column("path").to_pylist()
-    for path in paths:
-        if not path.isascii():
-            raise LoaderError(
-                f"{table} can't be compacted here: Spark has written partitions whose names are not ASCII"
-                f" ({path.rpartition('/')[0]}). Let Spark do it: OPTIMIZE delta.`{table}`"
-            )
-
-
-def _check_merged_once(table: Place, read: int, newest: int) -> None:
-    """Raise LoaderError when two commits after version `read` have removed the same file: both have added its rows."""
-    removed_by: dict[str, int] = {}
-    for version in range(read + 1, newest + 1):
-        try:
-            entry = (table / "_delta_log" / f"{version:020d}.json").read_bytes()
-        except FileNotFoundError:
-            continue
-        for line in entry.splitlines():
-            path = json.loads(line).get("remove", {}).get("path")
-            if path is not None and removed_by.setdefault(path, version) != version:
-                raise LoaderError(
-                    f"{table} was compacted by somebody else in the same moment (versions {removed_by[path]} and {version} of"
-                    f" its log), so rows are in it twice now. Stop what loads into it, and take it back at once:"
-                    f" deltalake.DeltaTable({str(table)!r}).restore({version - 1})"
-                )
+def _not_compacted(table: Place, why: str) -> LoaderError:
+    return LoaderError(f"{table} was not compacted: {why}. Nothing is lost; no row has changed")
 
 
 class _Exchange:

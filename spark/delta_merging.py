@@ -1,12 +1,14 @@
 """Small files of a Delta table become larger ones, in a commit of the log that changes no row.
 
     written     each group of small files (merging.py) is one new file; no version names it yet
-    committed   THE COMMIT: entry READ+1 of the log, which must not be there, takes the small files out and the new ones in
+    committed   THE COMMIT: the next entry of the log, which must not be there, takes the small files out and the new ones in
 
-The entry is made right behind the version whose files were read, or not at all: whatever another one has committed in
-between, be it rows, a DELETE or the same merge, this merge is given up, and its files are deleted. That is why neither
-delta-rs's `optimize` (1.6) is used, which takes its entry further and puts the rows of two merges into the table twice, nor
-its `create_write_transaction`, which escapes paths again and so takes no file out whose name has an escaped character.
+The entry is made behind the version whose files were read, or behind commits that have done nothing since but add files:
+each of them is read before the number behind it is tried. Where another one has committed a DELETE, the same merge, or
+another schema, this merge is given up, and its files are deleted. That is why neither
+delta-rs's `optimize` (1.6) is used, which takes its entry further without that look and puts the rows of two merges into the
+table twice, nor its `create_write_transaction`, which escapes paths again and so takes no file out whose name has an escaped
+character.
 
 All of its actions say `dataChange: false`, so streams that read the table, and its change feed, pass over them; it carries no
 transaction, so the table's batch and state stay what they are. The small files stay on the disk for older versions' readers.
@@ -17,14 +19,15 @@ Sources: Delta's protocol ("Add File and Remove File", "Per-file Statistics"), a
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow
@@ -32,12 +35,14 @@ import pyarrow.parquet
 import structlog
 
 from ..durable.files import sync_path
+from .delta_log import entry_of
 from .delta_vacuum import foreign_to
 from .errors import LoaderError, unreadable
 from .hdfs import HdfsPath
 from .merged_file import compression_of, write_merged
 from .merging import MergeBounds, SmallFile, merge_each
 from .object_store import ObjectPath, Place, short
+from .targets.delta_disk import sync_commits
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -45,6 +50,10 @@ pq: Any = pyarrow.parquet
 POINTS: Final = ("written", "committed")
 ENGINE: Final = "rocketcrew"
 CHECKPOINT_PROPERTY: Final = "delta.checkpointInterval"
+ADDS_FILES: Final = frozenset({"add", "cdc", "commitInfo", "txn"})
+"""What commits consist of that a merge may go behind."""
+PASSED_MAX: Final = 1000
+"""So many of them."""
 CHECKPOINT_COMMITS: Final = 100
 """delta-rs's default for it; Spark makes them more often."""
 OWN_ENTRY_FIELDS: Final = frozenset({"inCommitTimestamp"})
@@ -68,15 +77,8 @@ def merge_small_files(
     there are only files that can't be; OSError, and delta-rs's and Arrow's errors. The table is what it was then.
     """
     assert not isinstance(path, HdfsPath), "LoaderConfig lets no Delta table be there"
-    metadata = log.metadata()
-    if foreign := foreign_to(log.protocol(), metadata.configuration, OWN_ENTRY_FIELDS):
-        raise LoaderError(f"the table has {', '.join(foreign)}: have Spark merge its files (OPTIMIZE)")
-    schema = pa.schema(log.schema())
-    if why := _unsure_partitions(schema, metadata.partition_columns):
-        raise LoaderError(why)
-    files = _Files(log.get_add_actions())
-    merge = _Merge(path, files, schema, metadata.partition_columns, now_ms)
-    version = int(log.version()) + 1
+    files, metadata, read = _files_of(log), log.metadata(), int(log.version())
+    merge = _Merge(path, files, pa.schema(log.schema()), metadata.partition_columns, now_ms)
     with merge.discarded_unless_made():
         groups = merge_each(files.small(), bounds, merge.merged)
         if not groups:
@@ -86,7 +88,7 @@ def merge_small_files(
         for error in merge.failed:
             structlog.get_logger().warning("delta_files_not_merged", table=str(path), error=short(error))
         on_point("written")
-        merge.commit(path / "_delta_log" / f"{version:020d}.json", merge.info(version - 1, groups))
+        version = merge.commit(read, merge.info(read, groups))
     on_point("committed")
     log.update_incremental()
     interval = int(metadata.configuration.get(CHECKPOINT_PROPERTY) or CHECKPOINT_COMMITS)
@@ -95,6 +97,20 @@ def merge_small_files(
         log.create_checkpoint()
     taken = [one for group in groups for one in group]
     return Merged(len(taken), len(groups), sum(one.bytes for one in taken))
+
+
+def small_files(log: Any) -> Iterator[SmallFile]:
+    """What `merge_small_files` chooses from. Raises LoaderError for a table that can't be merged."""
+    return _files_of(log).small()
+
+
+def _files_of(log: Any) -> _Files:
+    metadata = log.metadata()
+    if foreign := foreign_to(log.protocol(), metadata.configuration, OWN_ENTRY_FIELDS):
+        raise LoaderError(f"the table has {', '.join(foreign)}: have Spark merge its files (OPTIMIZE)")
+    if why := _unsure_partitions(pa.schema(log.schema()), metadata.partition_columns):
+        raise LoaderError(why)
+    return _Files(log.get_add_actions())
 
 
 def _unsure_partitions(schema: Any, columns: Sequence[str]) -> str:
@@ -153,6 +169,7 @@ class _Merge:
 
     def merged(self, group: Sequence[SmallFile]) -> bool:
         """Write the group's rows. False: one of its files can't be read, and so the group stays as it is."""
+        before = len(self._written)
         try:
             self._actions.extend(self.actions(group))
         except LoaderError as error:
@@ -161,17 +178,39 @@ class _Merge:
             self.failed.append(LoaderError(f"{group[0].path} and {len(group) - 1} more can't be merged: {error}"))
         else:
             return True
+        while len(self._written) > before:
+            self._discard(self._written.pop())
         return False
 
-    def commit(self, entry: Path | ObjectPath, info: Mapping[str, Any]) -> None:
-        """Make the entry. Raises FileExistsError where another one has its number, OSError."""
+    def commit(self, read: int, info: Mapping[str, Any]) -> int:
+        """Make the entry behind version `read`, or behind commits that have only added files since; gives its version.
+
+        Raises FileExistsError where another one has done more than that, OSError.
+        """
         data = _entry([info, *self._actions])
+        taken = {action["remove"]["path"] for action in self._actions if "remove" in action}
+        for version in range(read + 1, read + 1 + PASSED_MAX):
+            entry = entry_of(self._path, version)
+            if self._makes(entry, data):
+                return version
+            if not _only_adds(entry.read_bytes(), taken):
+                raise FileExistsError(str(entry))
+            if isinstance(self._path, Path):
+                sync_commits(self._path, version, version)  # before ours is on top of it
+        raise FileExistsError(f"{PASSED_MAX} commits since version {read}")
+
+    def _makes(self, entry: Path | ObjectPath, data: bytes) -> bool:
+        """Make the entry; False: another one has its number."""
         self._may_be_made = True
         try:
             _create(entry, data)
+        except FileExistsError:
+            self._may_be_made = entry.read_bytes() == data  # its answer was lost, and it was put again
+            return self._may_be_made
         except Exception:
             self._may_be_made = _may_be_there(entry, data)
             raise
+        return True
 
     @contextlib.contextmanager
     def discarded_unless_made(self) -> Generator[None]:
@@ -181,15 +220,18 @@ class _Merge:
         except Exception:
             if not self._may_be_made:
                 for place in self._written:
-                    with contextlib.suppress(OSError):
-                        place.unlink(missing_ok=True)
+                    self._discard(place)
             raise
+
+    def _discard(self, place: Path | ObjectPath) -> None:
+        with contextlib.suppress(OSError, LoaderError):
+            place.unlink(missing_ok=True)
 
     def info(self, read: int, groups: Sequence[Sequence[SmallFile]]) -> dict[str, Any]:
         """What the table's history says of the commit."""
         removed = sum(len(group) for group in groups)
         return {"commitInfo": {
-            "timestamp": self._now_ms, "operation": "OPTIMIZE", "operationParameters": {"predicate": "[]", "auto": "true"},
+            "timestamp": self._now_ms, "operation": "OPTIMIZE", "operationParameters": {"predicate": "[]"},
             "readVersion": read, "isolationLevel": "SnapshotIsolation", "isBlindAppend": False, "engineInfo": ENGINE,
             "operationMetrics": {"numRemovedFiles": str(removed), "numAddedFiles": str(len(groups))},
         }}  # fmt: skip
@@ -199,18 +241,17 @@ class _Merge:
         noted = [self._files.statistics(one.path) for one in group]
         values: dict[str, object] = noted[0].get("partition") or {}
         of_partition = {name: _as_text(value) for name, value in values.items()}
-        parts = [self._opened(one.path) for one in group]
-        for one, part, known in zip(group, parts, noted, strict=True):
-            self._check(one.path, part, known["num_records"])
-        codec = compression_of(parts[0])
-        output = pa.BufferOutputStream()
-        write_merged(self._rows(group, parts), self._schema, output, codec)
-        data = output.getvalue()
+        first = self._opened(group[0].path)
+        codec = compression_of(first)
         folder, slash, _ = group[0].path.rpartition("/")
         path = f"{folder}{slash}part-00000-{uuid.uuid4()}-c000.{codec.lower()}.parquet"
-        stats = merged_statistics(self._schema, noted, [set(part.schema_arrow.names) for part in parts])
+        columns: list[set[str]] = []
+        rows = self._rows(group, first, [known["num_records"] for known in noted], columns)
         self._written.append(self._place(path))
-        _write(self._place(path), data)
+        with _written(self._place(path)) as file:
+            write_merged(rows, self._schema, file, codec)
+            size = file.tell()
+        stats = merged_statistics(self._schema, noted, columns)
         shared = {"partitionValues": of_partition, "dataChange": False}
         for one in group:
             gone = {
@@ -220,7 +261,7 @@ class _Merge:
                 "size": one.bytes,
             }
             yield {"remove": {**gone, **shared}}
-        made = {"path": path, "size": data.size, "modificationTime": self._now_ms, "stats": json.dumps(stats)}
+        made = {"path": path, "size": size, "modificationTime": self._now_ms, "stats": json.dumps(stats)}
         yield {"add": {**made, **shared}}
 
     def _place(self, path: str) -> Path | ObjectPath:
@@ -230,7 +271,7 @@ class _Merge:
     def _opened(self, path: str) -> Any:
         place = self._place(path)
         try:
-            source = pa.BufferReader(pa.py_buffer(place.read_bytes()))
+            source = place if isinstance(place, Path) else pa.BufferReader(pa.py_buffer(place.read_bytes()))
             return pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
         except (pa.ArrowException, OSError) as error:
             raise LoaderError(unreadable(place, error)) from None
@@ -249,14 +290,21 @@ class _Merge:
                 f"{self._place(path)} has the columns {', '.join(unknown)}, which the table does not have"
             )
 
-    def _rows(self, group: Sequence[SmallFile], parts: Sequence[Any]) -> Iterator[Any]:
-        for one, part in zip(group, parts, strict=True):
-            try:
-                rows = part.read()
-                wanted = pa.schema([field for field in self._schema if field.name in set(rows.column_names)])
-                yield rows.select(wanted.names).cast(wanted)
-            except (pa.ArrowException, OSError) as error:
-                raise LoaderError(unreadable(self._place(one.path), error)) from None
+    def _rows(
+        self, group: Sequence[SmallFile], first: Any, noted: Sequence[int | None], columns: list[set[str]]
+    ) -> Iterator[Any]:
+        """The rows of all files, one open at a time; `columns` gets the names that each of them has."""
+        for number, one in enumerate(group):
+            with self._opened(one.path) if number else first as part:
+                self._check(one.path, part, noted[number])
+                columns.append(set(part.schema_arrow.names))
+                wanted = pa.schema([field for field in self._schema if field.name in columns[-1]])
+                for row_group in range(part.num_row_groups):
+                    try:
+                        rows = part.read_row_group(row_group).select(wanted.names).cast(wanted)
+                    except (pa.ArrowException, OSError) as error:
+                        raise LoaderError(unreadable(self._place(one.path), error)) from None
+                    yield rows
 
 
 def merged_statistics(schema: Any, noted: Sequence[Mapping[str, Any]], columns: Sequence[set[str]]) -> dict[str, Any]:
@@ -322,17 +370,29 @@ def _entry(actions: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(action, ensure_ascii=False) + "\n" for action in actions).encode()
 
 
-def _write(place: Path | ObjectPath, data: Any) -> None:
-    """Write a new file under the name that it keeps: nobody reads it before the log names it, and what a kill leaves is known
-    to the vacuum. It is on the disk when this returns."""
+@contextlib.contextmanager
+def _written(place: Path | ObjectPath) -> Generator[IO[bytes]]:
+    """A new file to be written under the name that it keeps: nobody reads it before the log names it, and what a kill leaves
+    is known to the vacuum. It is on the disk when this ends."""
     if not isinstance(place, Path):
-        place.create(bytes(data))
+        data = io.BytesIO()
+        yield data
+        place.create(data.getvalue())
         return
     with place.open("xb") as file:
-        file.write(data)
+        yield file
         file.flush()
         os.fsync(file.fileno())
     sync_path(place.parent)
+
+
+def _only_adds(entry: bytes, taken: Collection[str]) -> bool:
+    """Whether a commit has added files, none of `taken` anew, and done nothing else."""
+    try:
+        actions: list[dict[str, Any]] = [json.loads(line) for line in entry.splitlines()]
+    except ValueError:
+        return False
+    return all(ADDS_FILES.issuperset(action) and action.get("add", {}).get("path") not in taken for action in actions)
 
 
 def _may_be_there(entry: Path | ObjectPath, data: bytes) -> bool:
@@ -352,7 +412,8 @@ def _create(entry: Path | ObjectPath, data: bytes) -> None:
         return
     draft = entry.with_name(f".{entry.name}.{uuid.uuid4().hex}.new")
     try:
-        _write(draft, data)
+        with _written(draft) as file:
+            file.write(data)
         os.link(draft, entry)  # unlike a rename, it never replaces
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -3,10 +3,14 @@
 A file is merged with files of its partition and of about its size (of one tier, each TIER_BITS bits wide), so that a row is
 written anew once a tier and not with every merge. A group is worth a merge when it has FILES_LEAST files, or when what it
 makes is a file that is not small any more. A group that can't be merged is dropped, and keeps no other one from it.
+
+Who asks for it once, and not behind every few commits, has all small files merged: the tiers and the number are for rows that
+would be written anew again and again.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,9 +18,9 @@ from typing import Final
 FILES_LEAST: Final = 8
 TIER_BITS: Final = 3
 FLOOR_BYTES: Final = 64 * 1024
+"""Below that a Parquet file is mostly its own description: all such files are of one tier."""
 LOOKS_MAX: Final = 4
 """How often groups are chosen where none of those before could be merged."""
-"""Below that a Parquet file is mostly its own description: all such files are of one tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,19 @@ class SmallFile:
 @dataclass(frozen=True, slots=True)
 class MergeBounds:
     """What one look may merge. `file_bytes`, `file_rows`: of a file that a merge makes, at most and about; the others: of all
-    files that are read."""
+    files that are read. `tiered`: only files of about one size, `files_least` of them, where the result is small itself."""
 
     file_bytes: int
     file_rows: int = 10_000_000
     bytes_at_once: int = 64 * 1024 * 1024
     files_at_once: int = 1024
+    files_least: int = FILES_LEAST
+    tiered: bool = True
+
+    @classmethod
+    def all_small(cls, file_bytes: int) -> MergeBounds:
+        """Whatever saves a file, at once."""
+        return cls(file_bytes, bytes_at_once=sys.maxsize, files_at_once=sys.maxsize, files_least=2, tiered=False)
 
     @property
     def merged_bytes(self) -> int:
@@ -54,7 +65,7 @@ def merge_groups(files: Iterable[SmallFile], bounds: MergeBounds) -> list[list[S
     alike: dict[tuple[int, Hashable], list[SmallFile]] = {}
     for one in files:
         if _is_small(one, bounds):
-            alike.setdefault((tier_of(one.bytes), one.partition), []).append(one)
+            alike.setdefault((tier_of(one.bytes) if bounds.tiered else 0, one.partition), []).append(one)
     groups = [group for several in alike.values() for group in _cut(sorted(several, key=_age), bounds)]
     chosen: list[list[SmallFile]] = []
     bytes_left, files_left = bounds.bytes_at_once, bounds.files_at_once
@@ -113,7 +124,7 @@ def _cut(files: Sequence[SmallFile], bounds: MergeBounds) -> list[list[SmallFile
 
 
 def _is_worth(group: Sequence[SmallFile], bounds: MergeBounds) -> bool:
-    if len(group) >= FILES_LEAST:
+    if len(group) >= bounds.files_least:
         return True
     large = 2 * sum(one.bytes for one in group) >= bounds.merged_bytes
     long = 2 * sum(one.rows for one in group) >= bounds.file_rows

@@ -22,13 +22,14 @@ from typing import Any, Final
 import structlog
 
 from ..remoting.errors import RocketcrewError, UsageError
+from .delta_log import is_delta
 from .errors import LoaderError
 from .metastore import Known, Values, Wanted, known_of, to_add, to_create, to_drop, to_widen, values_of, why_not_ours
 from .object_store import Place, in_spark
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.parquet import STATE_FILE, batch_folder, batch_folders
-from .views import is_delta, short
+from .views import short
 
 START_WAIT_S: Final = 60.0
 """How long a start waits to hear whether the name is free: Hive's client itself tries for ten minutes. And an end, for the

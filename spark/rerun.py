@@ -24,6 +24,7 @@ from ..remoting.errors import UsageError
 from .accounts import Accounts
 from .arrow_writer import ArrowWriter
 from .convert import Staged
+from .delta_log import is_delta
 from .errors import LoaderError
 from .iceberg_catalog import is_iceberg
 from .loader import Loader
@@ -90,7 +91,7 @@ class Reopened:
 
 def folder_target(table: Path, threads: Executor) -> Target:
     """A target for the table in the folder `table` that needs no JVM."""
-    if (table / "_delta_log").is_dir():
+    if is_delta(table):
         return DeltaTarget(table, append_by_delta_rs, lambda: None)
     if is_iceberg(table):
         return opened(table)
@@ -107,7 +108,7 @@ def only_rerun(table: Place) -> Generator[Path]:
             f"reconcile --rerun needs a lock beside the table, and {table} is in a bucket, where nobody can hold one. Consume"
             " the messages once more, in a new epoch: rocketcrew reset --to TIME --reprocess"
         )
-    folder = table / STATE_DIR if (table / "_delta_log").is_dir() or is_iceberg(table) else table
+    folder = table / STATE_DIR if is_delta(table) or is_iceberg(table) else table
     lock = try_lock(folder / LOCK_FILE)
     if lock is None:
         raise LoaderError(f"another reconcile --rerun works on {table}: wait for its end")

@@ -10,6 +10,7 @@ import json
 import re
 from typing import Final
 
+from .delta_log import is_delta
 from .iceberg_catalog import is_iceberg
 from .object_store import STATE_DIR, Place
 
@@ -32,7 +33,7 @@ def table_columns(table: Place) -> tuple[tuple[str, str], ...]:
 
 
 def _states(table: Place) -> dict[int, Place]:
-    beside = (table / "_delta_log").is_dir() or is_iceberg(table)
+    beside = is_delta(table) or is_iceberg(table)
     folder, name = (table / STATE_DIR, _STATE) if beside else (table, _BATCH)
     found = ((name.fullmatch(entry.name), entry) for entry in folder.iterdir())
     return {int(match[1]): entry if beside else entry / "_loaded.json" for match, entry in found if match}

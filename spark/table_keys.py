@@ -24,6 +24,7 @@ from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import NO_ROWS, SETTLED, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
 from .accounts import NO_DETAIL, detail_after
+from .delta_log import is_delta
 from .errors import BadSegmentError, unreadable
 from .iceberg_catalog import is_iceberg
 from .object_store import Place
@@ -100,7 +101,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
 
 def _held(table: Place) -> AbstractContextManager[None]:
     """No compaction exchanges the files of a Parquet table while they are read."""
-    if not isinstance(table, Path) or not table.is_dir() or (table / "_delta_log").is_dir() or is_iceberg(table):
+    if not isinstance(table, Path) or not table.is_dir() or is_delta(table) or is_iceberg(table):
         return nullcontext()
     return locked_table(table, fcntl.LOCK_SH, TABLE_LOCK_WAIT_S)
 
@@ -167,7 +168,7 @@ def overlapping(pieces: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _opened(table: Place) -> tuple[Ledger, Sequence[Place]]:
-    if not isinstance(table, Path) or (table / "_delta_log").is_dir():
+    if not isinstance(table, Path) or is_delta(table):
         return _delta(table)
     if is_iceberg(table):
         return _iceberg(table)

@@ -54,8 +54,8 @@ def lock_table(table: Path, kind: int, wait_s: float) -> int:
 
 @contextlib.contextmanager
 def only_merge(table: Place) -> Generator[bool]:
-    """Whether nobody else of this host merges files of the Delta table: of two merges at the same moment delta-rs's own
-    (1.6) refuses none, and the rows of both are in the table twice. In a bucket nobody can tell."""
+    """Whether nobody else of this host merges files of the Delta table: of two merges at the same moment one is work for
+    nothing. In a bucket nobody can tell."""
     lock = try_lock(table / STATE_DIR / DELTA_LOCK) if isinstance(table, Path) else -1
     try:
         yield lock is not None

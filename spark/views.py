@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
+from .delta_log import is_delta
 from .errors import LoaderError
 from .hdfs import HdfsPath
 from .iceberg_catalog import is_iceberg, read_spec
@@ -77,11 +78,6 @@ def newest_state(table: Place) -> TableState:
 def table_ddl(state: TableState) -> str:
     """The columns of the whole table as Spark DDL: those of its files, and the batch's number."""
     return ddl([*state.columns, Column(BATCH_COLUMN, "bigint")])
-
-
-def is_delta(table: Place) -> bool:
-    """Whether it is a Delta table; a session needs `session.delta_conf` to read it."""
-    return (table / "_delta_log").is_dir()
 
 
 def refuse_iceberg(table: Place) -> None:

@@ -74,10 +74,11 @@ def _by_duckdb(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Ma
 
 def _by_spark(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Mapping[str, Any]]]:
     # pyspark takes its time to import, and --help does not need it.
+    from ...spark.delta_log import is_delta
     from ...spark.hdfs import hdfs_table
     from ...spark.needs import check_pyspark
     from ...spark.session import SessionSettings, format_conf, open_any
-    from ...spark.views import answer, is_delta, refuse_iceberg, register_views
+    from ...spark.views import answer, refuse_iceberg, register_views
 
     spark = settings.spark
     target = None if on_hdfs(spark.target) else table_place(settings, not_on_hdfs="")  # HDFS is asked by the session

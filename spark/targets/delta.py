@@ -13,8 +13,8 @@ Where spark.vacuum is on, a loader vacuums, behind a commit and a day apart: fil
 never were, are deleted a week later, or later still if the table's own delta.deletedFileRetentionDuration says so, so slow
 readers and streams keep theirs (delta_vacuum.py). Versions go with the log's entries, as Delta's delta.logRetentionDuration
 says, whenever a checkpoint is written. Where spark.merge_files is on, whoever gets every FAN-th number merges small files
-behind its commit (delta_merging.py), else `compact` alone does: beside delta-rs's own `optimize` (1.6), which commits
-whatever others have merged meanwhile, no merge may run that nobody has asked for.
+behind its commit (delta_merging.py), else `compact` alone does, in the same way: beside delta-rs's own `optimize` (1.6),
+which commits whatever others have merged meanwhile, no merge may run that nobody has asked for.
 
 Two ways to commit: by Spark (`delta`), for cluster-sized batches, and by delta-rs (`deltalake`), which needs no JVM and
 takes 20 ms for a small one (docs/protocol.md). Each reads what the other wrote. The log is read by delta-rs in both cases,
@@ -49,6 +49,7 @@ from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import Staged
+from ..delta_log import entry_of
 from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
 from ..delta_vacuum import unneeded
 from ..errors import BatchTakenError, LoaderError, remedy
@@ -164,10 +165,7 @@ class DeltaTarget:
             return False
         version = int(self._snapshot.version())
         same_stretch = version // CHECKPOINT_COMMITS == self._opened_at // CHECKPOINT_COMMITS
-        return same_stretch and self._log_of(version).exists()
-
-    def _log_of(self, version: int) -> Place:
-        return self.path / "_delta_log" / f"{version:020d}.json"
+        return same_stretch and entry_of(self.path, version).exists()
 
     def _refuse_foreign(self) -> None:
         if self._snapshot is not None:

@@ -19,15 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...durable.files import sync_path
+from ..delta_log import LOG_DIR, entry_of
 from ..errors import LoaderError
 
-LOG_DIR: Final = "_delta_log"
 _UNSYNCED_MAX: Final = 16
 """So many commits at the end of the log may not be on the disk: each is so for some milliseconds, and loaders are few."""
-
-
-def entry_of(table: Path, version: int) -> Path:
-    return table / LOG_DIR / f"{version:020d}.json"
 
 
 def first_unsynced(newest: int) -> int:
@@ -121,6 +117,3 @@ def _added(entry: Path) -> Iterator[dict[str, Any]]:
     except (ValueError, AttributeError) as error:
         table, version = entry.parent.parent, int(entry.stem)
         raise LoaderError(f"the entry {entry} of the log is damaged ({error}). {_way_out(table, version)}") from None
-
-
-__all__ = ["LOG_DIR", "check_commit", "entry_of", "explain_torn_log", "first_unsynced", "sync_commits"]

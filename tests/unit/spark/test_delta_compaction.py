@@ -1,17 +1,19 @@
-"""Delta tables are compacted by one at a time, and not where delta-rs would double rows."""
+"""Delta tables are compacted by one at a time, and whatever others commit meanwhile stays."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from deltalake import DeltaTable
 from loader_world import World
+from test_delta_vacuum import with_deletion_vector
 
-from rocketcrew.spark.compaction import compact, to_merge
+from rocketcrew.spark.compaction import DELTA_TRIES, compact, to_merge
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.object_store import STATE_DIR
 from rocketcrew.spark.table_lock import DELTA_LOCK
@@ -43,31 +45,53 @@ def test_of_two_compactions_the_second_is_refused(world: World) -> None:
     os.close(lock)
 
 
+def at_first(do: Callable[[], object]) -> Callable[[str], None]:
+    """`do` once, when the first merge has written its files."""
+    left = [do]
+    return lambda point: None if point != "written" or not left else (left.pop()(), None)[1]
+
+
 def test_a_batch_that_is_loaded_meanwhile_is_kept(world: World) -> None:
     loaded(world, 3)
-    assert compact(world.table, FILE_BYTES, lambda _: loaded(world, 1)).files_after == 2
+    assert compact(world.table, FILE_BYTES, at_first(lambda: loaded(world, 1))).files_after == 2
     world.assert_exact()
 
 
-def test_a_merge_of_somebody_else_in_the_same_moment_is_reported_with_the_way_back(world: World) -> None:
+def test_where_somebody_else_merges_or_deletes_in_the_same_moment_it_begins_again(world: World) -> None:
     loaded(world, 3)
-
-    def optimizes(_point: str) -> None:
-        DeltaTable(str(world.table)).optimize.compact()
-
-    with pytest.raises(LoaderError, match=r"rows are in it twice now.*restore\(") as caught:
-        compact(world.table, FILE_BYTES, optimizes)
-    version = int(str(caught.value).rpartition("restore(")[2].rstrip(")"))
-    table = DeltaTable(str(world.table))
-    assert table.to_pyarrow_table().num_rows == 2 * 3, "delta-rs refuses it now: the check has nothing more to find"
-    table.restore(version)
+    compact(world.table, FILE_BYTES, at_first(DeltaTable(str(world.table)).optimize.compact))
     world.assert_exact()
-    loaded(world, 1)
-    world.assert_exact()
+    loaded(world, 3)
+    log = DeltaTable(str(world.table))
+    assert compact(world.table, FILE_BYTES, at_first(lambda: log.delete("_offset = 3"))).files_after == 1
+    assert sorted(world.rows("_offset")) == [(n,) for n in (0, 1, 2, 4, 5)]
 
 
-def test_partitions_that_spark_has_named_beyond_ascii_are_refused(world: World) -> None:
-    """Spark writes `value=ü` into the log, delta-rs removes `value=%C3%BC`: the file would stay, and its rows be doubled."""
+def test_it_gives_up_where_others_are_always_faster(world: World) -> None:
+    loaded(world, 20)
+    deleted: list[int] = []
+
+    def delete(point: str) -> None:
+        if point == "written":
+            deleted.append(len(deleted))
+            DeltaTable(str(world.table)).delete(f"_offset = {deleted[-1]}")
+
+    with pytest.raises(LoaderError, match=rf"was not compacted: others .* {DELTA_TRIES} times. Nothing is lost"):
+        compact(world.table, FILE_BYTES, delete)
+    assert len(deleted) == DELTA_TRIES
+    assert sorted(world.rows("_offset")) == [(n,) for n in range(DELTA_TRIES, 20)]
+
+
+def test_what_only_spark_can_merge_is_left_with_what_to_do(world: World) -> None:
+    loaded(world, 3)
+    with_deletion_vector(world.table)
+    for refused in (compact, to_merge):
+        with pytest.raises(LoaderError, match=r"was not compacted: the table has .*deletionVectors.*OPTIMIZE"):
+            refused(world.table, FILE_BYTES)
+
+
+def test_partitions_that_spark_has_named_beyond_ascii_are_merged(world: World) -> None:
+    """Spark writes `value=ü` into the log, delta-rs `value=%C3%BC`."""
     target = DeltaTarget(
         world.table, lambda *given: append_by_delta_rs(*given, partition_by=["value"]), lambda: None, ["value"]
     )
@@ -75,8 +99,7 @@ def test_partitions_that_spark_has_named_beyond_ascii_are_refused(world: World) 
         world.seal([world.helpers.Record(number, ["ü"])])
         world.drain(world.loader(target=target))
     as_spark_names_it(world.table, "ü")
-    with pytest.raises(LoaderError, match=r"value=ü\)\. Let Spark do it: OPTIMIZE"):
-        compact(world.table, FILE_BYTES)
+    assert compact(world.table, FILE_BYTES).files_after == 1
     world.assert_exact()
 
 

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from loader_world import World
 
+from rocketcrew.spark.delta_log import entry_of
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.targets.delta_disk import entry_of
 
 worlds = pytest.mark.parametrize("world", ["deltalake"], indirect=True)
 

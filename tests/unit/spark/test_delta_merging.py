@@ -135,11 +135,45 @@ def test_of_two_merges_of_one_version_one_is_given_up(world: World) -> None:
 
 
 @worlds
-def test_a_batch_of_another_loader_wins(world: World) -> None:
+def test_a_merge_goes_behind_the_batches_of_another_loader(world: World) -> None:
     loaded(world, FILES_LEAST)
-    raced(world.table, lambda: loaded(world, 1, at=1))
-    assert files_of(world.table) == FILES_LEAST + 1
+    log = DeltaTable(str(world.table))
+    others = merge_small_files(
+        world.table, log, BOUNDS, NOW_MS, lambda point: loaded(world, 3, at=1) if point == "written" else None
+    )
+    assert others is not None
+    assert files_of(world.table) == 1 + 3
+    assert entry_of(world.table, FILES_LEAST + 4)[0]["commitInfo"]["operation"] == "OPTIMIZE"
+    world.assert_exact()
     loaded(world, FAN)
+    world.assert_exact()
+
+
+@worlds
+def test_a_batch_with_a_new_column_wins(world: World) -> None:
+    """The merged files are of the schema that was read."""
+    loaded(world, FILES_LEAST)
+    rows = pa.table({"new": [1]})
+    raced(world.table, lambda: write_deltalake(str(world.table), rows, mode="append", schema_mode="merge"))
+    assert files_of(world.table) == FILES_LEAST + 1
+
+
+@worlds
+def test_a_file_that_is_added_again_is_not_taken_out(world: World) -> None:
+    """With other statistics, or other rows in it that count."""
+    loaded(world, FILES_LEAST)
+    adds = [one for one in entry_of(world.table, FILES_LEAST) if "add" in one]
+    entry = world.table / f"_delta_log/{FILES_LEAST + 1:020d}.json"
+    raced(world.table, lambda: entry.write_text(json.dumps(adds[0])))
+    assert files_of(world.table) == FILES_LEAST
+
+
+@worlds
+def test_an_entry_that_cannot_be_read_is_not_passed(world: World) -> None:
+    loaded(world, FILES_LEAST)
+    entry = world.table / f"_delta_log/{FILES_LEAST + 1:020d}.json"
+    raced(world.table, lambda: entry.write_text('{"add": {"pa'))
+    entry.unlink()
     world.assert_exact()
 
 
@@ -279,6 +313,8 @@ def test_in_a_bucket_the_entry_is_a_conditional_put(tmp_path: Path) -> None:
     assert merge_small_files(place, DeltaTable(str(tmp_path / "table")), BOUNDS, NOW_MS) is not None
     assert rows_of(tmp_path / "table") == before
     assert files_of(tmp_path / "table") == 1
+    write_deltalake(str(tmp_path / "table"), pa.table({"n": [FILES_LEAST]}), mode="append")
+    before = rows_of(tmp_path / "table")
     with pytest.raises(FileExistsError):
         merge_small_files(place, stale, BOUNDS, NOW_MS)
     assert rows_of(tmp_path / "table") == before
