@@ -66,6 +66,7 @@ class World:
         trigger: Trigger = EARLY,
         epoch_on_recreated: bool = False,
         pieces_max: int = PIECES_MAX,
+        leave_gaps: bool = False,
     ) -> Loader:
         self.loaders_made += 1
         number = self.loaders_made
@@ -80,6 +81,7 @@ class World:
             on_point=on_point,
             epoch_on_recreated=epoch_on_recreated,
             pieces_max=pieces_max,
+            leave_gaps=leave_gaps,
         )
         loader.recover(known_batch)
         return loader

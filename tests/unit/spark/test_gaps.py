@@ -12,7 +12,6 @@ from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import FILTERED, SETTLED, SKIPPED, Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.gaps import Gaps
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.reconciling import Fate, reconcile
@@ -46,12 +45,6 @@ def lose_the_middle_one(world: World, segments: Any) -> Any:
     return victim.rename(world.roots[0] / victim.name)
 
 
-def leaving(world: World) -> Any:
-    loader = world.loader()
-    loader._gaps = Gaps(Staging(world.roots[0]), leave=True)
-    return loader
-
-
 def test_a_lost_segment_stops_the_loader_and_is_loaded_when_it_is_back(world: World, segments: Any) -> None:
     lost = lose_the_middle_one(world, segments)
     for _ in range(2):
@@ -65,13 +58,13 @@ def test_a_lost_segment_stops_the_loader_and_is_loaded_when_it_is_back(world: Wo
 
 def test_or_is_left_named_by_reconcile_and_not_taken_for_loaded(world: World, segments: Any) -> None:
     lost = lose_the_middle_one(world, segments)
-    world.drain(leaving(world))
+    world.drain(world.loader(leave_gaps=True))
     assert world.state()["loaded"] == [[*QUEUE[:4], [0, 2, 3, 2]]]
     (report,) = reconcile(table_facts(world.table, world.roots[:1])[0], None).queues
     assert report.unexplained == report.fates[Fate.UNKNOWN]
     assert report.unexplained.pieces == ((2, 5),)
     lost.rename(world.roots[0] / "ready" / lost.name)
-    world.drain(leaving(world))
+    world.drain(world.loader(leave_gaps=True))
     world.assert_exact()
 
 
