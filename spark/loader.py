@@ -54,7 +54,7 @@ from .gaps import Gaps
 from .outcome_levels import SPAN, check_whole
 from .plan import Early, Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
 from .progress import COMMITTING, WRITING, Progress
-from .reports import BatchReport, Dropped, Totals, Waiting
+from .reports import BatchReport, Dropped, Elsewhere, Totals, Waiting
 from .segments import readable_offsets
 from .staging import ReadyFile, Staging, inspect
 from .targets.target import TableState, Target
@@ -117,6 +117,7 @@ class Loader:
         self._races_lost = 0
         self._log = structlog.get_logger().bind(staging=str(staging.root))
         self._dropped = Dropped(self.totals, self._log)
+        self._elsewhere = Elsewhere(self.totals, self._log)
 
     def recover(self, known_batch: int = 0) -> None:
         """Finish or take up what an earlier process left. Call once, before the first step.
@@ -416,6 +417,8 @@ class Loader:
         self._races_lost, self._known_batch = 0, plan.batch
         self._on_point("renamed")
         report = self._report(plan, staged, begun, stage_s, job_s)
+        others = (plan.ended & told.of_kind(ELSEWHERE)) - accounts.new
+        self._elsewhere.note(others, accounts.new, state.loaded)
         self._staging.mark_done(plan.id)
         self._on_point("done_marked")
         self._gaps.leave(plan.id, noted, accounts.loaded, sure, epochs)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from ..durable.intervals import OffsetSet
+from ..remoting.names import RETRY_PREFIX
+
+ELSEWHERE_LEAST: Final = 10_000
+ELSEWHERE_SHARE: Final = 0.1
+"""Of the records that the table got meanwhile: what is elsewhere and has not come again is worth a warning above both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,8 @@ class Totals:
     segments: int = 0
     quarantined: int = 0
     replanned: int = 0
+    elsewhere: int = 0
+    """Messages that other members were shown and this table has not got, not even from the retry topic (POP)."""
 
 
 class Dropped:
@@ -73,4 +82,35 @@ class Dropped:
             self._log.info(
                 "rows_delivered_again", rows=rows - whole,
                 reason="their records are in the table; usual after a crash; counted from now on",
+            )  # fmt: skip
+
+
+class Elsewhere:
+    """POP: messages that end as `elsewhere`, counted into `totals`, and logged once where they grow without an end.
+
+    A message that no member of this table has had comes again from the retry topic when its time is over, as another record,
+    and a late member's rows are loaded all the same. So where all members fill this table there are about as many of these
+    records as of such messages. What is left over somebody else has for good.
+    """
+
+    def __init__(self, totals: Totals, log: Any) -> None:
+        self._totals = totals
+        self._log = log
+        self._left = 0
+        self._records = 0
+        self._logged = False
+
+    def note(self, ended: OffsetSet, brought: OffsetSet, passed: OffsetSet) -> None:
+        """A commit has `ended` so many as elsewhere, and `brought` records, some of which were `passed` before."""
+        retried = sum(offsets.count() for key, offsets in brought.queues.items() if key.topic.startswith(RETRY_PREFIX))
+        self._left += ended.count() - retried - (brought & passed).count()
+        self._records += brought.count()
+        self._totals.elsewhere = max(0, self._left)
+        if not self._logged and self._left >= max(ELSEWHERE_LEAST, ELSEWHERE_SHARE * self._records):
+            self._logged = True
+            self._log.warning(
+                "popped_elsewhere", messages=self._left, loaded=self._records,
+                reason="brokers have shown these messages to the group, and neither they nor their retries reach this table:"
+                " other members of the group fill another table or none, or topics are asked for by tags",
+                remedy="where that is not meant, give all members of the group the same spark.target; counted from now on",
             )  # fmt: skip

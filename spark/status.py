@@ -30,6 +30,7 @@ class LoaderStatus:
     `*_total` count over all runs, the others since this start. `commit_buckets`, over all runs: commits by the bound, as
     text in seconds, that their time is not above. `last`: the figures of the last batch. `waiting`: what lies in ready/.
     `running`: how far the batch in work is, every few seconds; empty when there is none. `jvm_pid`: 0 until Spark runs.
+    `elsewhere`: POP, messages that others were shown and that have not come again (reports.py).
     `unregistered`: why the metastore does not know the table as it is (`spark.table`); empty when it does.
     """
 
@@ -51,6 +52,7 @@ class LoaderStatus:
     segments: int = 0
     quarantined: int = 0
     replanned: int = 0
+    elsewhere: int = 0
     jvm_pid: int = 0
     spark_start_seconds: float = 0.0
     last: dict[str, float] = field(default_factory=dict[str, float])

@@ -337,6 +337,7 @@ class Work:
                 totals = loader.totals
                 status.rows, status.rows_dropped, status.segments = totals.rows, totals.rows_dropped, totals.segments
                 status.quarantined, status.replanned = totals.quarantined, totals.replanned
+                status.elsewhere = totals.elsewhere
                 status.waiting = asdict(loader.waiting)
                 if loader.progress.look() is None:
                     status.running = {}

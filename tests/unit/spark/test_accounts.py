@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from loader_world import World
 from segment_helpers import notes_to_json
+from structlog.testing import capture_logs
 
 from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
@@ -36,6 +37,7 @@ from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.plan import Limits, Plan, Top
 from rocketcrew.spark.reconciling import QueueEnds, reconcile
+from rocketcrew.spark.reports import ELSEWHERE_LEAST
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_state import read_state, write_state
@@ -328,6 +330,46 @@ def test_what_others_had_of_a_popped_queue_has_its_end_from_the_first_record_on(
     world.assert_exact()
     report = reconcile(table_facts(world.table, world.roots[:1])[0], None)
     assert {fate.value: offsets.count() for fate, offsets in report.queues[0].fates.items()}["loaded"] == 6
+
+
+def popped(world: World, loader: Any, end: int, *records: Any, at: int = 0) -> None:
+    """The broker has shown the queue up to `end`, and these records were for this member."""
+    world.seal(list(records), at=at)
+    note(world, Outcomes.of([(ELSEWHERE, of((0, end)))]), f"{end:020d}")
+    world.drain(loader)
+
+
+def test_messages_that_others_have_for_good_are_counted_and_reported_once(world: World, segments: Any) -> None:
+    """Another member of the group fills another table."""
+    loader, shown = world.loader(), 3 * ELSEWHERE_LEAST
+    with capture_logs() as logs:
+        for end in range(1_000, shown, 1_000):
+            popped(world, loader, end, segments.Record(end - 1_000))
+            assert loader.totals.elsewhere == end - end // 1_000, (
+                "each is counted once, though it is said again and again"
+            )
+    (said,) = [line for line in logs if line["event"] == "popped_elsewhere"]
+    assert ELSEWHERE_LEAST <= said["messages"] < ELSEWHERE_LEAST + 1_000
+    assert said["loaded"] < 20
+
+
+@pytest.mark.parametrize("how", ["retry", "late"])
+def test_messages_that_come_again_or_late_are_no_reason_for_a_warning(world: World, segments: Any, how: str) -> None:
+    loader, step = world.loader(), 100
+    retry = 0
+    with capture_logs() as logs:
+        for end in range(step, 4 * step, step):
+            popped(world, loader, end, segments.Record(end - step))
+            if how == "late":
+                late = [segments.Record(offset) for offset in range(end - step + 1, end)]
+            else:
+                late = [segments.Record(retry + n, topic="%RETRY%g") for n in range(step - 1)]
+                retry += step - 1
+            assert loader.totals.elsewhere == step - 1
+            world.seal(late)
+            world.drain(loader)
+            assert loader.totals.elsewhere == 0
+    assert not [line for line in logs if line["event"] == "popped_elsewhere"]
 
 
 @every_point
