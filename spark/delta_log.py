@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, overload
 
-from .object_store import Place
+from .object_store import ObjectPath, Place
 
 LOG_DIR: Final = "_delta_log"
 
@@ -17,6 +17,8 @@ def is_delta(table: Place) -> bool:
 
 @overload
 def entry_of(table: Path, version: int) -> Path: ...
+@overload
+def entry_of(table: Path | ObjectPath, version: int) -> Path | ObjectPath: ...
 @overload
 def entry_of(table: Place, version: int) -> Place: ...
 def entry_of(table: Place, version: int) -> Place:

@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -92,9 +93,11 @@ def test_what_only_spark_can_merge_is_left_with_what_to_do(world: World) -> None
 
 def test_partitions_that_spark_has_named_beyond_ascii_are_merged(world: World) -> None:
     """Spark writes `value=ü` into the log, delta-rs `value=%C3%BC`."""
-    target = DeltaTarget(
-        world.table, lambda *given: append_by_delta_rs(*given, partition_by=["value"]), lambda: None, ["value"]
-    )
+
+    def append(*given: Any) -> None:
+        append_by_delta_rs(*given, partition_by=["value"])
+
+    target = DeltaTarget(world.table, append, lambda: None, ["value"])
     for number in range(2):
         world.seal([world.helpers.Record(number, ["ü"])])
         world.drain(world.loader(target=target))

@@ -81,7 +81,7 @@ class Story:
     def seal(self, records: Sequence[Any], at: int) -> Path | None:
         if not records:
             return None
-        path = self.world.seal(records, at=at)
+        path = self.world.seal(list(records), at=at)
         queue = (records[0].group, records[0].topic, records[0].broker, records[0].queue_id)
         self.world.helpers.settle(self.world.roots[at], (*queue, records[0].offset, records[-1].offset + 1))
         return path
