@@ -19,6 +19,7 @@ Sources: Delta's protocol ("Add File and Remove File", "Per-file Statistics"), a
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import math
@@ -194,7 +195,7 @@ class _Merge:
             if self._makes(entry, data):
                 return version
             if not _only_adds(entry.read_bytes(), taken):
-                raise FileExistsError(str(entry))
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(entry))
             if isinstance(self._path, Path):
                 sync_commits(self._path, version, version)  # before ours is on top of it
         raise FileExistsError(f"{PASSED_MAX} commits since version {read}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -78,7 +79,7 @@ def test_a_merge_whose_entry_is_there_or_may_come_keeps_its_files(
     monkeypatch.setattr(ObjectPath, "create", twice)
     monkeypatch.setattr("rocketcrew.spark.delta_merging.sync_path", dies)
     place = ObjectPath(Bucket("s3://bucket/table", {}, LocalStore(prefix=str(tmp_path)))) if bucket else tmp_path
-    with pytest.raises(OSError, match=r"Input/output error|\.json"):
+    with contextlib.nullcontext() if bucket else pytest.raises(OSError, match=r"Input/output error"):
         merge_small_files(place, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
     assert files_of(tmp_path) == 2
     assert rows_of(tmp_path) == before
