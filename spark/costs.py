@@ -2,7 +2,8 @@
 
 Starting a job, writing a log entry and a rename cost the same for one row as for a million (0.2 s Parquet, 1.5 s Delta by
 Spark, 0.02 s delta-rs). The loader waits for so many rows that this fixed part is below a fifth of the whole, but never
-longer than `spark.max_wait_ms`, nor for more than `spark.max_rows`.
+longer than `spark.max_wait_ms`, nor for more than `spark.max_rows`; and no longer than until it is below a fifth of the
+time where what waits is worth a file (plan.py, STREAM_ROWS).
 
 The line `seconds = fixed + per_row * rows` is fitted by least squares; older commits count less and less, and what is
 usual (SPARK_FIXED_S, ROW_S) counts like a few commits for ever, so that commits of one size do not make the line tumble.
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 FIXED_SHARE: Final = 0.2
-"""Of a commit's time, at most."""
+"""Of a commit's time, or of the time between commits, at most."""
 AIMED_SHARE: Final = 0.16
 """What is aimed at: the line is learnt from a few commits, and begins at what is usual."""
 FORGET: Final = 0.9
@@ -59,6 +60,11 @@ class Costs:
         spread = weight * rows_rows - rows * rows
         per_row = max(_LEAST_ROW_S, (weight * rows_seconds - rows * seconds) / spread)
         return max(_LEAST_FIXED_S, (seconds - per_row * rows) / weight), per_row
+
+    def pause_s(self) -> float:
+        """How far apart commits are of which the fixed parts take AIMED_SHARE of the time."""
+        fixed, _ = self.line()
+        return fixed / AIMED_SHARE
 
     def rows_wanted(self) -> int:
         """How many rows make the fixed part AIMED_SHARE of a commit; at least 1."""

@@ -15,6 +15,7 @@ The whole promise of the loader rests on four set operations here:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
@@ -260,30 +261,38 @@ def tops_from_json(rows: Iterable[Any]) -> dict[QueueKey, Top]:
 EARLY_MAX: Final = 10
 QUIET_SHARE: Final = 30
 """Of the trigger's `wait_ms`, a thirtieth without a new segment is quiet: a second of the 30 that are the default."""
+STREAM_ROWS: Final = 1_000
+"""What is worth a file of the table, where rows come all the time: at 1,000 a second they need not wait for `wait_ms`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """When a batch is due: by rows, by bytes (both of sealed segments waiting) or by the age of the oldest.
 
-    `bytes` is for what would outgrow the disk or a plan before its rows are worth a commit (config.py).
+    `bytes` is for what would outgrow the disk or a plan before its rows are worth a commit (config.py). `pause_ms`: the age
+    at which STREAM_ROWS suffice.
     """
 
     rows: int
     bytes: int
     wait_ms: int
+    pause_ms: int = 0
 
     def for_costs(self, costs: Costs) -> Trigger:
-        """The same, but due by so few rows that a commit's fixed cost is a small part of the whole."""
-        return replace(self, rows=min(self.rows, costs.rows_wanted()))
+        """The same, but due by so few rows that a commit's fixed cost is a small part of the whole, or so seldom that it is
+        a small part of the time."""
+        pause_ms = max(self.wait_ms // QUIET_SHARE, math.ceil(costs.pause_s() * 1000))
+        return replace(self, rows=min(self.rows, costs.rows_wanted()), pause_ms=pause_ms)
 
     def due(self, waiting: Sequence[SegmentFacts], oldest_age_ms: int) -> bool:
         """Whether to start a batch now. What a commit costs whatever its size (costs.py) is why not at once."""
         if not waiting:
             return False
+        rows = sum(segment.rows for segment in waiting)
         return (
             oldest_age_ms >= self.wait_ms
-            or sum(segment.rows for segment in waiting) >= self.rows
+            or rows >= self.rows
+            or (rows >= STREAM_ROWS and 0 < self.pause_ms <= oldest_age_ms)
             or sum(segment.bytes for segment in waiting) >= self.bytes
         )
 

@@ -33,9 +33,9 @@ from .sealing import Pause
 
 pa: Any = pyarrow
 
-AGE_FACTOR: Final = 10
-"""A segment that gets rows all the time is sealed at this many times the idle limit, or trickling rows would stay
-unsealed, and offsets uncommitted, for hours."""
+AGE_FACTOR: Final = 3
+"""A segment that gets rows all the time is sealed at this many times the idle limit: half of it is what a row of a steady
+stream waits for at least, and a commit of offsets; each time costs a file and its fsync."""
 
 ENCODED_MIN_BYTES: Final = 256 * 1024
 """Batches are brought into their bytes one after the other in one piece of memory, so that it stays in the processor's cache

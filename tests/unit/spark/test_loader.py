@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -26,7 +27,7 @@ from rocketcrew.spark.costs import Costs
 from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX
-from rocketcrew.spark.plan import EARLY_MAX, QUIET_SHARE, Limits, Plan, Trigger
+from rocketcrew.spark.plan import EARLY_MAX, QUIET_SHARE, STREAM_ROWS, Limits, Plan, Trigger
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_state import read_state
@@ -599,6 +600,24 @@ def test_what_has_no_company_is_loaded_at_once_but_not_for_ever(world: World, se
     assert made[: EARLY_MAX - 1] == [True] * (EARLY_MAX - 1)
     assert not all(made)
     assert any(batches(wait_ms - 1, wait_ms)), "and none waits for longer than it always did"
+    world.assert_exact()
+
+
+def test_rows_of_a_steady_stream_do_not_wait_for_a_trickles_bound(world: World, segments: Any) -> None:
+    """What is worth a file is loaded although more comes all the time; a few rows wait for company as ever."""
+    loader = world.loader(trigger=Trigger(rows=10**9, bytes=10**9, wait_ms=30_000))
+    pause_ms = math.ceil(loader.costs.pause_s() * 1000)
+    assert 1_000 < pause_ms < 2_000, "of Spark's commits; the segments here are sealed a second apart"
+
+    def batch(rows: int, now_ms: int) -> bool:
+        """Whether so many rows more make a batch."""
+        world.seal([segments.Record(len(world.written), ["row"] * rows)])
+        return loader.step(now_ms, at_once=False) is not None
+
+    assert batch(1, 30_000), "the first"
+    assert not batch(STREAM_ROWS - 2, 2_000)
+    assert not batch(1, 3_999), "not quiet for a second yet"
+    assert batch(1, 4_000)
     world.assert_exact()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from rocketcrew.conf.columns import Column
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.spark.costs import Costs
 from rocketcrew.spark.plan import (
     Limits,
     Plan,
@@ -121,6 +123,18 @@ def test_a_plan_fits_its_limits_or_is_one_segment(rows: list[int], rows_max: int
 def test_a_batch_is_due_by_rows_bytes_or_age(waiting: Sequence[int], age_ms: int, due: bool) -> None:
     segments = [SegmentFacts("s", 100, rows, OffsetSet(), False, ()) for rows in waiting]
     assert Trigger(rows=100, bytes=1000, wait_ms=1000).due(segments, age_ms) is due
+
+
+@pytest.mark.parametrize(("rows", "age_ms", "due"), [(1000, 1875, True), (1000, 1874, False), (999, 29_999, False)])
+def test_rows_that_are_worth_a_file_wait_until_fixed_costs_are_a_sixth_of_the_time(
+    rows: int, age_ms: int, due: bool
+) -> None:
+    """0.3 s, as they are of Spark before any commit was made; where they are nothing, for a thirtieth of the longest wait."""
+    half = SegmentFacts("s", 100, rows // 2, OffsetSet(), False, ())
+    waiting = [half, replace(half, rows=rows - rows // 2)]
+    trigger = Trigger(rows=10**9, bytes=10**9, wait_ms=30_000)
+    assert trigger.for_costs(Costs()).due(waiting, age_ms) is due
+    assert trigger.for_costs(Costs(weight=10**9)).pause_ms == 1000
 
 
 def test_a_million_messages_with_a_sparse_tag_and_retries_need_a_small_plan() -> None:
