@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import chain, islice
 from struct import Struct
 
@@ -36,6 +37,7 @@ SLOTS, ENTRIES_MAX = (
     20_000_000,
 )  # maxHashSlotNum, maxIndexNum: a genuine broker takes files of this size only
 MEMORY_SLOTS = 65_536
+KEY_TAIL = 12  # of the unique keys that one producer makes only so much changes: time and counter
 LOOKED_AT_MAX = 10_000  # entries that one query looks at: some 30 ms in the loop
 _HEADER = Struct(">qqqqii")
 _ENTRY = Struct(">iqii")
@@ -45,10 +47,12 @@ _TIME_MAX_MS = 4_102_444_800_000  # the year 2100
 
 Key = tuple[int, int, int]  # hash, position, store time
 
+_front_hash = lru_cache(maxsize=1024)(java_hash)
+
 
 def key_hash(topic: str, key: str) -> int:
     """indexKeyHashMethod: not negative, as Math.abs of the smallest int is no number here."""
-    value = abs(java_hash(f"{topic}#{key}"))
+    value = abs(java_hash(key[-KEY_TAIL:], _front_hash(f"{topic}#{key[:-KEY_TAIL]}")))
     return value if value <= _INT_MAX else 0
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 
-def java_hash(text: str) -> int:
-    """`String.hashCode()` of `text`: s[0]*31^(n-1) + ... over UTF-16 units, wrapped to a signed int32."""
-    value = 0
+def java_hash(text: str, front: int = 0) -> int:
+    """`String.hashCode()` of `text`: s[0]*31^(n-1) + ... over UTF-16 units, wrapped to a signed int32.
+
+    With `front`, the hash of a text before it, that of both together.
+    """
+    value = front & 0xFFFFFFFF
     if text.isascii():
         for unit in text.encode():
             value = (value * 31 + unit) & 0xFFFFFFFF

@@ -47,6 +47,11 @@ def test_the_hash_is_never_negative():
     assert key_hash("T", "k") == abs(java_hash("T#k"))
 
 
+@pytest.mark.parametrize("key", ["", "k", "é世界🚀", "7F0000010A2B18B4AAC2000102030405", "世界" * 20])
+def test_a_long_key_has_the_hash_that_java_gives_it(key):
+    assert key_hash("T-世", key) == abs(java_hash(f"T-世#{key}"))
+
+
 def test_a_key_is_found_however_many_others_there_are(storage):
     """The queue of the others was looked at first, up to a bound, and hid it."""
     store = opened(storage)

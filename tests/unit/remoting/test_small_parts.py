@@ -206,6 +206,7 @@ def test_unique_ids_do_not_repeat_while_the_counter_goes_round() -> None:
 )
 def test_java_hash(text: str, value: int) -> None:
     assert java_hash(text) == value
+    assert {java_hash(text[at:], java_hash(text[:at])) for at in range(len(text) + 1)} == {value}
 
 
 def test_subscriptions() -> None:
