@@ -33,10 +33,11 @@ class _Field(NamedTuple):
     is_bool: bool
     digits: int  # with fewer of them alone it is such a number, whatever they are
     default: Any  # MISSING when required
+    put: Callable[[Any, Any], None]  # into a header that is being read
 
 
 class Header:
-    """Base of typed headers. Subclasses are frozen dataclasses."""
+    """Base of typed headers. Subclasses are frozen dataclasses with slots and without a __post_init__."""
 
     __slots__ = ()
     WIRE: ClassVar[Mapping[str, str]] = {}
@@ -44,7 +45,7 @@ class Header:
     def to_fields(self) -> dict[str, str]:
         """The extFields of this header, in the order of its declaration; None is left out."""
         result: dict[str, str] = {}
-        for attribute, wire, _, is_text, is_bool, _, _ in _fields_of(type(self)):
+        for attribute, wire, _, is_text, is_bool, *_ in _fields_of(type(self)):
             value = getattr(self, attribute)
             if value is None:
                 continue
@@ -62,24 +63,24 @@ class Header:
 
         An empty text for a number or boolean is as if absent: a binary header writes null as no bytes.
         """
-        arguments: list[Any] = []
+        header = object.__new__(cls)  # a frozen one's own constructor takes as long for its fields as all of this
         get = values.get
-        for _, wire, read, is_text, _, digits, default in _declared.get(cls) or _fields_of(cls):
+        for _, wire, read, is_text, _, digits, default, put in _declared.get(cls) or _fields_of(cls):
             text = get(wire)
             if text is None or (not text and not is_text):
                 if default is MISSING:
                     raise ProtocolError(f"{wire} is missing", f"{cls.__name__} header")
-                arguments.append(default)
+                put(header, default)
             elif is_text:
-                arguments.append(text)
+                put(header, text)
             elif len(text) < digits and text.isdigit() and text.isascii():
-                arguments.append(int(text))  # nearly every one: a call for each costs as much again
+                put(header, int(text))  # nearly every one: a call for each costs as much again
             else:
                 try:
-                    arguments.append(read(text))
+                    put(header, read(text))
                 except _Bad as error:
                     raise ProtocolError(f"{wire} is {text!r:.60}, not {error}", f"{cls.__name__} header") from None
-        return cls(*arguments)
+        return header
 
 
 def _read_int32(text: str) -> int:
@@ -149,6 +150,7 @@ def _read_declaration(cls: type[Any]) -> tuple[_Field, ...]:
                 kind.startswith("bool"),
                 _DIGITS.get(_READERS[kind], 0),
                 item.default,
+                getattr(cls, item.name).__set__,
             )
         )
     return tuple(result)
