@@ -204,7 +204,7 @@ def _decode_json(header: Buffer) -> Command:
         raise ProtocolError(f"remark is a {type(remark).__name__}, not a string", "JSON header")
     language = get("language")
     language = _LANGUAGES.get(language, _OTHER) if type(language) is str else _OTHER
-    if "\\u" in text:
+    if "\\ud" in text or "\\uD" in text:  # the separators of properties are escapes too
         _refuse_lone_surrogates(remark, fields)
     return Command(code, fields, b"", opaque, flag, language, version, remark, _JSON)
 
