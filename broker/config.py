@@ -58,7 +58,7 @@ class BrokerConfig:
     offset_flush_interval_ms: int = 1_000  # genuine: 5 s; shorter, so that a kill -9 repeats less
     mapped_file_size_commit_log: int = 64 << 20  # bytes, RocketMQ's name; genuine: 1 GiB; ours is the step of retention
     retention_ms: int = 72 * 3_600_000
-    disk_max_used_space_ratio: int = 75  # percent of the disk that the log may take, RocketMQ's name and default
+    disk_max_used_space_ratio: int = 75  # percent of the disk for log, queues and index, RocketMQ's name and default
 
     default_queues_max: int = 8  # TBW102's queues, upper bound for a topic made on first use
     auto_create_topic: bool = True

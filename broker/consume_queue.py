@@ -126,5 +126,10 @@ class ConsumeQueue:
         self._file.reset(offset * ENTRY_BYTES)
         self.min_offset = self.next_offset = self.max_offset = offset
 
+    @property
+    def taken_bytes(self) -> int:
+        """Room that its entries take on the disk, to the block."""
+        return self._file.end - self._file.start
+
     def flush(self) -> None:
         self._file.flush()

@@ -353,10 +353,7 @@ class DiskFile:
         return list(self._starts)
 
     def taken_bytes(self, start: int) -> int:
-        try:
-            return os.stat(self._path(start)).st_blocks * STAT_BLOCK_BYTES
-        except FileNotFoundError:  # nothing was written to it yet
-            return 0
+        return _taken_bytes(self._path(start))
 
     def _unlink(self, start: int) -> None:
         path = self._path(start)
@@ -419,6 +416,17 @@ class DiskPlainFile:
             self._pool.calls.ftruncate(self._pool.get(self._path), length_bytes)
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
+
+    @property
+    def taken_bytes(self) -> int:
+        return _taken_bytes(self._path)
+
+
+def _taken_bytes(path: str) -> int:
+    try:
+        return os.stat(path).st_blocks * STAT_BLOCK_BYTES
+    except FileNotFoundError:  # nothing was written to it yet
+        return 0
 
 
 def boot_id() -> str:

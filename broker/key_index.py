@@ -94,6 +94,10 @@ class _IndexFile:
     def room(self) -> int:
         return self.entries_max - self.count
 
+    @property
+    def taken_bytes(self) -> int:
+        return self._file.taken_bytes
+
     def make(self) -> None:
         self._file.make_whole(self._entries_at + self.entries_max * _ENTRY.size)
 
@@ -259,10 +263,18 @@ class KeyIndex:
     def drop_before(self, position: int) -> None:
         """The log begins at `position` now: remove the files all of whose records are below it; the last one stays."""
         self._at = max(self._at, position)
-        for name, file in list(self._files.items())[:-1]:
-            if file.end < position:
-                self._storage.remove_plain(name)
-                del self._files[name]
+        for name in self._files.keys() - self._names_from(position):
+            self._storage.remove_plain(name)
+            del self._files[name]
+
+    def taken_bytes(self, position: int) -> int:
+        """Room that the files would take on the disk if the log began at `position`."""
+        return sum(self._files[name].taken_bytes for name in self._names_from(position))
+
+    def _names_from(self, position: int) -> list[str]:
+        """The files with records at or above `position`, and the last one."""
+        last = next(reversed(self._files), "")
+        return [name for name, file in self._files.items() if file.end >= position or name == last]
 
     def positions(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Where messages of that topic and key may be, newest first; of a long chain the newest LOOKED_AT_MAX entries."""

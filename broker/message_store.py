@@ -469,9 +469,11 @@ class MessageStore:
         self._keep_from(keep_from_by_age(self._log, store_time_ms, self._segment_time_ms))
 
     def drop_beyond(self, disk_share: float) -> None:
-        """Drop the oldest log segments while the log takes more than this share of the disk; the last one always stays."""
+        """Drop the oldest log segments while log, queues and index take more than this share of the disk; the last one always
+        stays."""
         if self._storage.disk_bytes:
-            keep = keep_from_by_space(self._log, int(self._storage.disk_bytes * disk_share))
+            bytes_max = int(self._storage.disk_bytes * disk_share) - sum(q.taken_bytes for q in self._queues.values())
+            keep = keep_from_by_space(self._log, lambda start: bytes_max - self._index.taken_bytes(start))
             if self._keep_from(keep):
                 self.events.append(("store.dropped_for_room", {"first_kept": keep, "disk_share_max": disk_share}))
 

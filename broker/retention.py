@@ -1,8 +1,9 @@
 """Which segments of the commit log may go: those that are too old, and the oldest while the log takes too much of the disk.
 
 - By age: all records of a segment were stored before the limit. A damaged segment is as old as the next one says.
-- By space: what counts is the room that the segments really take (blocks; they are sparse), as a share of the whole file
-  system. Only the broker's own log counts: files of others that fill the disk are no reason to drop messages.
+- By space: what counts is the room that log, queues and index really take (blocks; they are sparse), as a share of the whole
+  file system: what the genuine broker counts where several share a disk (getMajorFileSize). Files of others that fill the
+  disk are no reason to drop messages.
 - The last segment always stays.
 - A clock that jumps ahead makes everything old at once. After a jump of more than half the retention time, nothing expires by
   age for HOLD_MS: a wrong clock can be put right, and the broker started again. The clock at the last look and the end of
@@ -89,13 +90,14 @@ def keep_from_by_age(log: StoredFile, store_time_ms: int, time_of: Callable[[int
     return keep
 
 
-def keep_from_by_space(log: StoredFile, bytes_max: int) -> int:
-    """The first position to keep when the oldest segments go until the others take at most `bytes_max` of the disk."""
+def keep_from_by_space(log: StoredFile, bytes_max: Callable[[int], int]) -> int:
+    """The first position to keep when the oldest segments go until the others fit; `bytes_max` says how much of the disk the
+    log may take that begins at a position."""
     starts = log.segment_starts()
     taken = [log.taken_bytes(start) for start in starts]
     total = sum(taken)
     for start, length_bytes in zip(starts, taken, strict=True):
-        if total <= bytes_max or start == starts[-1]:
+        if start == starts[-1] or total <= bytes_max(start):
             return start
         total -= length_bytes
     return log.start

@@ -122,6 +122,11 @@ class PlainFile(Protocol):
         """Give it its full size, without taking room for it. Raises StorageError."""
         ...
 
+    @property
+    def taken_bytes(self) -> int:
+        """Room that it takes on the disk; less than its size, as it is sparse."""
+        ...
+
 
 class Storage(Protocol):
     """All files and tables of one broker; single owner, one thread."""
@@ -329,6 +334,10 @@ class MemoryPlainFile:
 
     def make_whole(self, length_bytes: int) -> None:
         """It grows as it is written."""
+
+    @property
+    def taken_bytes(self) -> int:
+        return len(self._data)
 
 
 class MemoryStorage:

@@ -356,6 +356,32 @@ def test_retention_by_share_of_the_disk_counts_what_the_log_takes(tmp_path):
     storage.close()
 
 
+def test_retention_by_share_of_the_disk_counts_queues_and_index_too(tmp_path):
+    """Of short messages these take more than the log: a disk that was full of them stayed so."""
+
+    class SmallDisk(DiskStorage):
+        disk_bytes = 1 << 20
+
+    storage = SmallDisk(tmp_path)
+    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1 << 17))
+    for number in range(60):
+        message = StoredMessage("T", bytes(6_000), b"UNIQ_KEY\x01%d\x02" % number)
+        store.put(T0, message, 0)
+    store.checkpoint_now()
+
+    def taken(*folders):
+        files = [file for folder in folders for file in (tmp_path / folder).rglob("*") if file.is_file()]
+        return sum(file.stat().st_blocks for file in files) * 512
+
+    index_bytes = taken("index")
+    assert index_bytes, "the index has the keys"
+    share = (taken("commitlog") + index_bytes // 2) / storage.disk_bytes
+    store.drop_beyond(share)
+    assert store.log_start > 0
+    assert taken("commitlog", "index") <= share * storage.disk_bytes
+    storage.close()
+
+
 _events = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.integers(0, 2), st.binary(max_size=300)),
