@@ -29,14 +29,13 @@ from pathlib import Path
 from ..remoting.errors import UsageError
 from .refused_folders import refuse_foreign, refuse_half_converted
 from .storage import StorageError
-from .syncing import FILE_MODE, PREVIOUS, UNFINISHED, DiskCalls, Syncer
+from .syncing import FILE_MODE, PREVIOUS, UNFINISHED, DiskCalls, Syncer, taken_bytes
 
 OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than that reopens the rarely used ones
 AHEAD_BYTES = 1 << 20  # 800 messages of 1 KiB; one sync in so many is a longer one
 BUFFER_MAX_BYTES = 65_536  # a buffered file writes itself out beyond this, so that its loss in a kill stays small
 ZERO_STEP_BYTES = 1 << 20
 PAGE_BYTES = 4_096
-STAT_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own size is
 ASIDE = "damaged"  # folder of what could not be read
 ABORT = "abort"
 NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
@@ -353,7 +352,7 @@ class DiskFile:
         return list(self._starts)
 
     def taken_bytes(self, start: int) -> int:
-        return _taken_bytes(self._path(start))
+        return taken_bytes(self._path(start))
 
     def _unlink(self, start: int) -> None:
         path = self._path(start)
@@ -419,14 +418,7 @@ class DiskPlainFile:
 
     @property
     def taken_bytes(self) -> int:
-        return _taken_bytes(self._path)
-
-
-def _taken_bytes(path: str) -> int:
-    try:
-        return os.stat(path).st_blocks * STAT_BLOCK_BYTES
-    except FileNotFoundError:  # nothing was written to it yet
-        return 0
+        return taken_bytes(self._path)
 
 
 def boot_id() -> str:

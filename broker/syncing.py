@@ -32,6 +32,7 @@ from .storage import DiskFailed, StorageError
 
 FILE_MODE = 0o600  # messages are nobody else's business
 FOLDER_MODE = 0o700
+STAT_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own size is
 RETRY_S = 0.5  # while there are no descriptors left
 WAIT_TRIES_MAX = 20  # so often who has to wait for the disk waits for descriptors
 KEPT_OPEN_MAX = 8  # files that are flushed: the log's last segment and its journals; others from time to time
@@ -108,6 +109,14 @@ class DiskCalls(FileCalls):
                 self.unlink(fresh)
             raise
         self.sync(os.path.dirname(path))
+
+
+def taken_bytes(path: str) -> int:
+    """Room that a file takes on the disk; less than its size when it is sparse."""
+    try:
+        return os.stat(path).st_blocks * STAT_BLOCK_BYTES
+    except FileNotFoundError:  # nothing was written to it yet
+        return 0
 
 
 class Syncer:
@@ -329,4 +338,4 @@ class Syncer:
                 self.table_trouble = None
 
 
-__all__ = ["FILE_MODE", "FOLDER_MODE", "PREVIOUS", "UNFINISHED", "DiskCalls", "Syncer"]
+__all__ = ["FILE_MODE", "FOLDER_MODE", "PREVIOUS", "UNFINISHED", "DiskCalls", "Syncer", "taken_bytes"]
