@@ -32,6 +32,7 @@ from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..durable.mounts import Mount, check_local
 from ..remoting.admin_bodies import KvTable
+from ..remoting.arguments import close_names
 from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import PERM_READ, PULL_SUBSCRIPTION, RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
@@ -67,7 +68,7 @@ from .checkups import (
     TopicFacts,
 )
 from .surroundings import check_nothing_shadows
-from .wording import close_names, in_words, is_refusal
+from .wording import in_words, is_refusal
 
 TIMEOUT_MS: Final = 3_000
 _RUNTIME = re.compile(r"([\d,.' \u00a0\u202f]+?) (days|hours|minutes|seconds|s)\b")

@@ -18,10 +18,10 @@ from typing import Final
 import click
 
 from ..conf.importing import uncollected
+from ..remoting.arguments import near
 from .exit_codes import guarded
 from .interrupts import Interrupts
 from .surroundings import Surroundings, surroundings
-from .wording import near
 
 COMMANDS: Final[dict[str, str]] = {
     "run": "Consume topics with a handler: supervisor, workers and Spark loader.",

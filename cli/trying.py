@@ -18,7 +18,7 @@ from typing import Any, Final
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError
 from ..supervisor.member.send_back import first_attempt
-from ..testing.rehearsal import Rehearsal
+from ..testing.rehearsal import NotConsumedError, Rehearsal
 from ..testing.result import Call, DeadLetter, Result, Retried
 from ..workers.message import Message, make_message
 from .letters import Letter, StoppedError
@@ -91,7 +91,11 @@ def tried(
                 except RocketcrewError as error:  # the letter's own: the handler is looked at after that
                     yield Tried(letter, str(error))
                     continue
-                rehearsal.wind(0)
+                try:
+                    rehearsal.wind(0)
+                except NotConsumedError:
+                    yield _left_out(letter, topic)
+                    continue
                 found = rehearsal.take()
                 for call in found.calls:
                     _look_into(call, debug=debug)
@@ -120,12 +124,16 @@ def _judged(letter: Letter, topic: str, found: Result) -> Tried:
     if errors:
         return Tried(letter, errors[0] or "the handler wants it later", sends=len(found.sent))
     if not found.calls:
-        tags = letter.message.properties.get("TAGS", "")
-        what = f"topic {topic}{f', tag {tags}' if tags else ''}"
-        return Tried(letter, f"the handler was not called: its topics, tags or filter leave this message out ({what})")
+        return _left_out(letter, topic)
     if found.unfinished:
         return Tried(letter, "the handler did not finish it", sends=len(found.sent))
     return Tried(letter, rows=tuple(found.rows), sends=len(found.sent))
+
+
+def _left_out(letter: Letter, topic: str) -> Tried:
+    tags = letter.message.properties.get("TAGS", "")
+    what = f"topic {topic}{f', tag {tags}' if tags else ''}"
+    return Tried(letter, f"the handler was not called: its topics, tags or filter leave this message out ({what})")
 
 
 def _look_into(call: Call, *, debug: bool) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Final
 
+from ..remoting.arguments import near
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 
 NAME_SERVERS_ALONE_ANSWER: Final = ("GET_ROUTEINFO", "GET_BROKER_CLUSTER", "GET_ALL_TOPIC", "GET_SYSTEM_TOPIC")
-SHOWN_MAX: Final = 8
 _TOPIC = re.compile(r" for topic (\S+)")
 _NOBODY = "no name server answered"
 
@@ -69,24 +68,6 @@ def no_such_group(group: str, known: Iterable[str]) -> UnknownNameError:
     return UnknownNameError(
         f"the cluster does not know the group {group} (a group is known once it has consumed){near(group, names)}"
     )
-
-
-def near(name: str, names: Iterable[str]) -> str:
-    """`: did you mean x?`, else `; there are a, b`, else nothing."""
-    listed = sorted(names)
-    close = close_names(name, listed)
-    if close:
-        return close
-    if not listed:
-        return ""
-    more = f" and {len(listed) - SHOWN_MAX} more" if len(listed) > SHOWN_MAX else ""
-    return f"; there are {', '.join(listed[:SHOWN_MAX])}{more}"
-
-
-def close_names(name: str, names: Iterable[str]) -> str:
-    """`: did you mean x?`, or nothing."""
-    close = difflib.get_close_matches(name, sorted(names), 3)
-    return f": did you mean {' or '.join(close)}?" if close else ""
 
 
 def _refused(error: BrokerError) -> str:

@@ -12,6 +12,7 @@ message, it looks at the types by itself and comes here only to say what is wron
 
 from __future__ import annotations
 
+import difflib
 import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +26,7 @@ INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 SHOWN_MAX: Final = 60
 """Characters of a value in a message."""
+NAMES_SHOWN_MAX: Final = 8
 Filename = str | PathLike[str]
 SECONDS_MAX: Final = 1_000_000_000
 """Thirty years; what waits for locks can wait for 290."""
@@ -156,6 +158,22 @@ def shown(value: object) -> str:
     """The value as Python would write it, short."""
     text = repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 3]}..."
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """What a mistyped name is to be: `: did you mean x?`, else `; there are a, b`, else nothing."""
+    listed = sorted(names)
+    close = close_names(name, listed)
+    if close or not listed:
+        return close
+    more = f" and {len(listed) - NAMES_SHOWN_MAX} more" if len(listed) > NAMES_SHOWN_MAX else ""
+    return f"; there are {', '.join(listed[:NAMES_SHOWN_MAX])}{more}"
+
+
+def close_names(name: str, names: Iterable[str]) -> str:
+    """`: did you mean x?`, or nothing."""
+    close = difflib.get_close_matches(name, sorted(names), 3)
+    return f": did you mean {' or '.join(close)}?" if close else ""
 
 
 def refuse(call: str, name: str, value: object, wanted: str) -> NoReturn:

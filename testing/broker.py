@@ -16,9 +16,9 @@ from ..broker.server import EmbeddedBroker
 from ..client.loop_thread import LoopThread
 from ..client.validation import check_group, check_topic
 from ..remoting.admin_bodies import TopicConfig
-from ..remoting.arguments import FILLED, NONE, TEXT, check, instance, plain, whole
+from ..remoting.arguments import FILLED, NONE, TEXT, check, instance, near, plain, whole
 from ..remoting.errors import UsageError
-from ..remoting.names import DLQ_PREFIX
+from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ..remoting.stored import encode_message
 from ..workers.message import Message
 from ..workers.packets import QueueInfo
@@ -41,6 +41,8 @@ class LocalBroker:
         self._thread = LoopThread("rocketcrew-broker")
         self._closed = False
         self._names = itertools.count(1)
+        self._groups: set[str] = set()
+        """Names that `group` has given out: of these nobody need have heard."""
         self.faults = Faults(self._broker.intercepts, self._broker.name_server_intercepts)
         try:
             self._run(self._broker.start)
@@ -81,6 +83,7 @@ class LocalBroker:
         taken = check("group", {"name": name}, {"name": FILLED})
         group = f"{taken['name']}-{next(self._names)}"
         check_group(group)
+        self._groups.add(group)
         return group
 
     def _create(self, topic: str, queues: int) -> None:
@@ -91,16 +94,17 @@ class LocalBroker:
             )
 
     def messages(self, topic: str) -> list[Message]:
-        """All messages that the topic has now, queue by queue."""
+        """All messages that the topic has now, queue by queue. Raises UsageError for a topic that is not there."""
         check_topic(topic)
         return self._call(lambda: self._read(plain(topic)))
 
     def dead_letters(self, group: str) -> list[Message]:
-        """All messages in the dead-letter topic of the group."""
+        """All messages in the dead-letter topic of the group. Raises UsageError for a group that nobody has heard of."""
         check_group(group)
         return self.messages(DLQ_PREFIX + plain(group))
 
     def _read(self, topic: str) -> list[Message]:
+        self._check_exists(topic)
         store, found = self._broker.core.state.store, list[Message]()
         for queue_id in store.queue_ids(topic):
             queue = QueueInfo("", topic, self._broker.config.name, queue_id)
@@ -109,6 +113,28 @@ class LocalBroker:
                 if record is not None:
                     found.append(Message(encode_message(record), 0, queue))
         return found
+
+    def _check_exists(self, topic: str) -> None:
+        """Of a mistyped name nothing is there, and a test that wants nothing to be there would pass for it."""
+        state = self._broker.core.state
+        if topic in state.topics:
+            return
+        for prefix in (DLQ_PREFIX, RETRY_PREFIX):  # made when something is put there
+            if topic.startswith(prefix):
+                self._check_known(topic.removeprefix(prefix))
+                return
+        names = [name for name in state.topics.names() if not (name.startswith("%") or state.topics.is_system(name))]
+        raise UsageError(
+            f"this broker has no topic {topic} (one is made by topic(), or by the first message to it){near(topic, names)}"
+        )
+
+    def _check_known(self, group: str) -> None:
+        state = self._broker.core.state
+        known = self._groups.union(state.groups.names())
+        if group not in known and not state.offsets.has_group(group):
+            raise UsageError(
+                f"this broker knows no group {group} (one is known by group(), or by its first member){near(group, known)}"
+            )
 
     # --- life ---------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import asyncio
 import copy
 import inspect
 import mmap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -33,6 +33,7 @@ from ..conf.segment_format import KEY_COLUMNS, OPEN_DIR, READY_DIR
 from ..conf.settings import Settings, load
 from ..remoting.arguments import FILLED, NONE, TABLE, TEXT, TEXTS, check, number, refuse
 from ..remoting.errors import RocketcrewError, UsageError
+from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..supervisor.core import actions as act
 from ..supervisor.core import events as ev
@@ -121,7 +122,7 @@ def run(
     latest; `Result.unfinished` says what is left then.
 
     Raises UsageError for what would keep `rocketcrew run` from starting: a handler that cannot take a message, columns that
-    mean nothing, a wrong setting, a set-up hook that raises.
+    mean nothing, a wrong setting, a set-up hook that raises; and for a message of a topic that is not consumed.
     """
     seconds = check("run", {"seconds": seconds}, {"seconds": number(0, SETTLE_MAX_S, "seconds") | NONE})["seconds"]
     given = cast("object", messages)
@@ -134,6 +135,10 @@ def run(
         else:
             rehearsal.wind(seconds)
         return rehearsal.result()
+
+
+class NotConsumedError(UsageError):
+    """A message of a topic that the run does not consume: no handler would ever be called with it."""
 
 
 class Rehearsal:
@@ -155,7 +160,8 @@ class Rehearsal:
         self._group: str = taken["group"]
         wanted = taken["topics"]
         self._topics: tuple[str, ...] = () if wanted is None else (wanted,) if isinstance(wanted, str) else wanted
-        self._topics_sent: list[str] = []
+        self._first: list[Message] = []
+        """What was sent before the start: where nobody says what is consumed, it is the topics of these."""
         self._settings_given: dict[str, object] = taken["settings"] or {}
         self._now_ms: float = START_MS
         self._broker = InnerBroker(lambda: int(self._now_ms), taken["delay_levels"])
@@ -188,14 +194,17 @@ class Rehearsal:
     def send(self, *messages: Message | bytes | str) -> None:
         """Store messages in the broker: their topic, queue, body, properties and attempts are kept, offsets are the broker's.
 
-        bytes and str are bodies. Raises UsageError for what the broker refuses.
+        bytes and str are bodies. Before time passes for the first time, every topic may come; later those that are consumed.
+        Raises UsageError for what the broker refuses, and for a message that is not consumed.
         """
         whole = [each if isinstance(each, Message) else message(each) for each in messages]
+        if self._member is not None:
+            _check_consumed(whole, self._member.edge.subscriptions)
         for each in whole:
             self._broker.send(each)
             self._sent += 1
-        if self._member is None and not self._topics_sent:
-            self._topics_sent = list(dict.fromkeys(each.topic for each in whole))
+        if self._member is None:
+            self._first += whole
 
     def wind(self, seconds: float) -> None:
         """Let so much time pass, and do all that becomes due in it."""
@@ -299,7 +308,8 @@ class Rehearsal:
 
     def _start(self) -> _Member:
         handler = _load(self._given)
-        topics = agreed_topics(self._topics, handler.subscriptions, handler.name) or tuple(self._topics_sent)
+        topics = agreed_topics(self._topics, handler.subscriptions, handler.name)
+        topics = topics or tuple(dict.fromkeys(each.topic for each in self._first))
         if not topics:
             raise UsageError("there is no topic to consume: send a message first, or give topics=")
         flags: dict[str, object] = {
@@ -311,6 +321,7 @@ class Rehearsal:
         }
         names = dict.fromkeys(self._settings_given, "settings=")
         settings = load(flags, {}, None, flag_names={"consumer.topics": "topics=", "consumer.group": "group=", **names})
+        _check_consumed(self._first, {*subscriptions(settings.consumer.topics), RETRY_PREFIX + settings.consumer.group})
         self._folder = TemporaryDirectory(prefix="rocketcrew-test-")
         return _Member(
             settings, handler, Path(self._folder.name), self._broker, self._now_s, lambda: int(self._now_ms), self._log,
@@ -326,6 +337,17 @@ class Rehearsal:
             self._retries.append(Retried(found, where.delay_ms / 1000, where.level, self.elapsed_s, error))
         else:
             self._dead_letters.append(DeadLetter(found, self.elapsed_s, error))
+
+
+def _check_consumed(messages: Iterable[Message], topics: Collection[str]) -> None:
+    """Raise NotConsumedError: a test that wants neither rows nor failures would pass for a message that no handler gets."""
+    for each in messages:
+        if each.topic not in topics:
+            taken = ", ".join(topic for topic in sorted(topics) if not topic.startswith(RETRY_PREFIX))
+            raise NotConsumedError(
+                f"a message is of topic {each.topic}, and {taken} is what this run consumes: give message(topic=...), or name"
+                " the topic to the run by topics=, or to a handler by @handler(topic=...)"
+            )
 
 
 class _Member:

@@ -17,6 +17,7 @@ from ...client.access import Access
 from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...conf.settings import Settings, require
+from ...remoting.arguments import near
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
@@ -31,7 +32,7 @@ from ..options import Dependent, with_settings
 from ..stagings import topics_in_keys
 from ..tables import lines
 from ..watch import QueueLag
-from ..wording import UnknownNameError, near, unknown_topic, with_hint
+from ..wording import UnknownNameError, unknown_topic, with_hint
 
 CLEAR: Final = "\x1b[H\x1b[2J"
 TRY_EVERY_S: Final = 0.5

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.cli.wording import in_words, near, no_such_group, no_such_name, unknown_topic, with_hint
+from rocketcrew.cli.wording import in_words, no_such_group, no_such_name, unknown_topic, with_hint
+from rocketcrew.remoting.arguments import near
 from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 
 ROUTE = "GET_ROUTEINFO_BY_TOPIC (105) at 10.0.0.5:10911 for topic orders"

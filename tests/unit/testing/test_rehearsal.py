@@ -225,6 +225,32 @@ def test_nothing_to_consume_is_said() -> None:
         run(lambda _: None, [])
 
 
+ORDERS = handler(topic="orders")(lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("target", "topics", "taken"), [(ORDERS, None, "orders"), (lambda _: None, ["ordres", "b:paid"], "b, ordres")]
+)
+def test_a_message_that_nobody_would_be_called_with_is_refused(
+    target: object, topics: list[str] | None, taken: str
+) -> None:
+    with pytest.raises(UsageError, match=f"a message is of topic TopicTest, and {taken} is what this run consumes"):
+        run(target, ["x"], topics=topics)  # type: ignore[arg-type]
+    with Rehearsal(target, topics=topics) as rehearsal:  # type: ignore[arg-type]
+        rehearsal.wind(0)
+        with pytest.raises(UsageError, match=f"of topic TopicTest, and {taken} is what"):
+            rehearsal.send("x")
+        assert rehearsal.unfinished == 0
+
+
+def test_all_topics_that_come_before_the_start_are_consumed() -> None:
+    with Rehearsal(lambda _: None) as rehearsal:
+        rehearsal.send(message(topic="orders"))
+        rehearsal.send(message(topic="refunds"))
+        rehearsal.settle()
+        assert rehearsal.result().done == 2
+
+
 def test_what_no_producer_could_have_sent_is_refused() -> None:
     with pytest.raises(UsageError, match="illegal characters"):
         message(topic="or ders")

@@ -1,0 +1,57 @@
+"""`LocalBroker`: a name that nobody has is an error of the test, and no list without messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rocketcrew import SyncProducer
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.testing import LocalBroker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker() as made:
+        made.topic("orders")
+        made.group("billing")
+        yield made
+
+
+WRONG = {
+    "ordrs-1": r"no topic ordrs-1 \(one is made by .*\): did you mean orders-1\?$",
+    "zzz": "no topic zzz .*; there are orders-1",
+    "%DLQ%biling-2": r"no group biling-2 \(one is known by .*\): did you mean billing-2\?$",
+    "%RETRY%zzz": "no group zzz .*; there are billing-2",
+}
+
+
+@pytest.mark.parametrize("topic", WRONG)
+def test_messages_of_a_topic_that_is_not_there_are_an_error_with_the_names_that_are(
+    broker: LocalBroker, topic: str
+) -> None:
+    with pytest.raises(UsageError, match=WRONG[topic]):
+        broker.messages(topic)
+
+
+def test_dead_letters_of_a_group_that_nobody_knows_are_an_error(broker: LocalBroker) -> None:
+    with pytest.raises(UsageError, match=r"no group zzz .*; there are billing-2"):
+        broker.dead_letters("zzz")
+
+
+def test_what_is_there_and_empty_is_an_empty_list() -> None:
+    with LocalBroker() as broker:
+        topic, group = broker.topic(), broker.group()
+        assert broker.messages(topic) == []
+        assert broker.dead_letters(group) == []
+        assert broker.messages(f"%RETRY%{group}") == []
+        broker.restart()
+        assert broker.messages(topic) == []
+        assert broker.dead_letters(group) == []
+
+
+def test_a_topic_that_its_first_message_made_is_there() -> None:
+    with LocalBroker() as broker, SyncProducer(broker.name_server) as producer:
+        producer.send("mine", b"x")
+        assert [message.body for message in broker.messages("mine")] == [b"x"]
