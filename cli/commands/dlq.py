@@ -7,7 +7,6 @@ import contextlib
 import functools
 import json
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
@@ -52,6 +51,7 @@ from ..letters import (
 )  # fmt: skip
 from ..messages import BODY_FORMATS, messages, nothing_until, text_of, when
 from ..options import Dependent, with_settings
+from ..program_lines import own_stdout
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines
@@ -483,9 +483,7 @@ class Local:
         """All of them, each with a line; the exit code, 1 when one failed. Raises RocketcrewError for one that the group's
         broker refuses, and Abort for Ctrl-C: what was done until then is noted and reported."""
         self._of = len(letters)
-        answers = sys.stdout  # with --json it has our lines only, and nothing that the handler prints
-        ours = contextlib.redirect_stdout(sys.stderr) if self._as_json else contextlib.nullcontext()
-        with so_far(self._summary, self._rest), ours:
+        with so_far(self._summary, self._rest), own_stdout(as_json=self._as_json) as answers:
             self._each(letters, answers)
             members = ask_cluster(self._desk.access, self._desk.members) if self._counts[REPLAYED] else 1
         if self._as_json:
@@ -495,7 +493,7 @@ class Local:
             click.echo(f"{self._summary()}{self._desk.waits(members)}")
         return EXIT_FAILURE if self._counts["failed"] else EXIT_FINE
 
-    def _each(self, letters: list[Letter], answers: TextIO) -> None:
+    def _each(self, letters: list[Letter], answers: TextIO | None) -> None:
         from ..trying import tried
 
         name = self._spec.import_path

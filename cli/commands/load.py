@@ -19,6 +19,7 @@ from ...spark.needs import check_writer
 from ...spark.status import read_status
 from ..changing import changes, would
 from ..options import FOLDER_THERE, with_settings
+from ..program_lines import own_stdout
 from ..surroundings import import_from_here, surroundings
 from ..tables import counted
 
@@ -114,10 +115,11 @@ def load(
     import_from_here()
     from ...spark.front import run_loader
 
-    code = run_loader(config)
-    if as_json:
-        told_ends = [_end(staging, code) for staging in stagings]
-        click.echo(json.dumps(told_ends if len(stagings) > 1 else told_ends[0]))
+    with own_stdout(as_json=as_json) as answers:
+        code = run_loader(config)
+        if as_json:
+            told_ends = [_end(staging, code) for staging in stagings]
+            click.echo(json.dumps(told_ends if len(stagings) > 1 else told_ends[0]), file=answers)
     context.exit(code)
 
 

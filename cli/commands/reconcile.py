@@ -23,6 +23,7 @@ from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ..changing import changes
 from ..options import FOLDER_THERE, table_place, with_settings
+from ..program_lines import own_stdout
 from ..stagings import group_in_keys, staging_folders, topics_in_keys
 from ..tables import counted
 
@@ -95,7 +96,8 @@ def reconcile(
     elif rerun and report.to_run_again():
         with only_rerun(table) as folder:
             report, _ = _compare(settings, table, folders, brokers=True)
-            _run_again(settings, folder, report, rerun, folders)
+            with own_stdout(as_json=as_json):
+                _run_again(settings, folder, report, rerun, folders)
             report, broken = _compare(settings, table, folders, brokers=True)
     if brokers:
         report = as_brokers_know(settings, report)

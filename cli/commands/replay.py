@@ -14,6 +14,7 @@ from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings
 from ...workers.loading import describe
 from ..options import FOLDER, with_settings
+from ..program_lines import own_stdout
 from ..surroundings import import_from_here, surroundings
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def replay(
     to_ms = now_ms if to is None else parse_time("--to", to, now_ms)
     window = Window(parse_time("--from", from_, now_ms), to_ms, output, diff)
     import_from_here()
-    result = run_replay(settings, describe(handler), surroundings(context).env, window)
+    with own_stdout(as_json=as_json):
+        result = run_replay(settings, describe(handler), surroundings(context).env, window)
     if as_json:
         told = asdict(result) | {"fine": result.fine}
         click.echo(json.dumps(told, default=str))

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 import structlog
@@ -27,6 +26,7 @@ from ..interrupts import Interrupts
 from ..live_line import LiveLine, Rate, Reloads, beside, progress_line, start_block
 from ..options import LIVE_LEVEL, live_line, log_output, reread_settings, with_settings
 from ..patient_output import PatientOutput, drop_rest
+from ..program_lines import Tell, for_program
 from ..surroundings import Surroundings, check_nothing_shadows, import_from_here, surroundings
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 COLLECT_AFTER_ALLOCATIONS = 10_000
 SHOW_S = 1.0
 
-Tell = Callable[[Mapping[str, object]], None]
 
 _log = structlog.get_logger("rocketcrew.run")
 
@@ -365,35 +364,6 @@ def _agrees(interrupts: Interrupts) -> bool:
     agreed = click.confirm("No name server is configured. Start an embedded broker?", default=True, err=True)
     interrupts.note()
     return agreed
-
-
-@contextlib.contextmanager
-def for_program(*, as_json: bool) -> Generator[Tell | None]:
-    """With `as_json`, what writes a line for a program, and nothing else does until the end of the block: what handlers,
-    workers and anything here print goes to standard error."""
-    if not as_json or sys.stdout is None:  # closed, and what has its number now is something else
-        yield tell_program if as_json else None
-        return
-    sys.stdout.flush()
-    with open(os.dup(1), "w", encoding="utf-8") as stdout:  # no child inherits this one
-        os.dup2(2, 1)
-        try:
-            yield lambda facts: tell_program(facts, stdout)
-        finally:
-            with contextlib.suppress(OSError):
-                sys.stdout.flush()
-            os.dup2(stdout.fileno(), 1)
-
-
-def tell_program(facts: Mapping[str, object], stdout: TextIO | None = None) -> None:
-    """A line of JSON on stdout. Where it cannot be written a warning says so once, and the rest goes nowhere: a member does
-    not end, and does not end otherwise, because nobody reads it."""
-    to = stdout or sys.stdout
-    try:
-        click.echo(json.dumps(facts), file=to)
-    except OSError as error:
-        drop_rest((to.fileno(),))
-        _log.warning("stdout_not_written", line=facts["event"], error=error.strerror)
 
 
 def _tell(summary: Summary, tell: Tell | None) -> None:
