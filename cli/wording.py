@@ -11,6 +11,7 @@ from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 
+BY_FLAG: Final = "by -n HOST:PORT, or start one with `rocketcrew broker`"
 NAME_SERVERS_ALONE_ANSWER: Final = ("GET_ROUTEINFO", "GET_BROKER_CLUSTER", "GET_ALL_TOPIC", "GET_SYSTEM_TOPIC")
 _TOPIC = re.compile(r" for topic (\S+)")
 _NOBODY = "no name server answered"
@@ -20,17 +21,17 @@ class UnknownNameError(RocketcrewError):
     """A topic or a group that the cluster does not have."""
 
 
-def in_words(error: RocketcrewError) -> str:
-    """What went wrong and what to do; the error's own text where nothing better is known."""
+def in_words(error: RocketcrewError, other_server: str = BY_FLAG) -> str:
+    """What went wrong and what to do; the error's own text where nothing better is known.
+
+    `other_server`: how the reader names another name server, who typed a flag, or gave an argument.
+    """
     if isinstance(error, BrokerError):
-        return _refused(error)
+        return _refused(error, other_server)
     if isinstance(error, UnreachableError) and error.reason.startswith(_NOBODY):
         why = error.reason.rpartition("cannot connect: ")[2] if "cannot connect" in error.reason else error.reason
         why = re.sub(r"\[Errno -?\d+\] ", "", why)
-        return (
-            f"no name server answers at {error.address} ({why}). Is it running there? Name another by -n HOST:PORT, or"
-            " start one with `rocketcrew broker`"
-        )
+        return f"no name server answers at {error.address} ({why}). Is it running there? Name another {other_server}"
     return str(error)
 
 
@@ -70,12 +71,12 @@ def no_such_group(group: str, known: Iterable[str]) -> UnknownNameError:
     )
 
 
-def _refused(error: BrokerError) -> str:
+def _refused(error: BrokerError, other_server: str) -> str:
     if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and error.request.startswith(NAME_SERVERS_ALONE_ANSWER):
         where = re.search(r" at (\S+)", error.request)
         return (
-            f"{where[1] if where else 'this server'} is a broker and no name server: give the name server's address by"
-            " -n HOST:PORT (RocketMQ's port for it is 9876)"
+            f"{where[1] if where else 'this server'} is a broker and no name server: RocketMQ's port for those is 9876."
+            f" Name one {other_server}"
         )
     topic = unknown_topic(error)
     if topic is not None:

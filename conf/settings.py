@@ -360,4 +360,4 @@ def require(settings: Settings, names: Iterable[str], *, flag_names: Mapping[str
             place = f"{variable} in the environment, or {key} under [{section}] in the file"
             missing.append(f"  {name}: give {flag}, or {place}")
     if missing:
-        raise UsageError("something is not set that this command needs:\n" + "\n".join(missing))
+        raise UsageError("something is needed that is not set:\n" + "\n".join(missing))

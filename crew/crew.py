@@ -20,12 +20,12 @@ from ..cli.wording import in_words
 from ..client.loop_thread import LoopThread
 from ..conf.formats import on_s3
 from ..conf.segment_format import REASON_SUFFIX
-from ..conf.settings import Settings, is_broadcasting, require
+from ..conf.settings import Settings, is_broadcasting
 from ..remoting.arguments import FLAG, NONE, SECONDS, Filename, check, whole
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ..remoting.queues import MessageQueue
-from ..supervisor.consume import NO_NAME_SERVER, settings_from, spec_of
+from ..supervisor.consume import NO_NAME_SERVER, check_named, settings_from, spec_of
 from ..supervisor.control import ask
 from ..supervisor.member.access import access_of
 from ..supervisor.service import Summary
@@ -46,6 +46,7 @@ STOP_SLACK_S: Final = 75.0
 ENDS_WITHIN_S: Final = 5.0
 """After its control socket answers no more."""
 INFER: Final = "infer"
+BY_ARGUMENT: Final = "by name_servers='host:port', or start a broker with the crew: embedded=True"
 _WAIT_RULES: Final = {
     "max_messages": whole(1) | NONE, "until_empty": FLAG, "timeout_s": SECONDS | NONE, "progress": FLAG,
     "timeout": SECONDS | NONE,
@@ -114,8 +115,7 @@ class Crew:
             as_schema(found.results.schema)
         self._handler = spec_of(handler, found.workers.boot_timeout_ms)
         self.settings: Final = _for_a_crew(with_topics(found, self._handler))
-        flags = {"consumer.topics": "topics=", "consumer.group": "group="}
-        require(self.settings, flags, flag_names=flags)
+        check_named(self.settings)
         own = self.settings.log.file
         self.log: Final = (Path(own) if own else Path(self.settings.supervisor.data_dir) / LOG_FILE).absolute()
         """The file with the log of the supervisor and its workers, and with what handlers print. It is appended to."""
@@ -323,7 +323,7 @@ class Crew:
             left = self._left()
         except UnreachableError as error:
             self._running()
-            return None, f", how many are left is not known ({in_words(error)})"
+            return None, f", how many are left is not known ({in_words(error, BY_ARGUMENT)})"
         if left:
             return left, f", {left} are left"
         files = self._not_loaded()
@@ -568,7 +568,7 @@ def _finished(counters: Mapping[str, int]) -> int:
 
 def _raise_in_words(error: RocketcrewError) -> NoReturn:
     """Raise it with the sentence that the commands print."""
-    text = in_words(error)
+    text = in_words(error, BY_ARGUMENT)
     if text == str(error):
         raise error
     raise CrewError(text) from error

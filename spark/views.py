@@ -84,8 +84,8 @@ def refuse_iceberg(table: Place) -> None:
     """Raise UsageError for an Iceberg table, which Spark would need Iceberg's jar and the catalog for."""
     if is_iceberg(table):
         raise UsageError(
-            f"{table} is an Iceberg table: ask it by DuckDB (--engine duckdb; pip install 'rocketcrew[duckdb]'), or by a"
-            " Spark of your own with Iceberg's runtime and the catalog of the table"
+            f"{table} is an Iceberg table: ask it by DuckDB (`rocketcrew query --engine duckdb`; pip install"
+            " 'rocketcrew[duckdb]'), or by a Spark of your own with Iceberg's runtime and the catalog of the table"
         )
 
 

@@ -365,8 +365,8 @@ def refuse_misfits(loaders: Sequence[Loader], config: LoaderConfig) -> None:
         name, why = found[0]
         raise UsageError(
             f"{len(found)} of the sealed segments do not fit the table {config.target}; {name}: {why}. Nothing was loaded."
-            " Load into another table (--target), or set these segments aside (--quarantine) and run their messages again:"
-            " rocketcrew reconcile --rerun"
+            " Load into another table, or have `rocketcrew load --quarantine` set these segments aside and run their messages"
+            " again: `rocketcrew reconcile --rerun`"
         )
 
 

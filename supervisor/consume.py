@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..conf.logging import log_stream, set_up
-from ..conf.settings import Settings, load
+from ..conf.settings import Settings, load, require
 from ..conf.sources import find_file
 from ..remoting.arguments import FILLED, NONE, PATH, TABLE, TEXT, TEXTS, WHOLE, Filename, check
 from ..remoting.errors import UsageError
@@ -22,6 +22,7 @@ from ..workers.loading import HandlerSpec, describe
 from ..workers.trial_import import examine
 from .notify import Notify
 from .service import Summary, Supervisor
+from .wiring import with_topics
 
 ARGUMENTS: Final[Mapping[str, str]] = {
     "topics": "consumer.topics",
@@ -68,6 +69,12 @@ def settings_from(
     names = {**dict.fromkeys(settings or {}, "settings="), **{setting: f"{name}=" for setting, name in named.items()}}
     file = find_file(None if config is None else Path(config), os.environ, Path())
     return load({**(settings or {}), **flags}, os.environ, file, flag_names=names)
+
+
+def check_named(settings: Settings) -> None:
+    """Raise UsageError where nobody has said what is consumed, or for which group."""
+    arguments = {"consumer.topics": "topics=", "consumer.group": "group="}
+    require(settings, arguments, flag_names=arguments)
 
 
 def spec_of(handler: str | Callable[..., Any] | Sequence[Callable[..., Any]], timeout_ms: int) -> HandlerSpec:
@@ -117,4 +124,5 @@ def consume(
         raise UsageError(NO_NAME_SERVER)
     set_up(found.log.format, found.log.level, log_stream(found.log.file, sys.stderr), "consume")
     spec = spec_of(handler, found.workers.boot_timeout_ms)
+    check_named(with_topics(found, spec))
     return asyncio.run(Supervisor(found, spec, notify=Notify(os.environ, os.getpid())).run())

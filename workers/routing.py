@@ -325,7 +325,7 @@ def agreed_topics(configured: Sequence[str], declared: Sequence[str], name: str)
     ours, theirs = _wishes(declared), _wishes(configured)
     if ours.keys() != theirs.keys() or any(wish not in (None, theirs[topic]) for topic, wish in ours.items()):
         raise UsageError(
-            f"{name} takes {listed(declared)}, but the topics given (-t, or consumer.topics) are {listed(configured)}:"
+            f"{name} takes {listed(declared)}, but the topics given (consumer.topics) are {listed(configured)}:"
             " leave them out, or give the same"
         )
     return tuple(configured)

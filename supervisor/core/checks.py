@@ -104,7 +104,7 @@ def _strategy_without(name: str, setting: str) -> Callable[[Subject], object]:
 
 CHECKS: tuple[Check, ...] = (
     Check("the specified group is blank", "consumer.group", _group(lambda name: not name.strip()),
-          "consumerGroup is null: give the group's name (--group)"),
+          "consumerGroup is null: give the group's name"),
     Check(f"the specified group is longer than group max length {CHARACTER_MAX_LENGTH}.", "consumer.group",
           _group(lambda name: len(name) > CHARACTER_MAX_LENGTH), "give it a shorter name"),
     Check(f"the specified group[{{value}}] is longer than group max length: {GROUP_MAX_LENGTH}.", "consumer.group",
@@ -130,7 +130,7 @@ CHECKS: tuple[Check, ...] = (
     Check("machineRoomResolver is null", "consumer.machine_rooms",
           _strategy_without(NEARBY_PREFIX, "consumer.machine_rooms"), "say by patterns which broker and client is where"),
     Check("subscription is null", "consumer.topics", lambda subject: None if subject.topics else "",
-          "name at least one topic (--topic), or let the handler name its own: @handler(topic=...)"),
+          "name at least one topic, or let the handler name its own: @handler(topic=...)"),
     Check("the specified topic is blank", "consumer.topics", _topic(lambda name: not name.strip()),
           "name the topic in front of the colon"),
     Check(f"the specified topic is longer than topic max length {TOPIC_MAX_LENGTH}.", "consumer.topics",

@@ -107,7 +107,7 @@ def test_topics_that_contradict_the_handlers_start_nothing(shop: Path) -> None:
     done = run(shop, "run", "shop", *RUN, "-t", "orders")
     assert done.returncode == 2
     assert (
-        'handler shop:paid,refund takes "orders:paid", "refunds", but the topics given (-t, or consumer.topics) are "orders":'
+        'handler shop:paid,refund takes "orders:paid", "refunds", but the topics given (consumer.topics) are "orders":'
         " leave them out, or give the same"
     ) in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

@@ -3,6 +3,7 @@ TypeError, and nothing taken in silence. A new argument without a line here fail
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import importlib
 import inspect
@@ -42,13 +43,15 @@ from rocketcrew import (
     to_queue,
 )
 from rocketcrew.remoting.codes import RequestCode
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.testing import Fault, Faults, LocalBroker, Rehearsal, message, run
 
 API = Path(__file__).parents[3] / "docs/reference/api.md"
 NOWHERE = "127.0.0.1:1"
 SENT = OutgoingMessage("orders", b"x")
+FLAG = re.compile(r"(?<!\S)\(?(-[a-z]|--[a-z][a-z-]+)\b(?!.*`)")
+"""Of a command line, and none of a command that is named in backticks."""
 SELDOM = object()
 """Fits nothing."""
 
@@ -404,7 +407,7 @@ def test_a_wrong_argument_is_one_sentence(
             text = str(error)
         else:
             pytest.fail(f"{argument}={value!r} is taken")
-        assert "--set" not in text, "the user gave an argument, and typed no flag"
+        assert not FLAG.search(text), "the user gave an argument, and typed no flag"
         assert 10 < len(text) < 600, text
         assert "object has no attribute" not in text
         assert "required argument is not" not in text
@@ -440,6 +443,26 @@ def test_the_sentence_says_what_was_given_and_what_to_give(call: Callable[[], ob
     with pytest.raises(UsageError) as error:
         call()
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: crew(group=None), "consumer.group: give group=, or ROCKETCREW_"),
+        (lambda: consume(done, topics="orders", name_servers=NOWHERE), "consumer.group: give group=, or ROCKETCREW_"),
+        (lambda: consume(done, group="g", name_servers=NOWHERE), "consumer.topics: give topics=, or ROCKETCREW_"),
+        (lambda: crew(handler=handler(topic="paid")(done)), "but the topics given (consumer.topics) are"),
+        (lambda: crew().start(), "Name another by name_servers='host:port', or start a broker with the crew: embedded=True"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_asked_for_by_the_names_of_arguments(
+    call: Callable[[], object], said: str, tmp_path: Path
+) -> None:
+    with contextlib.chdir(tmp_path), pytest.raises(RocketcrewError) as error:
+        call()
+    text = str(error.value)
+    assert said in text
+    assert not FLAG.search(text)
 
 
 def test_a_secret_of_a_wrong_type_is_not_shown() -> None:
