@@ -26,8 +26,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
-import structlog
-
+from ..client.logs import get_logger
 from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, RocketcrewError
@@ -53,7 +52,7 @@ SAY_AGAIN_MS = 60_000  # one line for each kind of refusal in that time, with th
 TICK_MIN_MS = 1  # a deadline in the past is served on the next turn of the loop, not in this one for ever
 TICK_MAX_MS = 1_000
 
-_log = structlog.get_logger("rocketcrew.broker")
+_log = get_logger("rocketcrew.broker")
 
 Clock = Callable[[], int]
 

@@ -13,9 +13,8 @@ import contextlib
 import zlib
 from collections.abc import Iterable
 
-import structlog
-
 from ..client.asking import ask
+from ..client.logs import get_logger
 from ..client.remoting_client import Remoting
 from ..remoting.admin_bodies import RegisterBrokerBody
 from ..remoting.admin_headers import RegisterBroker, UnregisterBroker
@@ -28,7 +27,7 @@ CHANGES_MS = 1_000  # between two looks at the version of the topics
 TIMEOUT_MS = 6_000  # genuine: registerBrokerTimeoutMills 24 s
 STOP_MS = 2_000
 
-_log = structlog.get_logger("rocketcrew.broker")
+_log = get_logger("rocketcrew.broker")
 
 
 class Registering:

@@ -29,9 +29,8 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Self, cast
 
-import structlog
-
 from ..client.access import Access
+from ..client.logs import get_logger
 from ..client.remoting_client import Remoting
 from ..client.tls import check_regular, server_context
 from ..durable.mounts import check_local
@@ -50,7 +49,7 @@ BACKLOG = 1_024
 ANYWHERE = "192.0.2.1"  # of no machine (RFC 5737)
 WILDCARDS = ("0.0.0.0", "::")
 
-_log = structlog.get_logger("rocketcrew.broker")
+_log = get_logger("rocketcrew.broker")
 
 
 class EmbeddedBroker:

@@ -24,8 +24,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-import structlog
-
 from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError
@@ -34,6 +32,7 @@ from ..remoting.names import DEFAULT_TOPIC, MASTER_ID
 from ..remoting.queues import MessageQueue
 from .access import Access, NameServerList, access_to
 from .asking import refusal
+from .logs import get_logger
 from .name_servers import NameServers
 from .remoting_client import Remoting
 from .request_rules import vip_address
@@ -45,7 +44,7 @@ ROUTES_MAX = 4_096
 QUEUES_MAX = 65_536
 REFRESH_PARALLEL_MAX = 8
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 @dataclass(slots=True)

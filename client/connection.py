@@ -26,12 +26,11 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-import structlog
-
 from ..remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, TimedOutError, UnreachableError
 from .limits import ConnectionLimits, ConnectionStats
+from .logs import get_logger
 from .outbox import Outbox
 from .pending import BodySink, Pending, PendingTable, Waiter, checked_view
 from .receiver import DROP, OWN, Place, Receiver
@@ -40,7 +39,7 @@ from .tls import NO_ANSWER_HINT, NO_TLS_HINT, explain
 PeerHandler = Callable[[str, Command], Awaitable[Command | None]]
 """Serves a request of the peer (address, command); the answer, or None for a request that wants none."""
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 def name_of_request(code: int) -> str:

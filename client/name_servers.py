@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Iterable
 from random import Random
 
-import structlog
-
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import BrokerError, UnreachableError, UsageError
@@ -26,6 +24,7 @@ from .address import split_name_servers
 from .address_server import REFRESH_INTERVAL_MS, fetch, url_of
 from .asking import refusal
 from .connection import name_of_request
+from .logs import get_logger
 from .remoting_client import Remoting
 
 _NOT_READY = frozenset(
@@ -34,7 +33,7 @@ _NOT_READY = frozenset(
 ASK_AGAIN_MS = 10_000
 """While no name server answers, the address server is asked at most this often."""
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 class NameServers:

@@ -12,18 +12,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-import structlog
-
 from ..remoting.bodies import HeartbeatData, ProducerData
 from ..remoting.errors import RocketcrewError
 from .cluster import Cluster
+from .logs import get_logger
 from .operations import Operations
 
 HEARTBEAT_INTERVAL_MS = 30_000
 FIRST_HEARTBEAT_MS = 1_000
 UNREGISTER_TIMEOUT_MS = 1_000
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 class Presence:

@@ -18,8 +18,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-import structlog
-
 from ..remoting.arguments import FLAG, FUNCTION, INT32, NONE, TEXT, Rule, instance, number, plain, refuse, whole
 from ..remoting.arguments import check as check_arguments
 from ..remoting.codes import RequestCode
@@ -31,6 +29,7 @@ from ..remoting.queues import MessageQueue
 from .access import Access, NameServerList
 from .cluster import DEFAULT_TOPIC_QUEUE_NUMS, Cluster
 from .identity import ip_for_ids
+from .logs import get_logger
 from .opening import new_cluster
 from .outgoing import (
     BODY_MAX_BYTES,
@@ -85,7 +84,7 @@ _RULES: Final = {
 }
 _SEND_RULES: Final = {"timeout_ms": number() | NONE, "selector": FUNCTION | NONE}
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 class Producer:

@@ -23,8 +23,6 @@ import ssl
 from collections.abc import Callable, Collection
 from typing import Any
 
-import structlog
-
 from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import TimedOutError, UnreachableError, UsageError
@@ -32,6 +30,7 @@ from .access import Access
 from .address import split_address
 from .connection import Connection, PeerHandler, name_of_request
 from .limits import ConnectionLimits
+from .logs import get_logger
 from .pending import BodySink, Waiter
 from .request_rules import RequestRules
 from .tls import HANDSHAKE_HINT, client_context, explain, server_name
@@ -39,7 +38,7 @@ from .tls import HANDSHAKE_HINT, client_context, explain, server_name
 CLOSE_TIMEOUT_MS = 1_000
 CONNECTIONS_MAX = 4_096
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 class Remoting:

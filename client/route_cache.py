@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from ..remoting.bodies import TopicRouteData
 from ..remoting.errors import ProtocolError
+from .logs import get_logger
 
 VERSION = 1
 FILE_BYTES_MAX = 16 << 20
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 @dataclass(frozen=True, slots=True)

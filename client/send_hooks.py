@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
-
 from ..remoting.queues import MessageQueue
+from .logs import get_logger
 from .outgoing import OutgoingMessage
 from .send_result import SendResult
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 @dataclass(slots=True)

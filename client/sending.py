@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from ..remoting.arguments import FLAG, INT32, Rule, check_fields, number, shown
 from ..remoting.codes import RequestCode
 from ..remoting.command import Command
@@ -25,6 +23,7 @@ from ..remoting.queues import MessageQueue
 from .asking import refusal
 from .cluster import Cluster
 from .faults import LatencyFaults
+from .logs import get_logger
 from .outgoing import Prepared, SendOptions
 from .routes import queues_to_write
 from .selection import QueueSelector, RoundRobin, Wanted
@@ -43,7 +42,7 @@ _SEND_RULES: Final = {
     "probe_unreachable": FLAG,
 }
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 @dataclass(frozen=True, slots=True)

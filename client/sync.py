@@ -20,14 +20,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
-import structlog
-
 from ..remoting.arguments import FLAG, number
 from ..remoting.arguments import check as check_arguments
 from ..remoting.compression import Compression
 from ..remoting.errors import UsageError
 from .access import Access, NameServerList
 from .cluster import Cluster
+from .logs import get_logger
 from .loop_thread import LoopThread, Runner
 from .opening import open_cluster
 from .outgoing import COMPRESS_FROM_BYTES, Body, MessageFields, OutgoingMessage
@@ -50,7 +49,7 @@ _RULES: Final = {"idle_ms": number(), "background": FLAG}
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 def run_with_cluster(target: NameServerList | Access, work: Callable[[Cluster], Awaitable[T]]) -> T:

@@ -16,8 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from ..remoting.errors import RocketcrewError
 from ..remoting.headers import EndTransaction
 from ..remoting.ids import UniqueIds
@@ -34,6 +32,7 @@ from ..remoting.traces import (
 )
 from .cluster import Cluster
 from .identity import ip_for_ids
+from .logs import get_logger
 from .outgoing import OutgoingMessage, SendOptions, prepare
 from .send_hooks import SendContext
 from .send_result import SendStatus
@@ -51,7 +50,7 @@ CLOSE_TIMEOUT_MS = 5_000
 
 STATE_NAMES = {state.value: state.name for state in LocalTransactionState}
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 _instances = itertools.count(1)
 
 

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-import structlog
-
 from ..remoting.arguments import FUNCTION, check, instance
 from ..remoting.codes import (
     SYSFLAG_TRANSACTION_COMMIT,
@@ -44,6 +42,7 @@ from ..remoting.properties import (
 )
 from ..remoting.stored import StoredMessage, decode_message
 from .cluster import Cluster
+from .logs import get_logger
 from .outgoing import OutgoingMessage
 from .remoting_client import Remoting
 from .send_result import SendResult, SendStatus
@@ -51,7 +50,7 @@ from .send_result import SendResult, SendStatus
 END_TIMEOUT_MS = 3_000
 CHECKS_MAX = 2_000
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 class LocalTransactionState(Enum):

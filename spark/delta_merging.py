@@ -33,8 +33,8 @@ from urllib.parse import unquote
 
 import pyarrow
 import pyarrow.parquet
-import structlog
 
+from ..client.logs import get_logger
 from ..durable.files import sync_path
 from .delta_log import entry_of
 from .delta_vacuum import foreign_to
@@ -87,7 +87,7 @@ def merge_small_files(
                 raise merge.failed[0]
             return None
         for error in merge.failed:
-            structlog.get_logger().warning("delta_files_not_merged", table=str(path), error=short(error))
+            get_logger().warning("delta_files_not_merged", table=str(path), error=short(error))
         on_point("written")
         version = merge.commit(read, merge.info(read, groups))
     on_point("committed")

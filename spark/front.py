@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-import structlog
-
+from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FORCED
 from .config import LoaderConfig
 from .stopping import TRANSITIONS, Action, Happening, Phase
@@ -70,7 +69,7 @@ class _Front:
         self._stop_deadline_s = stop_deadline_s
         self._phase = Phase.RUNNING
         self._deadline: float | None = None
-        self._log = structlog.get_logger()
+        self._log = get_logger()
 
     def wait(self) -> int:
         """Wait for the end; returns the exit code."""
@@ -156,4 +155,4 @@ def _watch_stdin(queue: SimpleQueue[_Told], work: Work) -> None:
                 case b"":
                     pass
                 case other:
-                    structlog.get_logger().warning("stdin_line_ignored", line=other.decode(errors="replace")[:100])
+                    get_logger().warning("stdin_line_ignored", line=other.decode(errors="replace")[:100])

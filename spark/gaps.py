@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import structlog
-
+from ..client.logs import get_logger
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import ENDS, ROWS, SETTLED, Outcomes
 from .errors import LoaderError
@@ -41,7 +40,7 @@ class Gaps:
         self._staging = staging
         self._leave = leave
         self._told = ""
-        self._log = structlog.get_logger().bind(staging=str(staging.root))
+        self._log = get_logger().bind(staging=str(staging.root))
 
     def find(
         self, state: TableState, settled: OffsetSet, segments: Iterable[SegmentFacts], bad: OffsetSet, noted: Outcomes

@@ -25,7 +25,6 @@ import pyiceberg.io.pyarrow
 import pyiceberg.manifest
 import pyiceberg.table.snapshots
 import pyiceberg.table.update.snapshot
-import structlog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
@@ -34,6 +33,7 @@ from pyiceberg.schema import sanitize_column_names
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.locations import load_location_provider
 
+from ..client.logs import get_logger
 from .errors import LoaderError, unreadable
 from .iceberg_catalog import local_path, short
 from .merging import MergeBounds, SmallFile, merge_each
@@ -129,7 +129,7 @@ def write_merged(table: Any, bounds: MergeBounds, marks: Mapping[str, str]) -> M
     if damaged and merge is None:
         raise damaged[0]
     for error in damaged:
-        structlog.get_logger().warning("iceberg_files_not_merged", table=".".join(table.name()), error=short(error))
+        get_logger().warning("iceberg_files_not_merged", table=".".join(table.name()), error=short(error))
     return merge
 
 

@@ -20,8 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-import structlog
-
+from ..client.logs import get_logger
 from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..durable.files import CALLS, FileCalls, sync_path
 from ..remoting.errors import UsageError
@@ -415,7 +414,7 @@ def delete_old_versions(table: HdfsPath, now_s: float) -> None:
                     break
                 files.delete(one.getPath(), False)
     except (LoaderError, FileNotFoundError) as error:
-        structlog.get_logger().warning("iceberg_versions_not_deleted", table=str(table), error=str(error))
+        get_logger().warning("iceberg_versions_not_deleted", table=str(table), error=str(error))
 
 
 @contextmanager

@@ -27,8 +27,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 
-import structlog
-
+from ..client.logs import get_logger
 from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
 from ..durable.intervals import OffsetSet
@@ -115,7 +114,7 @@ class Loader:
         self._facts: dict[str, SegmentFacts] = {}
         self._resume: Plan | None = None
         self._races_lost = 0
-        self._log = structlog.get_logger().bind(staging=str(staging.root))
+        self._log = get_logger().bind(staging=str(staging.root))
         self._dropped = Dropped(self.totals, self._log)
         self._elsewhere = Elsewhere(self.totals, self._log)
 

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Final
 
-import structlog
-
+from ..client.logs import get_logger
 from ..durable.intervals import IntervalSet, OffsetSet
 from ..durable.outcomes import FORGOTTEN, PASSED, BatchOutcomes, Outcomes
 from .errors import LoaderError
@@ -206,7 +205,7 @@ class OutcomeLevels:
 
 @functools.cache
 def _warn_once(folder: str, said: str) -> None:
-    structlog.get_logger().warning("outcomes_not_merged", folder=folder, error=said)
+    get_logger().warning("outcomes_not_merged", folder=folder, error=said)
 
 
 def check_whole(told: Iterable[BatchOutcomes], *, passed: bool = False) -> None:

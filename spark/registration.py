@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
+from ..client.logs import get_logger
 from ..remoting.errors import RocketcrewError, UsageError
 from .delta_log import is_delta
 from .errors import LoaderError
@@ -210,7 +209,7 @@ class Registrar:
         self._ended = False
         self._answered = False
         self._said_s: float | None = None
-        self._log = structlog.get_logger()
+        self._log = get_logger()
 
     def start(self, wait_s: float = START_WAIT_S) -> None:
         """Look whether the name is free, then tell what there is. Raises UsageError for a name that is something else's; who

@@ -19,8 +19,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
-import structlog
-
+from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ..remoting.errors import RocketcrewError, UsageError
 from .config import LoaderConfig
@@ -104,7 +103,7 @@ class Work:
         """Why `run` ended with another code than 0."""
         self.batches = self.rows = 0
         """What `run` has put into the table."""
-        self._log = structlog.get_logger()
+        self._log = get_logger()
 
     def ask_drain(self) -> None:
         """Load everything sealed, then end."""

@@ -108,6 +108,6 @@ def logger(message: Message | None = None) -> Any:
     if not isinstance(message, Message | None):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
         refuse("logger", "message", message, "the Message that the handler got, or None")
     keys = keys_in_hand() if message is None else message_keys(message)
-    import structlog  # not with the package: `rocketcrew --help` shall stay quick
+    from ..client.logs import get_logger  # not with the package: `rocketcrew --help` shall stay quick
 
-    return structlog.get_logger("rocketcrew.handler").bind(**keys)
+    return get_logger("rocketcrew.handler").bind(**keys)

@@ -39,8 +39,8 @@ from urllib.parse import unquote
 
 import pyarrow
 import pyarrow.dataset
-import structlog
 
+from ...client.logs import get_logger
 from ...conf.columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from ...conf.segment_format import OUTCOMES_DIR
 from ...durable.files import make_folders, spark_path
@@ -298,7 +298,7 @@ class DeltaTarget:
         comes again FAN batches later, as does one that failed."""
         if self._merge_bounds is None:
             return
-        library, log = delta_rs(), structlog.get_logger()
+        library, log = delta_rs(), get_logger()
         try:
             with only_merge(self.path) as alone:
                 if not alone:
@@ -321,7 +321,7 @@ class DeltaTarget:
         if not self._vacuums or now_s - self._vacuumed_s < VACUUM_S:
             return
         self._vacuumed_s = now_s
-        log = structlog.get_logger()
+        log = get_logger()
         try:
             gone = unneeded(partial(open_log, self.path))
             for name in gone:

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow
-import structlog
 
+from ...client.logs import get_logger
 from ...conf.columns import check_partition_columns
 from ...durable.files import CALLS, FileCalls, make_folders, sync_path
 from ...durable.intervals import OffsetSet
@@ -366,7 +366,7 @@ class IcebergTarget:
                 answer = commit_table(table, (*needed, *unchanged(table)), expiry)
                 self._delete(unneeded, alone=came_next(table, answer))
         except refused as error:
-            structlog.get_logger().warning("iceberg_snapshots_not_expired", table=self._spec.table, error=short(error))
+            get_logger().warning("iceberg_snapshots_not_expired", table=self._spec.table, error=short(error))
 
     def _unneeded(self, table: Any, snapshots: Sequence[Kept], gone: Sequence[int]) -> Sequence[Path]:
         """The files that nobody can read any more when the snapshots `gone` are: merges among them have replaced them."""
@@ -386,7 +386,7 @@ class IcebergTarget:
         Else a branch that was made meanwhile may need them. What is not deleted is nobody's business any more but that of
         `remove_orphan_files`, so it is named.
         """
-        log = structlog.get_logger()
+        log = get_logger()
         if not unneeded:
             return
         try:
@@ -409,7 +409,7 @@ class IcebergTarget:
         the work is lost.
         """
         refused: tuple[type[Exception], ...] = (LoaderError, *failures())
-        log = structlog.get_logger()
+        log = get_logger()
         merge = None
         try:
             table = self._there()
@@ -459,7 +459,7 @@ class IcebergTarget:
             if is_over and not merge.was_made(table):
                 merge.discard()
         except refused as failed:
-            structlog.get_logger().warning("iceberg_files_left", table=self._spec.table, error=short(failed))
+            get_logger().warning("iceberg_files_left", table=self._spec.table, error=short(failed))
 
     def _refuse_taken(self, table: Any, plan: Plan) -> None:
         if not plan.follows(batch_of(table), plan_of(table)):

@@ -1,0 +1,59 @@
+"""What is logged in a process of the user's: on standard error, unless he has configured structlog."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+IN_THE_USER_S_PROCESS = ("client", "spark", "broker", "workers/context.py")
+
+LOAD = "from rocketcrew import load; load('segments', 'table', format='pyarrow')"
+SEND = """
+from rocketcrew import SyncProducer
+from rocketcrew.remoting.errors import UnreachableError
+try:
+    SyncProducer("127.0.0.1:1").send("orders", b"x")
+except UnreachableError:
+    pass
+"""
+IN_HAND = "from rocketcrew import logger; logger().warning('from_a_handler')"
+LOGGED = {LOAD: "all_loaded", SEND: "name_server_failed", IN_HAND: "from_a_handler"}
+OWN = """
+import sys, structlog
+structlog.configure(processors=[structlog.processors.JSONRenderer()],
+                    logger_factory=lambda *names: structlog.PrintLogger(open(f"{names[0]}.log", "a")))
+"""
+
+
+def said(folder: Path, code: str) -> tuple[str, str]:
+    (folder / "segments/ready").mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("code", LOGGED)
+def test_a_script_has_its_standard_output_for_itself(tmp_path: Path, code: str) -> None:
+    out, err = said(tmp_path, code)
+    assert (out, LOGGED[code] in err) == ("", True)
+
+
+def test_what_the_user_configures_holds(tmp_path: Path) -> None:
+    for order in (OWN + SEND, SEND.replace("try:", f"{OWN}\ntry:")):  # before our import, and after it
+        assert said(tmp_path, order) == ("", "")
+    lines = (tmp_path / "rocketcrew.client.log").read_text().splitlines()
+    assert [line for line in lines if '"event": "name_server_failed"' not in line] == []
+    assert len(lines) >= 2
+
+
+def test_a_closed_standard_error_is_nobody_s_fault(tmp_path: Path) -> None:
+    assert said(tmp_path, f"import sys; sys.stderr = None\n{IN_HAND}") == ("", "")
+
+
+def test_rooms_that_run_in_the_user_s_process_have_these_loggers() -> None:
+    files = [file for room in IN_THE_USER_S_PROCESS for file in [ROOT / room, *(ROOT / room).rglob("*.py")]]
+    found = [file for file in files if file.is_file() and "import structlog" in file.read_text(encoding="utf-8")]
+    assert found == [ROOT / "client/logs.py"]
