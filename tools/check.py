@@ -4,11 +4,13 @@
     check.py static    format, lint, both type checkers, the documents' build
     check.py tests     the same as all, without the static checks
     check.py interop   tests against genuine RocketMQ
+    check.py gate      all, and interop where java and mvn are there
 
 Stages of one phase run side by side with their output kept apart; phases follow each other, because tests that start
-processes and watch the clock do not share the machine with a type checker. The last thing printed by a good run is the
-closing line of pytest; just before the tests that it closes, one line says what became of those against genuine RocketMQ,
-which only `interop` runs. Programs are named by the folder of this Python, so no environment needs to be activated.
+processes and watch the clock do not share the machine with a type checker. A static check or a build that failed ends the
+run. Tests that failed do not: one run tells of all phases, and its end names what failed. The last thing printed by a good
+run is the closing line of pytest; where those against genuine RocketMQ are not among them, a line just before the last tests
+says so. Programs are named by the folder of this Python, so no environment needs to be activated.
 
 This process adopts what its tests lose (a "subreaper"): a process that outlives the test that started it is found here,
 named, killed, and fails the run.
@@ -37,6 +39,7 @@ BIN = Path(sys.executable).parent
 WHEEL_PYTHON = ROOT / ".venv-wheel/bin/python"
 CORES = max(1, min(8, len(os.sched_getaffinity(0))))
 TOTAL_MAX_S = 80 * 60
+"""Of all, and of interop; the gate has both."""
 CLEAR_MAX_S = 20
 GRACE_S = 3
 PR_SET_CHILD_SUBREAPER = 36
@@ -91,14 +94,14 @@ def phases(what: str) -> list[list[Stage]]:
     by_file = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"] if CORES > 1 else []
     if what == "static":
         return [static()]
+    interop = [[pytest("interop", "tests/interop", "--durations=15", *by_file)]] if has_tests("tests/interop") else []
     if what == "interop":
-        live = pytest("interop", "tests/interop", "--durations=15", *by_file)
-        return [[byte_code()], [live]] if has_tests("tests/interop") else []
+        return [[byte_code()], *interop]
     fast = [folder for folder in ("tests/unit", "tests/simulation") if has_tests(folder)]
     plan = [
         [
             byte_code(),
-            *(static() if what == "all" else []),
+            *(static() if what in ("all", "gate") else []),
             Stage("build wheel", [sys.executable, ROOT / "tools/wheel.py"]),
         ],
         [pytest("unit and simulation", "tests/test_tidy.py", *fast, *spread)],
@@ -107,13 +110,17 @@ def phases(what: str) -> list[list[Stage]]:
         plan.append([pytest("system", "tests/system", "--durations=10", *by_file)])
     expect = f"--expect-package-in={ROOT / '.venv-wheel'}"
     plan.append([pytest("unit, on the built wheel", "tests/unit", expect, *spread, python=WHEEL_PYTHON)])
-    return plan
+    return [*plan, *interop] if what == "gate" and not missing_for_interop() else plan
+
+
+def missing_for_interop() -> list[str]:
+    """The programs without which no genuine server is started."""
+    return [name for name in ("java", "mvn") if shutil.which(name) is None]
 
 
 def about_interop() -> str:
     """Why nothing of this run met a genuine server."""
-    missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
-    if missing:
+    if missing := missing_for_interop():
         return f"skipped: no tests against genuine RocketMQ, {' and '.join(missing)} missing on the PATH"
     return "not in this run: `make interop` runs the tests against genuine RocketMQ"
 
@@ -216,13 +223,30 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def run_all(runner: Runner, plan: Sequence[Sequence[Stage]]) -> int:
+    """Run the phases in turn; the exit code."""
+    has_interop = any(stage.name == "interop" for stages in plan for stage in stages)
+    for number, stages in enumerate(plan, 1):
+        tests = all(stage.live for stage in stages)
+        if tests and number == len(plan) and not has_interop:
+            print(f"--- interop {about_interop()}", flush=True)
+        runner.run(stages)
+        if runner.clear():
+            runner.failed.append(f"processes were left behind ({', '.join(stage.name for stage in stages)})")
+        if runner.failed and not tests:
+            break
+    if runner.failed:
+        print("FAILED: " + ", ".join(runner.failed), flush=True)
+    return 1 if runner.failed else 0
+
+
 def _interrupted(number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def main() -> int:
     what = sys.argv[1] if len(sys.argv) > 1 else "all"
-    if what not in ("all", "static", "tests", "interop"):
+    if what not in ("all", "static", "tests", "interop", "gate"):
         print(__doc__)
         return 2
     adopt_orphans()
@@ -230,26 +254,16 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGALRM, _interrupted)
-    signal.alarm(TOTAL_MAX_S)
+    signal.alarm(TOTAL_MAX_S * (2 if what == "gate" else 1))
     os.environ |= {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1", "PYTHONUNBUFFERED": "1", "NO_MKDOCS_2_WARNING": "1"}
     runner = Runner()
     try:
-        plan = phases(what)
-        for stages in plan:
-            if what in ("all", "tests") and stages is plan[-1]:
-                print(f"--- interop {about_interop()}", flush=True)
-            runner.run(stages)
-            if runner.clear():
-                runner.failed.append("processes were left behind")
-            if runner.failed:
-                print("FAILED: " + ", ".join(runner.failed), flush=True)
-                return 1
+        return run_all(runner, phases(what))
     except KeyboardInterrupt as error:
         print(f"stopped by {error or 'Ctrl-C'}", flush=True)
         return 130
     finally:
         runner.clear()
-    return 0
 
 
 if __name__ == "__main__":

@@ -58,6 +58,57 @@ def test_a_process_that_outlives_its_stage_is_found_and_killed() -> None:
     assert last.endswith("] True")
 
 
+def stage(name: str, code: int = 0, *, live: bool = True) -> str:
+    """One that says its name and ends with that code."""
+    script = f"print({name!r}); raise SystemExit({code})"
+    return f"check.Stage({name!r}, [sys.executable, '-c', {script!r}], live={live})"
+
+
+def checked(*phases: str) -> list[str]:
+    """What the program prints that has these phases, and its exit code."""
+    plan = ", ".join(f"[{stages}]" for stages in phases)
+    return run(
+        f"check.phases = lambda what: [{plan}]\nsys.argv = ['check.py', 'tests']\ncode = check.main()\nprint(code)"
+    ).splitlines()
+
+
+def test_tests_that_failed_keep_no_later_ones_from_running() -> None:
+    """A run of an hour tells of every phase."""
+    said = checked(stage("build", live=False), stage("unit", 1), stage("system", 1), stage("last"))
+    assert [name for name in ("unit", "system", "last") if name in said] == ["unit", "system", "last"]
+    assert said[-2:] == ["FAILED: unit, system", "1"]
+
+
+def test_after_a_failed_check_or_build_nothing_else_runs() -> None:
+    said = checked(f"{stage('checks', 1, live=False)}, {stage('build', live=False)}", stage("unit"))
+    assert "unit" not in said
+    assert said[-2:] == ["FAILED: checks", "1"]
+
+
+def test_a_process_left_behind_by_tests_is_named_with_them_and_fails_the_run() -> None:
+    leaves = f"check.Stage('unit', [sys.executable, '-c', {LEAVES_ONE!r}], live=True)"
+    said = checked(leaves, stage("last"))
+    assert "last" in said
+    assert said[-2:] == ["FAILED: processes were left behind (unit)", "1"]
+
+
+def test_a_good_run_ends_with_what_the_last_tests_say() -> None:
+    said = checked(stage("build", live=False), stage("unit"), stage("last"))
+    assert said[-2:] == ["last", "0"]
+    assert [line for line in said if line.startswith("--- interop ")]
+
+
+def test_the_gate_is_all_and_then_interop_where_its_programs_are() -> None:
+    names = (
+        "def names(what): return [stage.name for stages in check.phases(what) for stage in stages]\n"
+        "check.missing_for_interop = lambda: {missing}\n"
+        "print(names('gate') == names('all') + {more})"
+    )
+    assert run(names.format(missing="[]", more="['interop']")).splitlines()[-1] == "True"
+    assert run(names.format(missing="['mvn']", more="[]")).splitlines()[-1] == "True"
+    assert "make --no-print-directory gate" in (ROOT / ".ci/run").read_text()
+
+
 def test_an_interrupt_leaves_no_process() -> None:
     """A stage that ignores TERM, and one it started, are gone when the check is."""
     stubborn = (
