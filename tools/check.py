@@ -1,6 +1,6 @@
 """Every check and test, in the order in which a failure is cheapest to hear of; what `make test` runs.
 
-    check.py all       static checks and the wheel's build, then all tests, then the unit tests on the installed wheel
+    check.py all       static checks and the wheel's build, then all tests, then those of packaging on the installed wheel
     check.py static    format, lint, both type checkers, the documents' build
     check.py tests     the same as all, without the static checks
     check.py interop   tests against genuine RocketMQ
@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -109,8 +110,46 @@ def phases(what: str) -> list[list[Stage]]:
     if has_tests("tests/system"):
         plan.append([pytest("system", "tests/system", "--durations=10", *by_file)])
     expect = f"--expect-package-in={ROOT / '.venv-wheel'}"
-    plan.append([pytest("unit, on the built wheel", "tests/unit", expect, *spread, python=WHEEL_PYTHON)])
+    plan.append([pytest("on the built wheel", *on_the_wheel(), expect, *spread, python=WHEEL_PYTHON)])
     return [*plan, *interop] if what == "gate" and not missing_for_interop() else plan
+
+
+WHEEL_ROOMS = ("cli", "conf", "docs", "examples", "testing")
+"""Whole on the wheel: the command, the files of settings and documents, the examples and the plug-in as installed."""
+STARTS = r"sys\.executable|sysconfig|subprocess|importlib|pkgutil|multiprocess|Child\("
+"""What is named by whatever starts a process of the package, or looks for modules."""
+PLACE_IN_CODE = re.compile(rf"{STARTS}|__file__|sys\.path")
+PLACE_IN_TEST = re.compile(rf"{STARTS}|\w\.__file__")  # by its own, a test finds its helpers
+OURS = re.compile(r"\brocketcrew(?:\.\w+)+(?: import \w+)?")
+
+
+def on_the_wheel(unit: Path = ROOT / "tests/unit") -> list[Path]:
+    """The unit tests that can come out otherwise with the package installed than in the checkout, where all of them run.
+
+    The wheel's environment has the same Python and, through one path line, the same dependencies. That the installed files
+    are the checkout's byte for byte, none more and none fewer, that each module of them imports, and where the entry points
+    lead, is what docs/test_package.py finds there. Equal bytes on equal dependencies do the same, except for what asks where
+    it lies, reads a file of the package or starts a process of it: by the rooms above, and in the others by each test file
+    that names such a thing or imports a module that does. So a new one is among them without being named here.
+    """
+    package = ROOT / "src/rocketcrew"
+    placed = {
+        ".".join(("rocketcrew", room.name, *file.relative_to(room).with_suffix("").parts))
+        for room in package.iterdir()
+        if room.is_dir()
+        for file in room.rglob("*.py")
+        if PLACE_IN_CODE.search(file.read_text(encoding="utf-8"))
+    }
+
+    def by_place(file: Path) -> bool:
+        text = file.read_text(encoding="utf-8")
+        named = {found.replace(" import ", ".") for found in OURS.findall(text)}
+        named |= {name.rpartition(".")[0] for name in named}
+        return bool(PLACE_IN_TEST.search(text) or named & placed)
+
+    rooms = [unit / room for room in WHEEL_ROOMS]
+    others = (file for file in unit.glob("*/test_*.py") if file.parent.name not in WHEEL_ROOMS)
+    return [*rooms, *sorted(file for file in others if by_place(file))]
 
 
 def missing_for_interop() -> list[str]:

@@ -109,6 +109,20 @@ def test_the_gate_is_all_and_then_interop_where_its_programs_are() -> None:
     assert "make --no-print-directory gate" in (ROOT / ".ci/run").read_text()
 
 
+def test_on_the_wheel_run_the_tests_that_its_place_can_change() -> None:
+    listed = run("print(*check.on_the_wheel(), sep='\\n')").splitlines()
+    chosen = {str(Path(line).relative_to(ROOT / "tests/unit")) for line in listed}
+    assert chosen >= {"cli", "conf", "docs", "examples", "testing"}
+    assert chosen >= {
+        "workers/test_spawn.py",
+        "workers/test_loading.py",
+        "engine/test_shipping.py",
+        "spark/test_java.py",
+    }
+    assert chosen.isdisjoint({"durable/test_intervals.py", "supervisor/test_process_queue.py", "broker/test_pull.py"})
+    assert all((ROOT / "tests/unit" / name).exists() for name in chosen)
+
+
 def test_an_interrupt_leaves_no_process() -> None:
     """A stage that ignores TERM, and one it started, are gone when the check is."""
     stubborn = (
