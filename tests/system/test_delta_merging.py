@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BOUNDS = MergeBounds(1 << 20)
 NOW_MS = 1_700_000_000_000
+BY_SPARK = 6
+"""Batches of each run up to a merge that Spark writes: a commit of its takes as long as dozens of delta-rs. What is merged
+has files of both then, as in a table that was filled by one format and then by the other."""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +93,9 @@ def test_an_open_stream_and_a_slow_reader_see_each_row_once(world: World, writer
     spark = writer.spark()
     append = append_by_delta_rs if format_ == "deltalake" else append_by_spark(writer)
     target = DeltaTarget(world.table, append, writer.start, merge=BOUNDS)
-    loaded(world, FAN - 2, target)
+    quick = DeltaTarget(world.table, append_by_delta_rs, writer.start, merge=BOUNDS)
+    loaded(world, FAN - 2 - BY_SPARK, quick)
+    loaded(world, BY_SPARK, target)
     name = f"open_{format_}"
     stream = streamed(spark, world, name, maxFilesPerTrigger="7")
     try:
@@ -109,7 +114,8 @@ def test_an_open_stream_and_a_slow_reader_see_each_row_once(world: World, writer
         assert keys([first, *slow]) == before
         stream.processAllAvailable()
         assert seen(spark, name) == once(world)
-        loaded(world, FAN + 2, target)
+        loaded(world, FAN - BY_SPARK, quick)
+        loaded(world, BY_SPARK + 2, target)
         stream.processAllAvailable()
         assert stream.exception() is None
         assert seen(spark, name) == once(world)
