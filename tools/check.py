@@ -128,9 +128,9 @@ def on_the_wheel(unit: Path = ROOT / "tests/unit") -> list[Path]:
 
     The wheel's environment has the same Python and, through one path line, the same dependencies. That the installed files
     are the checkout's byte for byte, none more and none fewer, that each module of them imports, and where the entry points
-    lead, is what docs/test_package.py finds there. Equal bytes on equal dependencies do the same, except for what asks where
-    it lies, reads a file of the package or starts a process of it: by the rooms above, and in the others by each test file
-    that names such a thing or imports a module that does. So a new one is among them without being named here.
+    lead, is what tests/unit/docs/test_package.py finds there. Equal bytes on equal dependencies do the same, except for what
+    asks where it lies, reads a file of the package or starts a process of it: by the rooms above, and in the others by each
+    test file that names such a thing or imports a module that does. So a new one is among them without being named here.
     """
     package = ROOT / "src/rocketcrew"
     placed = {
