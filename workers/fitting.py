@@ -20,7 +20,7 @@ import pyarrow
 
 from ..remoting.errors import RocketcrewError
 from .ddl import fields_of, to_ddl
-from .misfits import CONVERSION_ERRORS, reason
+from .misfits import CONVERSION_ERRORS, check_entries, reason
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
@@ -217,6 +217,7 @@ class Columns:
         check = self._checks[number]
         try:
             if self._nested[number]:
+                check_entries(column, self._fields[number].type)
                 _check_nested(column, self._fields[number].type)
             elif check is not None:
                 check(column)

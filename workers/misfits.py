@@ -26,8 +26,63 @@ def reason(values: Iterable[Any], kind: Any) -> str:
     return ""
 
 
+class EntryError(TypeError):
+    """A map has an entry that Arrow cannot take."""
+
+
+def check_entries(values: Iterable[Any], kind: Any) -> None:
+    """Raise EntryError for a map's entry that is None, at any depth: Arrow 26 ends the process for it."""
+    if not _has_map(kind):
+        return
+    for value in values:
+        if value is None:
+            continue
+        entries = _entries(value)
+        if pa.types.is_map(kind):
+            if any(entry is None for entry in entries):
+                raise EntryError("an entry of the map is None: return a dict, or pairs of a key and a value")
+            check_entries([_second(entry) for entry in entries], kind.item_type)
+        elif pa.types.is_list(kind):
+            check_entries(entries, kind.value_type)
+        else:
+            for field, part in _fields_given(value, entries, kind):
+                check_entries([part], field.type)
+
+
+def _has_map(kind: Any) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _entries(value: Any) -> list[Any]:
+    """What Arrow goes through; nothing of what it refuses."""
+    try:
+        return list(value.items() if hasattr(value, "items") else value)
+    except TypeError:
+        return []
+
+
+def _second(entry: Any) -> Any:
+    """The value of a map's entry, given as a pair or as a dict; None where Arrow refuses the entry."""
+    try:
+        return entry["value" if isinstance(entry, dict) else 1]
+    except (TypeError, LookupError):
+        return None
+
+
+def _fields_given(value: Any, entries: list[Any], kind: Any) -> Iterable[tuple[Any, Any]]:
+    """A struct's fields with their values, in each form that Arrow takes: a dict, pairs, a tuple in their order."""
+    fields: list[Any] = [kind.field(number) for number in range(kind.num_fields)]
+    if isinstance(value, tuple) and len(entries) == len(fields):
+        yield from zip(fields, entries, strict=True)
+    for field in fields:
+        for entry in entries:
+            if isinstance(entry, tuple) and entry[:1] == (field.name,):
+                yield field, _second(entry)
+
+
 def _goes_in(value: Any, kind: Any) -> bool:
     try:
+        check_entries([value], kind)
         pa.array([value], kind)
     except CONVERSION_ERRORS:
         return False
@@ -41,7 +96,10 @@ def _where(value: Any, kind: Any) -> str:
         if found:
             return f"{place}: {found}"
     try:
+        check_entries([value], kind)
         pa.array([value], kind)
+    except EntryError as error:
+        return str(error)
     except CONVERSION_ERRORS as error:
         return _words(value, kind) or str(error)
     return ""

@@ -122,6 +122,7 @@ def test_a_single_column() -> None:
     assert user(kept(buffer("a int"), One(3))) == [(0, 0, 3)]
 
 
+ENTRY_NONE = "an entry of the map is None: return a dict, or pairs of a key and a value"
 BAD: list[tuple[str, object, str]] = [
     ("a int", {"a": "x"}, "column a int: expected an integer, got str"),
     ("a int", {"a": 1.5}, "column a int: expected an integer, got float"),
@@ -138,6 +139,17 @@ BAD: list[tuple[str, object, str]] = [
     ("a struct<b: string>", {"a": {"b": 1}}, "field b: expected a string, got int: return str(value)"),
     ("a map<string,array<double>>", {"a": {"k": [2**60 + 1]}}, "a value: an element: an int of 61 bits"),
     ("a map<string,int>", {"a": {1: 1}}, "a key: expected a string, got int"),
+    ("a map<string,int>", {"a": [None]}, ENTRY_NONE),  # for each of these Arrow ends the process
+    ("a map<string,int>", {"a": (("k", 1), None)}, ENTRY_NONE),
+    ("a map<string,int>", {"a": numpy.array([None])}, ENTRY_NONE),
+    ("a array<map<string,int>>", {"a": [{}, [None]]}, ENTRY_NONE),
+    ("a map<string,map<string,int>>", {"a": {"k": [None]}}, ENTRY_NONE),
+    ("a map<string,map<string,int>>", {"a": [{"key": "k", "value": [None]}]}, ENTRY_NONE),
+    ("a struct<n: int, b: map<string,int>>", {"a": {"b": [None]}}, ENTRY_NONE),
+    ("a struct<n: int, b: map<string,int>>", {"a": (1, [None])}, ENTRY_NONE),
+    ("a struct<n: int, b: map<string,int>>", {"a": [("b", [None])]}, ENTRY_NONE),
+    ("a map<string,int>", [{"a": [None]}, {"a": 5}], ENTRY_NONE),
+    ("a map<string,int>", [{"a": 5}, {"a": [None]}], "column a map<string,int>: expected a dict, got int"),
     ("a array<int>", {"a": 3}, "column a array<int>"),
     ("a decimal(5,2)", {"a": 1.5}, "column a decimal(5,2): expected a Decimal, got float: return Decimal(str(value))"),
     ("a decimal(5,2)", {"a": decimal.Decimal("NaN")}, "column a decimal(5,2): NaN is no number"),
