@@ -2,8 +2,8 @@
 #
 #   make demo     the whole way once, on real input      make test     every check and test
 #   make bench    the benchmarks                          make soak     a long run under load and kills
-#   make interop  against genuine RocketMQ (java, mvn)    make gate     test, and interop where java and mvn are
-#   make proof    measures anew what docs/proof.md says   make lint     only the static checks
+#   make interop  against genuine RocketMQ (java, mvn)    make lint     only the static checks
+#   make proof    measures anew what docs/proof.md says
 #   make format   let ruff format the code                make map      every file in a line
 #   make docs     the documents as a site in build/site   make extras   each extra, installed fresh and used once
 #   make pythons  the unit tests on every Python there is  make lock     requirements.lock anew from constraints.txt
@@ -20,7 +20,7 @@ DEV_READY := $(VENV)/.ready-dev
 INPUTS := pyproject.toml constraints.txt requirements.lock tools/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gate bench soak proof interop lint format map docs extras pythons lock sbom clean distclean
+.PHONY: help demo test bench soak proof interop lint format map docs extras pythons lock sbom clean distclean
 
 help:
 	@sed -n 's/^# \{0,1\}//; 3,13p' Makefile
@@ -39,9 +39,6 @@ demo: $(RUN_READY)
 
 test: $(DEV_READY)
 	@$(BIN)/python tools/check.py all
-
-gate: $(DEV_READY)
-	@$(BIN)/python tools/check.py gate
 
 lint: $(DEV_READY)
 	@$(BIN)/python tools/check.py static

@@ -4,13 +4,12 @@
     check.py static    format, lint, both type checkers, the documents' build
     check.py tests     the same as all, without the static checks
     check.py interop   tests against genuine RocketMQ
-    check.py gate      all, and interop where java and mvn are there
 
 Stages of one phase run side by side with their output kept apart; phases follow each other, because tests that start
 processes and watch the clock do not share the machine with a type checker. A static check or a build that failed ends the
 run. Tests that failed do not: one run tells of all phases, and its end names what failed. The last thing printed by a good
-run is the closing line of pytest; where those against genuine RocketMQ are not among them, a line just before the last tests
-says so. Programs are named by the folder of this Python, so no environment needs to be activated.
+run is the closing line of pytest; just before the last tests a line says what became of those against genuine RocketMQ, which
+only `interop` runs. Programs are named by the folder of this Python, so no environment needs to be activated.
 
 This process adopts what its tests lose (a "subreaper"): a process that outlives the test that started it is found here,
 named, killed, and fails the run.
@@ -21,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -40,10 +38,18 @@ BIN = Path(sys.executable).parent
 WHEEL_PYTHON = ROOT / ".venv-wheel/bin/python"
 CORES = max(1, min(8, len(os.sched_getaffinity(0))))
 TOTAL_MAX_S = 80 * 60
-"""Of all, and of interop; the gate has both."""
 CLEAR_MAX_S = 20
 GRACE_S = 3
 PR_SET_CHILD_SUBREAPER = 36
+WHEEL_ROOMS = ("cli", "conf", "docs", "engine", "examples", "testing", "workers")
+"""The unit tests that can come out otherwise with the package installed than in the checkout, where all of them run.
+
+The wheel's environment has the same Python and, through one path line, the same dependencies. docs/test_package.py finds
+that the installed files are the checkout's byte for byte, none more and none fewer, that each module imports, and where the
+entry points lead. Equal bytes on equal dependencies do the same, except for what asks where it lies, reads a file of the
+package or starts a process of it: the command, settings, documents, what is shipped to executors, examples, the plug-in of
+pytest, and workers.
+"""
 BENCH_PATH = {"MYPYPATH": "bench:tests/system:tests/interop"}
 """Benchmarks import each other and the harnesses of the tests by their bare names."""
 
@@ -95,14 +101,14 @@ def phases(what: str) -> list[list[Stage]]:
     by_file = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"] if CORES > 1 else []
     if what == "static":
         return [static()]
-    interop = [[pytest("interop", "tests/interop", "--durations=15", *by_file)]] if has_tests("tests/interop") else []
     if what == "interop":
-        return [[byte_code()], *interop]
+        live = pytest("interop", "tests/interop", "--durations=15", *by_file)
+        return [[byte_code()], [live]] if has_tests("tests/interop") else []
     fast = [folder for folder in ("tests/unit", "tests/simulation") if has_tests(folder)]
     plan = [
         [
             byte_code(),
-            *(static() if what in ("all", "gate") else []),
+            *(static() if what == "all" else []),
             Stage("build wheel", [sys.executable, ROOT / "tools/wheel.py"]),
         ],
         [pytest("unit and simulation", "tests/test_tidy.py", *fast, *spread)],
@@ -110,56 +116,15 @@ def phases(what: str) -> list[list[Stage]]:
     if has_tests("tests/system"):
         plan.append([pytest("system", "tests/system", "--durations=10", *by_file)])
     expect = f"--expect-package-in={ROOT / '.venv-wheel'}"
-    plan.append([pytest("on the built wheel", *on_the_wheel(), expect, *spread, python=WHEEL_PYTHON)])
-    return [*plan, *interop] if what == "gate" and not missing_for_interop() else plan
-
-
-WHEEL_ROOMS = ("cli", "conf", "docs", "examples", "testing")
-"""Whole on the wheel: the command, the files of settings and documents, the examples and the plug-in as installed."""
-STARTS = r"sys\.executable|sysconfig|subprocess|importlib|pkgutil|multiprocess|Child\("
-"""What is named by whatever starts a process of the package, or looks for modules."""
-PLACE_IN_CODE = re.compile(rf"{STARTS}|__file__|sys\.path")
-PLACE_IN_TEST = re.compile(rf"{STARTS}|\w\.__file__")  # by its own, a test finds its helpers
-OURS = re.compile(r"\brocketcrew(?:\.\w+)+(?: import \w+)?")
-
-
-def on_the_wheel(unit: Path = ROOT / "tests/unit") -> list[Path]:
-    """The unit tests that can come out otherwise with the package installed than in the checkout, where all of them run.
-
-    The wheel's environment has the same Python and, through one path line, the same dependencies. That the installed files
-    are the checkout's byte for byte, none more and none fewer, that each module of them imports, and where the entry points
-    lead, is what tests/unit/docs/test_package.py finds there. Equal bytes on equal dependencies do the same, except for what
-    asks where it lies, reads a file of the package or starts a process of it: by the rooms above, and in the others by each
-    test file that names such a thing or imports a module that does. So a new one is among them without being named here.
-    """
-    package = ROOT / "src/rocketcrew"
-    placed = {
-        ".".join(("rocketcrew", room.name, *file.relative_to(room).with_suffix("").parts))
-        for room in package.iterdir()
-        if room.is_dir()
-        for file in room.rglob("*.py")
-        if PLACE_IN_CODE.search(file.read_text(encoding="utf-8"))
-    }
-
-    def by_place(file: Path) -> bool:
-        text = file.read_text(encoding="utf-8")
-        named = {found.replace(" import ", ".") for found in OURS.findall(text)}
-        named |= {name.rpartition(".")[0] for name in named}
-        return bool(PLACE_IN_TEST.search(text) or named & placed)
-
-    rooms = [unit / room for room in WHEEL_ROOMS]
-    others = (file for file in unit.glob("*/test_*.py") if file.parent.name not in WHEEL_ROOMS)
-    return [*rooms, *sorted(file for file in others if by_place(file))]
-
-
-def missing_for_interop() -> list[str]:
-    """The programs without which no genuine server is started."""
-    return [name for name in ("java", "mvn") if shutil.which(name) is None]
+    on_the_wheel = [f"tests/unit/{room}" for room in WHEEL_ROOMS]
+    plan.append([pytest("on the built wheel", *on_the_wheel, expect, *spread, python=WHEEL_PYTHON)])
+    return plan
 
 
 def about_interop() -> str:
     """Why nothing of this run met a genuine server."""
-    if missing := missing_for_interop():
+    missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    if missing:
         return f"skipped: no tests against genuine RocketMQ, {' and '.join(missing)} missing on the PATH"
     return "not in this run: `make interop` runs the tests against genuine RocketMQ"
 
@@ -285,7 +250,7 @@ def _interrupted(number: int, _frame: object) -> NoReturn:
 
 def main() -> int:
     what = sys.argv[1] if len(sys.argv) > 1 else "all"
-    if what not in ("all", "static", "tests", "interop", "gate"):
+    if what not in ("all", "static", "tests", "interop"):
         print(__doc__)
         return 2
     adopt_orphans()
@@ -293,7 +258,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGALRM, _interrupted)
-    signal.alarm(TOTAL_MAX_S * (2 if what == "gate" else 1))
+    signal.alarm(TOTAL_MAX_S)
     os.environ |= {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1", "PYTHONUNBUFFERED": "1", "NO_MKDOCS_2_WARNING": "1"}
     runner = Runner()
     try:

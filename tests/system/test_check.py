@@ -98,32 +98,6 @@ def test_a_good_run_ends_with_what_the_last_tests_say() -> None:
     assert [line for line in said if line.startswith("--- interop ")]
 
 
-def test_the_gate_is_all_and_then_interop_where_its_programs_are() -> None:
-    names = (
-        "def names(what): return [stage.name for stages in check.phases(what) for stage in stages]\n"
-        "check.missing_for_interop = lambda: {missing}\n"
-        "print(names('gate') == names('all') + {more})"
-    )
-    assert run(names.format(missing="[]", more="['interop']")).splitlines()[-1] == "True"
-    assert run(names.format(missing="['mvn']", more="[]")).splitlines()[-1] == "True"
-    assert "make --no-print-directory gate" in (ROOT / ".ci/run").read_text()
-
-
-def test_on_the_wheel_run_the_tests_that_its_place_can_change() -> None:
-    listed = run("print(*check.on_the_wheel(), sep='\\n')").splitlines()
-    chosen = {str(Path(line).relative_to(ROOT)) for line in listed}
-    assert chosen >= {f"tests/unit/{room}" for room in ("cli", "conf", "docs", "examples", "testing")}
-    assert chosen >= {
-        "tests/unit/workers/test_spawn.py",
-        "tests/unit/workers/test_loading.py",
-        "tests/unit/engine/test_shipping.py",
-        "tests/unit/spark/test_java.py",
-    }
-    pure = {"tests/unit/durable/test_intervals.py", "tests/unit/supervisor/test_process_queue.py"}
-    assert chosen.isdisjoint(pure)
-    assert all((ROOT / name).exists() for name in chosen | pure)
-
-
 def test_an_interrupt_leaves_no_process() -> None:
     """A stage that ignores TERM, and one it started, are gone when the check is."""
     stubborn = (
