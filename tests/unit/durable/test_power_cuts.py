@@ -336,19 +336,18 @@ def cut_journals(place: Path, seed: int, cases: int, *, keeps: bool, full: float
             bytes_max = random.choice((200, 2_000, 20_000))
             journal = JournalFile(path, JournalState(), bytes_max, write=troubled.write)
             troubled.share = full
-            shadow, at, went_back = JournalState(), {A: 0, B: 0}, False
+            shadow, at, back = JournalState(), {A: 0, B: 0}, 0
             for _ in range(40):
                 entries = [some_entry(random, at) for _ in range(1 + random.randrange(5))]
-                for entry in entries:
-                    went_back |= shadow.apply(entry)
+                went_back = [shadow.apply(entry) for entry in entries]
                 history.append(told(shadow))
+                back = len(history) - 1 if any(went_back) else back
                 try:
                     journal.append(entries)
                 except OSError:
                     assert full
-                else:  # also a reset that an earlier call could not write
-                    promised = len(history) - 1 if went_back else promised
-                    went_back = False
+                else:  # also a reset that an earlier call could not write; one that it could need not be written anew
+                    promised = back
                 cut()
             journal.close()
         for left, upto, since in cuts:
