@@ -69,7 +69,7 @@ from ..table_state import (
     write_outcomes,
     write_state,
 )
-from .delta_disk import check_commit, explain_torn_log, first_unsynced, sync_commits
+from .delta_disk import check_commit, explain_no_log, explain_torn_log, first_unsynced, sync_commits
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -173,7 +173,8 @@ class DeltaTarget:
                 return  # made, and nothing loaded yet
             raise UsageError(f"{self.path} is a Delta table that rocketcrew did not make: give the path of a new one")
         if self.path.exists() and any(entry.name != STATE_DIR for entry in self.path.iterdir()):
-            raise UsageError(f"{self.path} is no Delta table, but not empty: give the path of a new folder")
+            more = explain_no_log(self.path) if isinstance(self.path, Path) else ""
+            raise UsageError(f"{self.path} is no Delta table, but not empty: give the path of a new folder{more}")
 
     def _winner(self, batch: int) -> str:
         """The id of the plan that became `batch`: the only one that tried, or the one that the log names."""

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...durable.files import sync_path
-from ..delta_log import LOG_DIR, entry_of
+from ..delta_log import LOG_DIR, entry_of, is_delta
 from ..errors import LoaderError
+from ..object_store import STATE_DIR
 
 _UNSYNCED_MAX: Final = 16
 """So many commits at the end of the log may not be on the disk: each is so for some milliseconds, and loaders are few."""
@@ -79,6 +80,13 @@ def explain_torn_log(table: Path) -> str:
     return ""
 
 
+def explain_no_log(table: Path) -> str:
+    """What to do where there is no log beside what a first commit makes; empty for a folder of something else."""
+    if not is_delta(table) and not (table / STATE_DIR).is_dir():
+        return ""
+    return f". Where the machine went down at the table's first batch: its segments are all here. {_way_out(table, 0)}"
+
+
 def _way_out(table: Path, version: int) -> str:
     if version == 0 or not entry_of(table, version - 1).exists():
         return (
@@ -111,7 +119,10 @@ def _fault(path: Path, added: dict[str, Any]) -> str:
 
 def _added(entry: Path) -> Iterator[dict[str, Any]]:
     try:
-        for line in entry.read_text(encoding="utf-8").splitlines():
+        lines = entry.read_text(encoding="utf-8").splitlines()
+        if not lines:  # its length was not on the disk yet; to delta-rs it is a version in which nothing happened
+            raise ValueError("it is empty")
+        for line in lines:
             if added := json.loads(line).get("add"):
                 yield added
     except (ValueError, AttributeError) as error:

@@ -170,7 +170,7 @@ def rows_after(root: Path, threads: ThreadPoolExecutor, table: str) -> Counter[i
     whose newest commit is torn is refused, and the operator does what the refusal says."""
     try:
         return rows_loaded(root, threads, table)
-    except LoaderError as error:
+    except RocketcrewError as error:
         if table != "deltalake":
             raise
         follow(str(error), root)

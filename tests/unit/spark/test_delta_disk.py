@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from loader_world import World
 
-from rocketcrew.spark.delta_log import entry_of
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
+from rocketcrew.spark.delta_log import LOG_DIR, entry_of
 from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.object_store import STATE_DIR
 
 worlds = pytest.mark.parametrize("world", ["deltalake"], indirect=True)
 
@@ -40,6 +43,17 @@ def second_batch_is_made_and_the_loader_killed(world: World, segments: Any) -> P
     table = DeltaTable(str(world.table))
     (path,) = set(table.file_uris()) - set(DeltaTable(str(world.table), version=table.version() - 1).file_uris())
     return Path(path)
+
+
+def moved_as_the_refusal_says(world: World, refusal: type[RocketcrewError]) -> None:
+    """Of a first batch."""
+    with pytest.raises(refusal, match="Move all in the table's folder but _rocketcrew to another place"):
+        world.loader()
+    away = world.table.with_name("away")
+    away.mkdir()
+    for path in world.table.iterdir():
+        if path.name != STATE_DIR:
+            path.rename(away / path.name)
 
 
 @worlds
@@ -81,6 +95,31 @@ def test_a_torn_entry_of_the_log_is_refused_with_what_to_do(world: World, segmen
     world.drain(world.loader())
     world.assert_exact()
     world.assert_clean()
+
+
+@worlds
+def test_an_empty_entry_is_torn_too(world: World, segments: Any) -> None:
+    """To delta-rs it is a version in which nothing happened, or no table at all."""
+    world.seal([segments.Record(1)])
+    world.drain_with_crash("renamed")
+    for version in (0, 1):
+        entry_of(world.table, version).write_bytes(b"")
+    moved_as_the_refusal_says(world, LoaderError)
+    world.drain(world.loader())
+    world.assert_exact()
+
+
+@worlds
+@pytest.mark.parametrize("gone", ["the log's entries", "the log"])
+def test_a_first_batch_without_a_log_is_loaded_anew(world: World, segments: Any, gone: str) -> None:
+    world.seal([segments.Record(1)])
+    world.drain_with_crash("renamed")
+    shutil.rmtree(world.table / LOG_DIR)
+    if gone == "the log's entries":
+        (world.table / LOG_DIR).mkdir()
+    moved_as_the_refusal_says(world, UsageError)
+    world.drain(world.loader())
+    world.assert_exact()
 
 
 @worlds
