@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
+from ..durable.files import make_folders
 from ..remoting.errors import UsageError
 from .refused_folders import refuse_foreign, refuse_half_converted
 from .storage import StorageError
@@ -473,7 +474,7 @@ class DiskStorage:
         refuse_foreign(folder)
         refuse_half_converted(folder)
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(folder.parent)
             made = make_folder(folder / "config", self._calls)
             self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:

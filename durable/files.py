@@ -84,10 +84,11 @@ def _write(path: Path, data: bytes, *, durable: bool, calls: FileCalls) -> None:
         calls.close(descriptor)
 
 
-def make_folders(path: Path) -> None:
-    """Create `path` and what is missing above it, so that they survive a power failure."""
+def make_folders(path: Path, mode: int = 0o777) -> None:
+    """Create `path`, with `mode`, and what is missing above it, so that they survive a power failure: a synced file is lost all
+    the same with a folder whose own name is not on the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode, parents=True, exist_ok=True)
     for folder in missing:
         sync_path(folder.parent)
 

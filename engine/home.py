@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.segment_format import OPEN_DIR
-from ..durable.files import remove_tree, sync_path, try_lock, write_atomically
+from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
 from ..remoting.errors import UsageError
 from ..source.offsets import Offsets, from_json, to_json
 from .hands import HANDS_DIR
@@ -64,7 +64,7 @@ class Home:
         self.table = self.root.parent / "table"
         try:
             for folder in (self.batches, self.segments, self.ship):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folders(folder)
         except OSError as error:
             raise self._unusable(error) from None
         self._lock: int | None = None

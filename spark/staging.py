@@ -46,7 +46,7 @@ from ..conf.segment_format import (
     SETTLED_FILE,
 )
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
-from ..durable.files import remove_tree, sync_path, try_lock, write_atomically
+from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import Outcomes, notes_from_json
 from ..remoting.errors import UsageError
@@ -92,7 +92,7 @@ class Staging:
         """What `noted` found last, and all of it together."""
         try:
             for folder in (self.ready, self.plans, self.bad, self.outcomes):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folders(folder)
         except OSError as error:
             raise UsageError(f"the staging folder {root} can't be used: {error}") from None
         self._lock: int | None = None

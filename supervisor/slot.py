@@ -40,7 +40,7 @@ from ..conf.segment_format import (
     SETTLED_FILE,
 )
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
-from ..durable.files import try_lock, write_atomically
+from ..durable.files import make_folders, try_lock, write_atomically
 from ..durable.intervals import Intervals, OffsetSet
 from ..durable.mounts import Mount, check_local
 from ..durable.outcomes import SETTLED, Outcomes
@@ -144,8 +144,7 @@ def take_slot(
     try:
         for number in range(SLOTS_MAX):
             path = home / str(number)
-            home.mkdir(parents=True, exist_ok=True)
-            path.mkdir(mode=mode, exist_ok=True)
+            make_folders(path, mode)
             fd = try_lock(path / "lock")
             if fd is None:
                 continue
@@ -338,7 +337,7 @@ def _read_settled(path: Path) -> Outcomes:
 
 def _make_folders(segments: Path) -> None:
     for folder in (OPEN_DIR, READY_DIR, PLAN_DIR, BAD_DIR, OUTCOMES_DIR):
-        (segments / folder).mkdir(parents=True, exist_ok=True)
+        make_folders(segments / folder)
 
 
 def temp_dir() -> str:

@@ -44,11 +44,11 @@ PR_SET_CHILD_SUBREAPER = 36
 WHEEL_ROOMS = ("cli", "conf", "docs", "engine", "examples", "testing", "workers")
 """The unit tests that can come out otherwise with the package installed than in the checkout, where all of them run.
 
-The wheel's environment has the same Python and, through one path line, the same dependencies. docs/test_package.py finds
-that the installed files are the checkout's byte for byte, none more and none fewer, that each module imports, and where the
-entry points lead. Equal bytes on equal dependencies do the same, except for what asks where it lies, reads a file of the
-package or starts a process of it: the command, settings, documents, what is shipped to executors, examples, the plug-in of
-pytest, and workers.
+The wheel's environment has the same Python and, through one path line, the same dependencies. That the installed files are
+the checkout's byte for byte, none more and none fewer, that each module imports, and where the entry points lead, is what
+tests/unit/docs/test_package.py finds there. Equal bytes on equal dependencies do the same, except for what asks where it
+lies, reads a file of the package or starts a process of it: the command, settings, documents, what is shipped to
+executors, examples, the plug-in of pytest, and workers.
 """
 BENCH_PATH = {"MYPYPATH": "bench:tests/system:tests/interop"}
 """Benchmarks import each other and the harnesses of the tests by their bare names."""
