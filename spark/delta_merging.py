@@ -312,7 +312,8 @@ def merged_statistics(schema: Any, noted: Sequence[Mapping[str, Any]], columns: 
     """The statistics of the file that has the rows of those with these; `columns`: the names that each of them has. Pure.
 
     What one of them does not say, the merged one does not say either: whoever skips files by it would lose rows. Nested
-    columns and decimals, which JSON's numbers do not hold, have only what is counted.
+    columns and decimals, which JSON's numbers do not hold, have only what is counted. NaN is no bound: to Spark it is
+    the greatest value, to Python neither greater nor smaller than another.
     """
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
@@ -348,13 +349,18 @@ def _bound(
 ) -> None:
     if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or not values or None in values:
         return
+    if pa.types.is_floating(kind):
+        if all(isinstance(value, float) and math.isfinite(value) for value in values):
+            zero = -0.0 if choose is min else 0.0  # equal, but not to each reader: it is to hold for both
+            said[name] = choose(values) or zero
+        return
     bound = choose(values)
     if isinstance(bound, datetime):
         local = bound.astimezone(UTC).replace(tzinfo=None) if bound.tzinfo else bound
         said[name] = local.isoformat(timespec="milliseconds") + ("Z" if bound.tzinfo else "")
     elif isinstance(bound, date):
         said[name] = bound.isoformat()
-    elif isinstance(bound, bool | int | str) or (isinstance(bound, float) and math.isfinite(bound)):
+    elif isinstance(bound, bool | int | str):
         said[name] = bound
 
 

@@ -460,3 +460,31 @@ def test_a_damaged_file_of_the_group_that_takes_all_that_is_merged_at_once(tmp_p
     done = merge_small_files(tmp_path, DeltaTable(str(tmp_path)), bounds, NOW_MS)
     assert done is not None
     assert (done.files, done.into) == (FILES_LEAST, 1)
+
+
+NAN = float("nan")
+
+
+def of_floats(*bounds: tuple[Any, Any]) -> dict[str, Any]:
+    """The statistics of files with these least and greatest values."""
+    noted = [
+        {"num_records": 2, "null_count": {"x": 0}, "min": {"x": least}, "max": {"x": greatest}}
+        for least, greatest in bounds
+    ]
+    said = merged_statistics(pa.schema([("x", pa.float64())]), noted, [{"x"}] * len(noted))
+    return {name: said[name] for name in ("minValues", "maxValues")}
+
+
+@pytest.mark.parametrize("nan", [NAN, "NaN"])
+def test_of_a_column_with_a_nan_nothing_is_said(nan: object) -> None:
+    """Spark notes it as the greatest value: with a smaller one its rows are not found, and not deleted."""
+    for files in ([(1.0, 5.0), (2.0, nan)], [(2.0, nan), (1.0, 5.0)]):
+        assert of_floats(*files) == {"minValues": {"x": 1.0}, "maxValues": {}}
+    assert of_floats((nan, nan), (1.0, 5.0)) == {"minValues": {}, "maxValues": {}}
+    assert of_floats((1.0, float("inf")), (1.0, 5.0)) == {"minValues": {"x": 1.0}, "maxValues": {}}
+
+
+def test_a_bound_of_zero_holds_for_both_zeros() -> None:
+    for files in ([(0.0, 0.0), (-0.0, -0.0)], [(-0.0, -0.0), (0.0, 0.0)]):
+        said = of_floats(*files)
+        assert (str(said["minValues"]["x"]), str(said["maxValues"]["x"])) == ("-0.0", "0.0")
