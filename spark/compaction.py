@@ -193,6 +193,8 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
                 continue
             except (library.exceptions.DeltaError, LoaderError, OSError) as error:
                 raise _not_compacted(table, str(error)) from None
+            except Exception as error:
+                raise _not_compacted(table, f"{type(error).__name__}: {error}") from error
             return Compacted(before, len(opened.file_uris()))
     raise _not_compacted(table, f"others have deleted or merged rows of it meanwhile, {DELTA_TRIES} times")
 

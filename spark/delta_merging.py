@@ -136,19 +136,33 @@ class _Files:
         """All that lie below the table, with their values of the partition columns."""
         listed = self._added
         partitioned = "partition" in listed.column_names
-        parts: list[dict[str, Any]] = listed.column("partition").to_pylist() if partitioned else []
+        parts = listed.column("partition") if partitioned else None
         columns = (
             listed.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", "modification_time")
         )
         for row, (path, size, rows, made_ms) in enumerate(zip(*columns, strict=True)):
-            if ":" not in path.partition("/")[0] and not path.startswith("/"):  # a shallow clone's are another table's
-                self._row_of[path] = row
-                yield SmallFile(path, size, rows or 0, tuple((parts[row] or {}).items()) if parts else (), made_ms)
+            if ":" in path.partition("/")[0] or path.startswith("/"):  # a shallow clone's are another table's
+                continue
+            try:
+                part = tuple((parts[row].as_py() or {}).items()) if parts is not None else ()
+            except (ArithmeticError, ValueError):  # a value that Python does not have: such a partition stays as it is
+                continue
+            self._row_of[path] = row
+            yield SmallFile(path, size, rows or 0, part, made_ms)
 
     def statistics(self, path: str) -> dict[str, Any]:
         """num_records, null_count, min and max of a file, the latter by column; what nobody has noted is None."""
-        row: dict[str, Any] = self._added.slice(self._row_of[path], 1).to_pylist()[0]
-        return row
+        return {name: _as_python(self._added.column(name)[self._row_of[path]]) for name in self._added.column_names}
+
+
+def _as_python(value: Any) -> Any:
+    """What delta-rs has read of the log. None for what Python does not have: dates outside of the years 1 to 9999."""
+    if isinstance(value, pa.StructScalar):
+        return {name: _as_python(one) for name, one in value.items()} if value.is_valid else None
+    try:
+        return value.as_py()
+    except (ArithmeticError, ValueError):
+        return None
 
 
 class _Merge:
@@ -175,7 +189,7 @@ class _Merge:
             self._actions.extend(self.actions(group))
         except LoaderError as error:
             self.failed.append(error)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, ArithmeticError, ValueError) as error:
             self.failed.append(LoaderError(f"{group[0].path} and {len(group) - 1} more can't be merged: {error}"))
         else:
             return True

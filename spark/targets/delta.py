@@ -299,7 +299,7 @@ class DeltaTarget:
         comes again FAN batches later, as does one that failed."""
         if self._merge_bounds is None:
             return
-        library, log = delta_rs(), get_logger()
+        log = get_logger()
         try:
             with only_merge(self.path) as alone:
                 if not alone:
@@ -308,8 +308,10 @@ class DeltaTarget:
         except FileExistsError:
             log.info("delta_files_merged_by_others", table=str(self.path))
             return
-        except (library.exceptions.DeltaError, LoaderError, OSError, pa.ArrowException, ValueError) as error:
-            if self._not_merged != (said := short(error)):
+        except Exception as error:  # noqa: BLE001 -- the batch is committed, and a table without the merge is whole
+            known = isinstance(error, (delta_rs().exceptions.DeltaError, LoaderError, OSError))
+            said = short(error) if known else f"{type(error).__name__}: {short(error)}"
+            if self._not_merged != said:
                 log.warning("delta_files_not_merged", table=str(self.path), error=said)
             self._not_merged = said
             return

@@ -83,6 +83,19 @@ def test_it_gives_up_where_others_are_always_faster(world: World) -> None:
     assert sorted(world.rows("_offset")) == [(n,) for n in range(DELTA_TRIES, 20)]
 
 
+def test_an_error_of_any_kind_is_told_without_a_traceback(world: World) -> None:
+    loaded(world, 3)
+
+    def breaks(_point: str) -> None:
+        raise OverflowError("date value out of range")
+
+    with pytest.raises(
+        LoaderError, match=r"was not compacted: OverflowError: date value out of range\. Nothing is lost"
+    ):
+        compact(world.table, FILE_BYTES, breaks)
+    world.assert_exact()
+
+
 def test_what_only_spark_can_merge_is_left_with_what_to_do(world: World) -> None:
     loaded(world, 3)
     with_deletion_vector(world.table)

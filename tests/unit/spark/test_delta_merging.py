@@ -285,6 +285,19 @@ def test_a_file_that_is_damaged_or_gone_is_named_and_the_batch_stays(world: Worl
     world.assert_exact()
 
 
+@worlds
+def test_an_error_of_any_kind_is_told_and_the_batch_stays(world: World) -> None:
+    broken: Any = MergeBounds("none")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    target = DeltaTarget(world.table, append_by_delta_rs, lambda: None, merge=broken)
+    with capture_logs() as logs:
+        for _ in range(FAN):
+            world.seal([world.helpers.Record(len(world.written))])
+            world.drain(world.loader(target=target))
+    (said,) = [line for line in logs if line["event"] == "delta_files_not_merged"]
+    assert "TypeError" in said["error"]
+    world.assert_exact()
+
+
 VALUES = ["a", "a b", "ü", "100%", "x/y", "a=b", "é%20:?#", None]
 
 
@@ -488,3 +501,33 @@ def test_a_bound_of_zero_holds_for_both_zeros() -> None:
     for files in ([(0.0, 0.0), (-0.0, -0.0)], [(-0.0, -0.0), (0.0, 0.0)]):
         said = of_floats(*files)
         assert (str(said["minValues"]["x"]), str(said["maxValues"]["x"])) == ("-0.0", "0.0")
+
+
+def in_year(year: int, rows: int = 1) -> Any:
+    days = (year - 1970) * 365.2425
+    return pa.array([int(days)] * rows, pa.int32()).cast(pa.date32())
+
+
+def with_dates(table: Path, year: int, **how: Any) -> None:
+    for number in range(FILES_LEAST):
+        write_deltalake(str(table), pa.table({"n": [number], "day": in_year(year)}), mode="append", **how)
+
+
+@pytest.mark.parametrize("year", [-221, 10_001])
+def test_a_date_that_python_does_not_have_is_no_known_bound(tmp_path: Path, year: int) -> None:
+    with_dates(tmp_path, year)
+    assert merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS) is not None
+    log = DeltaTable(str(tmp_path))
+    (stats,) = [json.loads(one["add"]["stats"]) for one in entry_of(tmp_path, log.version()) if "add" in one]
+    assert stats["maxValues"] == {"n": FILES_LEAST - 1}
+    assert stats["nullCount"] == {"n": 0, "day": 0}
+    rows: Any = log.to_pyarrow_table()
+    assert rows.column("day").cast(pa.int32()).unique().to_pylist() == in_year(year).cast(pa.int32()).to_pylist()
+
+
+def test_a_partition_of_such_a_date_stays_as_it_is(tmp_path: Path) -> None:
+    for year in (2020, 10_001):
+        with_dates(tmp_path, year, partition_by=["day"])
+    done = merge_small_files(tmp_path, DeltaTable(str(tmp_path)), BOUNDS, NOW_MS)
+    assert done is not None
+    assert (done.files, done.into, files_of(tmp_path)) == (FILES_LEAST, 1, FILES_LEAST + 1)
