@@ -188,13 +188,16 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
             if isinstance(table, Path):
                 sync_commits(table, first_unsynced(read), read)
             try:
-                merge_small_files(table, opened, MergeBounds.all_small(file_bytes), int(time.time() * 1000), on_point)
+                bounds = MergeBounds.all_small(file_bytes)
+                done = merge_small_files(table, opened, bounds, int(time.time() * 1000), on_point)
             except FileExistsError:
                 continue
             except (library.exceptions.DeltaError, LoaderError, OSError) as error:
                 raise _not_compacted(table, str(error)) from None
             except Exception as error:
                 raise _not_compacted(table, f"{type(error).__name__}: {error}") from error
+            if done and int(opened.version()) == read:  # the commit stands, and the log could not be read again
+                return Compacted(before, before - done.files + done.into)
             return Compacted(before, len(opened.file_uris()))
     raise _not_compacted(table, f"others have deleted or merged rows of it meanwhile, {DELTA_TRIES} times")
 

@@ -75,7 +75,8 @@ def merge_small_files(
     """Merge small files of delta-rs's snapshot `log` of the table at `path`. None: there was nothing to do.
 
     Raises FileExistsError when another one has committed meanwhile; LoaderError for a table that can't be merged, or where
-    there are only files that can't be; OSError, and delta-rs's and Arrow's errors. The table is what it was then.
+    there are only files that can't be; OSError, and delta-rs's and Arrow's errors. The table is what it was then. What fails
+    behind the commit is a warning, and `log` may be at the version before.
     """
     assert not isinstance(path, HdfsPath), "LoaderConfig lets no Delta table be there"
     files, metadata, read = _files_of(log), log.metadata(), int(log.version())
@@ -91,13 +92,21 @@ def merge_small_files(
         on_point("written")
         version = merge.commit(read, merge.info(read, groups))
     on_point("committed")
-    log.update_incremental()
-    interval = int(metadata.configuration.get(CHECKPOINT_PROPERTY) or CHECKPOINT_COMMITS)
-    if 0 in (version % interval, (version + 1) % interval):
-        # Spark makes one at the multiples, delta-rs just before them; whoever commits behind this makes none.
-        log.create_checkpoint()
+    try:
+        _follow(log, version, metadata.configuration.get(CHECKPOINT_PROPERTY))
+    except Exception as error:  # noqa: BLE001 -- the commit stands, whatever is said of what comes behind it
+        get_logger().warning("delta_checkpoint_not_made", table=str(path), error=short(error))
     taken = [one for group in groups for one in group]
     return Merged(len(taken), len(groups), sum(one.bytes for one in taken))
+
+
+def _follow(log: Any, version: int, interval: str | None) -> None:
+    """Take the snapshot to our commit, and make the checkpoint that is due there: Spark makes one at the multiples of the
+    interval, delta-rs just before them; whoever commits behind this makes none."""
+    log.update_incremental()
+    every = int(interval or CHECKPOINT_COMMITS)
+    if 0 in (version % every, (version + 1) % every):
+        log.create_checkpoint()
 
 
 def small_files(log: Any) -> Iterator[SmallFile]:

@@ -96,6 +96,17 @@ def test_an_error_of_any_kind_is_told_without_a_traceback(world: World) -> None:
     world.assert_exact()
 
 
+def test_a_checkpoint_that_cannot_be_made_leaves_the_commit_as_it_is(world: World) -> None:
+    loaded(world, 3)
+    log = DeltaTable(str(world.table))
+    log.alter.set_table_properties({"delta.checkpointInterval": "1"})
+    merged = log.version() + 1
+    (world.table / f"_delta_log/{merged:020d}.checkpoint.parquet").mkdir()
+    done = compact(world.table, FILE_BYTES)
+    assert (done.files_before, done.files_after) == (3, 1)
+    assert DeltaTable(str(world.table)).version() == merged
+
+
 def test_what_only_spark_can_merge_is_left_with_what_to_do(world: World) -> None:
     loaded(world, 3)
     with_deletion_vector(world.table)

@@ -260,6 +260,34 @@ def test_a_merge_in_the_place_of_a_checkpoint_makes_it(world: World, by: str) ->
     world.assert_exact()
 
 
+class Unanswered:
+    """delta-rs's snapshot whose store does not answer behind the commit."""
+
+    def __init__(self, log: DeltaTable, method: str) -> None:
+        self._log = log
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._method:
+            raise FileExistsError("no answer")
+        return getattr(self._log, name)
+
+
+@worlds
+@pytest.mark.parametrize("method", ["update_incremental", "create_checkpoint"])
+def test_what_fails_behind_the_commit_is_a_warning_and_the_merge_counts(world: World, method: str) -> None:
+    loaded(world, FILES_LEAST)
+    log: Any = DeltaTable(str(world.table))
+    log.alter.set_table_properties({"delta.checkpointInterval": "1"})
+    with capture_logs() as logs:
+        done = merge_small_files(world.table, Unanswered(DeltaTable(str(world.table)), method), BOUNDS, NOW_MS)
+    assert done is not None
+    assert (done.files, done.into, files_of(world.table)) == (FILES_LEAST, 1, 1)
+    (said,) = [line for line in logs if line["event"] == "delta_checkpoint_not_made"]
+    assert "no answer" in said["error"]
+    world.assert_exact()
+
+
 @worlds
 def test_a_table_with_deletion_vectors_is_left_alone(world: World) -> None:
     loaded(world, FAN - 1)
