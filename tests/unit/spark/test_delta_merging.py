@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 from decimal import Decimal
@@ -223,6 +224,25 @@ def test_a_delete_that_a_merge_has_overtaken_is_refused_and_brings_no_row_twice(
         assert len(world.rows()) == FILES_LEAST
     else:
         assert len(world.rows()) == FILES_LEAST - (how == "delete")
+
+
+@worlds
+@pytest.mark.parametrize("predicate", [None, "true"])
+@pytest.mark.parametrize("how", ["delete", "overwrite"])
+def test_what_delta_rs_does_of_all_rows_beside_a_merge(world: World, how: str, predicate: str | None) -> None:
+    """Without a predicate it does not look at what was merged meanwhile: the documents warn of that, and can stop where this
+    fails for a newer one."""
+    loaded(world, FILES_LEAST)
+    log: Any = DeltaTable(str(world.table))
+    rows = log.to_pyarrow_table().slice(0, 1)
+    assert merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS) is not None
+    refused = pytest.raises(DeltaError) if predicate else contextlib.nullcontext()
+    with refused:
+        if how == "delete":
+            log.delete(predicate)
+        else:
+            write_deltalake(log, rows, mode="overwrite", predicate=predicate)
+    assert len(world.rows()) == FILES_LEAST + (how == "overwrite" and not predicate)
 
 
 @worlds
