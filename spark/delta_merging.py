@@ -24,6 +24,7 @@ import io
 import json
 import math
 import os
+import re
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -36,7 +37,7 @@ import pyarrow.parquet
 
 from ..client.logs import get_logger
 from ..durable.files import sync_path
-from .delta_log import entry_of
+from .delta_log import LOG_DIR, entry_of
 from .delta_vacuum import foreign_to
 from .errors import LoaderError, unreadable
 from .hdfs import HdfsPath
@@ -57,6 +58,11 @@ PASSED_MAX: Final = 1000
 """So many of them."""
 CHECKPOINT_COMMITS: Final = 100
 """delta-rs's default for it; Spark makes them more often."""
+ENDED: Final = (Exception, KeyboardInterrupt, SystemExit)
+"""Whatever a merge can be ended by and still tidy up: Ctrl-C too."""
+DRAFT_S: Final = 6 * 3600.0
+"""A draft of an entry that is older is what a kill has left."""
+_DRAFT: Final = re.compile(r"\.\d{20}\.json\.[0-9a-f]{32}\.new")
 OWN_ENTRY_FIELDS: Final = frozenset({"inCommitTimestamp"})
 """Features that ask for more than ours in an entry of the log."""
 
@@ -79,6 +85,7 @@ def merge_small_files(
     behind the commit is a warning, and `log` may be at the version before.
     """
     assert not isinstance(path, HdfsPath), "LoaderConfig lets no Delta table be there"
+    _sweep(path, now_ms / 1000)
     files, metadata, read = _files_of(log), log.metadata(), int(log.version())
     merge = _Merge(path, files, pa.schema(log.schema()), metadata.partition_columns, now_ms)
     with merge.discarded_unless_made():
@@ -231,7 +238,7 @@ class _Merge:
         except FileExistsError:
             self._may_be_made = entry.read_bytes() == data  # its answer was lost, and it was put again
             return self._may_be_made
-        except Exception:
+        except ENDED:
             self._may_be_made = _may_be_there(entry, data)
             raise
         return True
@@ -241,7 +248,7 @@ class _Merge:
         """Delete what was written where something is raised and no entry can name it."""
         try:
             yield
-        except Exception:
+        except ENDED:
             if not self._may_be_made:
                 for place in self._written:
                     self._discard(place)
@@ -433,6 +440,16 @@ def _may_be_there(entry: Path | ObjectPath, data: bytes) -> bool:
         return not isinstance(entry, Path)
     except OSError:
         return True
+
+
+def _sweep(table: Path | ObjectPath, now_s: float) -> None:
+    """Delete the drafts of entries that kills have left: of a folder only, a bucket has none. No vacuum knows them."""
+    if not isinstance(table, Path):
+        return
+    with contextlib.suppress(OSError), os.scandir(table / LOG_DIR) as found:
+        for one in found:
+            if _DRAFT.fullmatch(one.name) and one.stat().st_mtime < now_s - DRAFT_S:
+                Path(one.path).unlink(missing_ok=True)
 
 
 def _create(entry: Path | ObjectPath, data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from structlog.testing import capture_logs
 from test_delta_compaction import as_spark_names_it
 from test_delta_vacuum import with_deletion_vector
 
-from rocketcrew.spark.delta_merging import POINTS, merge_small_files, merged_statistics
+from rocketcrew.spark.delta_merging import DRAFT_S, POINTS, merge_small_files, merged_statistics
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.merging import FILES_LEAST, MergeBounds
 from rocketcrew.spark.object_store import Bucket, ObjectPath
@@ -112,6 +113,34 @@ def test_the_draft_of_an_entry_that_a_kill_left_is_nobodys(world: World) -> None
     draft.write_bytes(b'{"remove": {"pa')
     assert merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS) is not None
     loaded(world, FAN)
+    world.assert_exact()
+
+
+@worlds
+def test_the_draft_of_an_entry_that_a_kill_left_goes_after_hours(world: World) -> None:
+    loaded(world, FILES_LEAST)
+    old, young, others = (
+        world.table / "_delta_log" / name
+        for name in (f".{4:020d}.json.{1:032x}.new", f".{4:020d}.json.{2:032x}.new", ".00000000000000000004.json.crc")
+    )
+    for path, age_s in ((old, DRAFT_S + 60), (young, DRAFT_S - 60), (others, DRAFT_S + 60)):
+        path.write_bytes(b"{")
+        os.utime(path, (NOW_MS / 1000 - age_s,) * 2)
+    assert merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS) is not None
+    assert (old.exists(), young.exists(), others.exists()) == (False, True, True)
+
+
+@worlds
+def test_an_interrupted_merge_deletes_what_it_has_written(world: World) -> None:
+    loaded(world, FILES_LEAST)
+    before = set(world.table.glob("*.parquet"))
+
+    def interrupt(point: str) -> None:
+        raise KeyboardInterrupt(point)
+
+    with pytest.raises(KeyboardInterrupt, match="written"):
+        merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS, interrupt)
+    assert set(world.table.glob("*.parquet")) == before
     world.assert_exact()
 
 
