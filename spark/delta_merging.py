@@ -220,14 +220,19 @@ class _Merge:
         """
         data = _entry([info, *self._actions])
         taken = {action["remove"]["path"] for action in self._actions if "remove" in action}
+        unsynced = read + 1
         for version in range(read + 1, read + 1 + PASSED_MAX):
             entry = entry_of(self._path, version)
-            if self._makes(entry, data):
-                return version
-            if not _only_adds(entry.read_bytes(), taken):
+            there = _read(entry)
+            if there is None:
+                if isinstance(self._path, Path) and unsynced < version:
+                    sync_commits(self._path, unsynced, version - 1)  # before ours is on top of them
+                    unsynced = version
+                if self._makes(entry, data):
+                    return version
+                there = entry.read_bytes()
+            if not _only_adds(there, taken):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(entry))
-            if isinstance(self._path, Path):
-                sync_commits(self._path, version, version)  # before ours is on top of it
         raise FileExistsError(f"{PASSED_MAX} commits since version {read}")
 
     def _makes(self, entry: Path | ObjectPath, data: bytes) -> bool:
@@ -430,6 +435,14 @@ def _only_adds(entry: bytes, taken: Collection[str]) -> bool:
     except ValueError:
         return False
     return all(ADDS_FILES.issuperset(action) and action.get("add", {}).get("path") not in taken for action in actions)
+
+
+def _read(entry: Path | ObjectPath) -> bytes | None:
+    """An entry of the log; None where there is none yet."""
+    try:
+        return entry.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def _may_be_there(entry: Path | ObjectPath, data: bytes) -> bool:

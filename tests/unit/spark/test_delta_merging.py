@@ -180,6 +180,18 @@ def test_a_merge_goes_behind_the_batches_of_another_loader(world: World) -> None
 
 
 @worlds
+@pytest.mark.parametrize("work", ["_create", "sync_commits"])
+def test_what_came_in_between_is_passed_without_a_draft_for_each(world: World, work: str) -> None:
+    """Else whoever commits without a pause is never caught up with."""
+    loaded(world, FILES_LEAST)
+    log = DeltaTable(str(world.table))
+    for number in range(3):
+        write_deltalake(str(world.table), pa.table({"_offset": [number]}), mode="append", schema_mode="merge")
+    made = calls_of(work, lambda: merge_small_files(world.table, log, BOUNDS, NOW_MS))
+    assert (made, int(DeltaTable(str(world.table)).version())) == (1, FILES_LEAST + 4)
+
+
+@worlds
 def test_a_batch_with_a_new_column_wins(world: World) -> None:
     """The merged files are of the schema that was read."""
     loaded(world, FILES_LEAST)
