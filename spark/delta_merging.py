@@ -152,7 +152,7 @@ class _Files:
         """All that lie below the table, with their values of the partition columns."""
         listed = self._added
         partitioned = "partition" in listed.column_names
-        parts = listed.column("partition") if partitioned else None
+        parts: list[Any] = list(listed.column("partition")) if partitioned else []
         columns = (
             listed.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", "modification_time")
         )
@@ -160,11 +160,11 @@ class _Files:
             if ":" in path.partition("/")[0] or path.startswith("/"):  # a shallow clone's are another table's
                 continue
             try:
-                part = tuple((parts[row].as_py() or {}).items()) if parts is not None else ()
+                values: dict[str, Any] = (parts[row].as_py() if parts else None) or {}
             except (ArithmeticError, ValueError):  # a value that Python does not have: such a partition stays as it is
                 continue
             self._row_of[path] = row
-            yield SmallFile(path, size, rows or 0, part, made_ms)
+            yield SmallFile(path, size, rows or 0, tuple(values.items()), made_ms)
 
     def statistics(self, path: str) -> dict[str, Any]:
         """num_records, null_count, min and max of a file, the latter by column; what nobody has noted is None."""
