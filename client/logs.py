@@ -1,5 +1,8 @@
 """The loggers of what also runs in a process of the user's, who calls it from a script, a notebook or a test.
 
+A log line must never stop the work: one that cannot be written (its reader has gone, the disk is full, the stream is
+closed) is dropped, as Python's own `logging` does, and the caller's call goes on.
+
 Our own processes configure structlog (conf/logging.py), and so may the user: then that holds. Where nobody has, structlog
 prints on standard output, which is the script's own answer: here it is standard error.
 """
@@ -11,6 +14,9 @@ from typing import Any
 
 import structlog
 
+_UNWRITABLE = (OSError, ValueError)
+"""What streams raise; ValueError when they are closed."""
+
 
 class _Sink:
     """What structlog calls a logger. Which one it is, and which stream, is asked for with each line: loggers are made when a
@@ -20,10 +26,25 @@ class _Sink:
         self._name = name
 
     def __getattr__(self, method: str) -> Any:
-        if structlog.is_configured():
-            return getattr(structlog.get_config()["logger_factory"](self._name), method)
-        logger = structlog.ReturnLogger() if sys.stderr is None else structlog.PrintLogger(sys.stderr)
-        return getattr(logger, method)
+        found = getattr(self._logger(), method)
+        if not callable(found):
+            return found
+
+        def write(*args: Any, **keys: Any) -> Any:
+            try:
+                return found(*args, **keys)
+            except _UNWRITABLE:
+                return None
+
+        return write
+
+    def _logger(self) -> Any:
+        if not structlog.is_configured():
+            return structlog.ReturnLogger() if sys.stderr is None else structlog.PrintLogger(sys.stderr)
+        try:
+            return structlog.get_config()["logger_factory"](self._name)
+        except _UNWRITABLE:  # it opens a file
+            return structlog.ReturnLogger()
 
 
 def get_logger(name: str = "rocketcrew") -> Any:

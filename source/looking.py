@@ -11,11 +11,10 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
-import structlog
-
 from ..client.access import Access
 from ..client.admin import Admin
 from ..client.cluster import Cluster
+from ..client.logs import get_logger
 from ..client.operations import Operations
 from ..client.routes import is_final
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData, TopicRouteData
@@ -37,7 +36,7 @@ QUESTIONS_MAX = 32
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("rocketcrew.source")
+_log = get_logger("rocketcrew.source")
 
 
 async def patiently(

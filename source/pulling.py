@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import structlog
 
 from ..client.access import Access
+from ..client.logs import get_logger
 from ..client.operations import PullResult, PullStatus, parse_pull
 from ..client.routes import is_final
 from ..remoting.codes import RequestCode
@@ -47,7 +47,7 @@ LOST_TRIES_MAX = 3
 
 Pause = Callable[[float], Awaitable[None]]
 
-_log = structlog.get_logger("rocketcrew.source")
+_log = get_logger("rocketcrew.source")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -24,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ..client.logs import get_logger
 from ..remoting.log_keys import place_keys
 from ..remoting.queues import MessageQueue
 from .batch_reader import RangePartition, part_of
@@ -41,7 +41,7 @@ LOOK_INTERVAL_S = 0.1
 SPARE_MS = 60_000
 """How far the clocks of brokers and of this host may be apart."""
 
-_log = structlog.get_logger("rocketcrew.source")
+_log = get_logger("rocketcrew.source")
 
 
 def wall_ms() -> int:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ..client.access import Access
+from ..client.logs import get_logger
 from ..client.validation import check_group
 from ..remoting.errors import UsageError
 from .access_options import access_of
@@ -33,7 +33,7 @@ DEFAULT_GROUP = "rocketcrew_spark_sink"
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties by which Spark's tasks know the query and the batch (StreamExecution.scala, MicroBatchExecution.scala)."""
 
-_log = structlog.get_logger("rocketcrew.source")
+_log = get_logger("rocketcrew.source")
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-IN_THE_USER_S_PROCESS = ("client", "spark", "broker", "workers/context.py")
+IN_THE_USER_S_PROCESS = ("client", "spark", "broker", "source", "workers/context.py")
 
 LOAD = "from rocketcrew import load; load('segments', 'table', format='pyarrow')"
 SEND = """
@@ -27,6 +27,11 @@ import sys, structlog
 structlog.configure(processors=[structlog.processors.JSONRenderer()],
                     logger_factory=lambda *names: structlog.PrintLogger(open(f"{names[0]}.log", "a")))
 """
+UNWRITABLE = {
+    "no_reader": "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 2)",
+    "full_disk": "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",
+    "closed": "sys.stderr.close()",
+}
 
 
 def said(folder: Path, code: str) -> tuple[str, str]:
@@ -51,6 +56,21 @@ def test_what_the_user_configures_holds(tmp_path: Path) -> None:
 
 def test_a_closed_standard_error_is_nobody_s_fault(tmp_path: Path) -> None:
     assert said(tmp_path, f"import sys; sys.stderr = None\n{IN_HAND}") == ("", "")
+
+
+@pytest.mark.parametrize("stream", ["no_reader", "full_disk", "closed"])
+@pytest.mark.parametrize("configured", [False, True])
+def test_a_line_that_cannot_be_written_is_not_the_caller_s_exception(
+    tmp_path: Path, stream: str, configured: bool
+) -> None:
+    own = "structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))" if configured else ""
+    code = f"import os, sys, structlog\n{UNWRITABLE[stream]}\n{own}\n{SEND}\n{IN_HAND}\nprint('went on')"
+    assert said(tmp_path, code) == ("went on\n", "")
+
+
+def test_a_log_file_that_cannot_be_opened_is_not_the_caller_s_exception(tmp_path: Path) -> None:
+    (tmp_path / "rocketcrew.client.log").mkdir()
+    assert said(tmp_path, f"{OWN}{SEND}\nprint('went on')") == ("went on\n", "")
 
 
 def test_rooms_that_run_in_the_user_s_process_have_these_loggers() -> None:
