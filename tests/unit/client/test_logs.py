@@ -27,6 +27,12 @@ import sys, structlog
 structlog.configure(processors=[structlog.processors.JSONRenderer()],
                     logger_factory=lambda *names: structlog.PrintLogger(open(f"{names[0]}.log", "a")))
 """
+NO_STREAM_SAID = (
+    "structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(20))",
+    "from structlog.testing import capture_logs\nwith capture_logs(): pass",
+    "structlog.configure(logger_factory=lambda *_: None); structlog.reset_defaults()",
+    "structlog.configure_once(processors=[structlog.processors.JSONRenderer()])",
+)
 UNWRITABLE = {
     "no_reader": "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 2)",
     "full_disk": "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",
@@ -56,6 +62,18 @@ def test_what_the_user_configures_holds(tmp_path: Path) -> None:
 
 def test_a_closed_standard_error_is_nobody_s_fault(tmp_path: Path) -> None:
     assert said(tmp_path, f"import sys; sys.stderr = None\n{IN_HAND}") == ("", "")
+
+
+@pytest.mark.parametrize("own", NO_STREAM_SAID)
+def test_a_user_who_says_no_stream_has_his_standard_output_too(tmp_path: Path, own: str) -> None:
+    out, err = said(tmp_path, f"import structlog\n{own}\n{IN_HAND}")
+    assert (out, "from_a_handler" in err) == ("", True)
+
+
+def test_a_user_who_says_standard_output_has_the_lines_there(tmp_path: Path) -> None:
+    own = "import structlog; structlog.configure(logger_factory=structlog.PrintLoggerFactory())"
+    out, err = said(tmp_path, f"{own}\n{IN_HAND}")
+    assert ("from_a_handler" in out, err) == (True, "")
 
 
 @pytest.mark.parametrize("stream", ["no_reader", "full_disk", "closed"])
