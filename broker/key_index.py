@@ -47,25 +47,38 @@ _TIME_MAX_MS = 4_102_444_800_000  # the year 2100
 
 Key = tuple[int, int, int]  # hash, position, store time
 
+FRONT_MAX = 192  # characters: topic of 127, and the front of a unique key with an IPv6 address
 _front_hash = lru_cache(maxsize=1024)(java_hash)
+"""Of the fronts of unique keys, which a producer's messages share; so 1 MiB at most, whatever clients send."""
 
 
-def key_hash(topic: str, key: str) -> int:
+def key_hash(topic: str, key: str, *, is_unique: bool = False) -> int:
     """indexKeyHashMethod: not negative, as Math.abs of the smallest int is no number here."""
-    value = abs(java_hash(key[-KEY_TAIL:], _front_hash(f"{topic}#{key[:-KEY_TAIL]}")))
+    front = f"{topic}#{key[:-KEY_TAIL]}"
+    hash_of_front = _front_hash if is_unique and len(front) <= FRONT_MAX else java_hash
+    value = abs(java_hash(key[-KEY_TAIL:], hash_of_front(front)))
     return value if value <= _INT_MAX else 0
 
 
 def keys_of(message: StoredMessage) -> list[str]:
     """The unique key, and those that the producer gave."""
+    unique, given = _unique_and_given(message)
+    return unique + given
+
+
+def _unique_and_given(message: StoredMessage) -> tuple[list[str], list[str]]:
     if message.sysflag & SYSFLAG_TRANSACTION_MASK == SYSFLAG_TRANSACTION_ROLLBACK:
-        return []
+        return [], []
     unique = find_property(message.raw_properties, PROPERTY_UNIQ_KEY.encode())
     given = find_property(message.raw_properties, PROPERTY_KEYS.encode())
-    found = [unique] if unique else []
-    if given:
-        found += [key for key in given.split(b" ") if key]
-    return [key.decode(errors="replace") for key in found]
+    keys = [key for key in given.split(b" ") if key] if given else []
+    return [unique.decode(errors="replace")] if unique else [], [key.decode(errors="replace") for key in keys]
+
+
+def _hashes_of(message: StoredMessage) -> list[int]:
+    unique, given = _unique_and_given(message)
+    hashes = [key_hash(message.topic, key, is_unique=True) for key in unique]
+    return hashes + [key_hash(message.topic, key) for key in given]
 
 
 def _begin_ms(keys: list[Key]) -> int:
@@ -238,9 +251,9 @@ class KeyIndex:
     def _write(self, count: int) -> None:
         messages = self._waiting[:count]
         keys = [
-            (key_hash(message.topic, key), message.physical_offset, message.store_timestamp_ms)
+            (hashed, message.physical_offset, message.store_timestamp_ms)
             for message in messages
-            for key in keys_of(message)
+            for hashed in _hashes_of(message)
         ]
         if keys:
             self._file_for(keys).write(keys)
