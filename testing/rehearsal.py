@@ -30,7 +30,7 @@ import pyarrow.ipc
 
 from ..client.outgoing import OutgoingMessage
 from ..conf.segment_format import KEY_COLUMNS, OPEN_DIR, READY_DIR
-from ..conf.settings import Settings, load
+from ..conf.settings import Settings, is_broadcasting, load
 from ..remoting.arguments import FILLED, NONE, TABLE, TEXT, TEXTS, check, number, refuse
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.names import RETRY_PREFIX
@@ -195,7 +195,8 @@ class Rehearsal:
         """Store messages in the broker: their topic, queue, body, properties and attempts are kept, offsets are the broker's.
 
         bytes and str are bodies. Before time passes for the first time, every topic may come; later those that are consumed.
-        Raises UsageError for what the broker refuses, and for a message that is not consumed.
+        Raises UsageError for what the broker refuses, and for a message that is not consumed; where it came before the start, that
+        is raised when time first passes, and the others stay sent.
         """
         whole = [each if isinstance(each, Message) else message(each) for each in messages]
         if self._member is not None:
@@ -321,12 +322,17 @@ class Rehearsal:
         }
         names = dict.fromkeys(self._settings_given, "settings=")
         settings = load(flags, {}, None, flag_names={"consumer.topics": "topics=", "consumer.group": "group=", **names})
-        _check_consumed(self._first, {*subscriptions(settings.consumer.topics), RETRY_PREFIX + settings.consumer.group})
+        self._check_first(_subscribed(settings, int(self._now_ms)))
         self._folder = TemporaryDirectory(prefix="rocketcrew-test-")
         return _Member(
             settings, handler, Path(self._folder.name), self._broker, self._now_s, lambda: int(self._now_ms), self._log,
             called=self._called, fate=self._went_back, sent=self._sent_by_handler,
         )  # fmt: skip
+
+    def _check_first(self, consumed: Collection[str]) -> None:
+        """Raise NotConsumedError; it is said once: the next start goes on without those messages."""
+        first, self._first = self._first, [each for each in self._first if each.topic in consumed]
+        _check_consumed(first, consumed)
 
     def _called(self, messages: Sequence[Message], error: BaseException | None) -> None:
         self._calls.append(Call(tuple(messages), self.elapsed_s, error))
@@ -350,6 +356,12 @@ def _check_consumed(messages: Iterable[Message], topics: Collection[str]) -> Non
             )
 
 
+def _subscribed(settings: Settings, now_ms: int) -> Subscriptions:
+    consumer = settings.consumer
+    topics = subscriptions(consumer.topics)
+    return Subscriptions(topics, consumer.group, now_ms, broadcasting=is_broadcasting(settings))
+
+
 class _Member:
     """The supervisor's core with one worker, both in this thread."""
 
@@ -371,8 +383,7 @@ class _Member:
         view = memoryview(self._memory)
         self.core = Core(core_config(settings, "127.0.0.1@test", tuple(topics)), Slab(len(view)), view)
         self.core.begin(resolve(settings.consumer, _order_of(handler)))
-        group = settings.consumer.group
-        known = Subscriptions(topics, group, now_ms(), broadcasting=False)
+        known = _subscribed(settings, now_ms())
         self.edge = InnerEdge(
             broker, self.core, view, known, now=now_s, fate=fate,
             reconsume_max=reconsume_limit(settings.consumer.max_reconsume_times),

@@ -243,6 +243,30 @@ def test_a_message_that_nobody_would_be_called_with_is_refused(
         assert rehearsal.unfinished == 0
 
 
+def test_a_rehearsal_whose_first_message_was_refused_goes_on_without_it() -> None:
+    with Rehearsal(ORDERS) as rehearsal:
+        rehearsal.send(message(topic="orders"), message(topic="ordres"))
+        with pytest.raises(UsageError, match="of topic ordres"):
+            rehearsal.settle()
+        rehearsal.send(message(topic="orders"))
+        rehearsal.settle()
+        assert (rehearsal.result().done, rehearsal.unfinished) == (2, 0)
+
+
+def test_a_broadcasting_run_has_no_retry_topic() -> None:
+    settings = {"consumer.message_model": "BROADCASTING"}
+    retried = message(topic="%RETRY%test")
+    assert run(ORDERS, [retried]).done == 1
+    with pytest.raises(UsageError, match="of topic %RETRY%test, and orders is what this run consumes"):
+        run(ORDERS, [retried], settings=settings)
+    with Rehearsal(ORDERS, settings=settings) as rehearsal:
+        rehearsal.send(message(topic="orders"))
+        rehearsal.settle()
+        with pytest.raises(UsageError, match="of topic %RETRY%test"):
+            rehearsal.send(retried)
+        assert rehearsal.result().done == 1
+
+
 def test_all_topics_that_come_before_the_start_are_consumed() -> None:
     with Rehearsal(lambda _: None) as rehearsal:
         rehearsal.send(message(topic="orders"))
