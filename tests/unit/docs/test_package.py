@@ -13,9 +13,9 @@ import rocketcrew
 ROOT = Path(__file__).resolve().parents[3]
 PLACE = Path(rocketcrew.__file__).parent.parent
 PACKAGES = ("rocketcrew", "pyspark_rocketmq", "pytest_rocketcrew")
-LEFT_BY_PYTHON = ("__pycache__", ".ipynb_checkpoints")
-DATA = (".py", ".toml", ".properties", ".sh", ".html", ".typed")
-"""What [tool.setuptools.package-data] names, and code."""
+LEFT_BY_RUNS = ("__pycache__", ".ipynb_checkpoints", ".rocketcrew")
+NOT_INSTALLED = ("rocketcrew/examples/README.md", "rocketcrew/examples/crew.ipynb")
+"""For those who read: the sdist has them, and no code asks for them."""
 
 
 def files_below(place: Path) -> dict[str, bytes]:
@@ -24,9 +24,9 @@ def files_below(place: Path) -> dict[str, bytes]:
     return {
         str(folder.relative_to(place) / file.relative_to(folder)): file.read_bytes()
         for folder in folders
-        if folder.name not in LEFT_BY_PYTHON
+        if folder.name not in LEFT_BY_RUNS
         for file in folder.rglob("*")
-        if file.is_file() and not set(LEFT_BY_PYTHON) & set(file.relative_to(folder).parts)
+        if file.is_file() and not set(LEFT_BY_RUNS) & set(file.relative_to(folder).parts)
     }
 
 
@@ -37,12 +37,25 @@ def modules() -> list[str]:
     return sorted(name for name in names if not name.endswith("__main__"))
 
 
+def differences(ours: dict[str, bytes], installed: dict[str, bytes]) -> list[str]:
+    """Files that one of them lacks or has with other bytes, whatever their names end with."""
+    names = sorted({*ours, *installed} - {*NOT_INSTALLED})
+    return [name for name in names if ours.get(name) != installed.get(name)]
+
+
+@pytest.mark.parametrize("name", ["rocketcrew/a.py", "rocketcrew/a.json", "rocketcrew/cli/a.txt", "rocketcrew/a"])
+def test_a_file_that_is_more_or_less_or_another_is_found(name: str) -> None:
+    both = {"rocketcrew/b.py": b"b", NOT_INSTALLED[0]: b"for readers"}
+    one = {**both, name: b"a"}
+    assert (differences(one, one), differences(one, both), differences(both, one)) == ([], [name], [name])
+    assert differences(one, {**one, name: b""}) == [name]
+
+
 def test_the_installed_files_are_those_of_the_checkout() -> None:
-    """Byte by byte, with the files that code reads; and none that the checkout does not have."""
-    ours = {name: text for name, text in files_below(ROOT / "src").items() if name.endswith(DATA)}
-    installed = files_below(PLACE)
-    assert [name for name in ours if name not in installed] == []
-    assert [name for name in installed if name.endswith(DATA) and installed[name] != ours.get(name)] == []
+    """Byte by byte, all of them: none that the checkout does not have, and none that is left out but what nobody asks for."""
+    ours = files_below(ROOT / "src")
+    assert differences(ours, files_below(PLACE)) == []
+    assert [name for name in NOT_INSTALLED if name not in ours] == []
     assert len(ours) > 300
 
 
