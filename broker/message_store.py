@@ -73,7 +73,13 @@ _BODY_AT = {
     SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6: 112,
 }
 
-tags_hash = lru_cache(maxsize=4096)(java_hash)
+TAGS_KEPT_MAX = 128  # characters
+_short_tags_hash = lru_cache(maxsize=4096)(java_hash)
+
+
+def tags_hash(tags: str) -> int:
+    """That of tags as people give them is kept; clients may send them at any length."""
+    return _short_tags_hash(tags) if len(tags) <= TAGS_KEPT_MAX else java_hash(tags)
 
 
 class GetStatus(Enum):

@@ -195,8 +195,8 @@ class Rehearsal:
         """Store messages in the broker: their topic, queue, body, properties and attempts are kept, offsets are the broker's.
 
         bytes and str are bodies. Before time passes for the first time, every topic may come; later those that are consumed.
-        Raises UsageError for what the broker refuses, and for a message that is not consumed. Where that came before the start,
-        it is raised when time first passes, and the others stay sent.
+        Raises UsageError for what the broker refuses, and for a message that is not consumed. Where that came before the
+        start, it is raised when time first passes, and the others stay sent.
         """
         whole = [each if isinstance(each, Message) else message(each) for each in messages]
         if self._member is not None:

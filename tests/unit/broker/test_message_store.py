@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocketcrew.broker import message_store
 from rocketcrew.broker.consume_queue import ENTRY_BYTES, TRIM_BYTES
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.message_store import GetStatus, MessageStore, StoreLimits, message_tags_code
@@ -380,6 +381,16 @@ def test_retention_by_share_of_the_disk_counts_queues_and_index_too(tmp_path):
     assert store.log_start > 0
     assert taken("commitlog", "index") <= share * storage.disk_bytes
     storage.close()
+
+
+def test_nothing_is_kept_of_tags_of_any_length():
+    """Clients choose them: 4,096 of 31,000 characters took 500 MiB for the life of the process."""
+    message_store._short_tags_hash.cache_clear()
+    for length in (10, 129, 31_000):
+        assert message_tags_code(StoredMessage("T", b"", b"TAGS\x01" + b"x" * length + b"\x02")) == java_hash(
+            "x" * length
+        )
+    assert message_store._short_tags_hash.cache_info().currsize == 1
 
 
 _events = st.lists(
