@@ -131,5 +131,11 @@ class ConsumeQueue:
         """Room that its entries take on the disk, to the block."""
         return self._file.end - self._file.start
 
+    def taken_bytes_from(self, position: int) -> int:
+        """What `taken_bytes` would be after `drop_records_below`, which drops whole segments."""
+        keep = self.first_at_or_above(position) * ENTRY_BYTES
+        starts = [start for start in self._file.segment_starts() if start <= keep]
+        return self._file.end - max(starts, default=self._file.start)
+
     def flush(self) -> None:
         self._file.flush()

@@ -478,10 +478,18 @@ class MessageStore:
         """Drop the oldest log segments while log, queues and index take more than this share of the disk; the last one always
         stays."""
         if self._storage.disk_bytes:
-            bytes_max = int(self._storage.disk_bytes * disk_share) - sum(q.taken_bytes for q in self._queues.values())
-            keep = keep_from_by_space(self._log, lambda start: bytes_max - self._index.taken_bytes(start))
+            bytes_max = int(self._storage.disk_bytes * disk_share)
+            keep = keep_from_by_space(self._log, lambda start: bytes_max - self._beside_log_bytes(start))
             if self._keep_from(keep):
                 self.events.append(("store.dropped_for_room", {"first_kept": keep, "disk_share_max": disk_share}))
+
+    def _beside_log_bytes(self, start: int) -> int:
+        """Room that queues and index would take if the log began at `start`."""
+        if start == self._log.start:  # as at most looks: no queue is searched then
+            queues = sum(queue.taken_bytes for queue in self._queues.values())
+        else:
+            queues = sum(queue.taken_bytes_from(start) for queue in self._queues.values())
+        return queues + self._index.taken_bytes(start)
 
     def _keep_from(self, keep: int) -> bool:
         if was := keep > self._log.start:

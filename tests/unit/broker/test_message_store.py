@@ -383,6 +383,30 @@ def test_retention_by_share_of_the_disk_counts_queues_and_index_too(tmp_path):
     storage.close()
 
 
+def test_retention_by_share_of_the_disk_drops_no_more_than_it_must(tmp_path):
+    """Queues are shortened with the log: what the log keeps fits, and one segment more would not."""
+    log_bytes, queue_bytes = 1 << 13, 400
+
+    class SmallDisk(DiskStorage):
+        disk_bytes = 1 << 20
+
+        def open(self, name, segment_bytes, buffered):
+            return super().open(name, queue_bytes if name.startswith("consumequeue/") else segment_bytes, buffered)
+
+    storage = SmallDisk(tmp_path)
+    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, log_bytes))
+    for _ in range(3_000):
+        put(store, b"")
+    store.checkpoint_now()
+    bytes_max = 12 * log_bytes
+    store.drop_beyond(bytes_max / storage.disk_bytes)
+    kept = -(-(store.log_end - store.log_start) // log_bytes)
+    queue = (store.max_offset("T", 0) - store.min_offset("T", 0)) * ENTRY_BYTES
+    assert kept * log_bytes + queue <= bytes_max
+    assert (kept + 1) * (log_bytes + queue / kept) + queue_bytes > bytes_max - log_bytes
+    storage.close()
+
+
 def test_nothing_is_kept_of_tags_of_any_length():
     """Clients choose them: 4,096 of 31,000 characters took 500 MiB for the life of the process."""
     message_store._short_tags_hash.cache_clear()
