@@ -21,15 +21,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from itertools import islice
 from struct import Struct
 from typing import NoReturn
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from ..remoting.errors import ProtocolError, RocketcrewError, UsageError
-from ..remoting.hashing import java_hash
-from ..remoting.properties import PROPERTY_TAGS
 from ..remoting.stored import (
     MAGIC_V1,
     MAGIC_V2,
@@ -72,14 +69,6 @@ _BODY_AT = {
     SYSFLAG_STORE_HOST_V6: 100,
     SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6: 112,
 }
-
-TAGS_KEPT_MAX = 128  # characters
-_short_tags_hash = lru_cache(maxsize=4096)(java_hash)
-
-
-def tags_hash(tags: str) -> int:
-    """That of tags as people give them is kept; clients may send them at any length."""
-    return _short_tags_hash(tags) if len(tags) <= TAGS_KEPT_MAX else java_hash(tags)
 
 
 class GetStatus(Enum):
@@ -705,9 +694,3 @@ def _decoded(record: bytes | None) -> StoredMessage | None:
         return None if record is None else decode_message(record)
     except ProtocolError:  # its body is not what was stored
         return None
-
-
-def message_tags_code(message: StoredMessage) -> int:
-    """The tags code of an ordinary message: the Java hash of its tag, 0 without one."""
-    tags = message.properties.get(PROPERTY_TAGS)
-    return tags_hash(tags) if tags else 0

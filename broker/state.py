@@ -40,7 +40,7 @@ from .held_pulls import HeldPulls
 from .journal import keep_damaged, whole_lines
 from .lock_table import LockTable
 from .long_answers import LongAnswers
-from .message_store import LOG, MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
+from .message_store import LOG, MessageStore, QueueRebuilding, StoreLimits
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
 from .pop_table import InFlight, Key
@@ -50,6 +50,7 @@ from .refusal import Refused
 from .request_modes import MODES_TABLE, RequestModes
 from .retention import HOLD_MS, AgeGuard
 from .storage import Storage, StorageError
+from .tags import message_tags_code, tags_hash
 from .timers import (
     GENUINE_CHECKPOINT,
     TIMERS_JOURNAL,

@@ -40,8 +40,9 @@ from ..remoting.properties import (
 )
 from ..remoting.stored import StoredMessage
 from .delay import home_of
-from .message_store import MessageStore, tags_hash
+from .message_store import MessageStore
 from .offset_table import OffsetTable
+from .tags import tags_hash
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -85,8 +85,8 @@ def _write(path: Path, data: bytes, *, durable: bool, calls: FileCalls) -> None:
 
 
 def make_folders(path: Path, mode: int = 0o777) -> None:
-    """Create `path`, with `mode`, and what is missing above it, so that they survive a power failure: a synced file is lost all
-    the same with a folder whose own name is not on the disk."""
+    """Create `path`, with `mode`, and what is missing above it, so that they survive a power failure: a synced file is lost
+    with a folder whose own name is not on the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(mode, parents=True, exist_ok=True)
     for folder in missing:

@@ -10,9 +10,10 @@ import pytest
 from rocketcrew.broker import key_index
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.key_index import BATCH_MAX, ENTRIES_MAX, KEY_TAIL, SLOTS, key_hash
-from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits, message_tags_code
+from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits
 from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls
+from rocketcrew.broker.tags import message_tags_code
 from rocketcrew.remoting.hashing import java_hash
 from rocketcrew.remoting.stored import StoredMessage, decode_message
 

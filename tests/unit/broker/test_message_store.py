@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketcrew.broker import message_store
+from rocketcrew.broker import tags
 from rocketcrew.broker.consume_queue import ENTRY_BYTES, TRIM_BYTES
 from rocketcrew.broker.disk import DiskStorage
-from rocketcrew.broker.message_store import GetStatus, MessageStore, StoreLimits, message_tags_code
+from rocketcrew.broker.message_store import GetStatus, MessageStore, StoreLimits
 from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls
+from rocketcrew.broker.tags import message_tags_code
 from rocketcrew.broker.wanted import Wanted
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.hashing import java_hash
@@ -409,12 +410,12 @@ def test_retention_by_share_of_the_disk_drops_no_more_than_it_must(tmp_path):
 
 def test_nothing_is_kept_of_tags_of_any_length():
     """Clients choose them: 4,096 of 31,000 characters took 500 MiB for the life of the process."""
-    message_store._short_tags_hash.cache_clear()
+    tags._short_tags_hash.cache_clear()
     for length in (10, 129, 31_000):
         assert message_tags_code(StoredMessage("T", b"", b"TAGS\x01" + b"x" * length + b"\x02")) == java_hash(
             "x" * length
         )
-    assert message_store._short_tags_hash.cache_info().currsize == 1
+    assert tags._short_tags_hash.cache_info().currsize == 1
 
 
 _events = st.lists(
