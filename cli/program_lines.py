@@ -14,13 +14,10 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TextIO
 
 import click
-import structlog
 
 from .patient_output import drop_rest
 
 Tell = Callable[[Mapping[str, object]], None]
-
-_log = structlog.get_logger("rocketcrew.run")
 
 
 @contextlib.contextmanager
@@ -67,5 +64,7 @@ def tell_program(facts: Mapping[str, object], stdout: TextIO | None = None) -> N
     try:
         click.echo(json.dumps(facts), file=to)
     except OSError as error:
+        import structlog  # it brings asyncio, which the help of a command does not need
+
         drop_rest((to.fileno(),))
-        _log.warning("stdout_not_written", line=facts["event"], error=error.strerror)
+        structlog.get_logger("rocketcrew.run").warning("stdout_not_written", line=facts["event"], error=error.strerror)
