@@ -18,9 +18,9 @@ from rocketcrew.broker.message_store import (
     MessageStore,
     QueueRebuilding,
     StoreLimits,
-    message_tags_code,
 )
 from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.broker.tags import message_tags_code
 from rocketcrew.remoting.errors import ProtocolError, UsageError
 from rocketcrew.remoting.stored import StoredMessage, decode_message, decode_messages, encode_message
 

@@ -68,5 +68,12 @@ def test_a_loader_refuses_segments_that_do_not_fit_before_it_loads_any(
     assert code == 2
     assert bad.exists()
     assert [offset for _, _, _, offset, *_ in world.rows()] == [1]
-    for words in ("'value' is int here", "and string there", bad.name, "--target", "--quarantine", "reconcile --rerun"):
+    for words in (
+        "'value' is int here",
+        "and string there",
+        bad.name,
+        "another table",
+        "load --quarantine",
+        "reconcile --rerun",
+    ):
         assert words in status["error"]
