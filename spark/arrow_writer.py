@@ -19,6 +19,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 
 from ..conf.columns import Column, plain_schema
+from .column_bounds import with_bounds
 from .convert import REPEATING
 from .errors import LoaderError
 from .object_store import Place
@@ -87,7 +88,11 @@ class ArrowWriter(NoWriter):
                 str(output),
                 format=parquet,
                 file_options=parquet.make_write_options(
-                    compression="snappy", use_dictionary=REPEATING, store_schema=False, write_page_checksum=True
+                    compression="snappy",
+                    use_dictionary=REPEATING,
+                    store_schema=False,
+                    write_page_checksum=True,
+                    write_statistics=with_bounds(schema),
                 ),
                 partitioning=ds.partitioning(wanted, flavor="hive"),
                 basename_template=f"part-{place:05d}-{{i}}.parquet",

@@ -385,9 +385,9 @@ def _bound(
     if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or not values or None in values:
         return
     if pa.types.is_floating(kind):
-        if all(isinstance(value, float) and math.isfinite(value) for value in values):
-            zero = -0.0 if choose is min else 0.0  # equal, but not to each reader: it is to hold for both
-            said[name] = choose(values) or zero
+        # Of a greatest value nobody knows whether it is that of the numbers alone (column_bounds.py).
+        if choose is min and all(isinstance(value, float) and math.isfinite(value) for value in values):
+            said[name] = choose(values) or -0.0  # equal to 0.0, but not to each reader: it is to hold for both
         return
     bound = choose(values)
     if isinstance(bound, datetime):

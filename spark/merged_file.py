@@ -8,6 +8,8 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.parquet
 
+from .column_bounds import with_bounds
+
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
@@ -21,7 +23,12 @@ def write_merged(tables: Iterable[Any], schema: Any, output: Any, compression: s
     `output`: a path, or what Arrow writes into. Raises Arrow's errors.
     """
     with pq.ParquetWriter(
-        output, schema, compression=compression, store_schema=False, write_page_checksum=True
+        output,
+        schema,
+        compression=compression,
+        store_schema=False,
+        write_page_checksum=True,
+        write_statistics=with_bounds(schema),
     ) as writer:
         waiting: list[Any] = []
         waiting_bytes = 0

@@ -48,6 +48,7 @@ from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
 from ..accounts import Accounts
+from ..column_bounds import with_bounds
 from ..convert import Staged
 from ..delta_log import entry_of
 from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
@@ -482,11 +483,25 @@ def append_by_delta_rs(
             partition_by=list(partition_by) or None,
             target_file_size=file_bytes,
             commit_properties=properties,
+            writer_properties=_writing(library, rows.schema),
         )
     except library.exceptions.CommitFailedError as error:
         raise LoaderError(f"the commit to {path} was refused: {error}. The segments stay") from None
     except library.exceptions.DeltaError as error:
         raise LoaderError(f"the commit to {path} failed: {error}{remedy(str(error))}. The segments stay") from None
+
+
+def _writing(library: Any, schema: Any) -> Any:
+    """How delta-rs writes files: it takes the statistics of the log from those of Parquet (column_bounds.py)."""
+    bounded = with_bounds(schema)
+    if bounded is True:
+        return None
+    kept = library.ColumnProperties(statistics_enabled="CHUNK")
+    return library.WriterProperties(
+        compression="SNAPPY",  # delta-rs's choice, and not that of these properties
+        default_column_properties=library.ColumnProperties(statistics_enabled="NONE"),
+        column_properties=dict.fromkeys(bounded, kept),
+    )
 
 
 def _created(path: Place, schema: Any, partition_by: Sequence[str]) -> object:
