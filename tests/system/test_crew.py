@@ -220,8 +220,10 @@ def test_a_handler_that_cannot_be_used_and_no_server_say_what_run_says(here: Pat
             assert str(raised.value) == command("run", handler, *words, "--log-level", "error")
         with pytest.raises(CrewError) as unreachable, Crew("shop:fine", **asked):
             pass
-        assert "no name server answers" in str(unreachable.value)
-        assert str(unreachable.value) in command("run", "shop:fine", *words, "--log-level", "error")
+        what, argument = str(unreachable.value).split("Name another by ")
+        assert "no name server answers" in what
+        assert argument.startswith("name_servers=")
+        assert f"{what}Name another by -n HOST:PORT" in command("run", "shop:fine", *words, "--log-level", "error")
 
 
 def test_a_handler_that_no_worker_can_load_is_an_error_of_the_start(broker: LocalBroker, here: Path) -> None:
