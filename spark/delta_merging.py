@@ -347,8 +347,8 @@ def merged_statistics(schema: Any, noted: Sequence[Mapping[str, Any]], columns: 
     """The statistics of the file that has the rows of those with these; `columns`: the names that each of them has. Pure.
 
     What one of them does not say, the merged one does not say either: whoever skips files by it would lose rows. Nested
-    columns and decimals, which JSON's numbers do not hold, have only what is counted. NaN is no bound: to Spark it is
-    the greatest value, to Python neither greater nor smaller than another.
+    columns and decimals, which JSON's numbers do not hold, have only what is counted. Floats have no greatest value: to Spark
+    that is NaN, and delta-rs leaves it out (column_bounds.py).
     """
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
@@ -385,7 +385,6 @@ def _bound(
     if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or not values or None in values:
         return
     if pa.types.is_floating(kind):
-        # Of a greatest value nobody knows whether it is that of the numbers alone (column_bounds.py).
         if choose is min and all(isinstance(value, float) and math.isfinite(value) for value in values):
             said[name] = choose(values) or -0.0  # equal to 0.0, but not to each reader: it is to hold for both
         return

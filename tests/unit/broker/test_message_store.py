@@ -335,11 +335,14 @@ def test_retention_drops_whole_segments_and_moves_the_queues():
     assert bodies(store.get("T", 0, 49, 1)) == [b"098"]
 
 
+class SmallDisk(DiskStorage):
+    """Of a mebibyte."""
+
+    disk_bytes = 1 << 20
+
+
 def test_retention_by_share_of_the_disk_counts_what_the_log_takes(tmp_path):
     """A sparse segment of a mebibyte with little in it takes little; others' files on the disk do not count."""
-
-    class SmallDisk(DiskStorage):
-        disk_bytes = 1 << 20
 
     storage = SmallDisk(tmp_path)
     store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1 << 18))
@@ -360,9 +363,6 @@ def test_retention_by_share_of_the_disk_counts_what_the_log_takes(tmp_path):
 
 def test_retention_by_share_of_the_disk_counts_queues_and_index_too(tmp_path):
     """Of short messages these take more than the log: a disk that was full of them stayed so."""
-
-    class SmallDisk(DiskStorage):
-        disk_bytes = 1 << 20
 
     storage = SmallDisk(tmp_path)
     store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1 << 17))
@@ -388,13 +388,11 @@ def test_retention_by_share_of_the_disk_drops_no_more_than_it_must(tmp_path):
     """Queues are shortened with the log: what the log keeps fits, and one segment more would not."""
     log_bytes, queue_bytes = 1 << 13, 400
 
-    class SmallDisk(DiskStorage):
-        disk_bytes = 1 << 20
-
+    class ShortQueues(SmallDisk):
         def open(self, name, segment_bytes, buffered):
             return super().open(name, queue_bytes if name.startswith("consumequeue/") else segment_bytes, buffered)
 
-    storage = SmallDisk(tmp_path)
+    storage = ShortQueues(tmp_path)
     store, _ = new_store(storage, StoreLimits(32, 262_144, 800, log_bytes))
     for _ in range(3_000):
         put(store, b"")
