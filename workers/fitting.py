@@ -7,14 +7,16 @@ unit was. All are errors here. NOT NULL is checked here too (Arrow does not).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import decimal
 import inspect
 import numbers
 import operator
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import chain
+from typing import Any, Final, cast
 
 import pyarrow
 
@@ -37,6 +39,10 @@ NONE_TYPE: Final = type(None)
 IMMUTABLE: Final = frozenset(
     {bool, bytes, datetime.date, datetime.datetime, decimal.Decimal, float, int, str, NONE_TYPE}
 )  # fmt: skip
+_LASTING: Final[frozenset[type]] = frozenset({bytes, NONE_TYPE})
+"""Of a column of lists, dicts or buffers, what needs no copy."""
+_LASTING_TEXT: Final[frozenset[type]] = _LASTING | {str}
+"""The same of a column of strings: Arrow takes any buffer for one."""
 DATACLASSES_MAX: Final = 1_000
 """Row classes whose fields are remembered; a handler that makes classes without end is only slower."""
 Arrays = list[Any]
@@ -70,7 +76,11 @@ class UnknownValueError(Exception):
 
 
 class Columns:
-    """The declared columns, prepared for fast extraction of row values."""
+    """The declared columns, prepared for fast extraction of row values.
+
+    The values of several rows are one tuple, row by row: it is one object for the collector to look at, and a column of it is
+    a slice.
+    """
 
     def __init__(self, schema: pyarrow.Schema) -> None:
         self.schema = schema
@@ -80,18 +90,18 @@ class Columns:
         kinds: list[Any] = [field.type for field in self._fields]
         self._nested = [_is_nested(kind) for kind in kinds]
         self._checks = [_CHECKS.get(_family(kind)) for kind in kinds]
-        self._mutable = [(number, _copier(kind)) for number, kind in enumerate(kinds) if _is_mutable(kind)]
-        """Columns whose values may be lists, dicts or buffers, which the handler may change when it is called again, and what
-        copies such a value."""
+        self._mutable = [
+            (number, lasting, _copier(kind)) for number, kind in enumerate(kinds) if (lasting := _lasting(kind))
+        ]
+        """Columns whose values may be lists, dicts or buffers, which the handler may change when it is called again; types of
+        which none is such a value, and what copies one."""
         self.width = len(kinds)
-        self._pick_value: list[Callable[[Any], Any]] = [operator.itemgetter(number) for number in range(self.width)]
-        self._pick_items: Callable[[Any], Any] = operator.itemgetter(*self.names)
-        self._pick_attributes: Callable[[Any], Any] = operator.attrgetter(*self.names)
+        self._pick_items = _row_of(operator.itemgetter(*self.names), self.width)
+        self._pick_attributes = _row_of(operator.attrgetter(*self.names), self.width)
         self._dataclasses: dict[type, bool] = {}
         self._not_null = [number for number, field in enumerate(self._fields) if not field.nullable]
         self._as_declared: Any = None
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type."""
-        self._single = self.width == 1
         self.values_of_plain = self._make_values_of_plain()
 
     def values_of(self, row: object) -> tuple[Any, ...]:
@@ -100,8 +110,7 @@ class Columns:
             return self._values_of_dict(row)
         known = self._dataclasses.get(row.__class__)
         if known:
-            values = self._pick_attributes(row)
-            return (values,) if self._single else values
+            return self._pick_attributes(row)
         if isinstance(row, dict):
             return self._values_of_dict(row)
         if known is None and dataclasses.is_dataclass(row) and not isinstance(row, type):
@@ -115,13 +124,13 @@ class Columns:
         """A function for the values of one row that is a dict of exactly the columns, or of a dataclass that was seen before;
         it returns None where `values_of` and `taken` are to be asked. Made once, because it is called for every row."""
         width, mutable, known = self.width, self._mutable, self._dataclasses
-        pick_items, pick_attributes = self._pick_items, self._pick_attributes
+        pick_items, pick_attributes, taken = self._pick_items, self._pick_attributes, self._taken_or_none
 
         def values_of_plain(row: Any) -> tuple[Any, ...] | None:
             kind = row.__class__
             if kind is dict and len(row) == width:
                 try:
-                    values: tuple[Any, ...] = pick_items(row)
+                    values = pick_items(row)
                 except KeyError:
                     return None
             elif known.get(kind):
@@ -129,48 +138,57 @@ class Columns:
             else:
                 return None
             if mutable:
-                for place, _ in mutable:
-                    value = values[place]
-                    if value.__class__ is not bytes and value is not None:
-                        return None
+                for place, lasting, _ in mutable:
+                    if values[place].__class__ not in lasting:
+                        return taken(values)
             return values
 
-        return values_of_plain if width > 1 else lambda _row: None
+        return values_of_plain
 
-    def values_of_plain_rows(self, rows: list[Any]) -> list[tuple[Any, ...]] | None:
-        """The values of rows that are all dicts of exactly the columns; None where each is to be asked for."""
-        if self._single or set(map(type, rows)) != {dict} or set(map(len, rows)) != {self.width}:
-            return None
+    def values_of_plain_rows(self, rows: list[Any]) -> tuple[Any, ...] | None:
+        """The same of one or more rows, all dicts or all of one dataclass."""
+        picked = self._picked(rows)
+        return None if picked is None else self._taken_or_none(tuple(chain.from_iterable(picked)))
+
+    def values_of_each_plain(self, rows: list[Any]) -> list[tuple[Any, ...]] | None:
+        """The same, for each row its own."""
+        picked = self._picked(rows)
+        if picked is None or all(
+            lasting.issuperset(map(type, map(operator.itemgetter(place), picked)))
+            for place, lasting, _ in self._mutable
+        ):
+            return picked
+        taken = list(map(self._taken_or_none, picked))
+        return None if None in taken else cast("list[tuple[Any, ...]]", taken)
+
+    def _picked(self, rows: list[Any]) -> list[tuple[Any, ...]] | None:
+        kinds = set(map(type, rows))
         try:
-            return list(map(self._pick_items, rows))
+            if kinds == {dict}:
+                picked = list(map(self._pick_items, rows))
+                # None has fewer than these names, so one that has more makes the sum larger.
+                return picked if sum(map(len, rows)) == len(rows) * self.width else None
+            if len(kinds) == 1 and self._dataclasses.get(kinds.pop()):
+                return list(map(self._pick_attributes, rows))
         except KeyError:
-            return None
+            pass
+        return None
 
-    def values_of_all_plain(self, rows: list[Any]) -> list[tuple[Any, ...]] | None:
-        """The values of rows that are all dicts of exactly the columns, with copies of those that can be changed; None where
-        each is to be asked for."""
-        values = self.values_of_plain_rows(rows)
-        if values is None or not self._mutable:
-            return values
+    def taken(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The values with a copy of each that can be changed. Raises UnknownValueError."""
+        found: list[Any] | None = None
+        for place, lasting, copy in self._mutable:
+            column = values[place :: self.width]
+            if not lasting.issuperset(map(type, column)):
+                found = list(values) if found is None else found
+                found[place :: self.width] = [value if value.__class__ in lasting else copy(value) for value in column]
+        return values if found is None else tuple(found)
+
+    def _taken_or_none(self, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         try:
             return self.taken(values)
         except UnknownValueError:
             return None
-
-    def taken(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """The rows with a copy of every value that can be changed. Raises UnknownValueError."""
-        places = self._mutable
-        if not places:
-            return rows
-        found: list[tuple[Any, ...]] = []
-        for row in rows:
-            values = list(row)
-            for place, copy in places:
-                value = values[place]
-                if value.__class__ is not bytes and value is not None:
-                    values[place] = copy(value)
-            found.append(tuple(values))
-        return found
 
     def _has_these_fields(self, kind: Any) -> bool:
         """Are the fields of this dataclass the columns, none nested (nested ones may hold dataclasses again)?"""
@@ -182,22 +200,21 @@ class Columns:
 
     def _values_of_dict(self, row: Any) -> tuple[Any, ...]:
         if len(row) == self.width:
-            try:
-                values = self._pick_items(row)
-                return (values,) if self._single else values
-            except KeyError:
-                pass
+            with contextlib.suppress(KeyError):
+                return self._pick_items(row)
         unknown = [str(name) for name in row if name not in self._name_set]
         if unknown:
             raise RowError(f'column "{unknown[0]}" is not declared; the columns are {", ".join(self.names)}')
         return tuple([row.get(name) for name in self.names])
 
-    def arrays(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:
-        """Arrays of `rows` (at least one). Raises RowError naming the first column that does not fit."""
+    def arrays(self, rows: Iterable[tuple[Any, ...]]) -> Arrays:
+        """Arrays of at least one row, of which each tuple has one or more. Raises RowError naming the first column that does
+        not fit."""
         converted: Arrays = []
         # zip(*rows) would make an object for each row, and so have the collector look at all of them.
-        for number, pick in enumerate(self._pick_value):
-            column, field = list(map(pick, rows)), self._fields[number]
+        values = list(chain.from_iterable(rows))
+        for number, field in enumerate(self._fields):
+            column = values[number :: self.width]
             try:
                 self._check(number, column)
                 array: Any = pa.array(column, field.type)
@@ -271,6 +288,11 @@ class Columns:
         return RowError(f"column {to_ddl(pa.schema([self._fields[number]]))}: {reason}")
 
 
+def _row_of(pick: Callable[[Any], Any], width: int) -> Callable[[Any], tuple[Any, ...]]:
+    """A getter of several names gives a tuple, one of a single name its bare value."""
+    return pick if width > 1 else lambda row: (pick(row),)
+
+
 def _copied(arrays: Arrays) -> Arrays:
     """Copies of arrays of declared types, of which none is a dictionary: its values would be shared."""
     return [pa.concat_arrays([array, array.slice(0, 0)]) for array in arrays]
@@ -288,8 +310,11 @@ def _is_nested(kind: Any) -> bool:
     return bool(pa.types.is_nested(kind))
 
 
-def _is_mutable(kind: Any) -> bool:
-    return _is_nested(kind) or bool(pa.types.is_binary(kind))
+def _lasting(kind: Any) -> frozenset[type]:
+    """Types of the column's usual values that nobody changes; empty where no value can be changed."""
+    if pa.types.is_string(kind):
+        return _LASTING_TEXT
+    return _LASTING if _is_nested(kind) or pa.types.is_binary(kind) else frozenset()
 
 
 def _copier(kind: Any) -> Callable[[Any], Any]:
@@ -345,7 +370,7 @@ def _copy(value: Any) -> Any:
         return {key: _copy(each) for key, each in value.items()}
     if kind is bytearray:
         return value[:]
-    if isinstance(value, numbers.Number):
+    if isinstance(value, str | bytes | numbers.Number):
         return value
     if kind is memoryview and value.format == "B" and value.ndim == 1:
         return memoryview(bytes(value))

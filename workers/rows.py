@@ -1,6 +1,6 @@
 """The rows of finished messages between two flushes, and the record batch they become.
 
-The values of a message's rows are taken to tuples when its handler returns, copied where the handler could change them later
+The values of a message's rows are taken to a tuple when its handler returns, copied where the handler could change them later
 (lists, dicts, buffers, Arrow batches): a handler that fills one dict anew for every message must not write the last one many
 times. All of them are converted with the block, which is many times cheaper than one by one; if that fails, each message is
 tried alone, and those at fault come back with the error. All rows of a message are *prepared* (errors included) before they
@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow
@@ -55,20 +56,9 @@ def warm_up() -> None:
     pa.array([0], pa.int32())
 
 
-class Rows:
-    """Several rows of one message, or converted ones: `values` (one tuple per row) or `arrays`, `count` >= 1 rows."""
-
-    __slots__ = ("arrays", "count", "values")
-
-    def __init__(self, values: list[tuple[Any, ...]], arrays: Arrays | None, count: int) -> None:
-        self.values = values
-        self.arrays = arrays
-        self.count = count
-
-
-Prepared = tuple[Message, tuple[Any, ...], Rows | None]
-"""Rows of one message that fit, as far as is known: the values of its one row, or `Rows`."""
-Kept = tuple[Owner, Message, tuple[Any, ...], Rows | None]
+Prepared = tuple[Message, tuple[Any, ...], Arrays | None]
+"""Rows of one message that fit, as far as is known: the values of one row or more, row by row, or converted ones."""
+Kept = tuple[Owner, Message, tuple[Any, ...], Arrays | None]
 """The same with its owner. One small object, because it is made for every message."""
 
 
@@ -98,8 +88,8 @@ class RowBuffer(Generic[Owner]):
         self.kept: list[Kept[Owner]] = []
         """Always the same list. What is appended to it is kept, in one step: another thread sees all of it or nothing."""
         self.plain: Callable[[Any], tuple[Any, ...] | None] = _nothing_plain
-        """The values of a result that is one plain row, to be kept with None as its `Rows`; None = ask `prepare`."""
-        self.plain_of_all: Callable[[list[Any]], list[tuple[Any, ...]] | None] = _none_plain
+        """The values of a result that is one plain row, to be kept with None as its arrays; None = ask `prepare`."""
+        self.plain_of_each: Callable[[list[Any]], list[tuple[Any, ...]] | None] = _none_plain
         """The same of several messages' results together."""
         self._more_rows = 0
         """Rows beyond one a message."""
@@ -107,12 +97,13 @@ class RowBuffer(Generic[Owner]):
         self.full_at = min(BLOCK_MESSAGES, self._full_rows)
         """Full, when so many messages are kept."""
         self.schema = _segment_schema(schema, group)
+        self._width = 1
         if schema is not None:
             self._use(Columns(schema))
 
     def _use(self, columns: Columns) -> None:
-        self._columns = columns
-        self.plain, self.plain_of_all = columns.values_of_plain, columns.values_of_all_plain
+        self._columns, self._width = columns, columns.width
+        self.plain, self.plain_of_each = columns.values_of_plain, columns.values_of_each_plain
 
     @property
     def rows(self) -> int:
@@ -133,12 +124,11 @@ class RowBuffer(Generic[Owner]):
         given: Any = result
         columns = self._columns
         if columns is not None and not at_once:
-            if (row := columns.values_of_plain(given)) is not None:
+            plain = columns.values_of_plain_rows if given.__class__ is list else columns.values_of_plain
+            if (row := plain(given)) is not None:
                 return message, row, None
-            if given.__class__ is list and (values := self.plain_of_all(given)) is not None:
-                return message, (), Rows(values, None, len(values))
             if given.__class__ is pa.RecordBatch and 0 < given.num_rows <= _ROWS_PER_MESSAGE_MAX:
-                return message, (), Rows([], columns.fit_arrow(given), given.num_rows)
+                return message, (), columns.fit_arrow(given)
         if columns is None and self._infer is not None:
             given = self._look(result, self._infer)
             if given is None:
@@ -155,7 +145,7 @@ class RowBuffer(Generic[Owner]):
             raise RowError(f"{count} rows of one message, at most {_ROWS_PER_MESSAGE_MAX} are possible")
         if at_once:
             key_of(message)
-        return message, (), _rows_of(columns, values, parts, count, at_once=at_once)
+        return message, *_rows_of(columns, values, parts, at_once=at_once)
 
     def _look(self, result: object, infer: Callable[[list[Any]], pyarrow.Schema]) -> Any:
         """The result, as a list where it was an iterable; its rows decide on the columns. None: there are none."""
@@ -172,26 +162,41 @@ class RowBuffer(Generic[Owner]):
 
     def check(self, prepared: Prepared) -> None:
         """Convert the rows and forget them. Raises RowError when they do not fit, ProtocolError for a damaged record."""
-        message, row, rows = prepared
+        message, values, arrays = prepared
         key_of(message)
-        if self._columns is not None and (rows is None or rows.arrays is None):
-            self._columns.arrays([row] if rows is None else rows.values)
+        if self._columns is not None and arrays is None:
+            self._columns.arrays([values])
 
     def keep(self, owner: Owner, prepared: Prepared) -> None:
         """Take prepared rows in."""
-        message, row, rows = prepared
-        self.kept.append((owner, message, row, rows))
-        if rows is not None and rows.count > 1:
-            self._more_rows += rows.count - 1
+        self.kept.append((owner, *prepared))
+        self._count_more(_rows_in(prepared, self._width) - 1)
+
+    def plain_rows(self, rows: Any) -> tuple[Any, ...] | None:
+        """As `plain`, for a result that is a list of rows; they count as kept.
+
+        The thread that reports beside a call may count anew before they are kept, or before their number is noted: then the
+        buffer counts a message's rows too few or too many until it is taken next. No more than its fullness depends on that.
+        """
+        columns = self._columns
+        values = None if columns is None else columns.values_of_plain_rows(rows)
+        if values is not None:
+            self._count_more(len(rows) - 1)
+        return values
+
+    def _count_more(self, rows: int) -> None:
+        if rows:
+            self._more_rows += rows
             self._set_full()
 
     def keep_all(self, several: list[Kept[Owner]]) -> None:
         """Take prepared rows of several messages in."""
         self.kept += several
-        more = sum([each[3].count - 1 for each in several if each[3] is not None])
-        if more:
-            self._more_rows += more
-            self._set_full()
+        self._count_more(self._more_in(several))
+
+    def _more_in(self, several: list[Kept[Owner]]) -> int:
+        plain = sum([len(values) for _, _, values, _ in several]) // self._width
+        return plain + sum([len(each[3][0]) for each in several if each[3] is not None]) - len(several)
 
     def _set_full(self) -> None:
         self.full_at = min(BLOCK_MESSAGES, self._full_rows - self._more_rows)
@@ -205,7 +210,7 @@ class RowBuffer(Generic[Owner]):
         """
         kept = self.kept[:count]
         del self.kept[: len(kept)]
-        self._more_rows = sum([each[3].count - 1 for each in self.kept if each[3] is not None])
+        self._more_rows = self._more_in(self.kept)
         bad: list[tuple[Owner, RowError]] = []
         columns, batch = self._columns, None
         if kept and columns is not None:
@@ -232,14 +237,10 @@ class RowBuffer(Generic[Owner]):
     def _batch(self, columns: Columns, kept: list[Kept[Owner]]) -> Any:
         """Raises RowError."""
         messages = [message for _, message, _, _ in kept]
-        rows = [rows for _, _, _, rows in kept]
-        several = [each for each in rows if each is not None]
-        if several:
-            arrays = _in_order(columns, kept)
-            counts = [1 if each is None else each.count for each in rows]
-        else:
-            arrays = columns.arrays([values for _, _, values, _ in kept])
-            counts = None
+        tables = [each for each in kept if each[3] is not None]
+        arrays = _in_order(columns, kept) if tables else columns.arrays([values for _, _, values, _ in kept])
+        alone = len(arrays[0]) == len(kept)
+        counts = None if alone else [_rows_in(each[1:], columns.width) for each in kept]
         try:
             keys = key_columns(self._group, messages, counts)
         except _NO_KEYS as error:
@@ -247,8 +248,7 @@ class RowBuffer(Generic[Owner]):
         batch: Any = pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)
         if batch.num_rows >= _MEASURED_ROWS_MIN:
             # What the handler made may be slices of a larger table. `nbytes` takes 16 times as long as the size in a file.
-            sliced = any(each.arrays for each in several)
-            size = pa.ipc.get_record_batch_size(batch) if sliced else batch.get_total_buffer_size()
+            size = pa.ipc.get_record_batch_size(batch) if tables else batch.get_total_buffer_size()
             self._full_rows = min(FLUSH_ROWS_MAX, FLUSH_BYTES_MAX // max(1, size // batch.num_rows))
         return batch
 
@@ -285,9 +285,6 @@ def _unusable(result: object) -> str:
 def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Arrays]]:
     """Row values and Arrow tables in a handler's result; a table without rows is nothing. What a generator yields is taken
     before it goes on, as it may fill the same memory again. Raises RowError."""
-    rows: Any = result
-    if rows.__class__ is list and (plain := columns.values_of_plain_rows(rows)) is not None:
-        return plain, []
     if _is_row(result):
         return [columns.values_of(result)], []
     if isinstance(result, _TABLES):
@@ -304,24 +301,27 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
             values.append(columns.values_of(row))
             if generated:
                 with contextlib.suppress(UnknownValueError):
-                    values[-1:] = columns.taken(values[-1:])
+                    values[-1] = columns.taken(values[-1])
         elif row.num_rows:
             parts.append(columns.fit_arrow(row))
     return values, parts
 
 
 def _rows_of(
-    columns: Columns, values: list[tuple[Any, ...]], parts: list[Arrays], count: int, *, at_once: bool
-) -> Rows:  # fmt: skip
+    columns: Columns, values: list[tuple[Any, ...]], parts: list[Arrays], *, at_once: bool
+) -> tuple[tuple[Any, ...], Arrays | None]:
     """The rows of a message, converted where they must be: tables, and values that may change in ways not known here."""
     if not parts and not at_once:
-        try:
-            return Rows(columns.taken(values), None, count)
-        except UnknownValueError:
-            pass
+        with contextlib.suppress(UnknownValueError):
+            return columns.taken(tuple(chain.from_iterable(values))), None
     if values:
         parts.append(columns.arrays(values))
-    return Rows([], _joined(parts), count)
+    return (), _joined(parts)
+
+
+def _rows_in(prepared: Prepared, width: int) -> int:
+    _, values, arrays = prepared
+    return len(values) // width if arrays is None else len(arrays[0])
 
 
 def _joined(parts: list[Arrays]) -> Arrays:
@@ -336,19 +336,17 @@ def _joined(parts: list[Arrays]) -> Arrays:
 def _in_order(columns: Columns, kept: list[Kept[Any]]) -> Arrays:
     """Arrays of all rows in order; rows kept as values are converted run by run."""
     parts: list[Arrays] = []
-    values: list[tuple[Any, ...]] = []
-    for _, _, row, rows in kept:
-        if rows is None:
-            values.append(row)
-        elif rows.arrays is None:
-            values.extend(rows.values)
-        else:
-            if values:
-                parts.append(columns.arrays(values))
-                values = []
-            parts.append(rows.arrays)
-    if values:
-        parts.append(columns.arrays(values))
+    run: list[tuple[Any, ...]] = []
+    for _, _, values, arrays in kept:
+        if arrays is None:
+            run.append(values)
+            continue
+        if run:
+            parts.append(columns.arrays(run))
+            run = []
+        parts.append(arrays)
+    if run:
+        parts.append(columns.arrays(run))
     return _joined(parts)
 
 
@@ -366,5 +364,5 @@ def _one_by_one(columns: Columns, kept: list[Kept[Owner]]) -> tuple[list[Kept[Ow
         except _NO_KEYS as error:
             bad.append((owner, RowError(str(error))))
         else:
-            good.append((owner, message, (), Rows([], arrays, len(arrays[0]))))
+            good.append((owner, message, (), arrays))
     return good, bad

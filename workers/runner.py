@@ -16,7 +16,7 @@ each call for what nobody else could report during the call: rows and failures. 
 long calls took (SPARE_SHIFT).
 
 Beside a call the reporter's thread may take what has ended (`cut_ended`). So what is noted of a record is changed with `lock`
-held, and as a whole: a record that another thread sees has all of its rows or none. A message's only row is kept by one
+held, and as a whole: a record that another thread sees has all of its rows or none. A message's plain rows are kept by one
 append to one list, which is as whole, without the lock. The thread reads the cell first and that list then: so it finds the
 rows of every record before the one in the cell, and the last row that it finds is of a record that has ended.
 """
@@ -229,7 +229,7 @@ class Runner:
     def _run_each(self, run: Run, data: bytes, positions: list[int]) -> None:  # noqa: PLR0912, PLR0915  a call costs
         function, clock, cell, queue = self._function, self._clock, self._cell, run.queue
         buffer, unreported = self._buffer, self.unreported
-        plain, kept = buffer.plain, buffer.kept
+        plain, plain_rows, kept = buffer.plain, buffer.plain_rows, buffer.kept
         keep = kept.append
         wants = chooser(queue, self._filter, self._log)
         cell[RECORDS] = 1
@@ -253,7 +253,7 @@ class Runner:
                 else:
                     result = function(message)
                     if result is not None:
-                        values = plain(result)
+                        values = plain_rows(result) if result.__class__ is list else plain(result)
                         if values is not None:
                             keep(((run, index), message, values, None))
                             run.has_rows = True
@@ -548,7 +548,7 @@ class Runner:
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error, took_ns)
             return []
-        values = self._buffer.plain_of_all(results)
+        values = self._buffer.plain_of_each(results)
         if values is not None:
             return list(zip(zip(repeat(run), places), batch, values, repeat(None)))
         kept: list[Kept[Place]] = []

@@ -136,21 +136,24 @@ def test_a_report_at_any_moment_of_the_loop_reports_each_record_once(
     assert step > 20 * len(KINDS)
 
 
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_handler_that_fills_the_same_row_anew_writes_different_rows(
-    batch: bool, bench: Make, make_record: Make, tmp_path: Path
+    batch: bool, several: bool, bench: Make, make_record: Make, tmp_path: Path
 ) -> None:
     raw, view, tags = bytearray(1), bytearray(1), [0]
-    row: dict[str, Any] = {"n": 0, "raw": raw, "view": memoryview(view), "tags": tags, "place": {"at": tags}}
+    row: dict[str, Any] = {
+        "n": 0, "raw": raw, "text": raw, "view": memoryview(view), "tags": tags, "place": {"at": tags}
+    }  # fmt: skip
 
-    def fill(message: Any) -> dict[str, Any]:
+    def fill(message: Any) -> Any:
         row["n"] = raw[0] = view[0] = tags[0] = message.queue_offset
-        return row
+        return [row] if several else row
 
     def handle(given: Any) -> Any:
         return [fill(message) for message in given] if batch else fill(given)
 
-    schema = "n int, raw binary, view binary, tags array<int>, place struct<at: array<int>>"
+    schema = "n int, raw binary, text string, view binary, tags array<int>, place struct<at: array<int>>"
     b = bench(handler(batch=batch, schema=schema)(handle), schema=schema, folder=tmp_path,
               bounds=WorkerBounds(flush_interval_us=100_000))  # fmt: skip
     b.chunk([make_record(offset=number) for number in range(3)], 1)
@@ -160,5 +163,6 @@ def test_a_handler_that_fills_the_same_row_anew_writes_different_rows(
     numbers = range(3)
     assert block.column("n").to_pylist() == list(numbers)
     assert block.column("raw").to_pylist() == block.column("view").to_pylist() == [bytes([n]) for n in numbers]
+    assert block.column("text").to_pylist() == [chr(n) for n in numbers]
     assert block.column("tags").to_pylist() == [[n] for n in numbers]
     assert block.column("place").to_pylist() == [{"at": [n]} for n in numbers]
