@@ -18,7 +18,8 @@ from .script import ACTIONS, BOOTS, FAULTS, POWER, STALLS
 from .simulation import Simulation
 
 EVENTS = (
-    "a batch died", "a cell was left by a dead run", "a message died", "a message was dead-lettered for its deaths",
+    "several were heard in one read", "a batch died",
+    "a cell was left by a dead run", "a message died", "a message was dead-lettered for its deaths",
     "a suspect was handed out", "died: crashed", "died: forkserver died", "died: hard time limit",
     "died: killed by the supervisor", "died: retired", "counted: late_reports",
     "a worker died over a key", "a key was not found out", "a worker that stood still went on",

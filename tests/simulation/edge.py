@@ -125,7 +125,7 @@ class Edge:
         """Send a request; its answer is an event of this process (None = none came)."""
 
         def answered(command: Command | None, slot: Slot | None) -> None:
-            self._member.event(answer, command, slot)
+            self._member.heard(answer, command, slot)
 
         if self._link is None or not self._link.alive:
             self._world.after(0.1, answered, None, None)

@@ -7,7 +7,8 @@ reads them as supervisor/service.py does: replay, adopt slots that nobody holds,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -32,7 +33,17 @@ from .edge import Edge
 from .notebook import Notebook, queue_of
 from .parts import Parts
 from .pool import SimPool
-from .script import GROUP, LOCK_LIVE_MS, MAX_RECONSUME_TIMES, RETRY_TOPIC, SLOW_IN_ORDER_MS, TOPIC, Script
+from .script import (
+    GROUP,
+    LOCK_LIVE_MS,
+    MAX_RECONSUME_TIMES,
+    READ_MS,
+    READS_ON,
+    RETRY_TOPIC,
+    SLOW_IN_ORDER_MS,
+    TOPIC,
+    Script,
+)
 from .sealing import SimSealing
 from .truth import Asker, Truth
 from .world import Violation, World
@@ -71,6 +82,8 @@ class SimMember:
         self.askers: dict[MessageQueue, Asker] = {}
         """The newest assignment of each queue."""
         self._tick_at = float("inf")
+        self._reading = False
+        """The core was told of what came first in a read, and has not been asked yet what it wants."""
         self._trimmed = 0
         folder.held = True
         self.journal = self._read_journal(folder)
@@ -221,16 +234,42 @@ class SimMember:
 
     def event(self, what: Callable[..., None], *args: Any) -> None:
         """One event of this process; afterwards everything that the core wants is done."""
+        if self.alive:
+            with self._killed_here():
+                if self._reading:
+                    self.act()
+                what(*args)
+                self.act()
+
+    def heard(self, what: Callable[..., None], *args: Any) -> None:
+        """An answer or a report. Of what one read brings (pulls.py, hearing.py) the core is told piece by piece, before
+        anything that it wants is done. A read ends with its last piece, or where any other event comes."""
         if not self.alive:
             return
-        try:
+        reads_on = self.world.chance(READS_ON)
+        if self._reading:
+            self.world.note("several were heard in one read")
+        elif reads_on:
+            self.world.after(self.world.random.random() * READ_MS, self.event, self._read_ends)
+        self._reading = True
+        with self._killed_here():
             what(*args)
-            self.act()
+            if not reads_on:
+                self.act()
+
+    def _read_ends(self) -> None:
+        """Nothing more comes: what the core wants is done now."""
+
+    @contextmanager
+    def _killed_here(self) -> Iterator[None]:
+        try:
+            yield
         except Killed:
             self.world.note("a member was killed in the middle of a step")
             self.die()
 
     def act(self) -> None:
+        self._reading = False
         while todo := self.core.take_actions():
             if any(isinstance(a, act.Dispatch | act.DispatchOrdered) for a in todo):
                 self.coroner.careful()

@@ -648,7 +648,7 @@ PLANTED = {
     "a cell is believed before its report": Planted(
         ReadsBehindAReport, 60, (), HELD_UP | {"late_links": 0.2, "refusing": 0.1}
     ),
-    "the record in hand is read off": Planted(TakesTheRecordInHand, 20, ("kill worker",), HELD_UP),
+    "the record in hand is read off": Planted(TakesTheRecordInHand, 60, ("kill worker",), HELD_UP),
     "what was left is not limited": Planted(ForgetsTheLimit, 40, ("kill worker",), HELD_UP | {"topic_limit": 1}),
     "a rate is not counted": Planted(ForgetsTokens, 5, (), HELD_UP | {"rate": 30.0}),
     "a rate wakes nobody": Planted(

@@ -19,6 +19,9 @@ TOPIC = "orders"
 RETRY_TOPIC = "%RETRY%" + GROUP
 DLQ_TOPIC = "%DLQ%" + GROUP
 BROKER = "broker-a"
+READS_ON = 0.25
+READ_MS = 2.0
+"""How often a read brings more than this answer or report, and for how long what is told is not acted on."""
 MAX_RECONSUME_TIMES = 3
 MAX_WORKER_DEATHS = 3
 FOCUS_WEIGHT = 12

@@ -133,7 +133,7 @@ class SimWorker:
             return
         while self.said:
             first = self.said.popleft()
-            self.member.event(first[0], *first[1])
+            self.member.heard(first[0], *first[1])
             if first is packet:
                 return
 

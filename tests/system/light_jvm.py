@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 ARCHIVE_TIMEOUT_S = 300.0
+KEPT_S = 7 * 24 * 3600
+"""An archive (160 to 180 MB) that no test has used for so long is taken for one of a checkout that is gone."""
 
 
 def light_environment() -> dict[str, str]:
@@ -38,7 +41,8 @@ def light_environment() -> dict[str, str]:
 def class_archive() -> Path:
     """What a JVM of Spark had loaded at its end, in a file of the user's cache; made once for each Spark and JVM.
 
-    A JVM whose classes lie elsewhere than in pyspark's jars does not use it, and starts as usual.
+    A JVM whose classes lie elsewhere than in pyspark's jars does not use it, and starts as usual. It is good for one place of
+    pyspark only, and large: those of checkouts that are gone go when a new one is made.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rocketcrew" / "spark"
     base.mkdir(parents=True, exist_ok=True)
@@ -47,7 +51,12 @@ def class_archive() -> Path:
     archive = base / f"classes-{pyspark.__version__}-{place}.jsa"
     with (base / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not archive.exists():
+        if archive.exists():
+            os.utime(archive)
+        else:
+            for unused in base.glob("classes-*.jsa"):
+                if time.time() - unused.stat().st_mtime > KEPT_S:
+                    unused.unlink()
             part = archive.with_suffix(".part")
             part.unlink(missing_ok=True)
             write_archive(part)
