@@ -43,9 +43,10 @@ FULL = (
     "tests/system/test_stand_still.py",
     "tests/system/test_connect.py",
     "tests/system/test_executors.py",
+    "tests/system/test_delta_merging.py",
 )
 """Faults of the worker pool, 30 to 60 s each: in each order mode, and all of them in one run; 200 bodies of 4 MiB, a stop of
-over two minutes; executors and a Spark Connect server that die."""
+over two minutes; executors and a Spark Connect server that die; merges beside a stream of a table of either writer."""
 GENUINE = (
     "tests/interop/test_faults.py",
     "tests/interop/test_first_commit.py",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -15,6 +17,10 @@ from fault_servers import Site, run_site
 from load import VERDICTS
 from needs import cannot_run, need_jars
 from servers import Kind, Servers, missing_programs, programs, run_servers
+
+PAIRS_MAX: Final = 2
+"""Nearly every file has tests of two kinds. A pair takes 600 MB; its start takes 7 to 13 s of CPU, as much as it takes idle
+in two minutes, and files follow each other faster than that."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,13 +50,46 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in ours[1:]]
 
 
+class ServersInUse:
+    """Pairs of servers that run until the session ends, or until PAIRS_MAX others were asked for since."""
+
+    def __init__(self, folder_for: Callable[[str], Path]) -> None:
+        self._folder_for = folder_for
+        self._pairs: dict[Kind, tuple[ExitStack, Servers]] = {}
+        """The one that was asked for last is the last."""
+
+    def pair(self, kind: Kind) -> Servers:
+        """Running servers of that kind."""
+        running = self._pairs.pop(kind, None)
+        if running is None:
+            self._close(PAIRS_MAX - 1)
+            with ExitStack() as started:
+                found = started.enter_context(run_servers(kind, self._folder_for(str(kind))))
+                running = started.pop_all(), found
+        self._pairs[kind] = running
+        return running[1]
+
+    def close(self) -> None:
+        self._close(0)
+
+    def _close(self, left: int) -> None:
+        while len(self._pairs) > left:
+            self._pairs.pop(next(iter(self._pairs)))[0].close()
+
+
 @pytest.fixture(scope="session")
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """One pair of servers for all tests of one kind; pytest orders the tests so that one pair runs at a time."""
+def servers_in_use(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServersInUse]:
+    found = ServersInUse(tmp_path_factory.mktemp)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest, servers_in_use: ServersInUse) -> Servers:
+    """One pair of servers for all tests of one kind, in whatever file they are."""
     kind: Kind = request.param
     need_jars(kind.version)
-    with run_servers(kind, tmp_path_factory.mktemp(str(kind))) as found:
-        yield found
+    return servers_in_use.pair(kind)
 
 
 @pytest.fixture(scope="session")

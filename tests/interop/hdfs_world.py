@@ -25,7 +25,15 @@ from rocketcrew.spark.spark_writer import SparkWriter
 from rocketcrew.spark.targets.hdfs_folder import HdfsFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget
 
+CLOSES_SOON: Final = {
+    "spark.hadoop.dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
+    "spark.hadoop.dfs.client.block.write.locateFollowingBlock.max.delay.ms": "500",
+    "spark.hadoop.dfs.client.block.write.locateFollowingBlock.retries": "60",
+}
+"""A file that is closed before the DataNode has told of its last block is asked for again: by default first after 400 ms, for
+nearly each of the files of a commit, and five times, which take 12 s; here as soon as it is told, and for half a minute."""
 HDFS_CONF: Final = {
+    **CLOSES_SOON,
     "spark.hadoop.ipc.client.connect.max.retries": "1",  # a NameNode that is stopped is to be missed soon
     "spark.hadoop.dfs.replication": "1",
     "spark.sql.shuffle.partitions": "1",

@@ -7,6 +7,7 @@ soak`.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -45,6 +46,8 @@ from rocketcrew.spark.merging import FILES_LEAST
 from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.session import Session, SessionSettings, iceberg_conf, open_session
 from rocketcrew.spark.spark_writer import SparkWriter
+from rocketcrew.spark.table_state import ledger_outcomes
+from rocketcrew.spark.targets import iceberg
 from rocketcrew.spark.targets.iceberg import IcebergTarget
 from rocketcrew.spark.targets.iceberg_commits import SNAPSHOT, commit_table
 
@@ -187,7 +190,7 @@ def test_killed_within_the_commit(world: SparkWorld, made: bool) -> None:
     killed_within_the_commit(world, lambda commit: world.target(commit=commit), made=made)
 
 
-@pytest.mark.parametrize("races", [6, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("races", [3, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_of_two_loaders_one_has_each_batch(world: SparkWorld, races: int) -> None:
     racers = Racers(world)
     racers.race(races)
@@ -260,8 +263,14 @@ def test_columns_are_added_and_widened_and_partitions_kept(world: SparkWorld) ->
 
 
 @only_hadoop
-def test_old_snapshots_are_expired_and_what_is_named_stays(world: SparkWorld) -> None:
-    for offset in range(1, FAN + 2):
+@pytest.mark.parametrize("fan", [8, pytest.param(FAN, marks=pytest.mark.soak)])
+def test_old_snapshots_are_expired_and_what_is_named_stays(
+    world: SparkWorld, fan: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every FAN batches; every eight in each run, as 33 commits by Spark take a minute."""
+    monkeypatch.setattr(iceberg, "FAN", fan)
+    monkeypatch.setattr(iceberg, "ledger_outcomes", functools.partial(ledger_outcomes, fan=fan))
+    for offset in range(1, fan + 2):
         world.seal([Record(offset)])
         world.drain(world.loader(target=world.target(now_s=lambda: time.time() + 2 * 86_400)))
         if offset == 2:
@@ -369,6 +378,7 @@ class SparkLoaders(Loaders):
         self.settings |= {"conf": CONF}
 
 
+@pytest.mark.parametrize("world", ["hadoop", pytest.param("rest", marks=pytest.mark.soak), "sqlite"], indirect=True)
 def test_a_process_that_is_killed_after_its_commit(world: SparkWorld, tmp_path: Path) -> None:
     loaders = SparkLoaders(tmp_path / "processes", world)
     try:
@@ -397,9 +407,11 @@ def data_files(world: SparkWorld) -> int:
 
 
 def small_files(world: SparkWorld) -> int:
-    """As many batches of a file each as are worth a merge."""
+    """As many batches of a file each as are worth a merge; by Spark and, where it can, by pyiceberg, which is quicker."""
+    quick = None if world.where == "hadoop" else IcebergTarget(world.table, world.spec)
     for offset in range(1, FILES_LEAST + 1):
-        world.load(offset)
+        world.seal([Record(offset)])
+        world.drain(world.loader(target=quick if 1 < offset < FILES_LEAST else None))
     return FILES_LEAST
 
 

@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 
 from engines import Engine, processes_below
 from harness import Broker, send_numbers, wait_for_end
-from hdfs_world import HdfsWorld
+from hdfs_world import CLOSES_SOON, HdfsWorld
+from light_jvm import LIGHT, light_environment
 from needs import need
 from segment_helpers import Record
 from yarn_cluster import YarnCluster, yarn_jars
@@ -30,11 +31,14 @@ from rocketcrew.spark.targets.hdfs_folder import HdfsFolder
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 CONF: Final = {
+    **CLOSES_SOON,
     "spark.yarn.jars": f"local:{Path(pyspark.__file__).parent}/jars/*",
     "spark.executor.instances": "1",
     "spark.executor.memory": "512m",
     "spark.executor.memoryOverhead": "200m",
     "spark.yarn.am.memory": "512m",
+    "spark.executor.extraJavaOptions": LIGHT,
+    "spark.yarn.am.extraJavaOptions": LIGHT,
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "1",
@@ -47,6 +51,8 @@ def cluster() -> Iterator[YarnCluster]:
     made = YarnCluster()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", str(made.conf))
+        for name, value in light_environment().items():  # the driver's; containers have their own
+            patch.setenv(name, value)
         yield made
     made.stop()
 

@@ -89,7 +89,11 @@ def streamed(spark: SparkSession, world: World, name: str, **options: str) -> An
 
 
 @pytest.mark.parametrize("format_", ["deltalake", "delta"])
-def test_an_open_stream_and_a_slow_reader_see_each_row_once(world: World, writer: SparkWriter, format_: str) -> None:
+def test_an_open_stream_and_a_slow_reader_see_each_row_once(
+    world: World, writer: SparkWriter, format_: str, full_numbers: bool
+) -> None:
+    if format_ == "deltalake" and not full_numbers:
+        pytest.skip("--full-numbers: the other one has files of both writers, most of them of delta-rs")
     spark = writer.spark()
     append = append_by_delta_rs if format_ == "deltalake" else append_by_spark(writer)
     target = DeltaTarget(world.table, append, writer.start, merge=BOUNDS)
