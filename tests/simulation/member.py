@@ -7,7 +7,7 @@ reads them as supervisor/service.py does: replay, adopt slots that nobody holds,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -84,6 +84,8 @@ class SimMember:
         self._tick_at = float("inf")
         self._reading = False
         """The core was told of what came first in a read, and has not been asked yet what it wants."""
+        self._seen = 0
+        """So many of the actions that wait for the end of the read were looked at."""
         self._trimmed = 0
         folder.held = True
         self.journal = self._read_journal(folder)
@@ -254,8 +256,15 @@ class SimMember:
         self._reading = True
         with self._killed_here():
             what(*args)
+            self._look_at(self.core.state.out)
             if not reads_on:
                 self.act()
+
+    def _look_at(self, wanted: Sequence[act.Action]) -> None:
+        """Before the core is told of anything more: what it gives out now is judged by what it knows now."""
+        if any(isinstance(action, act.Dispatch | act.DispatchOrdered) for action in wanted[self._seen :]):
+            self.coroner.careful()
+        self._seen = len(wanted)
 
     def _read_ends(self) -> None:
         """Nothing more comes: what the core wants is done now."""
@@ -271,8 +280,8 @@ class SimMember:
     def act(self) -> None:
         self._reading = False
         while todo := self.core.take_actions():
-            if any(isinstance(a, act.Dispatch | act.DispatchOrdered) for a in todo):
-                self.coroner.careful()
+            self._look_at(todo)
+            self._seen = 0
             entries: list[Entry] = [a for a in todo if isinstance(a, Entry)]
             if entries and self.running:
                 self._write_journal(entries)
