@@ -1,9 +1,9 @@
 """What store times say of records that count as loaded: the proof that one which comes with such an offset is another. Pure.
 
-A broker stores a queue in the order of its offsets. So of what was loaded, no record at or below an offset was stored later
-than the latest of these: one that comes with such an offset and a later time is not among them, whatever the clocks of brokers
-did. It is of a topic that was made again. The same holds from below: what was stored before all that was loaded from an offset
-on is of another time of the topic too.
+A broker stores a queue in the order of its offsets. So of what was loaded, no record at or below an offset was stored
+later than the latest of these: one that comes with such an offset and a later time is not among them, whatever the clocks
+of brokers did. It is of a topic that was made again. The same holds from below: what was stored before all that was loaded
+from an offset on is of another time of the topic too.
 
 The newest record of a queue says that of all that is loaded (`Top`). It is not enough: where the first batch of a topic that
 was made again lies above the old top, the new top is as new as the records below it, which come later. All of these were
@@ -70,9 +70,7 @@ def top_with(top: Top, piece: Ends) -> Top:
     if piece.first_offset > top.offset:
         cuts.append(Cut(top.offset, top.stored_us, piece.first_offset, piece.first_us))
     since_us = min(top.since_us, piece.first_us)  # 0 stays: it did not begin because the topic was made again
-    return Top(
-        max(top.offset, piece.last_offset), max(top.stored_us, piece.last_us), since_us, longest(cuts, CUTS_MAX)
-    )
+    return Top(max(top.offset, piece.last_offset), max(top.stored_us, piece.last_us), since_us, longest(cuts, CUTS_MAX))
 
 
 def _cut_with(cut: Cut, piece: Ends) -> Iterator[Cut]:

@@ -1,12 +1,12 @@
 """Epochs of a queue: when its offsets begin anew, its rows are loaded although the loaded set knows these numbers. Pure.
 
 Two things open one. A topic that was deleted and made again: a record whose offset is loaded already, but which was stored
-later than all that is loaded up to that offset, or one above it, can only be another record (cuts.py). And a deliberate re-run:
-`rocketcrew reset --reprocess` asks for it by a file beside the segments, which names those that were sealed before.
+later than all that is loaded up to that offset, or one above it, can only be another record (cuts.py). And a deliberate
+re-run: `rocketcrew reset --reprocess` asks for it by a file beside the segments, which names those that were sealed before.
 
-The first segment of a topic made again may lie above all that was loaded: then it counts as more of the topic before. When the
-lower ones come, their epoch *inherits* it. A segment with records that are not loaded, and that cannot be put into an epoch
-without losing some or taking others twice, is unclear: it is set aside, and named. None is dropped.
+The first segment of a topic made again may lie above all that was loaded: then it counts as more of the topic before. When
+the lower ones come, their epoch *inherits* it. A segment with records that are known not to be loaded, and that cannot be put
+into an epoch without losing some or taking others twice, is unclear: it is set aside, and named.
 
 A plan has one epoch for each queue. Segments of before and after an opening are planned apart, those of before first.
 """
@@ -98,7 +98,8 @@ class Stretch(NamedTuple):
 
 
 class UnclearError(Exception):
-    """Records of a segment are not those that have these offsets in the table, and nobody can tell of which epoch they are."""
+    """Records of a segment are not those that have these offsets in the table, and nobody can tell of which epoch they
+    are."""
 
 
 def opened(queues: Iterable[QueueKey]) -> dict[QueueKey, int]:

@@ -214,8 +214,8 @@ def _check_one_time(starts: Any) -> None:
     differ = pc.not_equal(*(grouped.column(f"{name}_{kind}") for name, kind in times))
     for row in grouped.filter(differ).slice(0, 1).to_pylist():
         raise BadSegmentError(
-            f"{row[TOPIC]} {row[BROKER]} {row[QUEUE_ID]} has two records with offset {row[OFFSET]}, stored at different times:"
-            " was the topic made again while it was written?"
+            f"{row[TOPIC]} {row[BROKER]} {row[QUEUE_ID]} has two records with offset {row[OFFSET]}, stored at different"
+            " times: was the topic made again while it was written?"
         )
 
 
