@@ -17,6 +17,7 @@ from typing import Final
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import CLOSED, ENDS, EXACT, NOT_ACCOUNTED, PASSED, Outcomes
+from .cuts import EARLIER_CUTS_MAX, longest
 from .epochs import opened
 from .plan import Top
 
@@ -118,6 +119,12 @@ def is_open(key: QueueKey, newest: Mapping[QueueKey, int]) -> bool:
 
 
 def open_tops(tops: Mapping[QueueKey, Top], loaded: OffsetSet) -> dict[QueueKey, Top]:
-    """Without those of closed epochs, which nobody asks for."""
+    """Without those of closed epochs, which nobody asks for, and with few cuts of those that have a newer one."""
     newest = opened(loaded.queues)
-    return {key: top for key, top in tops.items() if is_open(key, newest)}
+    return {
+        key: top
+        if key.epoch == newest.get(key.in_epoch(0), 0)
+        else top._replace(cuts=longest(top.cuts, EARLIER_CUTS_MAX))
+        for key, top in tops.items()
+        if is_open(key, newest)
+    }

@@ -1,9 +1,12 @@
 """Epochs of a queue: when its offsets begin anew, its rows are loaded although the loaded set knows these numbers. Pure.
 
-Two things open one. A topic that was deleted and made again: a record whose offset is loaded already and not above all that
-has rows, but which was stored later than everything that was loaded of its queue, can only be another record (a broker
-stores a queue in the order of its offsets). And a deliberate re-run: `rocketcrew reset --reprocess` asks for it by a file
-beside the segments, which names those that were sealed before.
+Two things open one. A topic that was deleted and made again: a record whose offset is loaded already, but which was stored
+later than all that is loaded up to that offset, or one above it, can only be another record (cuts.py). And a deliberate
+re-run: `rocketcrew reset --reprocess` asks for it by a file beside the segments, which names those that were sealed before.
+
+The first segment of a topic made again may lie above all that was loaded: then it counts as more of the topic before. When
+the lower ones come, their epoch *inherits* it. A segment with records that are known not to be loaded, and that cannot be put
+into an epoch without losing some or taking others twice, is unclear: it is set aside, and named.
 
 A plan has one epoch for each queue. Segments of before and after an opening are planned apart, those of before first.
 """
@@ -13,12 +16,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..durable.intervals import OffsetSet, QueueKey
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from .cuts import NO_TOP, Proof, above_all, inheriting, newer_than, proof, top_with
 from .plan import Ends, SegmentFacts, Top
 
 REQUEST_VERSION = 1
+_NOTHING = OffsetSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +74,32 @@ def joined_requests(requests: Iterable[EpochRequest]) -> EpochRequest:
 
 
 class Opening(NamedTuple):
-    """A queue that begins anew: its key in the new epoch, and what shows it."""
+    """A queue that begins anew: its key in the new epoch, and what shows it.
+
+    `inherits`: from this offset on, what the epoch before has is of the new one too; None: nothing is.
+    """
 
     key: QueueKey
     ends: Ends
     top: Top
+    inherits: int | None = None
 
 
 class Stretch(NamedTuple):
-    """The segments to plan next, and the epochs in which they are; `openings` are among them."""
+    """The segments to plan next, and the epochs in which they are; `openings` are among them.
+
+    `unclear`: why the first segment can be in none, although it has records that are not loaded: it is alone then.
+    """
 
     length: int
     epochs: tuple[QueueKey, ...]
     openings: tuple[Opening, ...]
+    unclear: str = ""
+
+
+class UnclearError(Exception):
+    """Records of a segment are not those that have these offsets in the table, and nobody can tell of which epoch they
+    are."""
 
 
 def opened(queues: Iterable[QueueKey]) -> dict[QueueKey, int]:
@@ -95,25 +114,73 @@ def opened(queues: Iterable[QueueKey]) -> dict[QueueKey, int]:
 def next_stretch(
     segments: Sequence[SegmentFacts], loaded: OffsetSet, tops: Mapping[QueueKey, Top], request: EpochRequest
 ) -> Stretch:
-    """As many segments from the first one on as are in the same epochs. `segments` are as read: in epoch 0."""
+    """As many segments from the first one on as are in the same epochs. `segments` are as read: in epoch 0.
+
+    Each is compared with those before it too: where a loader comes late, a topic and the one made again wait together.
+    """
     current = opened(loaded.queues)
     first: tuple[QueueKey, ...] | None = None
     openings: tuple[Opening, ...] = ()
+    known = _Known(loaded, dict(tops))
     for place, segment in enumerate(segments):
-        epochs, found = _epochs_of(segment, current, loaded, tops, request)
+        try:
+            epochs, found = _epochs_of(segment, current, known, request)
+        except UnclearError as error:
+            return Stretch(place, first or (), openings) if place else Stretch(1, (), (), str(error))
         if first is None:
             first, openings = epochs, found
             current = {**current, **{opening.key.in_epoch(0): opening.key.epoch for opening in found}}
-            tops = {**tops, **{opening.key: Top(-1, -1, opening.ends.first_us) for opening in found}}
+            for opening in found:
+                known.tops[opening.key] = begun(known.tops, opening.key, opening.ends.first_us, opening.inherits)
         elif epochs != first or found:
             return Stretch(place, first, openings)
+        known.add(segment, first)
     return Stretch(len(segments), first or (), openings)
 
 
+class _Known:
+    """What is loaded, and what segments that are planned together bring before another one of them.
+
+    Of these, offsets are put together only where store times are at odds: a plan has many segments.
+    """
+
+    def __init__(self, loaded: OffsetSet, tops: dict[QueueKey, Top]) -> None:
+        self.tops = tops
+        self._loaded = loaded
+        self._before: list[SegmentFacts] = []
+        self._epochs: dict[QueueKey, QueueKey] = {}
+
+    def add(self, segment: SegmentFacts, epochs: Iterable[QueueKey]) -> None:
+        self._before.append(segment)
+        self._epochs = {key.in_epoch(0): key for key in epochs}
+        for base in segment.ends:
+            key = self._epochs.get(base, base)
+            self.tops[key] = _top_after(self.tops.get(key, NO_TOP), segment.pieces_of(base))
+
+    def of(self, key: QueueKey, offsets: IntervalSet) -> IntervalSet:
+        """Those of `offsets` that count as loaded in this epoch of the queue."""
+        base = key.in_epoch(0)
+        known = self._loaded.of_queue(key) & offsets
+        if self._epochs.get(base, base) != key:
+            return known
+        before = (segment.offsets.of_queue(base) & offsets for segment in self._before)
+        return IntervalSet.of([*known.pieces, *(piece for one in before for piece in one.pieces)])
+
+    def proofs(self, segment: SegmentFacts, key: QueueKey, pieces: Iterable[Ends]) -> set[Proof]:
+        """What store times say of those `pieces` of a queue of which records count as loaded in an epoch of it."""
+        top = self.tops.get(key)
+        if top is None:
+            return set()
+        known = self.of(key, segment.offsets.of_queue(key.in_epoch(0)))
+        return {
+            proof(top, piece) for piece in pieces if known & IntervalSet(((piece.first_offset, piece.last_offset + 1),))
+        }
+
+
 def _epochs_of(
-    segment: SegmentFacts, current: Mapping[QueueKey, int], loaded: OffsetSet, tops: Mapping[QueueKey, Top],
-    request: EpochRequest,
-) -> tuple[tuple[QueueKey, ...], tuple[Opening, ...]]:  # fmt: skip
+    segment: SegmentFacts, current: Mapping[QueueKey, int], known: _Known, request: EpochRequest
+) -> tuple[tuple[QueueKey, ...], tuple[Opening, ...]]:
+    """Raises UnclearError."""
     epochs = dict(current)
     for key in request.queues:
         base = key.in_epoch(0)
@@ -122,22 +189,89 @@ def _epochs_of(
         else:
             epochs[base] = max(epochs.get(base, 0), key.epoch)
     openings: list[Opening] = []
-    for base, ends in segment.ends.items():
+    for base in segment.ends:
         key = base.in_epoch(epochs.get(base, 0))
-        top = tops.get(key)
+        top = known.tops.get(key)
         if top is None:
             continue
-        if top.since_us and ends.last_us < top.since_us:
-            epochs[base] = key.epoch - 1  # sealed late: of the topic as it was
-        elif (
-            ends.first_offset <= top.offset
-            and ends.first_us > top.stored_us
-            and ends.first_offset in loaded.of_queue(key)
-        ):
-            opening = Opening(key.in_epoch(key.epoch + 1), ends, top)
+        if (late := _of_before(segment, key, top, known)) is not None:
+            epochs[base] = late.epoch
+            continue
+        opening = _opening(segment, key, top, known)
+        if opening is not None:
             openings.append(opening)
             epochs[base] = opening.key.epoch
     return tuple(sorted(base.in_epoch(epoch) for base, epoch in epochs.items() if epoch)), tuple(openings)
+
+
+def _of_before(segment: SegmentFacts, key: QueueKey, top: Top, known: _Known) -> QueueKey | None:
+    """The epoch before `key` of which the segment is, where it was sealed late. Raises UnclearError."""
+    base = key.in_epoch(0)
+    pieces = segment.pieces_of(base)
+    late = [piece for piece in pieces if piece.last_us < top.since_us]
+    if not late:
+        return None
+    before = key.in_epoch(key.epoch - 1)
+    proofs = known.proofs(segment, before, late)
+    if proofs == {Proof.NEWER}:
+        return None  # of the topic made again, and stored before what showed that
+    if len(late) < len(pieces) and proofs:
+        raise UnclearError(_unclear(key, "some were stored before the topic was made again, and some after"))
+    if not proofs <= {Proof.NONE}:
+        raise UnclearError(_unclear(key, "they were stored between two times at which the topic was made again"))
+    if len(late) < len(pieces):
+        return None
+    began = known.tops.get(before, NO_TOP).since_us
+    if segment.ends[base].last_us >= began:
+        return before
+    closed = key.in_epoch(before.epoch - 1)
+    if known.of(closed, segment.offsets.of_queue(base)):
+        raise UnclearError(_unclear(key, "the topic was made again twice since they were stored, or more often"))
+    return closed
+
+
+def _opening(segment: SegmentFacts, key: QueueKey, top: Top, known: _Known) -> Opening | None:
+    """The epoch after `key`, if the segment is of it. Raises UnclearError."""
+    base = key.in_epoch(0)
+    pieces = segment.pieces_of(base)
+    if all(proof(top, piece) is Proof.NONE for piece in pieces):
+        return None  # the usual case, in which no sets are compared
+    proofs = known.proofs(segment, key, pieces)
+    if proofs <= {Proof.NONE}:
+        return None
+    if not proofs <= {Proof.NONE, Proof.NEWER} or any(one.last_us > other.first_us for one, other in pairwise(pieces)):
+        raise UnclearError(_unclear(key, "all or some were stored before what the table has, or before others of them"))
+    ends = segment.ends[base]
+    cut = max(cut for cut in (newer_than(top, piece) for piece in pieces) if cut is not None)
+    lower = (piece for piece in pieces if piece.first_offset <= cut.below)
+    if known.proofs(segment, key, lower) != {Proof.NEWER} or (not above_all(top, cut) and cut.from_us < ends.first_us):
+        raise UnclearError(_unclear(key, "what the table has around them is of the topic before and after"))
+    return Opening(key.in_epoch(key.epoch + 1), ends, top, None if above_all(top, cut) else cut.above)
+
+
+def _unclear(key: QueueKey, why: str) -> str:
+    return (
+        f"records of {key.topic} {key.broker} {key.queue_id} in it are other ones than the table has with their offsets, and"
+        f" of no epoch: {why}. Was the topic made again, and more than once, or the clock of its broker set back? To keep"
+        " these rows, load the file into another table"
+    )
+
+
+def begun(tops: Mapping[QueueKey, Top], key: QueueKey, since_us: int, inherits: int | None) -> Top:
+    """The top of the epoch `key` before its first segment."""
+    if inherits is None:
+        return NO_TOP._replace(since_us=since_us)
+    return inheriting(tops[key.in_epoch(key.epoch - 1)], inherits, since_us)
+
+
+def inherited(openings: Iterable[Opening], loaded: OffsetSet) -> OffsetSet:
+    """What the epochs that open begin with: what is loaded from an offset on of the epoch before."""
+    return OffsetSet.of(
+        (one.key, IntervalSet.of((max(start, one.inherits), stop) for start, stop in pieces))
+        for one in openings
+        if one.inherits is not None
+        for pieces in [loaded.of_queue(one.key.in_epoch(one.key.epoch - 1)).pieces]
+    )
 
 
 def in_epochs(segment: SegmentFacts, epochs: Iterable[QueueKey]) -> SegmentFacts:
@@ -151,17 +285,31 @@ def in_epochs(segment: SegmentFacts, epochs: Iterable[QueueKey]) -> SegmentFacts
 
     ends = {rename(key): one for key, one in segment.ends.items()}
     return replace(
-        segment, offsets=segment.offsets.rekeyed(rename), ends=ends, finished=segment.finished.rekeyed(rename)
-    )
+        segment, offsets=segment.offsets.rekeyed(rename), ends=ends, finished=segment.finished.rekeyed(rename),
+        pieces={rename(key): some for key, some in segment.pieces.items()},
+    )  # fmt: skip
 
 
 def tops_after(
-    tops: Mapping[QueueKey, Top], segments: Iterable[SegmentFacts], since: Mapping[QueueKey, int]
+    tops: Mapping[QueueKey, Top],
+    segments: Iterable[SegmentFacts],
+    since: Mapping[QueueKey, int],
+    inherits: OffsetSet = _NOTHING,
 ) -> dict[QueueKey, Top]:
-    """The tops with what these segments (in their epochs) bring; `since`: of epochs that begin with them (`Top.since_us`)."""
+    """The tops with what these segments (in their epochs) bring; `since`: of epochs that begin with them (`Top.since_us`),
+    `inherits`: what these epochs have of those before."""
     after = dict(tops)
+    for key, since_us in since.items():
+        if key not in after:
+            pieces = inherits.of_queue(key).pieces
+            after[key] = begun(tops, key, since_us, pieces[0][0] if pieces else None)
     for segment in segments:
-        for key, ends in segment.ends.items():
-            top = after.get(key, Top(-1, -1, since.get(key, 0)))
-            after[key] = Top(max(top.offset, ends.last_offset), max(top.stored_us, ends.last_us), top.since_us)
+        for key in segment.ends:
+            after[key] = _top_after(after.get(key, NO_TOP), segment.pieces_of(key))
     return after
+
+
+def _top_after(top: Top, pieces: Iterable[Ends]) -> Top:
+    for piece in pieces:
+        top = top_with(top, piece)
+    return top

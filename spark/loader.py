@@ -47,7 +47,7 @@ from ..durable.outcomes import (
 from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, open_tops, shrunk
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
-from .epochs import Opening, in_epochs, next_stretch, tops_after
+from .epochs import Opening, in_epochs, inherited, next_stretch, tops_after
 from .errors import BatchTakenError, LoaderError
 from .gaps import Gaps
 from .outcome_levels import SPAN, check_whole
@@ -268,7 +268,11 @@ class Loader:
         # Before epochs are looked for: a late record of a hole that was passed is no queue that begins anew.
         detail = self._detail_of(state, (in_epochs(segment, newest).offsets for segment in fitting[:most]))
         exact = state if detail is None else state.exactly(detail.open)
-        stretch = next_stretch(fitting, exact.loaded, state.tops, request)
+        stretch = next_stretch(fitting[:most], exact.loaded, state.tops, request)
+        if stretch.unclear:
+            unclear = self._facts.pop(fitting[0].name)
+            self._quarantine(unclear.name, stretch.unclear, unclear.offsets | unclear.finished, apart=True)
+            return None
         for opening in stretch.openings:
             self._open_epoch(opening)
         count = min(stretch.length, most)
@@ -279,10 +283,13 @@ class Loader:
         told = OffsetSet.union([settled, *(noted.of_kind(kind).without(begun_anew) for kind in SETTLING)])
         ended = OffsetSet.union(noted.of_kind(kind).without(begun_anew) for kind in ENDS)
         ended -= noted.of_kind(ELSEWHERE) & state.loaded  # it is said again and again, of all that was shown
-        detail = detail or self._detail_of(state, [told, ended, *(segment.offsets for segment in chosen)])
+        inherits = inherited(stretch.openings, state.loaded)
+        of_before = inherits.rekeyed(lambda key: key.in_epoch(key.epoch - 1))
+        detail = detail or self._detail_of(state, [told, ended, of_before, *(segment.offsets for segment in chosen)])
         if detail is not None:
             state = state.exactly(detail.open)
-        takes = make_takes(chosen, state.loaded)
+        inherits = inherited(stretch.openings, state.loaded)
+        takes = make_takes(chosen, state.loaded | inherits)
         if not any(take.of(segment.offsets) for take, segment in zip(takes, chosen, strict=True)):
             self._delete_known(takes)
             return None
@@ -298,7 +305,7 @@ class Loader:
         batch = state.batch + 1
         since = {opening.key: opening.ends.first_us for opening in stretch.openings}
         return Plan(
-            self._new_id(batch), batch, takes, fold, columns, stretch.epochs, since, ended, names, state.plan_id
+            self._new_id(batch), batch, takes, fold, columns, stretch.epochs, since, inherits, ended, names, state.plan_id
         )  # fmt: skip
 
     def _detail_of(self, state: TableState, touched: Iterable[OffsetSet]) -> Detail | None:
@@ -323,7 +330,7 @@ class Loader:
         return detail_after(before if above else NO_DETAIL, state.loaded, state.holes, (one.outcomes for one in told))
 
     def _open_epoch(self, opening: Opening) -> None:
-        key, ends, top = opening
+        key, ends, top, _ = opening
         queue = f"{key.topic} {key.broker} {key.queue_id}"
         if not self._epoch_on_recreated:
             raise LoaderError(
@@ -449,14 +456,15 @@ class Loader:
         taken, finished = plan.taken(facts), plan.finished(facts)
         detail = self._detail_of(state, (taken, finished, plan.settled, plan.ended))
         before = OffsetSet() if detail is None else detail.open
-        brought = OffsetSet.union((taken, finished, plan.settled))
+        brought = OffsetSet.union((taken, finished, plan.settled, plan.inherits))
         holes = state.holes if detail is None else (before - brought).hull()
         # Holes that were passed stay so: the floor never goes back.
         accounts, passed = shrunk(state.loaded | before | brought, holes, self._pieces_max, plan.ended)
-        tops = open_tops(tops_after(state.tops, facts.values(), plan.since), accounts.loaded)
+        tops = open_tops(tops_after(state.tops, facts.values(), plan.since, plan.inherits), accounts.loaded)
         accounts = replace(accounts, new=brought - (state.loaded - before), tops=tops)
         closed = before & (plan.settled - taken - finished)
-        told = [(ROWS, taken), (NO_ROWS, finished), (CLOSED, closed), (PASSED, passed)]
+        # What an epoch inherits has its rows in the one before.
+        told = [(ROWS, taken), (NO_ROWS, finished | plan.inherits), (CLOSED, closed), (PASSED, passed)]
         still = state.holes if detail is None else before - brought
         return accounts, Outcomes.of(told), accounts.loaded - (still | passed)
 
@@ -516,7 +524,7 @@ class Loader:
             raise LoaderError(f"gave up after {self._races_lost} lost races in a row: {error}")
         self._drop_plan(plan, str(error))
 
-    def _quarantine(self, name: str, reason: str, offsets: OffsetSet) -> None:
+    def _quarantine(self, name: str, reason: str, offsets: OffsetSet, *, apart: bool = False) -> None:
         self.totals.quarantined += 1
         self._log.error("segment_quarantined", segment=name, reason=reason, moved_to=str(self._staging.bad))
-        self._staging.quarantine(name, reason, offsets)
+        self._staging.quarantine(name, reason, offsets, apart=apart)

@@ -36,13 +36,25 @@ class Ends(NamedTuple):
     last_us: int
 
 
+class Cut(NamedTuple):
+    """Of what was loaded of a queue in one epoch, all up to offset `below` was stored until `until_us`, and all from offset
+    `above` on from `from_us` on; nothing lies between (cuts.py)."""
+
+    below: int
+    until_us: int
+    above: int
+    from_us: int
+
+
 class Top(NamedTuple):
     """The highest offset that was loaded of a queue in one epoch, and the latest store time; `since_us`: when the epoch's
-    first record was stored, where the epoch began because the topic was made again, else 0."""
+    first record was stored, where the epoch began because the topic was made again, else 0. `cuts`: where its store times
+    are silent, by offset."""
 
     offset: int
     stored_us: int
     since_us: int = 0
+    cuts: tuple[Cut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,8 @@ class SegmentFacts:
     """What planning needs to know of a sealed segment: `repeats` when some record was handled twice inside it.
 
     `finished`: the records that were finished when its rows were written, also those among them that gave none.
+    `pieces`: the ends of few parts of a queue, divided where store times differ most from one record to the next; a queue
+    that is not in there is one piece.
     """
 
     name: str
@@ -60,6 +74,11 @@ class SegmentFacts:
     columns: tuple[Column, ...]
     ends: Mapping[QueueKey, Ends] = field(default_factory=dict[QueueKey, Ends])
     finished: OffsetSet = field(default_factory=OffsetSet)
+    pieces: Mapping[QueueKey, tuple[Ends, ...]] = field(default_factory=dict[QueueKey, tuple[Ends, ...]])
+
+    def pieces_of(self, key: QueueKey) -> tuple[Ends, ...]:
+        """The parts of a queue that `ends` names, by offset."""
+        return self.pieces.get(key) or (self.ends[key],)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +114,8 @@ class Plan:
     """Queues whose records are of a later epoch than the first, each in that epoch."""
     since: Mapping[QueueKey, int] = field(default_factory=dict[QueueKey, int])
     """Epochs that the plan opens because a topic was made again, each with its `Top.since_us`."""
+    inherits: OffsetSet = field(default_factory=OffsetSet)
+    """Records of these epochs that were loaded already, as if they were of the epoch before (epochs.py)."""
     ended: OffsetSet = field(default_factory=OffsetSet)
     """Holes that nobody will fill, so that the floor passes them (accounts.py)."""
     facts: tuple[str, ...] = ()
@@ -189,6 +210,7 @@ def plan_to_json(plan: Plan) -> str:
             ],
             "settled": refer(plan.settled),
             "ended": refer(plan.ended),
+            "inherits": refer(plan.inherits),
             "columns": plan.columns,
             "epochs": [key.to_json() for key in plan.epochs],
             "since": [[key.to_json(), since_us] for key, since_us in sorted(plan.since.items())],
@@ -202,6 +224,7 @@ def plan_to_json(plan: Plan) -> str:
 def _parts(plan: Plan) -> Iterable[OffsetSet]:
     yield plan.settled
     yield plan.ended
+    yield plan.inherits
     yield from (take.part for take in plan.takes if take.part is not None)
 
 
@@ -232,6 +255,7 @@ def _plan_from(data: dict[str, Any]) -> Plan:
         takes=tuple(takes),
         settled=resolve(data["settled"]),
         ended=resolve(data.get("ended", [])),
+        inherits=resolve(data.get("inherits", [])),
         columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
         epochs=tuple(QueueKey.from_json(key) for key in data.get("epochs", ())),
         since=_since_from(data),
@@ -250,7 +274,7 @@ def _since_from(data: dict[str, Any]) -> dict[QueueKey, int]:
 
 def tops_to_json(tops: Mapping[QueueKey, Top]) -> list[list[object]]:
     """`[[[group, topic, …], offset, stored_us, since_us], …]`."""
-    return [[key.to_json(), *top] for key, top in sorted(tops.items())]
+    return [[key.to_json(), *top[:3]] for key, top in sorted(tops.items())]
 
 
 def tops_from_json(rows: Iterable[Any]) -> dict[QueueKey, Top]:

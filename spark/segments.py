@@ -42,6 +42,8 @@ pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
 _QUEUE_COLUMNS = (GROUP, TOPIC, BROKER, QUEUE_ID)
+PIECES_MAX = 4
+"""Of one queue in one segment: what a topic was before and after it was made again is told by the places between."""
 _PLACES = [KEY_COLUMNS.index(name) for name in (*_QUEUE_COLUMNS, OFFSET, SEQ, STORE_TIME)]
 
 
@@ -57,9 +59,11 @@ def read_facts(path: Path) -> SegmentFacts:
         keys, told = _read_keys(path)
         keys.validate(full=True)
     starts = _record_starts(keys)
-    offsets, ends = _records(starts)
+    offsets, ends, pieces = _records(starts)
     again = offsets.count() < starts.num_rows
-    return SegmentFacts(path.name, size, keys.num_rows, offsets, again, columns, ends, _finished(told, offsets))
+    if again:
+        _check_one_time(starts)
+    return SegmentFacts(path.name, size, keys.num_rows, offsets, again, columns, ends, _finished(told, offsets), pieces)
 
 
 def readable_offsets(path: Path) -> OffsetSet:
@@ -68,7 +72,7 @@ def readable_offsets(path: Path) -> OffsetSet:
     try:
         with pa.memory_map(str(path)) as source:
             for batch, told in _batches_until_damage(pa.ipc.open_stream(source)):
-                offsets, _ = _records(batch)
+                offsets, *_ = _records(batch)
                 parts += (offsets, _finished([told], offsets))
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, BadSegmentError):
         return OffsetSet()
@@ -177,29 +181,60 @@ def _record_starts(keys: Any) -> Any:
     return keys.filter(is_start)
 
 
-def _records(starts: Any) -> tuple[OffsetSet, dict[QueueKey, Ends]]:
-    """The distinct records among `starts`, and per queue the ends of their offsets and store times."""
+def _records(starts: Any) -> tuple[OffsetSet, dict[QueueKey, Ends], dict[QueueKey, tuple[Ends, ...]]]:
+    """The distinct records among `starts`, and per queue the ends of their offsets and store times, whole and in pieces."""
     stored = starts.column(STORE_TIME).cast(pa.int64())
     rows = starts.set_column(starts.column_names.index(STORE_TIME), STORE_TIME, stored)
-    wanted = [(OFFSET, "min"), (OFFSET, "max"), (STORE_TIME, "min"), (STORE_TIME, "max"), (OFFSET, "list")]
+    lists = [(OFFSET, "list"), (STORE_TIME, "list")]
+    wanted = [(OFFSET, "min"), (OFFSET, "max"), (STORE_TIME, "min"), (STORE_TIME, "max"), *lists]
     grouped = rows.group_by(list(_QUEUE_COLUMNS), use_threads=False).aggregate(wanted)
-    names = [*_QUEUE_COLUMNS, *(f"{name}_{kind}" for name, kind in wanted[:-1])]
+    names = [*_QUEUE_COLUMNS, *(f"{name}_{kind}" for name, kind in wanted[:-2])]
     queues: dict[QueueKey, IntervalSet] = {}
     ends: dict[QueueKey, Ends] = {}
+    pieces: dict[QueueKey, tuple[Ends, ...]] = {}
     for place, row in enumerate(zip(*(grouped.column(name).to_pylist() for name in names), strict=True)):
         key = QueueKey(*row[:4])
         ends[key] = Ends(*row[4:])
         if ends[key].first_offset < 0:
             raise BadSegmentError(f"an offset of {key} is negative: {ends[key].first_offset}")
-        queues[key] = intervals_of(_ordered(grouped.column(f"{OFFSET}_list")[place].values))
-    return OffsetSet(queues), ends
+        offsets, times = (grouped.column(f"{name}_{kind}")[place].values for name, kind in lists)
+        if not pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py():
+            order = pc.array_sort_indices(offsets)
+            offsets, times = offsets.take(order), times.take(order)
+        queues[key] = intervals_of(_distinct(offsets))
+        if ends[key].first_us < ends[key].last_us:
+            pieces[key] = _pieces(offsets, times)
+    return OffsetSet(queues), ends, pieces
 
 
-def _ordered(offsets: Any) -> Any:
-    """The offsets sorted, each once: mostly they are."""
-    if not pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py():
-        return offsets.unique().sort()
-    return offsets
+def _check_one_time(starts: Any) -> None:
+    """Of a record that was handled twice the first rows count: it has to be the same one. Raises BadSegmentError."""
+    times = [(STORE_TIME, "min"), (STORE_TIME, "max")]
+    grouped = starts.group_by([*_QUEUE_COLUMNS, OFFSET], use_threads=False).aggregate(times)
+    differ = pc.not_equal(*(grouped.column(f"{name}_{kind}") for name, kind in times))
+    for row in grouped.filter(differ).slice(0, 1).to_pylist():
+        raise BadSegmentError(
+            f"{row[TOPIC]} {row[BROKER]} {row[QUEUE_ID]} has two records with offset {row[OFFSET]}, stored at different"
+            " times: was the topic made again while it was written?"
+        )
+
+
+def _distinct(ordered: Any) -> Any:
+    """The sorted offsets, each once: mostly they are."""
+    again = pc.equal(ordered[1:], ordered[:-1])
+    return ordered.unique() if pc.any(again).as_py() else ordered
+
+
+def _pieces(ordered: Any, times: Any) -> tuple[Ends, ...]:
+    """A queue's records in few pieces, divided where store times differ most from one offset to the next."""
+    steps = pc.abs(pc.subtract(times[1:], times[:-1]))
+    most = pc.top_k_unstable(steps, min(PIECES_MAX - 1, len(steps)))
+    starts = [0, *sorted(at + 1 for at in most.to_pylist())]
+    found: list[Ends] = []
+    for start, stop in zip(starts, [*starts[1:], len(ordered)], strict=True):
+        some = pc.min_max(times[start:stop]).as_py()
+        found.append(Ends(ordered[start].as_py(), ordered[stop - 1].as_py(), some["min"], some["max"]))
+    return tuple(found)
 
 
 def intervals_of(ordered: Any) -> IntervalSet:

@@ -350,11 +350,12 @@ class Staging:
         """Delete a file of facts that the table has; missing is fine."""
         (self.outcomes / name).unlink(missing_ok=True)
 
-    def quarantine(self, name: str, reason: str, offsets: OffsetSet) -> None:
-        """Move a file from ready/ to bad/, the reason written first. `offsets`: its records as far as known."""
-        self._set_aside(self.ready / name, reason, offsets)
+    def quarantine(self, name: str, reason: str, offsets: OffsetSet, *, apart: bool = False) -> None:
+        """Move a file from ready/ to bad/, the reason written first. `offsets`: its records as far as known; `apart`: they
+        are not those that the table knows by these offsets."""
+        self._set_aside(self.ready / name, reason, offsets, apart=apart)
 
-    def _set_aside(self, path: Path, reason: str, offsets: OffsetSet) -> None:
+    def _set_aside(self, path: Path, reason: str, offsets: OffsetSet, *, apart: bool = False) -> None:
         name = path.name
         attempt = 0
         while (self.bad / name).exists():
@@ -362,14 +363,17 @@ class Staging:
             name = f"{path.name}.{attempt}"
         told = {
             "version": 1, "file": name, "reason": reason, "held": offsets.hull().to_json(), "records": offsets.to_json(),
+            **({"apart": True} if apart else {}),
         }  # fmt: skip
         write_atomically(self.bad / f"{name}{REASON_SUFFIX}", json.dumps(told, indent=1) + "\n", durable=True)
         path.rename(self.bad / name)
 
-    def quarantined(self) -> tuple[OffsetSet, list[Path]]:
-        """The records of the files in bad/ as far as they are known, and the files of which nothing is known."""
+    def quarantined(self) -> tuple[OffsetSet, list[Path], list[Path]]:
+        """The records of the files in bad/ as far as they are known, the files of which nothing is known, and those whose
+        records are other ones than the table knows by their offsets."""
         records: list[OffsetSet] = []
         unknown: list[Path] = []
+        apart: list[Path] = []
         for reason in sorted(self.bad.glob(f"*{REASON_SUFFIX}")):
             file = self.bad / reason.name.removesuffix(REASON_SUFFIX)
             if not file.exists():
@@ -377,12 +381,15 @@ class Staging:
             found = OffsetSet()
             with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
                 told = json.loads(reason.read_bytes())
+                if told.get("apart"):
+                    apart.append(file)
+                    continue
                 found = OffsetSet.from_json(told.get("records", told["held"]))
             if found:
                 records.append(found)
             else:
                 unknown.append(file)
-        return OffsetSet.union(records), unknown
+        return OffsetSet.union(records), unknown, apart
 
     def unknown_in_bad(self) -> bool:
         """Whether a file in bad/ is there whose records could not be made out: any gap may be its."""

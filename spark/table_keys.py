@@ -64,12 +64,8 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     loaded. Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
     """
     noted, waiting, settled = _staged(stagings)
-    aside, unknown = _quarantined(stagings)
+    aside, broken = _quarantined(stagings)
     presence = Presence()
-    broken = [
-        f"{file} is set aside, and nobody can make out what is in it: see {file.name}{REASON_SUFFIX}"
-        for file in unknown
-    ]
     with _held(table):
         ledger, files = _opened(table)
         for file in files:
@@ -222,9 +218,21 @@ def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:
     return together.without(SETTLED), OffsetSet.union(waiting), together.of_kind(SETTLED)
 
 
-def _quarantined(stagings: Iterable[Path]) -> tuple[OffsetSet, list[Path]]:
+def _quarantined(stagings: Iterable[Path]) -> tuple[OffsetSet, list[str]]:
+    """The records of files that are set aside, and what is to be said of those that no record tells of."""
     found = [Staging(root).quarantined() for root in stagings]
-    return OffsetSet.union(records for records, _ in found), [file for _, files in found for file in files]
+    told: list[str] = []
+    for _, unknown, apart in found:
+        told += [f"{file} is set aside, and nobody can make out what is in it: see {_reason(file)}" for file in unknown]
+        told += [
+            f"{file} is set aside: its records are other ones than the table has with their offsets: see {_reason(file)}"
+            for file in apart
+        ]
+    return OffsetSet.union(records for records, *_ in found), told
+
+
+def _reason(file: Path) -> str:
+    return f"{file.name}{REASON_SUFFIX}"
 
 
 def _facts(folder: Path) -> Iterator[SegmentFacts]:

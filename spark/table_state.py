@@ -20,6 +20,7 @@ from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
 from .accounts import Accounts
+from .cuts import cuts_to_json, with_cuts
 from .errors import LoaderError
 from .object_store import Place, write_whole
 from .outcome_levels import FAN, SUFFIX, OutcomeLevels, Part
@@ -79,7 +80,8 @@ def read_state(path: Place) -> TableState:
 def _queues_to_json(accounts: Accounts) -> tuple[list[str], list[list[object]]]:
     """The names, and `[group, topic, broker, queue id, closed, open, …]` for each queue, names by their place.
 
-    `closed`: `[[epoch, start, stop], …]`; an open epoch: `[epoch, intervals, top, holes]`, where the last two may lack.
+    `closed`: `[[epoch, start, stop], …]`; an open epoch: `[epoch, intervals, top, holes, cuts]`, where the last three may
+    lack. A program that does not know `cuts` leaves them out of its own state.
     """
     tops = accounts.tops
     keys = sorted({*accounts.loaded.queues, *tops})
@@ -94,7 +96,8 @@ def _queues_to_json(accounts: Accounts) -> tuple[list[str], list[list[object]]]:
             if len(pieces) == 1 and key not in tops and not holes:
                 closed.append([key.epoch, *pieces[0]])
             else:
-                told = [list(tops[key]) if key in tops else 0, list(holes[0]) if holes else 0]
+                top = tops.get(key)
+                told = [list(top[:3]) if top else 0, list(holes[0]) if holes else 0, cuts_to_json(top) if top else []]
                 while told and not told[-1]:
                     told.pop()
                 opened.append([key.epoch, accounts.loaded.of_queue(key).to_json(), *told])
@@ -115,7 +118,8 @@ def _queues_from_json(data: dict[str, Any]) -> Accounts:
             key = QueueKey(*queue, int(epoch))
             loaded[key] = IntervalSet.from_json(intervals)
             if told and told[0]:
-                tops[key] = Top(*(int(number) for number in told[0]))
+                offset, stored_us, since_us = (int(number) for number in told[0])
+                tops[key] = with_cuts(Top(offset, stored_us, since_us), told[2] if len(told) > 2 else ())
             if len(told) > 1 and told[1]:
                 holes[key] = IntervalSet.of([(int(told[1][0]), int(told[1][1]))])
     return Accounts(_filled(loaded), _filled(holes), tops=tops)

@@ -32,10 +32,11 @@ from rocketcrew.durable.outcomes import (
     Outcomes,
 )
 from rocketcrew.spark.accounts import NO_DETAIL, PIECES_MAX, Accounts, detail_after, open_tops, shrunk
+from rocketcrew.spark.cuts import CUTS_MAX
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.outcome_levels import FAN
-from rocketcrew.spark.plan import Limits, Plan, Top
+from rocketcrew.spark.plan import Cut, Limits, Plan, Top
 from rocketcrew.spark.reconciling import QueueEnds, reconcile
 from rocketcrew.spark.reports import ELSEWHERE_LEAST
 from rocketcrew.spark.staging import Staging
@@ -115,7 +116,10 @@ def test_64_queues_with_30_epochs_take_64_kib(tmp_path: Path) -> None:
             start, holed = rng.randrange(10**7), epoch == 29
             many = IntervalSet.of((start + 10 * n, start + 10 * n + 1 + n % 3) for n in range(1000 if holed else 1))
             queues.append((key, many | IntervalSet.of([(0, start)])))
-            tops[key] = Top(start + 10**4, 1_735_689_600_000_000 + start, 1_735_689_600_000_000)
+            until_us = 1_735_689_600_000_000
+            cuts = [Cut(start + 10**3 * n, until_us + 10**10 * n, start + 10**3 * n + 1, until_us + 10**10 * n + 10**9 - n)
+                    for n in range(CUTS_MAX)]  # fmt: skip
+            tops[key] = Top(start + 10**4, until_us + 10**11, until_us, tuple(cuts))
     accounts, passed = shrunk(OffsetSet.of(queues), OffsetSet())
     accounts = replace(accounts, tops=open_tops(tops, accounts.loaded))
     write_state(tmp_path / "state", Plan("00020000-x", 20_000, (), OffsetSet(), ()), accounts, 1, durable=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import segment_helpers
 from loader_world import Crash, World
@@ -113,17 +114,28 @@ class Story:
         assert Counter(key for (key,) in self.world.rows("value")) == Counter(keys)
 
 
+def set_aside(world: World) -> set[str]:
+    """The keys in files that are set aside, each of which `reconcile` names."""
+    files = [path for root in world.roots for path in root.glob("bad/*.arrows")]
+    told = "".join(table_facts(world.table, world.roots)[1])
+    assert all(str(path) in told for path in files)
+    return {key for path in files for key in pa.ipc.open_stream(path.read_bytes()).read_all()["value"].to_pylist()}
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_each_message_of_topics_that_are_made_again_is_there_once(world: World, seed: int) -> None:
     story = Story(world, Random(seed), epoch_on_recreated=True)
     dice, made_again = story.dice, 0
 
     def begin() -> None:
-        """The first messages of each queue are in the table first (docs/table-records.md, "Not built yet")."""
+        """Of each queue's first messages, the member of the later ones may be the quicker one: they lie above all before."""
         story.sender.make_again()
         for queue_id in range(QUEUES):
-            story.seal(story.sender.send(queue_id, dice.randint(1, 6)), 0)
-        story.drain(0)
+            first, later = (story.sender.send(queue_id, dice.randint(1, 6)) for _ in range(2))
+            late = dice.randrange(2)
+            story.seal(first, late)
+            story.seal(later, 1 - late)
+        story.drain(dice.randrange(2))
 
     begin()
     for _ in range(STEPS):
@@ -143,7 +155,9 @@ def test_each_message_of_topics_that_are_made_again_is_there_once(world: World, 
             begin()
     for at in (0, 1, 0):
         story.drain(at)
-    story.assert_table_has(story.sender.keys)
+    # Late by two topics: nobody can tell any more, and it is named.
+    rows = Counter(key for (key,) in world.rows("value"))
+    assert rows == Counter(set(story.sender.keys) - (set_aside(world) - rows.keys()))
     for at in (0, 1):
         world.assert_clean(at)
 
