@@ -5,11 +5,13 @@ new group each time (Bench.java). Runs of both brokers alternate, with the same 
 sends by the store times in the topic. The first tenth of messages warms up and is not counted. Then the push consumer waits
 for messages at a steady rate: milliseconds from the broker's store time to the listener (wake-up).
 
-Alone: resident memory with many topics, then with idle connections, in plain text and by TLS; and seconds and CPU time of a
-start after kill -9 with a large log, with a checkpoint some seconds old and without one.
+Alone: resident memory with many topics, then with idle connections, in plain text and by TLS; CPU while idle with many held
+pulls, and how many of them one send wakes; and seconds and CPU time of a start after kill -9 with a large log, with a
+checkpoint some seconds old and without one.
 
     python bench/broker.py [--version 5.5.0] [--runs 3] [--messages 30000] [--flush async sync] [--rate 500] [--seconds 5]
-        [--topics 1000] [--connections 2000] [--log-messages 300000] [--log-body-bytes 200] [--only clients memory start]
+        [--topics 1000] [--connections 2000] [--held 10000] [--idle-seconds 20] [--log-messages 300000] [--log-body-bytes 200]
+        [--only clients memory held start]
 
 The full numbers: --messages 300000, --log-messages 5000000. Needs java, javac and mvn for the clients; where they are missing
 it says so in one line and measures the rest.
@@ -37,7 +39,7 @@ from typing import NamedTuple
 import psutil
 import trustme
 from java import QUEUES, SERVER_OPTIONS, Bench, Site, progress, whole_cpu_us
-from measure import HERE, EmbeddedBroker, interruptible, median, report
+from measure import HERE, EmbeddedBroker, cpu_us, interruptible, median, report
 
 for _folder in ("system", "interop"):
     sys.path.insert(0, str(HERE.parent / "tests" / _folder))
@@ -53,20 +55,22 @@ from rocketcrew.client.cluster import Cluster  # noqa: E402
 from rocketcrew.client.opening import open_cluster  # noqa: E402
 from rocketcrew.client.operations import Operations, parse_pull  # noqa: E402
 from rocketcrew.client.sync import run_with_cluster  # noqa: E402
-from rocketcrew.remoting.admin_bodies import TopicConfig  # noqa: E402
-from rocketcrew.remoting.codes import PULL_SUBSCRIPTION, RequestCode  # noqa: E402
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig  # noqa: E402
+from rocketcrew.remoting.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode  # noqa: E402
 from rocketcrew.remoting.command import Command  # noqa: E402
-from rocketcrew.remoting.frame import encode  # noqa: E402
-from rocketcrew.remoting.headers import PullRequest  # noqa: E402
+from rocketcrew.remoting.frame import FrameReader, encode  # noqa: E402
+from rocketcrew.remoting.headers import PullRequest, SendRequest  # noqa: E402
 from rocketcrew.remoting.stored import StoredMessage, decode_messages  # noqa: E402
 
 SENDER_THREADS = 8
 BODY_BYTES = 1024
 GENUINE_FLUSH = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
-PARTS = ("clients", "memory", "start")
+PARTS = ("clients", "memory", "held", "start")
 START_S = 600.0
 PUT_AT_ONCE = 64
 SINCE_CHECKPOINT = 50_000  # a checkpoint comes every 5 s
+HELD_CONNECTIONS, HELD_QUEUES = 100, 1_000
+HELD_FOR_MS = 3_600_000  # asked for; the broker holds for a minute at most
 
 
 class Embedded:
@@ -290,6 +294,82 @@ def memory(options: argparse.Namespace) -> list[dict[str, object]]:
     return rows
 
 
+class Holder:
+    """One connection whose pulls are held."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self._frames = FrameReader()
+        self._asked = 0
+
+    def pull(self, queue_id: int) -> None:
+        header = PullRequest(
+            "held", "held", queue_id, 0, 1, PULL_SUBSCRIPTION | PULL_SUSPEND, 0, HELD_FOR_MS, 0, "*", "TAG"
+        )
+        self._asked += 1
+        self.socket.sendall(encode(Command(RequestCode.PULL_MESSAGE, header.to_fields(), opaque=self._asked)))
+
+    def answered(self) -> int:
+        """How many pulls were answered until now: requests of a connection are served in their order, and this asks one."""
+        self.socket.sendall(question(0))
+        count = 0
+        while True:
+            self._frames.feed(self.socket.recv(1 << 16))
+            while (answer := self._frames.next()) is not None:
+                if answer.opaque == 0:
+                    return count
+                count += 1
+
+
+async def make_held_topic(broker: EmbeddedBroker) -> None:
+    async with open_cluster(broker.name_server) as cluster:
+        admin = Admin(cluster)
+        await admin.create_topic(broker.address, TopicConfig("held", HELD_QUEUES, HELD_QUEUES))
+        await admin.create_group(broker.address, SubscriptionGroupConfig("held"))
+
+
+def idle_percent(pid: int, seconds: float) -> float:
+    """Share of a core that a process takes while nothing is asked of it."""
+    begin, cpu = time.perf_counter(), cpu_us(pid)
+    time.sleep(seconds)
+    return (cpu_us(pid) - cpu) / (time.perf_counter() - begin) / 1e4
+
+
+def held(options: argparse.Namespace) -> list[dict[str, object]]:
+    """CPU while idle, without held pulls and with them, and how many pulls one send wakes."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as ends:
+        broker = EmbeddedBroker(Path(name))
+        ends.callback(broker.stop)
+        asyncio.run(make_held_topic(broker))
+        holders = [Holder(broker.address) for _ in range(HELD_CONNECTIONS)]
+        for holder in holders:
+            ends.enter_context(closing(holder.socket))
+        sum(holder.answered() for holder in holders)  # all are there
+        without = idle_percent(broker.child.pid, options.idle_seconds)
+        begin = cpu_us(broker.child.pid)
+        for number in range(options.held):
+            holders[number % HELD_CONNECTIONS].pull(number % HELD_QUEUES)
+        at_once = sum(holder.answered() for holder in holders)
+        hold_us = (cpu_us(broker.child.pid) - begin) / options.held
+        idle = idle_percent(broker.child.pid, options.idle_seconds)
+        timed_out = sum(holder.answered() for holder in holders)
+        asyncio.run(send_one(broker))
+        woken = sum(holder.answered() for holder in holders)
+        return [{
+            "held": options.held - at_once - timed_out, "connections": HELD_CONNECTIONS, "queues": HELD_QUEUES,
+            "hold_us": hold_us, "idle_percent_without": without, "idle_percent": idle, "woken_by_a_send": woken,
+        }]  # fmt: skip
+
+
+async def send_one(broker: EmbeddedBroker) -> None:
+    async with open_cluster(broker.name_server) as cluster:
+        header = SendRequest("bench", "held", "TBW102", 4, 7, 0, 1, 0, "")
+        command = Command(RequestCode.SEND_MESSAGE, header.to_fields(), b"x")
+        answer = await cluster.remoting.request(broker.address, command, timeout_ms=60_000)
+        assert answer.code == 0, answer.remark
+
+
 async def write_log(folder: Path, messages: int, body_bytes: int, since: int) -> None:
     """A store as kill -9 leaves it, with so many messages since its last checkpoint."""
     config = BrokerConfig(flush="async", checkpoint_interval_ms=1 << 40)
@@ -350,6 +430,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--topics", type=int, default=1_000)
     parser.add_argument("--connections", type=int, default=2_000)
+    parser.add_argument("--held", type=int, default=10_000)
+    parser.add_argument("--idle-seconds", type=float, default=20)
     parser.add_argument("--log-messages", type=int, default=300_000)
     parser.add_argument("--log-body-bytes", type=int, default=200)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
@@ -362,6 +444,8 @@ def main(words: Sequence[str] | None = None) -> int:
             report("broker-clients", clients(options))
     if "memory" in options.only:
         report("broker-memory", memory(options))
+    if "held" in options.only:
+        report("broker-held", held(options))
     if "start" in options.only:
         report("broker-start", start(options))
     print(f"load average {os.getloadavg()[0]:.1f}")

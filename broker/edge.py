@@ -6,7 +6,8 @@ connections have their turn.
 
 - All connections read into one buffer: what is read is taken out of it before the next one reads.
 - After a turn of the loop in which something was written a flush begins, unless one is under way: so it covers what all
-  connections sent that were ready together. The thread that waits for the disk wakes the loop when it is done.
+  connections sent that were ready together. Who waits for the disk wakes the loop when it is done; what was written meanwhile
+  is begun at once, before the answers of what is done.
 - A peer that does not read its answers is not served until it does: no further frame of it, not even one that was received
   already, and no held pull, so what is queued for it stays bounded. One that reads nothing for LAG_MS is disconnected.
 - A frame that cannot be right ends its connection, as there is no way to find the next one's start.
@@ -234,7 +235,9 @@ class Edge:
     def flushed(self) -> None:
         """The disk may have what senders wait for."""
         if not self._stopped:
-            self.perform(self.broker.flushed(self.look_at_clock()))
+            effects = self.broker.flushed(self.look_at_clock())
+            self.broker.begin_flush()  # the disk need not wait for the answers of the flush before
+            self.perform(effects)
             self._say_failure()
 
     def _say_failure(self) -> None:

@@ -41,6 +41,7 @@ from .core import BrokerCore
 from .disk import AHEAD_BYTES, DiskStorage
 from .edge import Clock, Edge, WallClock, connections_max
 from .effects import SILENCE, Intercept
+from .kernel_sync import KernelSync
 from .name_server import KV_TABLE, NameServerCore
 from .registering import Registering
 from .storage import DiskFailed, MemoryStorage, Storage, StorageError
@@ -186,6 +187,8 @@ class EmbeddedBroker:
         if isinstance(storage, DiskStorage):
             self._waker = Waker(loop, edge.flushed)
             storage.syncer.on_flush = self._waker.wake
+            with contextlib.suppress(OSError):  # the thread does it
+                storage.syncer.kernel = KernelSync(self._waker.fd)
         edge.start()
         self._core = core
         _log.info(
@@ -294,7 +297,7 @@ def _read_acl(path: str) -> Acl:
 
 
 class Waker:
-    """Wakes the loop from the thread that waits for the disk.
+    """Wakes the loop from the thread that waits for the disk, or from the kernel that does.
 
     Not `call_soon_threadsafe`: that makes a handle in the thread, and costs the loop two reads and a turn more, with the
     interpreter's lock changing hands in between.
@@ -303,19 +306,19 @@ class Waker:
     def __init__(self, loop: asyncio.AbstractEventLoop, woken: Callable[[], None]) -> None:
         self._loop = loop
         self._woken = woken
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.wake = partial(os.eventfd_write, self._fd, 1)
-        loop.add_reader(self._fd, self._read)
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.wake = partial(os.eventfd_write, self.fd, 1)
+        loop.add_reader(self.fd, self._read)
 
     def _read(self) -> None:
-        os.eventfd_read(self._fd)
+        os.eventfd_read(self.fd)
         self._woken()
 
     def close(self) -> None:
         """When the thread has ended: it writes to the descriptor, which may be another file's afterwards."""
         if not self._loop.is_closed():
-            self._loop.remove_reader(self._fd)
-        os.close(self._fd)
+            self._loop.remove_reader(self.fd)
+        os.close(self.fd)
 
 
 def run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None = None, access: Access | None = None) -> int:

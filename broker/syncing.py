@@ -1,4 +1,4 @@
-"""Waiting for the disk: one thread, so that the loop never does.
+"""Waiting for the disk: one thread, so that the loop never does; and, for nearly all flushes, no thread at all.
 
 Three kinds of work come to it, the first that waits goes first:
 
@@ -10,8 +10,10 @@ Three kinds of work come to it, the first that waits goes first:
 
 The thread opens paths itself and shares nothing with the owner but tickets; a path that was removed meanwhile needs no sync.
 A file that is flushed again and again stays open: each system call around the sync would be one more change of hands of the
-interpreter's lock, for which the loop has to let go first. Where a path came to name another file, or none, the owner says so
-(`forget`), and the thread closes what it had open: a file that was unlinked keeps its room on the disk until then.
+interpreter's lock, for which the loop has to let go first. A flush of such a file alone (nearly all: the log's last segment)
+is begun in the kernel where that is offered (kernel_sync.py), and the thread has no part in it. Where a path came to name
+another file, or none, the owner says so (`forget`), and the thread closes what it had open: a file that was unlinked keeps
+its room on the disk until then.
 After a failed fsync the kernel may have dropped what was to be written, and a second one would succeed: so the first failure
 is the last word, and every question for a ticket is answered with it. Where there was no descriptor left to open the file
 with, nothing is lost: the work waits, and is tried again a little later.
@@ -28,6 +30,7 @@ from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
 from ..durable.files import FileCalls
+from .kernel_sync import KernelSync
 from .storage import DiskFailed, StorageError
 
 FILE_MODE = 0o600  # messages are nobody else's business
@@ -86,7 +89,7 @@ class DiskCalls(FileCalls):
         try:
             call(fd)
         except OSError as error:
-            raise DiskFailed(f"the disk did not keep what was written to {path}: {error.strerror}") from error
+            raise _not_kept(path, error.strerror) from error
 
     def write_table(self, path: str, content: bytes) -> None:
         """Replace a file whole and wait for the disk; what it held before becomes its previous generation.
@@ -109,6 +112,10 @@ class DiskCalls(FileCalls):
                 self.unlink(fresh)
             raise
         self.sync(os.path.dirname(path))
+
+
+def _not_kept(path: str, reason: str | None) -> DiskFailed:
+    return DiskFailed(f"the disk did not keep what was written to {path}: {reason}")
 
 
 def taken_bytes(path: str) -> int:
@@ -143,6 +150,8 @@ class Syncer:
         self._starved: str | None = None  # why what waits cannot be begun now
         self._starved_count = 0  # how often that was so
         self.on_flush: Callable[[], None] | None = None  # called in the thread after each flush, also a failed one
+        self.kernel: KernelSync | None = None  # does flushes of one file that is open, in place of the thread
+        self._in_kernel: tuple[int, str] | None = None  # the flush that is under way there: ticket, path
         self.table_trouble: str | None = None  # why a table cannot be written
         self._thread = threading.Thread(target=self._run, name="broker-sync", daemon=True) if has_thread else None
         if self._thread is not None:
@@ -150,16 +159,47 @@ class Syncer:
 
     def submit(self, paths: Iterable[str], *, flush: bool) -> int:
         """Sync the paths, in their order; returns the ticket to ask for."""
+        listed = list(paths)
         with self._lock:
             self._ticket += 1
             self._open.add(self._ticket)
             self._refused.clear()
+            if flush and self._begin_in_kernel(listed):
+                return self._ticket
             if flush:
-                self._flushes.append((self._ticket, list(paths)))
+                self._flushes.append((self._ticket, listed))
             else:
-                self._rounds.append((self._ticket, deque(paths)))
+                self._rounds.append((self._ticket, deque(listed)))
         self._wakes.put(True)
         return self._ticket
+
+    def _begin_in_kernel(self, paths: list[str]) -> bool:
+        """Whether the kernel does this flush. Called with the lock, so that the thread closes nothing meanwhile; what the
+        kernel has begun it keeps open itself."""
+        if self.kernel is None or self._in_kernel is not None or self._failed is not None or len(paths) != 1:
+            return False
+        fd = self._kept.get(paths[0])
+        if fd is None:
+            return False
+        try:
+            self.kernel.begin(fd)
+        except OSError:  # no room now, or not on this file system
+            return False
+        self._in_kernel = self._ticket, paths[0]
+        return True
+
+    def _end_in_kernel(self, *, waits: bool = False) -> None:
+        """Take note of the kernel's flush if it has ended; with `waits` when it has."""
+        if self.kernel is None or self._in_kernel is None:
+            return
+        error = self.kernel.ended(waits=waits)
+        if error is None:
+            return
+        (ticket, path), self._in_kernel = self._in_kernel, None
+        if error:
+            self._fail(_not_kept(path, os.strerror(error)))
+        else:
+            self._done(ticket)
 
     def submit_table(self, path: str, content: bytes) -> None:
         with self._lock:
@@ -189,6 +229,7 @@ class Syncer:
 
     def is_done(self, ticket: int) -> bool:
         """Raises DiskFailed, from the first failure on; StorageError while that cannot be begun."""
+        self._end_in_kernel()
         if self._failed is not None:
             raise self._failed
         if ticket not in self._open:
@@ -200,6 +241,7 @@ class Syncer:
 
     def wait(self, ticket: int) -> None:
         """Return when that is done. Raises DiskFailed; StorageError when there were no descriptors for so long."""
+        self._end_in_kernel(waits=True)
         last = self._starved_count + WAIT_TRIES_MAX
         while self._thread is None and ticket in self._open and self._failed is None and self._starved_count < last:
             self.work()
@@ -211,6 +253,10 @@ class Syncer:
 
     def close(self) -> None:
         """Do what waits, and end."""
+        if self.kernel is not None:
+            self._end_in_kernel(waits=True)
+            self.kernel.close()
+            self.kernel = None
         self._wakes.put(False)
         if self._thread is None:
             self.work()

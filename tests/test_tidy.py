@@ -55,7 +55,7 @@ TEST_FILE_LINES_MAX = 700
 
 EDGES: dict[str, frozenset[str]] = {
     "remoting": frozenset(),
-    "broker": frozenset({"converting", "disk", "edge", "registering", "server", "syncing", "tls"}),
+    "broker": frozenset({"converting", "disk", "edge", "kernel_sync", "registering", "server", "syncing", "tls"}),
     "source": frozenset(
         {
             "access_options",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -12,9 +13,11 @@ from queue import SimpleQueue
 
 import pytest
 
+from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.long_answers import OPERATIONS_MAX
 from rocketcrew.broker.pops import POPS_JOURNAL
+from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.broker.state import DELAYS_TABLE
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
 from rocketcrew.broker.syncing import KEPT_OPEN_MAX, DiskCalls, Syncer
@@ -25,6 +28,9 @@ from rocketcrew.remoting.headers import EndTransaction, MaxOffset, ResetOffset, 
 from rocketcrew.remoting.pop_headers import PopRequest
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import decode_messages
+
+from .wire_client import Client, pull
+from .wire_client import send as sent
 
 
 class SlowStorage(MemoryStorage):
@@ -617,3 +623,43 @@ def journal_of(broker):
     journal = broker.storage.open(POPS_JOURNAL, 1, buffered=False)
     lines = journal.read(journal.start, journal.end - journal.start).decode().splitlines()
     return [line.rpartition(" ")[0] for line in lines]
+
+
+def test_what_was_written_during_a_flush_is_flushed_before_the_answers_of_that_one_are_written():
+    """Not a turn of the loop later: the disk would have nothing to do meanwhile."""
+
+    class Disk(MemoryStorage):
+        has_disk = True
+        begun = done = 0
+
+        def sync(self, *names):
+            self.begun += bool(names)
+            return self.begun
+
+        def is_synced(self, ticket):
+            return ticket <= self.done
+
+    async def story():
+        disk = Disk()
+        async with EmbeddedBroker(storage=disk, config=BrokerConfig(flush="sync")) as broker:
+            clients = [await Client.open(broker.address) for _ in range(2)]
+            assert [(await client.call(*pull(0))).code for client in clients]  # all are served
+            disk.done = disk.begun
+            broker._edge.flushed()
+            begun = disk.begun
+            for count, client in enumerate(clients, 1):
+                client.write(*sent())
+                while broker.core.state.put_count < count or disk.begun == begun:  # noqa: ASYNC110  turns of the loop
+                    await asyncio.sleep(0)
+            assert disk.begun == begun + 1, "the second one came while the first one's was under way"
+            disk.done = disk.begun
+            broker._edge.flushed()
+            assert disk.begun == begun + 2, "no turn of the loop in between"
+            assert (await clients[0].read()).code == 0
+            disk.done = disk.begun
+            broker._edge.flushed()
+            assert (await clients[1].read()).code == 0
+            for client in clients:
+                await client.close()
+
+    asyncio.run(story())

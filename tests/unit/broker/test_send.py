@@ -21,6 +21,7 @@ def test_v2_answer_and_record(broker):
     response = SendResponse.from_fields(answer.fields)
     assert (answer.code, response.queue_id, response.queue_offset, response.transaction_id) == (0, 0, 0, "U" * 32)
     assert (response.region_id, response.trace_on) == ("DefaultRegion", True)
+    assert list(answer.fields.items()) == list(response.to_fields().items()), "written out for speed, and the same"
     (message,) = broker.read()
     assert response.msg_id == message.offset_message_id
     assert parse_offset_message_id(response.msg_id).physical_offset == message.physical_offset
@@ -35,6 +36,13 @@ def test_v2_answer_and_record(broker):
         "TRACE_ON": "true",
         "CLUSTER": "DefaultCluster",
     }
+
+
+def test_the_answer_with_a_recall_handle_is_what_its_header_would_write(broker):
+    answer = broker.send(properties={"TIMER_DELAY_MS": "60000"})
+    response = SendResponse.from_fields(answer.fields)
+    assert response.recall_handle
+    assert list(answer.fields.items()) == list(response.to_fields().items())
 
 
 def test_v1(broker):
