@@ -252,7 +252,7 @@ class SimMember:
         if self._reading:
             self.world.note("several were heard in one read")
         elif reads_on:
-            self.world.after(self.world.random.random() * READ_MS, self.event, self._read_ends)
+            self.world.after(self.world.random.random() * READ_MS, self.event, self.read_ends)
         self._reading = True
         with self._killed_here():
             what(*args)
@@ -266,7 +266,7 @@ class SimMember:
             self.coroner.careful()
         self._seen = len(wanted)
 
-    def _read_ends(self) -> None:
+    def read_ends(self) -> None:
         """Nothing more comes: what the core wants is done now."""
 
     @contextmanager

@@ -152,6 +152,8 @@ class Months(Simulation):
 
     def _day(self, leap: int) -> None:
         world = self.world
+        for member in self.living():
+            member.event(member.read_ends)  # what it was told is acted on within milliseconds
         world.now_ms += LEAP_MS
         for member in self.living():
             for worker in member.pool.workers.values():
