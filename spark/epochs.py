@@ -14,7 +14,7 @@ A plan has one epoch for each queue. Segments of before and after an opening are
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -111,17 +111,26 @@ def opened(queues: Iterable[QueueKey]) -> dict[QueueKey, int]:
     return {QueueKey(*base): epoch for base, epoch in newest.items()}
 
 
+Times = Callable[[str, QueueKey, IntervalSet], Iterable[Ends]]
+"""Records of a queue (in epoch 0) in the segment of that name, each with its own store time."""
+
+
 def next_stretch(
-    segments: Sequence[SegmentFacts], loaded: OffsetSet, tops: Mapping[QueueKey, Top], request: EpochRequest
+    segments: Sequence[SegmentFacts],
+    loaded: OffsetSet,
+    tops: Mapping[QueueKey, Top],
+    request: EpochRequest,
+    times: Times,
 ) -> Stretch:
     """As many segments from the first one on as are in the same epochs. `segments` are as read: in epoch 0.
 
     Each is compared with those before it too: where a loader comes late, a topic and the one made again wait together.
+    `times` is asked where the pieces of a segment do not agree with what is loaded: seldom.
     """
     current = opened(loaded.queues)
     first: tuple[QueueKey, ...] | None = None
     openings: tuple[Opening, ...] = ()
-    known = _Known(loaded, dict(tops))
+    known = _Known(loaded, dict(tops), times)
     for place, segment in enumerate(segments):
         try:
             epochs, found = _epochs_of(segment, current, known, request)
@@ -144,8 +153,9 @@ class _Known:
     Of these, offsets are put together only where store times are at odds: a plan has many segments.
     """
 
-    def __init__(self, loaded: OffsetSet, tops: dict[QueueKey, Top]) -> None:
+    def __init__(self, loaded: OffsetSet, tops: dict[QueueKey, Top], times: Times) -> None:
         self.tops = tops
+        self._times = times
         self._loaded = loaded
         self._before: list[SegmentFacts] = []
         self._epochs: dict[QueueKey, QueueKey] = {}
@@ -167,14 +177,24 @@ class _Known:
         return IntervalSet.of([*known.pieces, *(piece for one in before for piece in one.pieces)])
 
     def proofs(self, segment: SegmentFacts, key: QueueKey, pieces: Iterable[Ends]) -> set[Proof]:
-        """What store times say of those `pieces` of a queue of which records count as loaded in an epoch of it."""
+        """What store times say of those `pieces` of a queue of which records count as loaded in an epoch of it.
+
+        A piece has records beside these, and its times may be of them alone: where a broker's clock was set back, a record
+        that comes late looks newer than one above it. So no piece proves what its loaded records do not prove themselves.
+        """
         top = self.tops.get(key)
         if top is None:
             return set()
-        known = self.of(key, segment.offsets.of_queue(key.in_epoch(0)))
-        return {
-            proof(top, piece) for piece in pieces if known & IntervalSet(((piece.first_offset, piece.last_offset + 1),))
-        }
+        base = key.in_epoch(0)
+        known = self.of(key, segment.offsets.of_queue(base))
+        spans = [(piece, known & IntervalSet(((piece.first_offset, piece.last_offset + 1),))) for piece in pieces]
+        found = {proof(top, piece) for piece, some in spans if some}
+        if found <= {Proof.NONE}:
+            return found
+        asked = IntervalSet.of(span for _, some in spans for span in some.pieces)
+        if all(proof(top, one) is Proof.NONE for one in self._times(segment.name, base, asked)):
+            return {Proof.NONE}
+        return found
 
 
 def _epochs_of(

@@ -6,9 +6,11 @@ A message's row is its key, counted against what was sent. Set aside by name is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Any
 
+import pyarrow
 import pytest
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
@@ -16,18 +18,22 @@ from rocketcrew.spark.accounts import open_tops
 from rocketcrew.spark.cuts import CUTS_MAX, NO_TOP, Proof, cuts_to_json, proof, top_with, with_cuts
 from rocketcrew.spark.epochs import NO_REQUEST, Opening, in_epochs, inherited, next_stretch, tops_after
 from rocketcrew.spark.plan import Cut, Ends, SegmentFacts, Top, make_takes
+from rocketcrew.spark.segments import in_pieces
+
+pa: Any = pyarrow
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 Message = tuple[int, int, str]
 """Offset, store time, key."""
+Files = Mapping[str, Sequence[Message]]
 
 
 def segment_of(name: str, messages: Sequence[Message]) -> SegmentFacts:
-    """As segments.py reads it, with a piece for each record."""
+    """As segments.py reads it."""
     ordered = sorted(messages)
     offsets, times = [one[0] for one in ordered], [one[1] for one in ordered]
     ends = Ends(offsets[0], offsets[-1], min(times), max(times))
-    pieces = tuple(Ends(offset, offset, time, time) for offset, time, _ in ordered)
+    pieces = in_pieces(pa.array(offsets), pa.array(times))
     some = OffsetSet({QUEUE: IntervalSet.from_offsets(offsets)})
     return SegmentFacts(name, 1, len(ordered), some, False, (), {QUEUE: ends}, pieces={QUEUE: pieces})
 
@@ -41,11 +47,19 @@ class Table:
         self.tops: dict[QueueKey, Top] = {}
         self.rows: Counter[str] = Counter()
         self.aside: set[str] = set()
+        self.opened = 0
 
     def load(self, waiting: list[tuple[SegmentFacts, Sequence[Message]]]) -> None:
         """All that waits in one folder, plan by plan."""
         while waiting:
-            stretch = next_stretch([one for one, _ in waiting], self.loaded, self.tops, NO_REQUEST)
+            in_files = {one.name: messages for one, messages in waiting}
+
+            def times(name: str, key: QueueKey, offsets: IntervalSet, files: Files = in_files) -> list[Ends]:
+                assert key == QUEUE
+                return [Ends(offset, offset, time, time) for offset, time, _ in files[name] if offset in offsets]
+
+            stretch = next_stretch([one for one, _ in waiting], self.loaded, self.tops, NO_REQUEST, times)
+            self.opened += len(stretch.openings)
             batch, waiting = waiting[: stretch.length], waiting[stretch.length :]
             if stretch.unclear:
                 self.aside |= {key for *_, key in batch[0][1]}
@@ -153,6 +167,46 @@ def test_the_first_segments_of_a_topic_made_again_may_come_in_any_order(block: i
     for story in worlds(block, 40, late_of_before=False):
         assert story.table.rows == Counter(story.sent)
         assert not story.table.aside
+
+
+def one_topic(dice: Random, steps_back: float) -> tuple[Table, list[str]]:
+    """A topic that was never made again; its broker's clock is set back now and then. Records come twice, and late."""
+    topic: list[Message] = []
+    clock, table = 600_000, Table(without_cuts=False)
+    for offset in range(dice.randint(5, 60)):
+        clock += dice.choice((0, 1, 10, 60, 60, 3600)) * dice.randint(1, 3)
+        if dice.random() < steps_back:
+            clock -= dice.choice((1, 4, 30, 600, 7200))
+        topic.append((offset, clock, str(offset)))
+    waiting: list[tuple[SegmentFacts, Sequence[Message]]] = []
+    for start in range(0, len(topic), size := dice.randint(1, 12)):
+        some = topic[start : start + size]
+        late = [one for one in some if dice.random() < 0.15]
+        again = [one for one in topic[max(0, start - 10) : start + size] if dice.random() < 0.5]
+        for part in (
+            [one for one in some if one not in late],
+            sorted({*late, *(again if dice.random() < 0.4 else ())}),
+        ):
+            if part:
+                waiting.append((segment_of(f"w-{len(waiting):08d}", part), part))
+    if dice.random() < 0.7:
+        for at in range(len(waiting) - 1):
+            other = min(len(waiting) - 1, at + dice.randint(0, 4))
+            waiting[at], waiting[other] = waiting[other], waiting[at]
+    while waiting:
+        count = dice.randint(1, 3)
+        table.load(waiting[:count])
+        waiting = waiting[count:]
+    return table, [key for *_, key in topic]
+
+
+@pytest.mark.parametrize("steps_back", [0, 0.01, 0.03, 0.1, 0.5])
+def test_a_clock_that_is_set_back_makes_no_epoch_and_sets_nothing_aside(steps_back: float) -> None:
+    for seed in range(200):
+        table, sent = one_topic(Random(seed), steps_back)
+        assert not table.aside, seed
+        assert not table.opened, seed
+        assert table.rows == Counter(sent), seed
 
 
 def test_without_cuts_some_of_them_are_lost() -> None:
