@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from .cuts import NO_TOP, Proof, above_all, inheriting, newer_than, proof, top_with
+from .cuts import NO_TOP, Proof, above_all, comes_behind, inheriting, newer_than, proof, top_with_pieces
 from .plan import Ends, SegmentFacts, Top
 
 REQUEST_VERSION = 1
@@ -165,7 +165,7 @@ class _Known:
         self._epochs = {key.in_epoch(0): key for key in epochs}
         for base in segment.ends:
             key = self._epochs.get(base, base)
-            self.tops[key] = _top_after(self.tops.get(key, NO_TOP), segment.pieces_of(base))
+            self.tops[key] = top_with_pieces(self.tops.get(key, NO_TOP), segment.ends[base], segment.pieces_of(base))
 
     def of(self, key: QueueKey, offsets: IntervalSet) -> IntervalSet:
         """Those of `offsets` that count as loaded in this epoch of the queue."""
@@ -254,7 +254,7 @@ def _opening(segment: SegmentFacts, key: QueueKey, top: Top, known: _Known) -> O
     """The epoch after `key`, if the segment is of it. Raises UnclearError."""
     base = key.in_epoch(0)
     pieces = segment.pieces_of(base)
-    if all(proof(top, piece) is Proof.NONE for piece in pieces):
+    if comes_behind(top, segment.ends[base]) or all(proof(top, piece) is Proof.NONE for piece in pieces):
         return None  # the usual case, in which no sets are compared
     proofs = known.proofs(segment, key, pieces)
     if proofs <= {Proof.NONE}:
@@ -325,11 +325,5 @@ def tops_after(
             after[key] = begun(tops, key, since_us, pieces[0][0] if pieces else None)
     for segment in segments:
         for key in segment.ends:
-            after[key] = _top_after(after.get(key, NO_TOP), segment.pieces_of(key))
+            after[key] = top_with_pieces(after.get(key, NO_TOP), segment.ends[key], segment.pieces_of(key))
     return after
-
-
-def _top_after(top: Top, pieces: Iterable[Ends]) -> Top:
-    for piece in pieces:
-        top = top_with(top, piece)
-    return top

@@ -5,6 +5,7 @@ A message's row is its key, counted against what was sent. Set aside by name is 
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -15,7 +16,18 @@ import pytest
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.accounts import open_tops
-from rocketcrew.spark.cuts import CUTS_MAX, NO_TOP, Proof, cuts_to_json, proof, top_with, with_cuts
+from rocketcrew.spark.cuts import (
+    CUTS_MAX,
+    NO_TOP,
+    Proof,
+    cuts_to_json,
+    longest,
+    moved,
+    proof,
+    top_with,
+    top_with_pieces,
+    with_cuts,
+)
 from rocketcrew.spark.epochs import NO_REQUEST, Opening, in_epochs, inherited, next_stretch, tops_after
 from rocketcrew.spark.plan import Cut, Ends, SegmentFacts, Top, make_takes
 from rocketcrew.spark.segments import in_pieces
@@ -271,6 +283,65 @@ def test_what_is_loaded_is_never_taken_for_another_whatever_clocks_do() -> None:
             top = top_with(top, ends(some[0][0], some[-1][0], min(times), max(times)))
         for offset, time in loaded:
             assert proof(top, ends(offset, offset, time, time)) is Proof.NONE, seed
+
+
+def test_pieces_in_order_make_the_same_cuts_as_the_plain_way() -> None:
+    """The plain way: all cuts moved by the piece, one more before it, the longest of them."""
+    for seed in range(300):
+        dice, top, plain = Random(seed), NO_TOP, NO_TOP
+        offset, clock = 0, 1_000
+        for _ in range(30):
+            pieces: list[Ends] = []
+            for _ in range(dice.randint(1, 4)):
+                offset += dice.choice((1, 1, 1, 4, -6))
+                offset = max(0, offset)
+                clock += dice.choice((0, 1, 2, 3, 9, 30, -5))
+                pieces.append(ends(offset, offset + 1, clock, clock + 1))
+                offset += 1
+            pieces.sort()
+            span = ends(
+                pieces[0].first_offset, max(one.last_offset for one in pieces),
+                min(one.first_us for one in pieces), max(one.last_us for one in pieces),
+            )  # fmt: skip
+            top = top_with_pieces(top, span, pieces)
+            for piece in pieces:
+                cuts = [after for cut in plain.cuts for after in moved(cut, piece)]
+                if piece.first_offset > plain.offset:
+                    cuts.append(Cut(plain.offset, plain.stored_us, piece.first_offset, piece.first_us))
+                plain = Top(max(plain.offset, piece.last_offset), max(plain.stored_us, piece.last_us), 0,
+                            longest(cuts, CUTS_MAX))  # fmt: skip
+            assert top._replace(since_us=0) == plain, seed
+
+
+def test_segments_in_order_cost_a_few_calls_a_queue() -> None:
+    """A loader that comes late has hundreds of them in a plan, each with many queues."""
+    queues = [QUEUE._replace(queue_id=number) for number in range(16)]
+    pieces = tuple(ends(n, n, 100 * n, 100 * n) for n in range(9))
+    tops = {key: top_of(*pieces) for key in queues}
+    many: list[SegmentFacts] = []
+    for at in range(50):
+        some = tuple(ends(10 + 4 * at + n, 10 + 4 * at + n, 900 + 4 * at + n, 900 + 4 * at + n) for n in range(4))
+        span = ends(some[0].first_offset, some[-1].last_offset, some[0].first_us, some[-1].last_us)
+        offsets = OffsetSet.of(
+            (key, IntervalSet(((some[0].first_offset, some[-1].last_offset + 1),))) for key in queues
+        )
+        many.append(
+            SegmentFacts(
+                f"w-{at}", 1, 64, offsets, False, (), dict.fromkeys(queues, span), pieces=dict.fromkeys(queues, some)
+            )
+        )
+    calls = 0
+
+    def count(_frame: Any, event: str, _arg: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        tops_after(tops, many, {})
+    finally:
+        sys.setprofile(None)
+    assert calls <= 10 * len(queues) * len(many)
 
 
 def test_a_hole_that_is_filled_keeps_the_silence_on_the_side_where_it_is() -> None:
