@@ -132,11 +132,16 @@ def longest(cuts: Iterable[Cut], most: int) -> tuple[Cut, ...]:
     return tuple(sorted(by_length[:most]))
 
 
-def inheriting(top: Top, above: int, since_us: int) -> Top:
-    """The top of an epoch that begins with what is loaded from `above` on of the epoch before, which has `top`."""
+def divided(top: Top, above: int, since_us: int) -> tuple[Top, Top]:
+    """The tops of an epoch and of the next one, which inherits what is loaded from `above` on; together they had `top`.
+
+    The one before keeps what proves that, however long the silences inside the new topic are: what lies above is not its own.
+    """
     first = max(cut for cut in top.cuts if cut.above <= above)
-    upper = [cut for cut in top.cuts if cut.below >= above]
-    return Top(top.offset, top.stored_us, since_us, (Cut(-1, -1, above, first.from_us), *upper))
+    lower = tuple(cut for cut in top.cuts if cut.above <= first.below)
+    upper = tuple(cut for cut in top.cuts if cut.below >= above)
+    before = Top(first.below, first.until_us, top.since_us, lower)
+    return before, Top(top.offset, top.stored_us, since_us, (Cut(-1, -1, above, first.from_us), *upper))
 
 
 def cuts_to_json(top: Top) -> list[int]:

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from .cuts import NO_TOP, Proof, above_all, comes_behind, inheriting, newer_than, proof, top_with_pieces
+from .cuts import NO_TOP, Proof, above_all, comes_behind, divided, newer_than, proof, top_with_pieces
 from .plan import Ends, SegmentFacts, Top
 
 REQUEST_VERSION = 1
@@ -140,7 +140,7 @@ def next_stretch(
             first, openings = epochs, found
             current = {**current, **{opening.key.in_epoch(0): opening.key.epoch for opening in found}}
             for opening in found:
-                known.tops[opening.key] = begun(known.tops, opening.key, opening.ends.first_us, opening.inherits)
+                known.tops |= begun(known.tops, opening.key, opening.ends.first_us, opening.inherits)
         elif epochs != first or found:
             return Stretch(place, first, openings)
         known.add(segment, first)
@@ -277,11 +277,12 @@ def _unclear(key: QueueKey, why: str) -> str:
     )
 
 
-def begun(tops: Mapping[QueueKey, Top], key: QueueKey, since_us: int, inherits: int | None) -> Top:
-    """The top of the epoch `key` before its first segment."""
+def begun(tops: Mapping[QueueKey, Top], key: QueueKey, since_us: int, inherits: int | None) -> dict[QueueKey, Top]:
+    """The top of the epoch `key` before its first segment, and that of the epoch from which it inherits something."""
     if inherits is None:
-        return NO_TOP._replace(since_us=since_us)
-    return inheriting(tops[key.in_epoch(key.epoch - 1)], inherits, since_us)
+        return {key: NO_TOP._replace(since_us=since_us)}
+    before = key.in_epoch(key.epoch - 1)
+    return dict(zip((before, key), divided(tops[before], inherits, since_us), strict=True))
 
 
 def inherited(openings: Iterable[Opening], loaded: OffsetSet) -> OffsetSet:
@@ -322,7 +323,7 @@ def tops_after(
     for key, since_us in since.items():
         if key not in after:
             pieces = inherits.of_queue(key).pieces
-            after[key] = begun(tops, key, since_us, pieces[0][0] if pieces else None)
+            after |= begun(tops, key, since_us, pieces[0][0] if pieces else None)
     for segment in segments:
         for key in segment.ends:
             after[key] = top_with_pieces(after.get(key, NO_TOP), segment.ends[key], segment.pieces_of(key))

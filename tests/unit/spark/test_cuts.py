@@ -221,6 +221,17 @@ def test_a_clock_that_is_set_back_makes_no_epoch_and_sets_nothing_aside(steps_ba
         assert table.rows == Counter(sent), seed
 
 
+def test_a_silence_inside_the_new_topic_does_not_push_out_the_one_before_it() -> None:
+    """Its highest offsets come first, with a backlog of two hours between; then the others, lower and lower."""
+    old = [(n, 1_000 + n, f"old {n}") for n in range(5)]
+    times = [*range(1_600, 1_670, 10), 9_000, 9_010]
+    new = [(n, time, f"new {n}") for n, time in enumerate(times)]
+    table = Table(without_cuts=False)
+    for some in (old, new[6:], new[4:6], new[:4]):
+        table.load([(segment_of("w", some), some)])
+    assert table.rows == Counter(key for *_, key in old + new)
+
+
 def test_without_cuts_some_of_them_are_lost() -> None:
     assert any(missing(story) for story in worlds(0, 40, late_of_before=False, without_cuts=True))
 
