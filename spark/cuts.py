@@ -8,8 +8,11 @@ from an offset on is of another time of the topic too.
 The newest record of a queue says that of all that is loaded (`Top`). It is not enough: where the first batch of a topic that
 was made again lies above the old top, the new top is as new as the records below it, which come later. All of these were
 stored in the time between the old top and the first record above it, from which nothing is loaded. So the state keeps the
-*cuts* between records of which store times differ most. Each goes on being true whatever is loaded later; one that is dropped
-takes a proof along, and never makes a wrong one.
+*cuts* between records of which store times differ most. Each goes on being true whatever is loaded later. One that is dropped
+makes no wrong proof, but takes one along: a record that only it told from what is loaded counts as a repeat.
+
+This is certain of single records whose store times were seen when they were loaded. A piece of a segment has others beside
+them, so what it seems to prove is asked of its loaded records (epochs.py).
 """
 
 from __future__ import annotations
