@@ -17,7 +17,7 @@ from typing import Final
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import CLOSED, ENDS, EXACT, NOT_ACCOUNTED, PASSED, Outcomes
-from .cuts import EARLIER_CUTS_MAX, longest
+from .cuts import CUTS_MAX, EARLIER_CUTS_MAX, longest
 from .epochs import opened
 from .plan import Top
 
@@ -119,12 +119,25 @@ def is_open(key: QueueKey, newest: Mapping[QueueKey, int]) -> bool:
 
 
 def open_tops(tops: Mapping[QueueKey, Top], loaded: OffsetSet) -> dict[QueueKey, Top]:
-    """Without those of closed epochs, which nobody asks for, and with few cuts of those that have a newer one."""
+    """Without those of closed epochs, which nobody asks for, and with few cuts of those that have a newer one, or many
+    intervals: both stand in each state file."""
     newest = opened(loaded.queues)
     return {
-        key: top
-        if key.epoch == newest.get(key.in_epoch(0), 0)
-        else top._replace(cuts=longest(top.cuts, EARLIER_CUTS_MAX))
+        key: top._replace(
+            cuts=longest(top.cuts, cuts_max(len(loaded.of_queue(key).pieces), newest=is_newest(key, newest)))
+        )
         for key, top in tops.items()
         if is_open(key, newest)
     }
+
+
+def is_newest(key: QueueKey, newest: Mapping[QueueKey, int]) -> bool:
+    """Whether no later epoch of the queue is there."""
+    return key.epoch == newest.get(key.in_epoch(0), 0)
+
+
+def cuts_max(intervals: int, *, newest: bool) -> int:
+    """How many cuts of an epoch with so many intervals the state keeps: one takes as much as three of these."""
+    if newest:
+        return max(2, CUTS_MAX - (intervals - 1) // 3)
+    return EARLIER_CUTS_MAX if intervals <= PIECES_MAX // 2 else 1

@@ -52,7 +52,7 @@ class Staged:
 
 
 class DamagedSegmentError(Exception):
-    """A segment of a frozen plan turned out bad only when all of its columns were read."""
+    """A segment turned out bad only when it was read again, as a rule for all of its columns."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)

@@ -8,8 +8,11 @@ from an offset on is of another time of the topic too.
 The newest record of a queue says that of all that is loaded (`Top`). It is not enough: where the first batch of a topic that
 was made again lies above the old top, the new top is as new as the records below it, which come later. All of these were
 stored in the time between the old top and the first record above it, from which nothing is loaded. So the state keeps the
-*cuts* between records of which store times differ most. Each goes on being true whatever is loaded later; one that is dropped
-takes a proof along, and never makes a wrong one.
+*cuts* between records of which store times differ most. Each goes on being true whatever is loaded later. One that is dropped
+makes no wrong proof, but takes one along: a record that only it told from what is loaded counts as a repeat.
+
+This is certain of single records whose store times were seen when they were loaded. A piece of a segment has others beside
+them, so what it seems to prove is asked of its loaded records (epochs.py).
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ class Proof(Enum):
 
 def proof(top: Top, piece: Ends) -> Proof:
     """What is known of a piece by the queue's top and cuts."""
+    if comes_behind(top, piece):
+        return Proof.NONE  # the usual case: no cut lies so high, or is so late
     if newer_than(top, piece) is not None:
         return Proof.NEWER
     if any(piece.last_offset >= cut.above and piece.last_us < cut.from_us for cut in top.cuts):
@@ -46,6 +51,11 @@ def proof(top: Top, piece: Ends) -> Proof:
         piece.first_offset >= cut.above and piece.first_us < cut.from_us for cut in top.cuts
     )
     return Proof.MIXED if mixed else Proof.NONE
+
+
+def comes_behind(top: Top, piece: Ends) -> bool:
+    """Whether it is above all that is loaded, and was stored later."""
+    return piece.first_offset > top.offset and piece.first_us >= top.stored_us
 
 
 def newer_than(top: Top, piece: Ends) -> Cut | None:
@@ -66,14 +76,44 @@ def _marks(top: Top) -> Iterator[Cut]:
 
 def top_with(top: Top, piece: Ends) -> Top:
     """The queue's top and cuts when the piece is loaded too."""
-    cuts = [after for cut in top.cuts for after in _cut_with(cut, piece)]
+    if comes_behind(top, piece):
+        cut = Cut(top.offset, top.stored_us, piece.first_offset, piece.first_us)
+        return top._replace(offset=piece.last_offset, stored_us=piece.last_us, cuts=_with_last(top.cuts, cut))
+    cuts = [after for cut in top.cuts for after in moved(cut, piece)]
     if piece.first_offset > top.offset:
         cuts.append(Cut(top.offset, top.stored_us, piece.first_offset, piece.first_us))
     since_us = min(top.since_us, piece.first_us)  # 0 stays: it did not begin because the topic was made again
     return Top(max(top.offset, piece.last_offset), max(top.stored_us, piece.last_us), since_us, longest(cuts, CUTS_MAX))
 
 
-def _cut_with(cut: Cut, piece: Ends) -> Iterator[Cut]:
+def top_with_pieces(top: Top, ends: Ends, pieces: Iterable[Ends]) -> Top:
+    """The same for all pieces of a segment. As a rule they come in order, and none has a silence that is worth a cut."""
+    if (
+        len(top.cuts) >= CUTS_MAX
+        and comes_behind(top, ends)
+        and ends.last_us - top.stored_us < min([from_us - until_us for _, until_us, _, from_us in top.cuts])
+    ):
+        return Top(ends.last_offset, ends.last_us, top.since_us, top.cuts)
+    for piece in pieces:
+        top = top_with(top, piece)
+    return top
+
+
+def _with_last(cuts: tuple[Cut, ...], cut: Cut) -> tuple[Cut, ...]:
+    """The longest of them where `cut` lies above all others, which stay as they are."""
+    if cut.from_us <= cut.until_us:
+        return cuts
+    if len(cuts) < CUTS_MAX:
+        return (*cuts, cut)
+    shortest = min(cuts, key=_length)
+    return cuts if _length(cut) < _length(shortest) else (*(one for one in cuts if one is not shortest), cut)
+
+
+def _length(cut: Cut) -> tuple[int, int]:
+    return cut.from_us - cut.until_us, cut.below
+
+
+def moved(cut: Cut, piece: Ends) -> Iterator[Cut]:
     """The cut, moved by what is loaded now; two where the piece lies between."""
     until_us, from_us = max(cut.until_us, piece.last_us), min(cut.from_us, piece.first_us)
     lower, upper = piece.first_offset <= cut.below, piece.last_offset >= cut.above
@@ -91,15 +131,20 @@ def _cut_with(cut: Cut, piece: Ends) -> Iterator[Cut]:
 def longest(cuts: Iterable[Cut], most: int) -> tuple[Cut, ...]:
     """Those with the longest silence, by offset; none without any."""
     silent = {cut for cut in cuts if cut.from_us > cut.until_us}
-    by_length = sorted(silent, key=lambda cut: (cut.from_us - cut.until_us, cut.below), reverse=True)
+    by_length = sorted(silent, key=_length, reverse=True)
     return tuple(sorted(by_length[:most]))
 
 
-def inheriting(top: Top, above: int, since_us: int) -> Top:
-    """The top of an epoch that begins with what is loaded from `above` on of the epoch before, which has `top`."""
+def divided(top: Top, above: int, since_us: int) -> tuple[Top, Top]:
+    """The tops of an epoch and of the next one, which inherits what is loaded from `above` on; together they had `top`.
+
+    The one before keeps what proves that, however long the silences inside the new topic are: what lies above is not its own.
+    """
     first = max(cut for cut in top.cuts if cut.above <= above)
-    upper = [cut for cut in top.cuts if cut.below >= above]
-    return Top(top.offset, top.stored_us, since_us, (Cut(-1, -1, above, first.from_us), *upper))
+    lower = tuple(cut for cut in top.cuts if cut.above <= first.below)
+    upper = tuple(cut for cut in top.cuts if cut.below >= above)
+    before = Top(first.below, first.until_us, top.since_us, lower)
+    return before, Top(top.offset, top.stored_us, since_us, (Cut(-1, -1, above, first.from_us), *upper))
 
 
 def cuts_to_json(top: Top) -> list[int]:

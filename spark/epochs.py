@@ -14,13 +14,13 @@ A plan has one epoch for each queue. Segments of before and after an opening are
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from .cuts import NO_TOP, Proof, above_all, inheriting, newer_than, proof, top_with
+from .cuts import NO_TOP, Proof, above_all, comes_behind, divided, newer_than, proof, top_with_pieces
 from .plan import Ends, SegmentFacts, Top
 
 REQUEST_VERSION = 1
@@ -111,17 +111,26 @@ def opened(queues: Iterable[QueueKey]) -> dict[QueueKey, int]:
     return {QueueKey(*base): epoch for base, epoch in newest.items()}
 
 
+Times = Callable[[str, QueueKey, IntervalSet], Iterable[Ends]]
+"""Records of a queue (in epoch 0) in the segment of that name, each with its own store time."""
+
+
 def next_stretch(
-    segments: Sequence[SegmentFacts], loaded: OffsetSet, tops: Mapping[QueueKey, Top], request: EpochRequest
+    segments: Sequence[SegmentFacts],
+    loaded: OffsetSet,
+    tops: Mapping[QueueKey, Top],
+    request: EpochRequest,
+    times: Times,
 ) -> Stretch:
     """As many segments from the first one on as are in the same epochs. `segments` are as read: in epoch 0.
 
     Each is compared with those before it too: where a loader comes late, a topic and the one made again wait together.
+    `times` is asked where the pieces of a segment do not agree with what is loaded: seldom.
     """
     current = opened(loaded.queues)
     first: tuple[QueueKey, ...] | None = None
     openings: tuple[Opening, ...] = ()
-    known = _Known(loaded, dict(tops))
+    known = _Known(loaded, dict(tops), times)
     for place, segment in enumerate(segments):
         try:
             epochs, found = _epochs_of(segment, current, known, request)
@@ -131,7 +140,7 @@ def next_stretch(
             first, openings = epochs, found
             current = {**current, **{opening.key.in_epoch(0): opening.key.epoch for opening in found}}
             for opening in found:
-                known.tops[opening.key] = begun(known.tops, opening.key, opening.ends.first_us, opening.inherits)
+                known.tops |= begun(known.tops, opening.key, opening.ends.first_us, opening.inherits)
         elif epochs != first or found:
             return Stretch(place, first, openings)
         known.add(segment, first)
@@ -144,8 +153,9 @@ class _Known:
     Of these, offsets are put together only where store times are at odds: a plan has many segments.
     """
 
-    def __init__(self, loaded: OffsetSet, tops: dict[QueueKey, Top]) -> None:
+    def __init__(self, loaded: OffsetSet, tops: dict[QueueKey, Top], times: Times) -> None:
         self.tops = tops
+        self._times = times
         self._loaded = loaded
         self._before: list[SegmentFacts] = []
         self._epochs: dict[QueueKey, QueueKey] = {}
@@ -155,7 +165,7 @@ class _Known:
         self._epochs = {key.in_epoch(0): key for key in epochs}
         for base in segment.ends:
             key = self._epochs.get(base, base)
-            self.tops[key] = _top_after(self.tops.get(key, NO_TOP), segment.pieces_of(base))
+            self.tops[key] = top_with_pieces(self.tops.get(key, NO_TOP), segment.ends[base], segment.pieces_of(base))
 
     def of(self, key: QueueKey, offsets: IntervalSet) -> IntervalSet:
         """Those of `offsets` that count as loaded in this epoch of the queue."""
@@ -167,14 +177,24 @@ class _Known:
         return IntervalSet.of([*known.pieces, *(piece for one in before for piece in one.pieces)])
 
     def proofs(self, segment: SegmentFacts, key: QueueKey, pieces: Iterable[Ends]) -> set[Proof]:
-        """What store times say of those `pieces` of a queue of which records count as loaded in an epoch of it."""
+        """What store times say of those `pieces` of a queue of which records count as loaded in an epoch of it.
+
+        A piece has records beside these, and its times may be of them alone: where a broker's clock was set back, a record
+        that comes late looks newer than one above it. So no piece proves what its loaded records do not prove themselves.
+        """
         top = self.tops.get(key)
         if top is None:
             return set()
-        known = self.of(key, segment.offsets.of_queue(key.in_epoch(0)))
-        return {
-            proof(top, piece) for piece in pieces if known & IntervalSet(((piece.first_offset, piece.last_offset + 1),))
-        }
+        base = key.in_epoch(0)
+        known = self.of(key, segment.offsets.of_queue(base))
+        spans = [(piece, known & IntervalSet(((piece.first_offset, piece.last_offset + 1),))) for piece in pieces]
+        found = {proof(top, piece) for piece, some in spans if some}
+        if found <= {Proof.NONE}:
+            return found
+        asked = IntervalSet.of(span for _, some in spans for span in some.pieces)
+        if all(proof(top, one) is Proof.NONE for one in self._times(segment.name, base, asked)):
+            return {Proof.NONE}
+        return found
 
 
 def _epochs_of(
@@ -234,7 +254,7 @@ def _opening(segment: SegmentFacts, key: QueueKey, top: Top, known: _Known) -> O
     """The epoch after `key`, if the segment is of it. Raises UnclearError."""
     base = key.in_epoch(0)
     pieces = segment.pieces_of(base)
-    if all(proof(top, piece) is Proof.NONE for piece in pieces):
+    if comes_behind(top, segment.ends[base]) or all(proof(top, piece) is Proof.NONE for piece in pieces):
         return None  # the usual case, in which no sets are compared
     proofs = known.proofs(segment, key, pieces)
     if proofs <= {Proof.NONE}:
@@ -257,11 +277,12 @@ def _unclear(key: QueueKey, why: str) -> str:
     )
 
 
-def begun(tops: Mapping[QueueKey, Top], key: QueueKey, since_us: int, inherits: int | None) -> Top:
-    """The top of the epoch `key` before its first segment."""
+def begun(tops: Mapping[QueueKey, Top], key: QueueKey, since_us: int, inherits: int | None) -> dict[QueueKey, Top]:
+    """The top of the epoch `key` before its first segment, and that of the epoch from which it inherits something."""
     if inherits is None:
-        return NO_TOP._replace(since_us=since_us)
-    return inheriting(tops[key.in_epoch(key.epoch - 1)], inherits, since_us)
+        return {key: NO_TOP._replace(since_us=since_us)}
+    before = key.in_epoch(key.epoch - 1)
+    return dict(zip((before, key), divided(tops[before], inherits, since_us), strict=True))
 
 
 def inherited(openings: Iterable[Opening], loaded: OffsetSet) -> OffsetSet:
@@ -302,14 +323,8 @@ def tops_after(
     for key, since_us in since.items():
         if key not in after:
             pieces = inherits.of_queue(key).pieces
-            after[key] = begun(tops, key, since_us, pieces[0][0] if pieces else None)
+            after |= begun(tops, key, since_us, pieces[0][0] if pieces else None)
     for segment in segments:
         for key in segment.ends:
-            after[key] = _top_after(after.get(key, NO_TOP), segment.pieces_of(key))
+            after[key] = top_with_pieces(after.get(key, NO_TOP), segment.ends[key], segment.pieces_of(key))
     return after
-
-
-def _top_after(top: Top, pieces: Iterable[Ends]) -> Top:
-    for piece in pieces:
-        top = top_with(top, piece)
-    return top

@@ -30,7 +30,7 @@ from itertools import islice
 from ..client.logs import get_logger
 from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
-from ..durable.intervals import OffsetSet
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import (
     CLOSED,
     ELSEWHERE,
@@ -48,13 +48,13 @@ from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, ope
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .epochs import Opening, in_epochs, inherited, next_stretch, tops_after
-from .errors import BatchTakenError, LoaderError
+from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .gaps import Gaps
 from .outcome_levels import SPAN, check_whole
-from .plan import Early, Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
+from .plan import Early, Ends, Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
 from .progress import COMMITTING, WRITING, Progress
 from .reports import BatchReport, Dropped, Elsewhere, Totals, Waiting
-from .segments import readable_offsets
+from .segments import read_times, readable_offsets
 from .staging import ReadyFile, Staging, inspect
 from .targets.target import TableState, Target
 
@@ -268,7 +268,11 @@ class Loader:
         # Before epochs are looked for: a late record of a hole that was passed is no queue that begins anew.
         detail = self._detail_of(state, (in_epochs(segment, newest).offsets for segment in fitting[:most]))
         exact = state if detail is None else state.exactly(detail.open)
-        stretch = next_stretch(fitting[:most], exact.loaded, state.tops, request)
+        try:
+            stretch = next_stretch(fitting[:most], exact.loaded, state.tops, request, self._times_of)
+        except DamagedSegmentError as error:
+            self._set_damaged_aside(error)
+            return None
         if stretch.unclear:
             unclear = self._facts.pop(fitting[0].name)
             self._quarantine(unclear.name, stretch.unclear, unclear.offsets | unclear.finished, apart=True)
@@ -307,6 +311,12 @@ class Loader:
         return Plan(
             self._new_id(batch), batch, takes, fold, columns, stretch.epochs, since, inherits, ended, names, state.plan_id
         )  # fmt: skip
+
+    def _times_of(self, name: str, key: QueueKey, offsets: IntervalSet) -> tuple[Ends, ...]:
+        try:
+            return read_times(self._staging.ready / name, key, offsets)
+        except BadSegmentError as error:
+            raise DamagedSegmentError(name, str(error)) from None
 
     def _detail_of(self, state: TableState, touched: Iterable[OffsetSet]) -> Detail | None:
         """What the table's outcomes say of the holes that its floors have passed, if any of `touched` is among them."""
@@ -391,8 +401,7 @@ class Loader:
             staged = self._stage(plan)
         except DamagedSegmentError as error:
             self._drop_plan(plan, "a segment of it is damaged")
-            damaged = self._facts.pop(error.name)
-            self._quarantine(error.name, error.reason, damaged.offsets | damaged.finished)
+            self._set_damaged_aside(error)
             return None
         self._on_point("staged")
         stage_s = time.monotonic() - begun
@@ -523,6 +532,10 @@ class Loader:
         if self._races_lost > RACES_LOST_MAX:
             raise LoaderError(f"gave up after {self._races_lost} lost races in a row: {error}")
         self._drop_plan(plan, str(error))
+
+    def _set_damaged_aside(self, error: DamagedSegmentError) -> None:
+        damaged = self._facts.pop(error.name)
+        self._quarantine(error.name, error.reason, damaged.offsets | damaged.finished)
 
     def _quarantine(self, name: str, reason: str, offsets: OffsetSet, *, apart: bool = False) -> None:
         self.totals.quarantined += 1

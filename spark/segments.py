@@ -66,6 +66,22 @@ def read_facts(path: Path) -> SegmentFacts:
     return SegmentFacts(path.name, size, keys.num_rows, offsets, again, columns, ends, _finished(told, offsets), pieces)
 
 
+def read_times(path: Path, key: QueueKey, offsets: IntervalSet) -> tuple[Ends, ...]:
+    """Some records of a queue (in epoch 0), each with its own store time. Raises BadSegmentError, or OSError."""
+    with _arrow_errors("cut off or damaged"):
+        keys, _ = _read_keys(path)
+        keys.validate(full=True)
+    starts = keys.filter(_is_start(keys))
+    for name, value in zip(_QUEUE_COLUMNS, key[:4], strict=True):
+        starts = starts.filter(pc.equal(starts.column(name), value))
+    times = starts.column(STORE_TIME).cast(pa.int64()).to_pylist()
+    return tuple(
+        Ends(offset, offset, time, time)
+        for offset, time in zip(starts.column(OFFSET).to_pylist(), times, strict=True)
+        if offset in offsets
+    )
+
+
 def readable_offsets(path: Path) -> OffsetSet:
     """Every record that can still be made out in a bad segment: what must not be taken for loaded. Raises nothing."""
     parts: list[OffsetSet] = []
@@ -203,7 +219,7 @@ def _records(starts: Any) -> tuple[OffsetSet, dict[QueueKey, Ends], dict[QueueKe
             offsets, times = offsets.take(order), times.take(order)
         queues[key] = intervals_of(_distinct(offsets))
         if ends[key].first_us < ends[key].last_us:
-            pieces[key] = _pieces(offsets, times)
+            pieces[key] = in_pieces(offsets, times)
     return OffsetSet(queues), ends, pieces
 
 
@@ -225,8 +241,9 @@ def _distinct(ordered: Any) -> Any:
     return ordered.unique() if pc.any(again).as_py() else ordered
 
 
-def _pieces(ordered: Any, times: Any) -> tuple[Ends, ...]:
-    """A queue's records in few pieces, divided where store times differ most from one offset to the next."""
+def in_pieces(ordered: Any, times: Any) -> tuple[Ends, ...]:
+    """A queue's records in few pieces, divided where store times differ most from one offset to the next: Arrow arrays, by
+    offset."""
     steps = pc.abs(pc.subtract(times[1:], times[:-1]))
     most = pc.top_k_unstable(steps, min(PIECES_MAX - 1, len(steps)))
     starts = [0, *sorted(at + 1 for at in most.to_pylist())]

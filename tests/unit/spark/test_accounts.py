@@ -105,7 +105,8 @@ def test_state_and_outcomes_together_know_each_offset(seed: int) -> None:
         assert accounts.loaded.piece_count() <= 3
 
 
-def test_64_queues_with_30_epochs_take_64_kib(tmp_path: Path) -> None:
+@pytest.mark.parametrize("intervals", [1, 4, 8, 12, 1000])
+def test_64_queues_with_30_epochs_take_64_kib(tmp_path: Path, intervals: int) -> None:
     """POP on two members with a tag that matches one in ten leaves a hole after nearly each record."""
     rng = random.Random(1)
     queues: list[tuple[QueueKey, IntervalSet]] = []
@@ -113,17 +114,21 @@ def test_64_queues_with_30_epochs_take_64_kib(tmp_path: Path) -> None:
     for number in range(64):
         for epoch in range(30):
             key = QueueKey("orders-to-warehouse", "warehouse-orders", f"broker-{number // 8}", number % 8, epoch)
-            start, holed = rng.randrange(10**7), epoch == 29
-            many = IntervalSet.of((start + 10 * n, start + 10 * n + 1 + n % 3) for n in range(1000 if holed else 1))
+            start, holed = rng.randrange(10**6), epoch >= 28
+            many = IntervalSet.of(
+                (start + 1000 * n, start + 1000 * n + 101 + n % 3) for n in range(intervals if holed else 1)
+            )
             queues.append((key, many | IntervalSet.of([(0, start)])))
             until_us = 1_735_689_600_000_000
-            cuts = [Cut(start + 10**3 * n, until_us + 10**10 * n, start + 10**3 * n + 1, until_us + 10**10 * n + 10**9 - n)
-                    for n in range(CUTS_MAX)]  # fmt: skip
-            tops[key] = Top(start + 10**4, until_us + 10**11, until_us, tuple(cuts))
+            silence = rng.randrange(10**10, 10**11)
+            places = [(start + 12_345 * n, until_us + 4 * 10**11 * n) for n in range(1, CUTS_MAX)]
+            cuts = [Cut(at, time, at + 1, time + silence) for at, time in places]
+            first = Cut(-1, -1, start, until_us)
+            tops[key] = Top(start + 10**5, until_us + 3 * 10**12, until_us, (first, *cuts))
     accounts, passed = shrunk(OffsetSet.of(queues), OffsetSet())
     accounts = replace(accounts, tops=open_tops(tops, accounts.loaded))
     write_state(tmp_path / "state", Plan("00020000-x", 20_000, (), OffsetSet(), ()), accounts, 1, durable=False)
-    assert passed
+    assert bool(passed) == (intervals > PIECES_MAX)
     assert (tmp_path / "state").stat().st_size <= 64 * 1024
     read = read_state(tmp_path / "state")
     assert (read.loaded, read.holes) == (accounts.loaded, accounts.holes)

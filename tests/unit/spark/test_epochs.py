@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,8 +19,9 @@ from loader_world import Crash, World
 from rocketcrew.cli.commands.reset import write_request
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import ELSEWHERE, Outcomes
+from rocketcrew.spark import epochs
 from rocketcrew.spark.config import LoaderConfig
-from rocketcrew.spark.epochs import EpochRequest, in_epochs, next_stretch
+from rocketcrew.spark.epochs import EpochRequest, Stretch, in_epochs
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.plan import Ends, Plan, SegmentFacts, Top, plan_from_json, plan_to_json, tops_to_json
@@ -40,6 +42,12 @@ TABLES = ("parquet", "deltalake")
 def facts(name: str, first: int, last: int, first_us: int, last_us: int) -> SegmentFacts:
     offsets = OffsetSet({QUEUE: IntervalSet.of([(first, last + 1)])})
     return SegmentFacts(name, 1, last - first + 1, offsets, False, (), {QUEUE: Ends(first, last, first_us, last_us)})
+
+
+def next_stretch(*told: Any) -> Stretch:
+    """Of segments of which each record may have the time of any other one."""
+    ends = {one.name: one.ends for one in told[0]}
+    return epochs.next_stretch(*told, lambda name, key, offsets: [ends[name][key]] if offsets else ())
 
 
 LOADED = OffsetSet({QUEUE: IntervalSet.of([(0, 100)])})
@@ -134,6 +142,44 @@ def test_a_late_record_of_a_hole_that_was_passed_is_no_new_epoch(world: World, s
     world.drain(world.loader(pieces_max=2, epoch_on_recreated=setting))
     assert [offset for offset, _ in world_rows(world)] == [0, 5, 10, 20, 30, 40]
     assert world.target().state().epochs == {}
+
+
+def stored(record: Any, seconds: int) -> Any:
+    return replace(record, extra={"_store_time": segment_helpers.EPOCH + timedelta(seconds=seconds)})
+
+
+SET_BACK = [
+    pytest.param(
+        [*range(0, 600, 60), 600, 596, 3600, 7200, 10800], {*range(15)} - {10}, range(10, 15), id="newer below"
+    ),
+    pytest.param([0, 60, 120, 180, 176, 240, 3600, 7200, 10800], {0, 1, 2, 4, 5}, (3, 5, 6, 7, 8), id="all newer"),
+]
+"""Store times by offset, a broker's clock going back by 4 s, what is loaded, and what comes with the record before that."""
+
+
+@pytest.mark.parametrize(("times", "first", "then"), SET_BACK)
+def test_a_message_that_was_in_hand_when_a_clock_was_set_back_is_loaded(
+    world: World, segments: Any, times: list[int], first: set[int], then: Iterable[int]
+) -> None:
+    """It looks newer than a record above it that is loaded, and its topic was never made again."""
+    for some in (sorted(first), then):
+        world.seal([stored(segments.Record(n), times[n]) for n in some])
+        world.drain(world.loader())
+    assert [offset for offset, _ in world_rows(world)] == [*range(len(times))]
+    assert not list((world.roots[0] / "bad").glob("*"))
+    assert world.target().state().epochs == {}
+
+
+def test_a_segment_that_is_damaged_when_it_is_read_again_is_set_aside(world: World, segments: Any) -> None:
+    world.seal([segments.Record(n) for n in range(5)])
+    world.drain(world.loader())
+    path = world.seal([later(segments.Record(n), 1) for n in range(2)])
+    loader = world.loader()
+    assert loader.step(0, at_once=False) is None
+    path.write_bytes(path.read_bytes()[:-400])
+    world.drain(loader)
+    assert len(world.rows()) == 5
+    assert path.name in {one.name for one in (world.roots[0] / "bad").iterdir()}
 
 
 @pytest.mark.parametrize("setting", [False, True])
