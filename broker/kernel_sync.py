@@ -9,6 +9,7 @@ be made, and syncing.py's thread does the work.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -46,6 +47,12 @@ class KernelSync:
         self._event = ctypes.create_string_buffer(_EVENT.size)
         self._context = ctypes.c_ulong(0)
         _checked(self._call(self._setup, self._one, ctypes.byref(self._context)))
+        try:  # each call by itself may be forbidden
+            _checked(self._call(self._submit, self._context, ctypes.c_long(0), self._requests))
+            self.ended()
+        except OSError:
+            self.close()
+            raise
 
     def begin(self, fd: int) -> None:
         """Begin to sync what is open as `fd`, which may be closed at once. Raises OSError when refused."""
@@ -54,16 +61,13 @@ class KernelSync:
 
     def ended(self, *, waits: bool = False) -> int | None:
         """None while it is under way, else 0 or the number of its error; with `waits` when it has ended."""
-        try:
-            if waits:
-                found = self._call_that_waits(self._getevents, self._context, self._one, self._one, self._event, None)
-            else:
-                none = ctypes.c_long(0)
-                found = self._call(self._getevents, self._context, none, self._one, self._event, _AT_ONCE)
-            if _checked(found) == 0:
-                return None
-        except InterruptedError:
-            return self.ended(waits=waits)
+        call, least, timeout = (self._call_that_waits, 1, None) if waits else (self._call, 0, _AT_ONCE)
+        while True:
+            with contextlib.suppress(InterruptedError):
+                found = call(self._getevents, self._context, ctypes.c_long(least), self._one, self._event, timeout)
+                if _checked(found) == 0:
+                    return None
+                break
         return -int(_EVENT.unpack(self._event.raw)[2])
 
     def close(self) -> None:

@@ -11,7 +11,8 @@ Three kinds of work come to it, the first that waits goes first:
 The thread opens paths itself and shares nothing with the owner but tickets; a path that was removed meanwhile needs no sync.
 A file that is flushed again and again stays open: each system call around the sync would be one more change of hands of the
 interpreter's lock, for which the loop has to let go first. A flush of such a file alone (nearly all: the log's last segment)
-is begun in the kernel where that is offered (kernel_sync.py), and the thread has no part in it. Where a path came to name
+is begun in the kernel where that is offered (kernel_sync.py), and the thread has no part in it. What was given to the thread
+meanwhile counts as done when that flush has ended too: its owner has left out what the flush syncs. Where a path came to name
 another file, or none, the owner says so (`forget`), and the thread closes what it had open: a file that was unlinked keeps
 its room on the disk until then.
 After a failed fsync the kernel may have dropped what was to be written, and a second one would succeed: so the first failure
@@ -192,7 +193,10 @@ class Syncer:
         """Take note of the kernel's flush if it has ended; with `waits` when it has."""
         if self.kernel is None or self._in_kernel is None:
             return
-        error = self.kernel.ended(waits=waits)
+        try:
+            error = self.kernel.ended(waits=waits)
+        except OSError as refused:  # whether the disk kept it will never be known
+            error = refused.errno or errno.EIO
         if error is None:
             return
         (ticket, path), self._in_kernel = self._in_kernel, None
@@ -232,6 +236,8 @@ class Syncer:
         self._end_in_kernel()
         if self._failed is not None:
             raise self._failed
+        if self._in_kernel is not None and ticket >= self._in_kernel[0]:
+            return False
         if ticket not in self._open:
             return True
         with self._lock:

@@ -99,6 +99,7 @@ class Columns:
         self._pick_items = _row_of(operator.itemgetter(*self.names), self.width)
         self._pick_attributes = _row_of(operator.attrgetter(*self.names), self.width)
         self._dataclasses: dict[type, bool] = {}
+        """Whether a class's attributes are the values as they are; False: it is a dataclass, to be made a dict of."""
         self._not_null = [number for number, field in enumerate(self._fields) if not field.nullable]
         self._as_declared: Any = None
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type."""
@@ -113,9 +114,10 @@ class Columns:
             return self._pick_attributes(row)
         if isinstance(row, dict):
             return self._values_of_dict(row)
-        if known is None and dataclasses.is_dataclass(row) and not isinstance(row, type):
-            known = self._has_these_fields(row.__class__)
-            return self.values_of(row) if known else self._values_of_dict(dataclasses.asdict(row))
+        if dataclasses.is_dataclass(row) and not isinstance(row, type):
+            if known is None and self._has_these_fields(row.__class__):
+                return self._pick_attributes(row)
+            return self._values_of_dict(dataclasses.asdict(row))
         if type(row).__name__ == "Send":
             raise RowError(UNDECLARED)
         raise RowError(f"a row must be a dict or a dataclass instance, not {type(row).__name__}")

@@ -5,18 +5,27 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import platform
 import select
+import signal
+import subprocess
+import sys
+import threading
+import time
 from contextlib import closing
 
 import pytest
 
+from rocketcrew.broker.checkpoint import CHECKPOINT
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.kernel_sync import KernelSync
+from rocketcrew.broker.message_store import LOG
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.broker.storage import DiskFailed
 from rocketcrew.broker.syncing import DiskCalls, Syncer
 
+from .test_message_store import new_store, put
 from .wire_client import Client, send
 
 
@@ -27,6 +36,7 @@ class Planned:
         self.refuses = refuses
         self.begun = []
         self.result = None
+        self.forbidden = False
         self.waited = 0
         self.closed = False
 
@@ -37,6 +47,8 @@ class Planned:
 
     def ended(self, *, waits=False):
         self.waited += waits
+        if self.forbidden:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         if waits and self.result is None:
             self.result = 0
         result, self.result = self.result, None
@@ -103,6 +115,54 @@ def test_several_files_and_rounds_are_the_threads(syncer, calls, log, flush):
     syncer.work()
     assert syncer.is_done(ticket)
     assert (kernel.begun, calls.synced) == ([], [log.stat().st_ino])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_round_is_not_done_before_the_flush_that_it_relies_on(syncer, log, kept):
+    kernel = syncer.kernel = Planned()
+    syncer.submit([str(log)], flush=True)
+    ticket = syncer.submit([str(log.parent)], flush=False)
+    syncer.work()
+    assert not syncer.is_done(ticket)
+    kernel.result = 0 if kept else errno.EIO
+    if kept:
+        assert syncer.is_done(ticket)
+        syncer.submit([str(log)], flush=True)
+        assert syncer.is_done(ticket), "a later flush is none of its business"
+    else:
+        with pytest.raises(DiskFailed):
+            syncer.is_done(ticket)
+
+
+def test_a_checkpoint_waits_for_the_kernels_flush_of_the_log(tmp_path):
+    """Else a loss of power leaves a hole below the checkpoint."""
+    storage = DiskStorage(tmp_path, has_thread=False)
+    store, _ = new_store(storage)
+    put(store)
+    storage.syncer.wait(storage.sync(LOG))
+    kernel = storage.syncer.kernel = Planned()
+    put(store)
+    storage.sync(LOG)
+    assert len(kernel.begun) == 1
+    store.begin_checkpoint()
+    for result in (None, 0):
+        storage.syncer.work()
+        kernel.result = result
+        store.end_checkpoint()
+        storage.syncer.work()
+        assert (tmp_path / CHECKPOINT).exists() == (result == 0)
+    storage.close()
+
+
+def test_an_end_that_the_kernel_does_not_tell_fails_the_disk(syncer, log):
+    kernel = syncer.kernel = Planned()
+    ticket = syncer.submit([str(log)], flush=True)
+    kernel.forbidden = True
+    for _ in range(2):
+        with pytest.raises(DiskFailed, match="Operation not permitted"):
+            syncer.is_done(ticket)
+    syncer.close()
+    assert kernel.closed
 
 
 def test_what_the_kernel_does_not_take_is_the_threads(syncer, calls, log):
@@ -184,6 +244,54 @@ def test_the_kernel_is_waited_for(kernel, log):
     kernel.begin(fd)
     os.close(fd)
     assert kernel.ended(waits=True) == 0
+
+
+def test_signals_without_end_do_not_end_the_wait(kernel, log):
+    came = []
+
+    def interrupt():
+        while len(came) < 3 * sys.getrecursionlimit():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            time.sleep(0)
+        fd = os.open(log, os.O_RDWR)
+        kernel.begin(fd)
+        os.close(fd)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
+    thread = threading.Thread(target=interrupt)
+    try:
+        thread.start()
+        assert kernel.ended(waits=True) == 0
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+FORBIDDING = """
+import ctypes, errno, os, struct, sys
+from rocketcrew.broker.kernel_sync import KernelSync
+number = int(sys.argv[1])
+KernelSync(os.eventfd(0)).close()
+steps = (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50000 | errno.EPERM), (0x06, 0, 0, 0x7FFF0000)
+program = b"".join(struct.pack("<HBBI", *step) for step in steps)  # load the number; is it that one: EPERM; else allow
+kept = ctypes.create_string_buffer(program)
+head = ctypes.create_string_buffer(struct.pack("<H6xQ", len(steps), ctypes.addressof(kept)))
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, head, 0, 0) == 0, os.strerror(ctypes.get_errno())
+try:
+    KernelSync(os.eventfd(0))
+except PermissionError:
+    print("refused")
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86")
+@pytest.mark.parametrize("number", [206, 208, 209])
+@pytest.mark.usefixtures("kernel")
+def test_a_kernel_that_forbids_one_of_the_calls_offers_none(number):
+    """As a container's profile does."""
+    done = subprocess.run([sys.executable, "-c", FORBIDDING, str(number)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("refused\n", "", 0)
 
 
 def test_what_is_no_file_is_refused_at_once(kernel):

@@ -425,13 +425,15 @@ ALIKE = st.one_of(
 
 
 def one_by_one(ddl: str, results: list[list[Any]]) -> tuple[list[tuple[Any, ...]], list[tuple[int, str]]]:
-    """The rows, each taken by itself and converted with its message alone, and the errors."""
-    columns = Columns(parse_ddl(ddl))
+    """The rows, each taken by itself and converted with its message alone, and the errors. Nothing is remembered between
+    rows, or what is remembered wrongly would be wrong here, too."""
+    schema = parse_ddl(ddl)
+    columns = Columns(schema)
     found: list[tuple[Any, ...]] = []
     failed: list[tuple[int, str]] = []
     for number, result in enumerate(results):
         try:
-            arrays = columns.arrays([columns.values_of(row) for row in result])
+            arrays = columns.arrays([Columns(schema).values_of(row) for row in result])
             found += [
                 (number, seq, *values)
                 for seq, values in enumerate(zip(*[each.to_pylist() for each in arrays], strict=True))
