@@ -315,7 +315,10 @@ class Holder:
         self.socket.sendall(question(0))
         count = 0
         while True:
-            self._frames.feed(self.socket.recv(1 << 16))
+            received = self.socket.recv(1 << 16)
+            if not received:
+                raise ConnectionError("the broker closed a connection with held pulls")
+            self._frames.feed(received)
             while (answer := self._frames.next()) is not None:
                 if answer.opaque == 0:
                     return count

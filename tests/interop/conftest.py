@@ -70,7 +70,10 @@ class ServersInUse:
         return running[1]
 
     def close(self) -> None:
-        self._close(0)
+        """All of them, also when the end of one raises."""
+        with ExitStack() as ends:
+            while self._pairs:
+                ends.push(self._pairs.popitem()[1][0])
 
     def _close(self, left: int) -> None:
         while len(self._pairs) > left:

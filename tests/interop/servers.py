@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -388,7 +388,8 @@ class Java:
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()
-        self._stdin.close()
+        with suppress(BrokenPipeError):  # what it was not told is nothing to a process that has ended
+            self._stdin.close()
 
     def tail(self) -> str:
         return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
@@ -515,10 +516,11 @@ def run_servers(
         broker.wait_for(lambda: answers(lambda: is_known(servers)), "register with the name server")
         yield servers
     finally:
-        tools.stop()
-        if broker is not None:
-            broker.stop(0)  # nothing of it is looked at again
-        name_server.stop(0)
+        with ExitStack() as ends:  # each of them, also when another's end raises
+            ends.callback(name_server.stop, 0)
+            if broker is not None:
+                ends.callback(broker.stop, 0)  # nothing of it is looked at again
+            ends.callback(tools.stop)
 
 
 def is_known(servers: Servers) -> bool:
