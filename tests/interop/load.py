@@ -199,19 +199,21 @@ def wait_until_finished(crew: Crew, numbers: range, timeout_s: float) -> None:
 
 
 def verdict(
-    name: str, crew: Crew, numbers: range, unanswered: int, timeout_s: float, *, forgets: bool = False
-) -> Verdict:
+    name: str, crew: Crew, numbers: range, unanswered: int, timeout_s: float, *, forgets: bool = False,
+    recreated: bool = False,
+) -> Verdict:  # fmt: skip
     """Wait, stop the crew, and compare: nothing lost, nothing twice in the table, repeats only where an answer was lost.
 
     `unanswered` sends may have been stored twice. `forgets`: a broker was killed and our queues were opened again from what
-    it had saved of our commits; what lies above runs again.
+    it had saved of our commits; what lies above runs again. `recreated`: the topic was made again, with the same offsets.
     """
     try:
         wait_until_finished(crew, numbers, timeout_s)
     finally:
         status = crew.status()
         code = crew.stop()
-        found = judged(numbers, crew.staged_rows(), dead_letters(crew))
+        staged = crew.staged_rows()
+        found = judged(numbers, staged, dead_letters(crew))
         VERDICTS.append(found.line(name))
     line = found.line(name)
     assert not found.lost, f"{line}; {found.lost[:20]}"
@@ -220,6 +222,8 @@ def verdict(
     assert status is not None
     assert status["counters"]["invariant_violations"] == 0
     assert found.ran_again == 0 or forgets, line
-    assert duplicate_keys(crew.load()) == 0, line
+    rows = crew.load(recreated=recreated)
+    assert set(rows.column("number").to_pylist()) == set(staged.column("number").to_pylist()), line
+    assert duplicate_keys(rows, *(["_epoch"] if recreated else [])) == 0, line
     assert found.sent_twice <= unanswered, line
     return found

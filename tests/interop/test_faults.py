@@ -110,12 +110,12 @@ class Scene:
             load.finish(self.limit_s)
         self.unanswered += load.unanswered
 
-    def judge(self, crew: Crew, load: Load | None, *, forgets: bool = False) -> None:
+    def judge(self, crew: Crew, load: Load | None, *, forgets: bool = False, recreated: bool = False) -> None:
         if load is not None:
             load.finish(self.limit_s)
             self.unanswered += load.unanswered
         name = f"{self.topic} {self.site.version}"
-        verdict(name, crew, self.numbers, self.unanswered, self.limit_s, forgets=forgets)
+        verdict(name, crew, self.numbers, self.unanswered, self.limit_s, forgets=forgets, recreated=recreated)
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_topic_recreated(site: Site, scene: Scene) -> None:
         wait_until(lambda: not site.exists(scene.topic), WAIT_S, "the end of the topic")
         site.create_topic(scene.topic, QUEUES)
         scene.send(scene.numbers[half:])
-        scene.judge(crew, None)
+        scene.judge(crew, None, recreated=True)
 
 
 @on(NEW)

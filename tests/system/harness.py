@@ -201,15 +201,18 @@ class Crew:
         files = [str(path) for path in self.table.glob("batch_id=*/*.parquet")]
         return ds.dataset(files).to_table() if files else pa.table({name: [] for name in [*KEY, "number"]})
 
-    def load(self, *, leave_gaps: bool = False) -> pa.Table:
-        """Load every sealed segment into the table as the loader does, without a JVM; all rows of the table."""
+    def load(self, *, leave_gaps: bool = False, recreated: bool = False) -> pa.Table:
+        """Load every sealed segment into the table as the loader does, without a JVM; all rows of the table.
+
+        `recreated`: a topic that was made again is a new epoch, as with `spark.on_recreated = epoch`.
+        """
         with ThreadPoolExecutor(2) as threads:
             staging = Staging(self.slot / "segments")
             staging.lock()
             loader = Loader(
                 staging, ParquetTarget(LocalFolder(self.table, threads), ArrowWriter()), Trigger(1, 1, 0),
                 Limits(10**9, 1 << 40), threads=threads, cores=1, new_id=lambda batch: f"test-{batch}-{time.time_ns()}",
-                leave_gaps=leave_gaps,
+                leave_gaps=leave_gaps, epoch_on_recreated=recreated,
             )  # fmt: skip
             loader.recover()
             while loader.step(int(time.time() * 1000), at_once=True) is not None or loader.waiting.segments:
@@ -296,9 +299,9 @@ def stored_messages(name_server: str, topic: str) -> list[StoredMessage]:
     return asyncio.run(read())
 
 
-def duplicate_keys(rows: pa.Table) -> int:
-    """Rows whose key is there more than once."""
-    keys = Counter(zip(*(rows.column(name).to_pylist() for name in KEY), strict=True))
+def duplicate_keys(rows: pa.Table, *more: str) -> int:
+    """Rows whose key, with these columns too, is there more than once."""
+    keys = Counter(zip(*(rows.column(name).to_pylist() for name in (*KEY, *more)), strict=True))
     return sum(count - 1 for count in keys.values())
 
 
