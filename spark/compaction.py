@@ -45,7 +45,7 @@ import pyarrow.parquet
 from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
 from ..remoting.errors import UsageError
 from .delta_log import is_delta
-from .delta_merging import merge_small_files, small_files
+from .delta_merging import PASSED_MAX, merge_small_files, small_files
 from .errors import LoaderError, unreadable
 from .iceberg_catalog import is_iceberg
 from .merged_file import compression_of, write_merged
@@ -199,7 +199,8 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
             if done and int(opened.version()) == read:  # the commit stands, and the log could not be read again
                 return Compacted(before, before - done.files + done.into)
             return Compacted(before, len(opened.file_uris()))
-    raise _not_compacted(table, f"others have deleted or merged rows of it meanwhile, {DELTA_TRIES} times")
+    why = f"{DELTA_TRIES} times others have deleted or merged rows of it meanwhile, or made more than {PASSED_MAX} commits"
+    raise _not_compacted(table, f"{why}: try it when less is written")
 
 
 def _not_compacted(table: Place, why: str) -> LoaderError:
