@@ -37,7 +37,7 @@ class WorkerBounds:
     seal_rows: int = 50_000
     seal_bytes: int = 16 * 1024 * 1024
     seal_idle_ms: int = 1_000
-    """A segment is sealed when no row was added for this long, and at twice this age."""
+    """A segment is sealed when no row was added for this long, and at three times this age."""
     soft_time_limit_ms: int = 0
     hard_time_limit_ms: int = 0
     """Of one handler call, 0 = none; a handler's own limits go before these."""

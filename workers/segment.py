@@ -33,7 +33,7 @@ from .sealing import Pause
 
 pa: Any = pyarrow
 
-AGE_FACTOR: Final = 2
+AGE_FACTOR: Final = 3
 """A segment that gets rows all the time is sealed at this many times the idle limit: half of it is what a row of a steady
 stream waits for at least, and a commit of offsets; each time costs a file and its fsync."""
 
