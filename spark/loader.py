@@ -271,11 +271,10 @@ class Loader:
         try:
             stretch = next_stretch(fitting[:most], exact.loaded, state.tops, request, self._times_of)
         except DamagedSegmentError as error:
-            self._set_damaged_aside(error)
+            self._set_aside(error.name, error.reason)
             return None
         if stretch.unclear:
-            unclear = self._facts.pop(fitting[0].name)
-            self._quarantine(unclear.name, stretch.unclear, unclear.offsets | unclear.finished, apart=True)
+            self._set_aside(fitting[0].name, stretch.unclear, apart=True)
             return None
         for opening in stretch.openings:
             self._open_epoch(opening)
@@ -365,8 +364,7 @@ class Loader:
             try:
                 columns = merged(columns, segment.columns)
             except ColumnConflictError as error:
-                self._quarantine(segment.name, f"does not fit the table: {error}", segment.offsets | segment.finished)
-                del self._facts[segment.name]
+                self._set_aside(segment.name, f"does not fit the table: {error}")
                 continue
             fitting.append(segment)
         return columns, fitting
@@ -401,7 +399,7 @@ class Loader:
             staged = self._stage(plan)
         except DamagedSegmentError as error:
             self._drop_plan(plan, "a segment of it is damaged")
-            self._set_damaged_aside(error)
+            self._set_aside(error.name, error.reason)
             return None
         self._on_point("staged")
         stage_s = time.monotonic() - begun
@@ -533,9 +531,10 @@ class Loader:
             raise LoaderError(f"gave up after {self._races_lost} lost races in a row: {error}")
         self._drop_plan(plan, str(error))
 
-    def _set_damaged_aside(self, error: DamagedSegmentError) -> None:
-        damaged = self._facts.pop(error.name)
-        self._quarantine(error.name, error.reason, damaged.offsets | damaged.finished)
+    def _set_aside(self, name: str, reason: str, *, apart: bool = False) -> None:
+        """A segment whose facts are known."""
+        facts = self._facts.pop(name)
+        self._quarantine(name, reason, facts.offsets | facts.finished, apart=apart)
 
     def _quarantine(self, name: str, reason: str, offsets: OffsetSet, *, apart: bool = False) -> None:
         self.totals.quarantined += 1

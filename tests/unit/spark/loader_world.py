@@ -43,6 +43,16 @@ class Crash(BaseException):
     """Stands for kill -9: nothing in the loader catches it, so nothing is cleaned up."""
 
 
+def crash_at(point: str) -> Callable[[str], None]:
+    """What a loader, a merge or a compaction calls at its points: it ends at this one."""
+
+    def crash(here: str) -> None:
+        if here == point:
+            raise Crash
+
+    return crash
+
+
 class World:
     """A staging folder and a table, and loaders that come and go."""
 
@@ -115,13 +125,9 @@ class World:
     def drain(self, loader: Loader) -> list[BatchReport]:
         return list(loader.drain(lambda: 10**13, lambda: False))
 
-    def drain_with_crash(self, point: str) -> None:
-        def crash(here: str) -> None:
-            if here == point:
-                raise Crash
-
+    def drain_with_crash(self, point: str, **options: Any) -> None:
         with pytest.raises(Crash):
-            self.drain(self.loader(on_point=crash))
+            self.drain(self.loader(on_point=crash_at(point), **options))
 
     def take_over(self) -> None:
         """The first folder's files go to the second, as a slot's do when its host's other member takes it over."""

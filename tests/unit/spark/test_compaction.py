@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loader_world import Crash, World
+from loader_world import Crash, World, crash_at
 
 from rocketcrew.cli.main import run
 from rocketcrew.remoting.errors import UsageError
@@ -143,13 +143,8 @@ def test_killed_at_any_point_and_once_more(world: World, segments: Any, point: s
     for doomed in (point, second):
         if doomed is None:
             continue
-
-        def crash(here: str, doomed: str = doomed) -> None:
-            if here == doomed:
-                raise Crash
-
         with contextlib.suppress(Crash):
-            compact(world.table, 128 * MIB, crash)
+            compact(world.table, 128 * MIB, crash_at(doomed))
         world.assert_exact()
         world.seal([segments.Record(world.segments_made * 10), segments.Record(0, ["again"])])
         world.drain(world.loader(known_batch=5))

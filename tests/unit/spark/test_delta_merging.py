@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
-from loader_world import Crash, World, calls_of
+from loader_world import Crash, World, calls_of, crash_at
 from obstore.store import LocalStore
 from structlog.testing import capture_logs
 from test_delta_compaction import as_spark_names_it
@@ -93,13 +93,8 @@ def test_who_has_another_number_does_not_look(world: World) -> None:
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_leaves_the_table_whole(world: World, point: str) -> None:
     loaded(world, FILES_LEAST)
-
-    def crash(here: str) -> None:
-        if here == point:
-            raise Crash
-
     with pytest.raises(Crash):
-        merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS, crash)
+        merge_small_files(world.table, DeltaTable(str(world.table)), BOUNDS, NOW_MS, crash_at(point))
     world.assert_exact()
     assert files_of(world.table) == (1 if point == "committed" else FILES_LEAST)
     loaded(world, FAN)

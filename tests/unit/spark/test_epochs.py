@@ -56,23 +56,21 @@ TOPS = {QUEUE: Top(99, 1000)}
 
 def test_what_comes_again_is_no_new_epoch() -> None:
     again, more = facts("a", 40, 99, 400, 1000), facts("b", 90, 120, 900, 1300)
-    assert next_stretch([again, more], LOADED, TOPS, EpochRequest((), frozenset()))[:3] == (2, (), ())
+    assert next_stretch([again, more], LOADED, TOPS, EpochRequest((), frozenset())) == Stretch(2, (), ())
 
 
 def test_a_record_that_had_no_rows_at_first_is_no_new_epoch() -> None:
     """Settled without rows, delivered again after a kill, and now with some: it is above all that has rows."""
     loaded = OffsetSet({QUEUE: IntervalSet.of([(0, 110)])})
-    assert next_stretch([facts("a", 105, 105, 1100, 1100)], loaded, TOPS, EpochRequest((), frozenset()))[:3] == (
-        1,
-        (),
-        (),
+    assert next_stretch([facts("a", 105, 105, 1100, 1100)], loaded, TOPS, EpochRequest((), frozenset())) == Stretch(
+        1, (), ()
     )
 
 
 def test_a_topic_made_again_is_seen_and_planned_apart() -> None:
     old, new, more = facts("a", 90, 120, 900, 1300), facts("b", 0, 4, 5000, 5004), facts("c", 5, 9, 5005, 5009)
     nothing = EpochRequest((), frozenset())
-    assert next_stretch([old, new, more], LOADED, TOPS, nothing)[:3] == (1, (), ())
+    assert next_stretch([old, new, more], LOADED, TOPS, nothing) == Stretch(1, (), ())
     found = next_stretch([new, more, old], LOADED, TOPS, nothing)
     assert found.length == 2, "what was sealed late is of the old epoch"
     assert found.epochs == (QUEUE.in_epoch(1),)
@@ -83,8 +81,8 @@ def test_a_request_divides_what_was_sealed_before_from_what_comes() -> None:
     before, after = facts("a", 90, 120, 900, 1300), facts("b", 0, 4, 1, 5)
     request = EpochRequest((QUEUE.in_epoch(1),), frozenset({"a"}))
     assert EpochRequest.from_json(request.to_json().encode()) == request
-    assert next_stretch([before, after], LOADED, TOPS, request)[:3] == (1, (), ())
-    assert next_stretch([after], LOADED, TOPS, request)[:3] == (1, (QUEUE.in_epoch(1),), ())
+    assert next_stretch([before, after], LOADED, TOPS, request) == Stretch(1, (), ())
+    assert next_stretch([after], LOADED, TOPS, request) == Stretch(1, (QUEUE.in_epoch(1),), ())
     (fact,) = [in_epochs(after, (QUEUE.in_epoch(1),))]
     assert list(fact.offsets.queues) == [QUEUE.in_epoch(1)]
 
@@ -244,14 +242,7 @@ def test_or_opens_a_new_epoch_by_setting(world: World, segments: Any, point: str
     world.drain(world.loader())
     world.seal([later(record(n, ["new"]), 1) for n in range(3)])
     if point is not None:
-
-        def crash(here: str) -> None:
-            if here == point:
-                raise Crash
-
-        doomed = world.loader(on_point=crash, epoch_on_recreated=True)
-        with pytest.raises(Crash):
-            world.drain(doomed)
+        world.drain_with_crash(point, epoch_on_recreated=True)
     world.seal([later(record(n, ["again"]), 1) for n in range(4)])
     world.seal([record(4, ["late"])])
     world.drain(world.loader(epoch_on_recreated=True))
@@ -279,13 +270,7 @@ def test_what_lies_above_the_topic_of_before_is_inherited_when_the_lower_records
     assert world.target().state().epochs == {}, "it looks like more of the topic"
     world.seal([later(record(n, ["new"]), 1) for n in range(5)])
     if point is not None:
-
-        def crash(here: str) -> None:
-            if here == point:
-                raise Crash
-
-        with pytest.raises(Crash):
-            world.drain(world.loader(on_point=crash, epoch_on_recreated=True))
+        world.drain_with_crash(point, epoch_on_recreated=True)
     world.seal([later(record(n, ["again"]), 1) for n in range(2, 8)], at=1)
     world.seal([record(3, ["again"])], at=1)
     for at in (0, 1):
@@ -336,13 +321,7 @@ def test_what_others_had_of_the_topic_of_before_says_nothing_of_the_one_made_aga
     elsewhere("2", 0, 1_000)
     world.seal([later(segments.Record(n, ["new"]), 1) for n in (2, 4)])
     if point is not None:
-
-        def crash(here: str) -> None:
-            if here == point:
-                raise Crash
-
-        with pytest.raises(Crash):
-            world.drain(world.loader(on_point=crash, epoch_on_recreated=True))
+        world.drain_with_crash(point, epoch_on_recreated=True)
     world.drain(world.loader(epoch_on_recreated=True))
     new = QUEUE.in_epoch(1)
 

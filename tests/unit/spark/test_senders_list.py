@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import segment_helpers
-from loader_world import Crash, World
+from loader_world import Crash, World, crash_at
 
 from rocketcrew.spark.loader import POINTS, Loader
 from rocketcrew.spark.plan import Limits
@@ -96,12 +96,7 @@ class Story:
 
     def die(self) -> None:
         """A loader comes as far as a point, and the next one goes on."""
-        last = self.dice.choice(POINTS)
-
-        def crash(here: str) -> None:
-            if here == last:
-                raise Crash
-
+        crash = crash_at(self.dice.choice(POINTS))
         with contextlib.suppress(Crash):
             self.world.drain(self._loader(self.dice.randrange(2), crash))
 
