@@ -3,8 +3,10 @@
 Rate: both consume the same backlog of a topic with 8 queues, each run as a new group, no-op handlers, Java with its 20
 threads, we with a worker per core; consume batch 1 and 32. A third case, on our side only, returns a row of five columns for
 each message (written and sealed, not loaded); it is compared with Java's batch of 1, which returns nothing. The first tenth
-warms up and is not counted. Runs alternate; medians and the ratio of the medians are printed, and the CPU time by message of
-all processes of each consumer, which other load on the machine changes least. Latency: messages stored at a steady rate;
+warms up and is not counted, nor is a first run of each case, during which the broker's compiler is at work. Runs alternate;
+medians and the ratio of the medians are printed, and the CPU time by message of all processes of each consumer, which other
+load on the machine changes least, and of the broker: where it runs on the same cores, the rate is at most cores / (consumer +
+broker), whatever the consumer does besides. Latency: messages stored at a steady rate;
 milliseconds from the broker's store timestamp (whole milliseconds, so 0.5 ms of it on average are rounding, for both) to the
 handler's first act.
 
@@ -33,12 +35,13 @@ from measure import HERE, Crew, interruptible, median, report, wait_done
 for folder in ("system", "interop"):
     sys.path.insert(0, str(HERE.parent / "tests" / folder))
 
-from fault_servers import run_site  # noqa: E402
+from fault_servers import GenuineBroker, run_site  # noqa: E402
 from servers import JAVA_OPTIONS, Java, compiled, missing_programs  # noqa: E402
 
 from rocketcrew.client.outgoing import OutgoingMessage  # noqa: E402
 from rocketcrew.client.producer import Producer  # noqa: E402
 
+BROKER = "broker-a"
 QUEUES = 8
 SEND_BATCH = 32
 SENDS_IN_FLIGHT = 8
@@ -98,10 +101,11 @@ JAVA_BATCHES = tuple(dict.fromkeys(case.batch for case in CASES))
 
 
 class Rate(NamedTuple):
-    """Of one run: messages a second, and the CPU time of all processes of the consumer by message, in µs."""
+    """Of one run: messages a second, and the CPU time by message of the consumer's processes and of the broker, in µs."""
 
     per_s: float
     cpu_us: float
+    broker_us: float
 
 
 class Site(Protocol):
@@ -109,6 +113,8 @@ class Site(Protocol):
 
     @property
     def name_server(self) -> str: ...
+
+    def broker(self, name: str) -> GenuineBroker: ...
 
     def create_topic(self, topic: str, queues: int) -> None:
         """Returns when the topic has its route."""
@@ -152,23 +158,26 @@ class Bench:
             finally:
                 crew.stop()
 
+    def _broker_us(self) -> float:
+        return whole_cpu_us(self.site.broker(BROKER).pid)
+
     def java_rate(self, batch: int, topic: str = "backlog") -> Rate:
         with self._java(topic, batch, self.messages // 10, self.messages, "-") as java:
             java.wait_for(lambda: "WARM" in java.lines(), "warm up", RUN_S)
-            cpu, pulled = whole_cpu_us(java.pid), self.messages // 10
+            cpu, broker, counted = whole_cpu_us(java.pid), self._broker_us(), self.messages - self.messages // 10
             java.wait_for(lambda: any(line.startswith("RATE ") for line in java.lines()), "consume", RUN_S)
-            cpu = whole_cpu_us(java.pid) - cpu
+            cpu, broker = whole_cpu_us(java.pid) - cpu, self._broker_us() - broker
             _, count, seconds = next(line for line in java.lines() if line.startswith("RATE ")).split()
-        return Rate(int(count) / float(seconds), cpu / (self.messages - pulled))
+        return Rate(int(count) / float(seconds), cpu / counted, broker / counted)
 
     def our_rate(self, case: Case) -> Rate:
         settings = {"consumer.consume_message_batch_max_size": case.batch}
         with self._crew(case.module, case.handler, "backlog", **settings) as crew:
             wait_done(crew, self.messages // 10)
-            begin, first, cpu = time.perf_counter(), crew.done(), sum(crew.cpu())
+            begin, first, cpu, broker = time.perf_counter(), crew.done(), sum(crew.cpu()), self._broker_us()
             seconds = wait_done(crew, self.messages, RUN_S) - begin
             counted = self.messages - first
-            return Rate(counted / seconds, (sum(crew.cpu()) - cpu) / counted)
+            return Rate(counted / seconds, (sum(crew.cpu()) - cpu) / counted, (self._broker_us() - broker) / counted)
 
     def java_latency(self, topic: str) -> list[float]:
         file = self.folder / "latencies"
@@ -198,22 +207,22 @@ def progress(line: str) -> None:
 
 
 def rates(bench: Bench, runs: int) -> list[dict[str, object]]:
-    """A row for each case; runs of both alternate."""
+    """A row for each case; runs of both alternate, and the first of each does not count."""
     java: dict[int, list[Rate]] = {}
     ours: dict[Case, list[Rate]] = {}
 
     def noted(name: str, run: Rate) -> Rate:
-        progress(f"{name}: {run.per_s:,.0f}/s, {run.cpu_us:.1f} µs")
+        progress(f"{name}: {run.per_s:,.0f}/s, {run.cpu_us:.1f} µs, broker {run.broker_us:.1f} µs")
         return run
 
-    for number in range(1, runs + 1):
-        of_runs = f"run {number} of {runs}"
+    for number in range(runs + 1):
+        of_runs = f"run {number} of {runs}" if number else "warm-up"
         for batch in JAVA_BATCHES:
             java.setdefault(batch, []).append(noted(f"{of_runs}, java, batch {batch}", bench.java_rate(batch)))
             for case in CASES:
                 if case.batch == batch:
                     ours.setdefault(case, []).append(noted(f"{of_runs}, ours, {case.name}", bench.our_rate(case)))
-    return [compared(case, java[case.batch], ours[case]) for case in CASES]
+    return [compared(case, java[case.batch][1:], ours[case][1:]) for case in CASES]
 
 
 def compared(case: Case, java: list[Rate], ours: list[Rate]) -> dict[str, object]:
@@ -222,6 +231,7 @@ def compared(case: Case, java: list[Rate], ours: list[Rate]) -> dict[str, object
     return {
         "case": case.name, "runs": len(ours), **per_s, "ratio": per_s["ours_per_s"] / per_s["java_per_s"],
         "java_cpu_us": median(run.cpu_us for run in java), "ours_cpu_us": median(run.cpu_us for run in ours),
+        "java_broker_us": median(run.broker_us for run in java), "ours_broker_us": median(run.broker_us for run in ours),
     }  # fmt: skip
 
 
@@ -259,7 +269,7 @@ def main() -> int:
         classes_folder = Path(name) / "classes"
         classes_folder.mkdir()
         classes = compiled(options.version, classes_folder)
-        site.make_whole("broker-a")
+        site.make_whole(BROKER)
         site.create_topic("backlog", QUEUES)
         asyncio.run(fill(site.name_server, "backlog", options.messages, options.body_bytes))
         bench = Bench(site, Path(name), classes, options)

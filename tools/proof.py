@@ -129,7 +129,7 @@ SECTIONS = {
         " side return a row of five columns for each message.",
         [Run("Messages a second", "python bench/java.py --runs={pairs} --messages={backlog} --seconds=5", {
             "java-rate": "{case}: {ours_per_s:,.0f}/s, Java {java_per_s:,.0f}/s, ratio {ratio:.2f};"
-            " CPU {ours_cpu_us:.1f} µs a message, Java {java_cpu_us:.1f} µs",
+            " CPU {ours_cpu_us:.1f} µs a message, Java {java_cpu_us:.1f} µs, the broker beside it {ours_broker_us:.1f} µs",
             "java-latency": "{consumer}: from the store to the handler {p50_ms:.1f} ms (p50), {p99_ms:.1f} ms (p99)"
             " at {rate} messages a second",
         })],
