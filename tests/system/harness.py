@@ -23,6 +23,7 @@ import pyarrow.dataset as ds
 import pyarrow.ipc
 import pytest
 from ports import free_ports
+from waiting import came_true
 
 from rocketcrew.cli.children import Child, listens
 from rocketcrew.cli.watch import Watch
@@ -54,10 +55,7 @@ SEND_TIMEOUT_MS = 30_000
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S, what: str = "the condition") -> None:
     """Poll until true; fails with what was waited for."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
-        time.sleep(0.02)
+    assert came_true(condition, timeout_s), f"{what} did not come true within {timeout_s} s"
 
 
 class Cluster(Protocol):

@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 from segment_helpers import Record, expected, read_table, write_segment
+from waiting import came_true
 
 from rocketcrew.spark.iceberg_catalog import is_iceberg
 from rocketcrew.spark.targets.iceberg import opened
@@ -22,10 +22,7 @@ COLUMNS = ["_topic", "_broker", "_queue_id", "_offset", "_seq", "value"]
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S, what: str = "it") -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
-        time.sleep(0.02)
+    assert came_true(condition, timeout_s), f"{what} did not come true within {timeout_s} s"
 
 
 class Loaders:
