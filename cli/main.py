@@ -17,7 +17,7 @@ from typing import Final
 
 import click
 
-from ..conf.importing import uncollected
+from ..conf.importing import uncollected, without_looks
 from ..remoting.arguments import near
 from .exit_codes import guarded
 from .interrupts import Interrupts
@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        with uncollected():
+        with uncollected(), without_looks():
             module = importlib.import_module(f".commands.{cmd_name.replace('-', '_')}", __package__)
         command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command), f"cli/commands/{cmd_name}.py has no click command {cmd_name}"

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from ..remoting.admin_bodies import ConsumerConnections
-from ..remoting.admin_headers import ConsumerConnectionRequest
 from ..remoting.bodies import (
     CheckClientConfig,
     ConsumerIds,
@@ -47,6 +46,9 @@ from ..remoting.queues import MessageQueue
 from .asking import ask, refusal
 from .cluster import Cluster
 from .pending import BodySink
+
+if TYPE_CHECKING:
+    from ..remoting.admin_bodies import ConsumerConnections
 
 OFFSET_TIMEOUT_MS = 5_000
 BOUND_TIMEOUT_MS = 6_000
@@ -224,6 +226,10 @@ class Operations:
         self, address: str, group: str, *, timeout_ms: int = MEMBERS_TIMEOUT_MS
     ) -> ConsumerConnections | None:
         """What a broker holds of the group: members and subscriptions; None when it has no member there (206)."""
+        # A member asks this when it is a minute old. Each start of a process that asks brokers anything would else pay 40 ms.
+        from ..remoting.admin_bodies import ConsumerConnections
+        from ..remoting.admin_headers import ConsumerConnectionRequest
+
         header, code = ConsumerConnectionRequest(group), RequestCode.GET_CONSUMER_CONNECTION_LIST
         accept = (_SUCCESS, int(ResponseCode.CONSUMER_NOT_ONLINE))
         answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms, accept=accept)

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from ...client.access import Access
+from ...conf.importing import uncollected, without_looks
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ..changing import changes, would
@@ -72,8 +73,9 @@ def broker(settings: Settings, as_json: bool) -> None:
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    from ...broker.config import BrokerConfig
-    from ...broker.server import run
+    with uncollected(), without_looks():
+        from ...broker.config import BrokerConfig
+        from ...broker.server import run
 
     config = BrokerConfig(**dataclasses.asdict(settings.broker))
 

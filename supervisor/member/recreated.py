@@ -20,7 +20,6 @@ from collections.abc import Collection, Mapping
 from ...client.asking import ask
 from ...client.cluster import Cluster
 from ...client.operations import Operations
-from ...remoting.admin_headers import TopicName
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.queues import MessageQueue
@@ -47,6 +46,8 @@ async def deleted_queues(cluster: Cluster, queues: Mapping[MessageQueue, Process
 
 
 async def _is_deleted(cluster: Cluster, mq: MessageQueue) -> bool:
+    from ...remoting.admin_headers import TopicName  # rarely asked, and 15 ms of every start
+
     address = cluster.broker_address(mq.broker_name)
     if address is None:
         return False
