@@ -14,7 +14,7 @@ import decimal
 import inspect
 import numbers
 import operator
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final, cast
 
@@ -90,6 +90,9 @@ class Columns:
         kinds: list[Any] = [field.type for field in self._fields]
         self._nested = [_is_nested(kind) for kind in kinds]
         self._checks = [_CHECKS.get(_family(kind)) for kind in kinds]
+        self._looked_at = [number for number in range(len(kinds)) if self._nested[number] or self._checks[number]]
+        """Columns of which Arrow would lose something in silence."""
+        self._row_type: Any = pa.struct([(field.name, field.type) for field in self._fields])
         self._mutable = [
             (number, lasting, _copier(kind)) for number, kind in enumerate(kinds) if (lasting := _lasting(kind))
         ]
@@ -209,9 +212,29 @@ class Columns:
             raise RowError(f'column "{unknown[0]}" is not declared; the columns are {", ".join(self.names)}')
         return tuple([row.get(name) for name in self.names])
 
-    def arrays(self, rows: Iterable[tuple[Any, ...]]) -> Arrays:
+    def arrays(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:
         """Arrays of at least one row, of which each tuple has one or more. Raises RowError naming the first column that does
         not fit."""
+        # To make tuples of single rows takes longer than is won.
+        together = self._together(rows) if set(map(len, rows)) == {self.width} else None
+        return self._by_column(rows) if together is None else together
+
+    def _together(self, rows: Sequence[tuple[Any, ...]]) -> Arrays | None:
+        """Arrays of all columns by one conversion, of a row in each tuple: for few rows that takes half as long. None where
+        something does not fit: what it is, only a look at each column tells."""
+        try:
+            for number in self._looked_at:
+                self._check(number, list(map(operator.itemgetter(number), rows)))
+            whole: Any = pa.array(rows, self._row_type)
+        except (RowError, *CONVERSION_ERRORS):
+            return None
+        if isinstance(whole, pa.ChunkedArray):
+            return None
+        converted: Arrays = whole.flatten()
+        return None if any(converted[number].null_count for number in self._not_null) else converted
+
+    def _by_column(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:
+        """The same column by column. Raises RowError."""
         converted: Arrays = []
         # zip(*rows) would make an object for each row, and so have the collector look at all of them.
         values = list(chain.from_iterable(rows))

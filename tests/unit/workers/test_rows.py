@@ -5,12 +5,13 @@ import decimal
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rocketcrew.conf.segment_format import KEY_COLUMNS
@@ -469,6 +470,36 @@ def test_rows_with_odd_values_are_as_if_each_had_been_taken_by_itself(
     found += [(int(owner), without_addresses(error)) for owner, error in bad]
     assert str(taken) == str(wanted)  # NaN is not equal to itself
     assert sorted(found) == failed
+
+
+def converted(columns: Columns, rows: list[tuple[Any, ...]]) -> object:
+    """The arrays as text (NaN is not equal to itself) with the sizes of their buffers, or the error."""
+    try:
+        arrays = columns.arrays(rows)
+    except RowError as error:
+        return without_addresses(error)
+    return [(str(each.type), str(each.to_pylist()), [part and part.size for part in each.buffers()])
+            for each in arrays]  # fmt: skip
+
+
+PAIRS = st.tuples(st.one_of(ODD, VALUES), st.one_of(ODD, VALUES))
+
+
+@given(
+    st.sampled_from([*FLAT, *[f"a {ddl}, b {ddl} not null" for ddl in NESTED]]),
+    st.one_of(
+        st.lists(PAIRS, min_size=2, max_size=5),
+        st.lists(st.tuples(st.integers(-5, 5), st.text("ab", max_size=3)), min_size=2, max_size=5),
+    ),
+)
+@example("a array<string>, b array<string>", [(("a", "x"), ("b", "y")), (None, ["z"])])
+@example("a bigint not null, b string", [(1, "x"), (None, "y")])
+@example("a map<string,int>, b map<string,int>", [({"x": 1}, {"y": 2}), ([("x", 1)], [None])])
+def test_rows_in_tuples_of_their_own_become_what_they_become_in_one(ddl: str, pairs: list[tuple[Any, Any]]) -> None:
+    columns = Columns(parse_ddl(ddl))
+    width = columns.width
+    rows: list[tuple[Any, ...]] = [pair[:width] for pair in pairs]
+    assert converted(columns, rows) == converted(columns, [tuple(chain.from_iterable(rows))])
 
 
 def refilled(ddl: str) -> tuple[pa.RecordBatch, Callable[[], None]]:
