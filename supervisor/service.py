@@ -35,7 +35,6 @@ from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
 from ..workers.routing import check_takes
-from ..workers.sealing import open_segments
 from ..workers.sentry import check_sentry
 from ..workers.slab_memory import SlabMemory
 from .acting import Acting
@@ -313,13 +312,15 @@ class Supervisor:
         settings = self.settings
         self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
         self._run_id = f"w{time.time_ns() // 1_000_000:x}"
+        self._sealed_unnoted = self._slot.sealed_tokens() & self._journal_state.pending.keys()
+        left = self._slot.left_behind(() if self.core.state.config.commit_after_loaded else self._sealed_unnoted)
         table = table_spec(settings, self._slot)
         self._boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id, table)
         policy = staff_policy(settings)
         kept = OrderKept(settings)
         self._pool = Pool(
             self.core, policy, run_id=self._run_id, transport=self._transport, segments=self._slot.segments,
-            left_behind=open_segments(self._slot.segments), cells=self._cells, queue_info=self._queue_info, slab=self._view,
+            left_behind=left, cells=self._cells, queue_info=self._queue_info, slab=self._view,
             acted=self.acted, gave_up=self._gave_up, reload_ended=self._reload_ended, check=kept.check,
             traced=self._traced, direct_timeout_s=settings.consumer.consume_timeout_min * 60,
         )  # fmt: skip
@@ -337,7 +338,7 @@ class Supervisor:
         """Join the journal of the last run with the segments that were found, and go on in a new journal."""
         state = self._journal_state
         if not self.core.state.config.commit_after_loaded:
-            state.join(self._pool.hearing.leftovers, self._slot.sealed_tokens())
+            state.join(self._pool.hearing.leftovers, self._sealed_unnoted)
         lost = state.forget_pending()
         recovered = state.recovered()
         self.core.recover(recovered)

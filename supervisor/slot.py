@@ -38,6 +38,7 @@ from ..conf.segment_format import (
     READY_DIR,
     SEGMENT_NAME,
     SETTLED_FILE,
+    segment_name,
 )
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
 from ..durable.files import make_folders, try_lock, write_atomically
@@ -47,6 +48,7 @@ from ..durable.outcomes import SETTLED, Outcomes
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.ledger_place import known_ledger
+from ..workers.sealing import open_segments
 from .control import SOCKET_NAME
 from .core.journal import JournalState
 from .core.outcome_notes import by_queue
@@ -125,6 +127,12 @@ class Slot:
         """(worker id, sequence number) of every sealed segment that is still there."""
         found = (SEGMENT_NAME.fullmatch(path.name) for path in (self.segments / READY_DIR).iterdir())
         return {(match["worker"], int(match["seq"])) for match in found if match}
+
+    def left_behind(self, sealed: Iterable[tuple[str, int]]) -> list[Path]:
+        """What earlier runs left to be salvaged: open segments, and those of the `sealed` ones, named as if they were open.
+        Which records the latter hold is not known: a start that failed may have salvaged them."""
+        named = [self.segments / OPEN_DIR / segment_name(worker, seq) for worker, seq in sorted(sealed)]
+        return [*open_segments(self.segments), *named]
 
     def release(self) -> None:
         os.close(self.lock_fd)

@@ -6,13 +6,15 @@ hold ends the prefix. The rest of the file is cut off, the prefix is fsynced and
 A file without a whole batch is removed. Only for workers that are certainly dead: the file of a living one would be cut under
 its feet.
 
-A name that is no longer in `open/` was sealed by its worker in its last moment. In `ready/` it is read there and left as it
-is; if it is in neither, the loader has taken it already, and it is reported as sealed with nothing known of its content
-(the loader's own record of offsets then keeps what runs again from being loaded twice).
+A name that is no longer in `open/` was sealed by its worker in its last moment, or salvaged by one that was killed before it
+said so. In `ready/` it is read there and left as it is; if it is in neither, the loader has taken it already, or it held
+nothing: it is reported as sealed with nothing known of its content. A worker's successor takes that for a seal, a start does
+not (core/journal.py), and the loader's own record of offsets keeps what runs again from being loaded twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -69,8 +71,9 @@ def salvage(path: Path) -> Salvaged:
     ready_dir = path.parent.parent / READY_DIR
     ready_dir.mkdir(exist_ok=True)
     if not path.exists():
-        sealed = ready_dir / path.name
-        prefix = complete_prefix(sealed) if sealed.exists() else Prefix()
+        prefix = Prefix()
+        with contextlib.suppress(FileNotFoundError):
+            prefix = complete_prefix(ready_dir / path.name)
         return Salvaged(path.name, worker, seq, path.name, prefix.rows, prefix.size_bytes, prefix.finished.queues())
     prefix = complete_prefix(path)
     if not prefix.batches:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...durable.intervals import Intervals
+from ...durable.intervals import Intervals, IntervalSet
 from ...remoting.errors import RocketcrewError
 from ...remoting.queues import MessageQueue
 from .actions import JournalCommitted, JournalDone, JournalLost, JournalSealed
@@ -110,21 +110,24 @@ class JournalState:
             log = self._log(mq)
             log.durable.add(max(start, log.committed), end)
 
-    def join(self, salvaged: Iterable[tuple[str, int, Records]], sealed: Iterable[Token]) -> None:
-        """What was found on disk: records of salvaged segments (worker id, number, records), and sealed segments.
+    def join(self, salvaged: Iterable[tuple[str, int, Records]], sealed: Container[Token]) -> None:
+        """What was found on disk: the records of segments (worker id, number, records). `sealed` = were in ready/ before.
 
-        Of a salvaged segment only the records found in it are durable: after a loss of power its file may hold less than was
-        reported. One without any was sealed, and the loader has taken it.
+        Only the records found in a segment are durable: after a loss of power its file may hold less than was reported. One
+        in ready/ may be such a file too, which a start has salvaged that failed or was killed before it wrote a journal. Of
+        it nothing counts that was not reported: a reset since may have taken that back. One without any records is gone.
         """
         for worker_id, seq, records in salvaged:
-            if records:
-                self.pending.pop((worker_id, seq), None)
+            if not records:
+                continue
+            reported = self.pending.pop((worker_id, seq), [])
             for mq, pairs in records:
-                for start, end in pairs:
-                    self.apply(JournalDone(mq, start, end, "", 0))
-            self.sealed((worker_id, seq))
-        for token in sealed:
-            self.sealed(token)
+                found = IntervalSet.of(pairs)
+                if (worker_id, seq) in sealed:
+                    found &= IntervalSet.of((start, end) for queue, start, end in reported if queue == mq)
+                log = self._log(mq)
+                for start, end in found.pieces:
+                    log.durable.add(max(start, log.committed), end)
 
     def forget_pending(self) -> int:
         """Segments that nobody found: their messages run again. Returns how many segments."""

@@ -58,14 +58,14 @@ class Pool:
         gave_up: Callable[[str], None], reload_ended: Callable[[int], None], check: Callable[[packets.Ready], None],
         traced: Callable[[Sequence[TraceRecord]], None], direct_timeout_s: float,
     ) -> None:  # fmt: skip
-        """`left_behind` are open segments of earlier runs; `gave_up(error)` is called when no worker can boot,
+        """`left_behind` are segments of earlier runs to be salvaged; `gave_up(error)` is called when no worker can boot,
         `reload_ended(generation)` with the generation that serves after a reload; `check` and `traced` are those of
         `Hearing`."""
         self._core = core
         self.staffing = Staffing(core, policy, run_id, left_behind=(LEFT_BEHIND,) if left_behind else ())
         self.launcher = Launcher()
         self._left: dict[str, list[Path]] = {LEFT_BEHIND: left_behind} if left_behind else {}
-        """Open segments of dead workers, until a worker has reported that it salvaged them all."""
+        """Segments of dead workers, until a worker has reported that it salvaged them all."""
         self._gave_up = gave_up
         self._transport = transport
         self._segments = segments
@@ -167,7 +167,7 @@ class Pool:
             )
         slot = self._cell_slots.pop()
         made.callback(self._cell_slots.append, slot)
-        files = [p for dead in action.salvages for p in self._left[dead] if dead != LEFT_BEHIND or p.exists()]
+        files = [path for dead in action.salvages for path in self._left[dead]]
         new = NewWorker(action.worker_id, action.index, slot, theirs, stacks.shared, tuple(files))
         worker = self._core.state.workers[action.worker_id]
 

@@ -93,6 +93,12 @@ class SimMember:
         self._known_at_start = self._known_on_disk()
         for other in dead:
             self._adopt(other)
+        self.sealed_unnoted = {
+            token: folder.ready[token]
+            for token in self.journal.pending
+            if token in folder.ready and not script.commit_after_loaded
+        }
+        """Segments in ready/ of which the journal does not know that they are sealed."""
         self.view = bytearray(script.slab_units * UNIT_BYTES)
         self.core = parts.core(self._config(), Slab(len(self.view)), self.view)
         self.coroner = Coroner(self, world, truth.deaths)
@@ -121,7 +127,7 @@ class SimMember:
             pull_delay_on_error_ms=60, pull_delay_on_flow_control_ms=20, persist_interval_ms=250, recommit_interval_ms=1_500,
             rebalance_interval_ms=1_500, open_retry_ms=80, chunk_messages_max=script.chunk_messages_max,
             delay_level_when_next_consume=script.delay_level, send_back_retry_ms=200, drain_deadline_ms=400,
-            report_after_ms=20,
+            report_after_ms=script.report_after_ms,
             seal_rows=script.seal_rows, commit_after_loaded=script.commit_after_loaded,
             stop_deadline_ms=100 if script.slow > 0.1 else 2_500,
             topic_concurrency={TOPIC: script.topic_limit} if script.topic_limit else {},
@@ -199,7 +205,7 @@ class SimMember:
         self.core.begin()
         state = self.journal
         if not self.script.commit_after_loaded:
-            self.parts.join(state, [(*token, records) for token, records in self.pool.leftovers], self.folder.ready)
+            self.parts.join(state, [(*token, records) for token, records in self.pool.leftovers], self.sealed_unnoted)
         if state.forget_pending():
             self.world.note("a segment of the last run was not found")
         recovered = state.recovered()
@@ -343,7 +349,7 @@ class SimMember:
         try:
             self._count_down()
         except Killed:
-            self.folder.journal += block[: self.world.random.randrange(len(block))]
+            self.folder.journal += block[: self.world.random.randrange(len(block) or 1)]
             self.world.note("the journal was torn")
             raise
         self.folder.journal += block

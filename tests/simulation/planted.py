@@ -35,7 +35,7 @@ from rocketcrew.workers.claims import Claims
 from .disk import Folder, Segment
 from .member import SimMember
 from .parts import Parts
-from .script import POWER
+from .script import BOOTS, POWER
 from .truth import Truth
 from .worker import SimWorker, Work
 from .world import World
@@ -564,6 +564,17 @@ class TrustsTornFiles(Parts):
         super().join(journal, salvaged, sealed)
 
 
+class TrustsEarlierSalvage(Parts):
+    """A segment in ready/ holds all that was reported of it, though a start that failed may have salvaged it there."""
+
+    def join(
+        self, journal: JournalState, salvaged: list[tuple[str, int, Records]], sealed: Iterable[tuple[str, int]]
+    ) -> None:
+        for token in sealed:
+            journal.sealed(token)
+        super().join(journal, salvaged, sealed)
+
+
 class Planted(NamedTuple):
     """One bug, the number of seeds within which it must be found, and in which kind of world."""
 
@@ -578,6 +589,8 @@ class Planted(NamedTuple):
 
 COMING_AND_GOING = ("start member", "stop member")
 CONCURRENT = {"order": "concurrent"}
+STEADY = {"rate": 200.0, "slow": 0.0, "refusing": 0.0, "deadly": 0, "hard_limit_ms": 0, "commit_after_loaded": False}
+STARTS_OFTEN = {"faults": {POWER: 1, BOOTS: 2}, "fault_rate": 0.03, "restart_ms": 50.0, "boot_fails_ms": 60.0}
 ONE_SLOT = {"members": 1, "members_max": 1}
 HELD_UP = {"order": "concurrent", "slow": 0.05, "workers": 3, "handler_us": 50, "chunk_messages_max": 8}
 SEVERAL = {"members": 2, "members_max": 3}
@@ -623,6 +636,9 @@ PLANTED = {
         ForgetsUncommitted, 100, (*COMING_AND_GOING, "refuse commits", "stall broker"), SEVERAL
     ),
     "what was reported counts, though its file is torn": Planted(TrustsTornFiles, 40, (POWER,)),
+    "what a failed start has salvaged counts as whole": Planted(
+        TrustsEarlierSalvage, 40, (POWER, BOOTS), ONE_SLOT | CONCURRENT | STEADY | STARTS_OFTEN
+    ),
     "draining queue commits unguarded": Planted(CommitUnguarded, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.15}),
     "skip one too many": Planted(SkipsOneTooMany, 40),
     "journal ignores a reset": Planted(IgnoresReset, 40, ("reset back",), ONE_SLOT | {"slow": 0.05}),

@@ -37,6 +37,14 @@ def _ends(state: State) -> int:
     return sum(state.seen[QueueState.DRAINING, event] for event in (QueueEvent.DRAINED, QueueEvent.DEADLINE))
 
 
+def _by_queue(segment: Segment) -> Records:
+    """What is finished in it."""
+    found: dict[MessageQueue, list[tuple[int, int]]] = {}
+    for mq, offset in segment.finished:
+        found.setdefault(mq, []).append((offset, offset + 1))
+    return list(found.items())
+
+
 class SimPool:
     """All workers of one member."""
 
@@ -72,7 +80,8 @@ class SimPool:
         """All of them; the first looks at what the last run left open."""
         member = self._member
         for index in range(member.script.workers):
-            self._start_one([], list(member.folder.open.values()) if index == 0 else [])
+            left = [*member.folder.open.values(), *member.sealed_unnoted.values()]
+            self._start_one([], left if index == 0 else [])
 
     def _start_one(self, salvage_of: list[str], salvage: list[Segment]) -> SimWorker:
         self._started += 1
@@ -310,21 +319,21 @@ class SimPool:
         """A booting worker salvages a segment of a dead one, and says what is in it."""
         member = self._member
         if segment.token not in member.folder.open:
+            if segment.token in member.folder.ready and segment.token in member.sealed_unnoted:
+                worker.say(self._salvaged, segment.token, _by_queue(segment))
             return
         if not segment.finished:
             del member.folder.open[segment.token]
             return
         member.folder.seal(segment, member.truth)
         member.world.note("a segment was salvaged")
-        by_queue: dict[MessageQueue, list[tuple[int, int]]] = {}
         for mq, offset in segment.finished:
             # Also without rows: what it finished before a reset is taken for finished after it, as its rows are.
             if member.truth.only_loaded_counts:
                 segment.salvaged.append((mq, offset))
             else:
                 member.truth.finished((mq.topic, mq.queue_id), offset)
-            by_queue.setdefault(mq, []).append((offset, offset + 1))
-        worker.say(self._salvaged, segment.token, list(by_queue.items()))
+        worker.say(self._salvaged, segment.token, _by_queue(segment))
 
     def _salvaged(self, token: tuple[str, int], records: Records) -> None:
         if token[0].startswith(self._member.client_id + "."):

@@ -7,7 +7,7 @@ happens in a calm one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -110,6 +110,13 @@ class Script:
     """A backlog, each message of which succeeds and returns a row: see `segments_max`."""
     delay_level: int = 0
     """Of failed messages whose handler names none, 0 = by their attempts."""
+    # Not in `repr`, from which `perhaps_limited` makes what it decides.
+    restart_ms: float = field(default=1_500.0, repr=False)
+    """After how long a dead member is started again, at most."""
+    boot_fails_ms: float = field(default=1.0, repr=False)
+    """After how long a start that fails does, at most."""
+    report_after_ms: float = field(default=20.0, repr=False)
+    """Of the core's settings."""
 
     @classmethod
     def draw(cls, random: Random) -> Script:

@@ -114,7 +114,7 @@ class Simulation:
         self.members.append(member)
         if self.next_boot_fails:
             self.next_boot_fails = False
-            self.world.after(self.world.random.random(), member.fail_boot)
+            self.world.after(self.world.random.random() * self.script.boot_fails_ms, member.fail_boot)
 
     def living(self) -> list[SimMember]:
         return [member for member in self.members if member.alive]
@@ -126,7 +126,7 @@ class Simulation:
             self._count(member)
             self._check_end(member)
             if not self.living() or self.world.chance(0.7):
-                self.world.after(5 + self.world.random.random() * 1500, self._start_again)
+                self.world.after(5 + self.world.random.random() * self.script.restart_ms, self._start_again)
 
     def _start_again(self) -> None:
         unheld = any(not folder.held for folder in self.folders)

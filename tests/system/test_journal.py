@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, patient_producer, wait_for_end, wait_until
+from harness import WAIT_S, Broker, Crew, patient_producer, send_numbers, wait_for_end, wait_until
 from pressure_handlers import RELEASE
 
 from rocketcrew.client.admin import Admin
@@ -18,10 +19,13 @@ from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.remoting.admin_bodies import TopicConfig
+from rocketcrew.workers.salvage import complete_prefix, salvage
+from rocketcrew.workers.sealing import open_segments
 
 TOPIC = "journalled"
 BEFORE, BEHIND = 100, 10_000
 ALL = BEFORE + 1 + BEHIND
+PIECES, PIECE = 4, 50
 
 
 def one_queue(broker: Broker) -> None:
@@ -101,6 +105,37 @@ def test_what_was_done_behind_a_stuck_message_does_not_run_again(
         assert "offset_was_reset" in crew.child.log.read_text()
         assert set(crew.staged_rows().column("number").to_pylist()) == set(range(ALL))
         assert crew.stop() == 0
+    finally:
+        crew.child.stop(WAIT_S)
+        broker.stop()
+
+
+def test_a_segment_that_was_torn_and_salvaged_by_a_start_that_failed_counts_with_what_it_holds(tmp_path: Path) -> None:
+    """The journal knows more as reported than the file has after a loss of power. A start that salvages it and then fails (a
+    handler that cannot be set up, a metastore that is not there yet) leaves it in ready/, like one that was sealed whole."""
+    broker = Broker(tmp_path)
+    crew = Crew(
+        tmp_path, broker, "pressure_handlers:stuck_or_done", TOPIC, load=False,
+        **{"results.seal_idle_ms": 600_000, "workers.count": 1},
+    )  # fmt: skip
+    try:
+        crew.start()
+        for start in range(0, PIECES * PIECE, PIECE):
+            send_numbers(broker, TOPIC, range(start, start + PIECE))
+            wait_until(lambda end=start + PIECE: crew.counter("done_messages") == end, what="a piece to be reported")
+        kill(crew)
+        (path,) = open_segments(crew.slot / "segments")
+        whole = complete_prefix(path)
+        assert whole.rows == PIECES * PIECE
+        os.truncate(path, path.stat().st_size - 1)  # in the last batch
+        assert 0 < salvage(path).rows < whole.rows, "nothing is torn: nothing is tested"
+
+        crew.settings["results.seal_idle_ms"] = 200
+        crew.start()
+        wait_until(lambda: crew.lag() == 0, what="everything to be committed")
+        assert crew.counter("skipped_messages") > 0, "what the file holds does not run again"
+        assert crew.stop() == 0
+        assert sorted(crew.staged_rows().column("number").to_pylist()) == list(range(PIECES * PIECE))
     finally:
         crew.child.stop(WAIT_S)
         broker.stop()

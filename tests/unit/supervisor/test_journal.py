@@ -190,14 +190,30 @@ def test_two_slots_are_joined() -> None:
 
 
 def test_of_a_salvaged_segment_only_the_records_found_in_it_count() -> None:
-    """After a loss of power its file may hold less than was reported, and lies in ready/ like a sealed one."""
-    state = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 12, 20, "w1", 1), JournalDone(A, 20, 22, "w1", 2)]])
-    state.join([("w1", 1, [(A, [(12, 15)])])], [("w1", 1), ("w1", 2)])
+    """After a loss of power its file may hold less than was reported."""
+    state = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 12, 20, "w1", 1)]])
+    state.join([("w1", 1, [(A, [(9, 11), (12, 15), (25, 26)])])], ())
+    assert state.recovered() == {A: (10, Intervals([(10, 11), (12, 15), (25, 26)]))}
+    assert state.forget_pending() == 0
+
+
+def test_of_a_sealed_segment_only_the_reported_records_found_in_it_count() -> None:
+    """A start that failed may have salvaged it: it lies in ready/ like a whole one. What was not reported may be from
+    before a reset."""
+    state = _applied([[
+        JournalCommitted(A, 0, 10), JournalDone(A, 12, 20, "w1", 1), JournalDone(B, 3, 4, "w1", 1),
+        JournalDone(A, 20, 22, "w1", 2),
+    ]])  # fmt: skip
+    torn, whole = [(A, [(11, 15), (25, 26)])], [(A, [(20, 22)])]
+    state.join([("w1", 1, torn), ("w1", 2, whole), ("w1", 1, torn)], {("w1", 1), ("w1", 2)})
     assert state.recovered() == {A: (10, Intervals([(12, 15), (20, 22)]))}
     assert state.forget_pending() == 0
 
 
-def test_a_segment_that_the_loader_has_taken_before_it_was_salvaged_was_sealed() -> None:
+@pytest.mark.parametrize("sealed", [(), {("w1", 1)}])
+def test_of_a_segment_that_is_gone_nothing_counts(sealed: set[tuple[str, int]]) -> None:
+    """The loader has taken it, but nobody knows how much it held."""
     state = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 12, 20, "w1", 1)]])
-    state.join([("w1", 1, [])], [])
-    assert state.recovered() == {A: (10, Intervals([(12, 20)]))}
+    state.join([("w1", 1, [])], sealed)
+    assert state.recovered() == {}
+    assert state.forget_pending() == 1

@@ -83,6 +83,16 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     assert adopt(mine)[2] == [], "there is nothing left to take over"
 
 
+def test_sealed_segments_of_which_the_journal_does_not_know_are_read_like_open_ones(tmp_path: Path) -> None:
+    slot = take_slot(tmp_path, "g")
+    for folder, seq in (("ready", 1), ("ready", 2), ("open", 3)):
+        (slot.segments / folder / segment_name("w1.1", seq)).write_bytes(b"rows")
+    found = slot.left_behind(slot.sealed_tokens() - {("w1.1", 1)})
+    assert [path.relative_to(slot.segments) for path in found] == [
+        Path("open", segment_name("w1.1", seq)) for seq in (3, 2)
+    ]
+
+
 def plan_files(slot: Slot) -> dict[str, str]:
     return {path.name: path.read_text() for path in (slot.segments / "plan").iterdir()}
 
@@ -150,7 +160,7 @@ def test_a_start_that_fails_after_a_take_over_forgets_nothing(tmp_path: Path) ->
     state, _, adopted = adopt(again)
     assert (again.path, adopted) == (mine.path, [])
     assert state.queues[MQ].durable.pairs() == [(12, 15), (20, 22), (42, 45)]
-    state.join((), again.sealed_tokens())
+    state.join([(f"w{number}", 7, [(MQ, [(at, at + 1)])]) for number, at in enumerate((17, 47))], again.sealed_tokens())
     assert state.queues[MQ].durable.pairs() == [(12, 15), (17, 18), (20, 22), (42, 45), (47, 48)]
 
 

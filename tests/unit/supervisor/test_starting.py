@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +78,14 @@ def nothing(*_: object) -> Any:
 
 
 def with_pool(
-    folder: Path, count: int, launcher: Any, use: Callable[[Pool, Bench], Awaitable[None]], cell_slots: int = 4
-) -> None:
+    folder: Path, count: int, launcher: Any, use: Callable[[Pool, Bench], Awaitable[None]], cell_slots: int = 4,
+    left_behind: Sequence[Path] = (),
+) -> None:  # fmt: skip
     async def main() -> None:
         bench = Bench()
         (folder / "open").mkdir()
         pool = Pool(
-            bench.core, Policy(count), run_id="r", transport=Transport.SLAB, segments=folder, left_behind=[],
+            bench.core, Policy(count), run_id="r", transport=Transport.SLAB, segments=folder, left_behind=list(left_behind),
             cells=CellFile(folder / "cells", cell_slots), queue_info=nothing, slab=memoryview(bench.view),
             acted=lambda: None, gave_up=nothing, reload_ended=nothing, check=nothing, traced=nothing, direct_timeout_s=1,
         )  # fmt: skip
@@ -136,6 +137,20 @@ def test_one_that_is_booting_is_left_alive(tmp_path: Path) -> None:
         await until(lambda: not pool.children)
 
     with_pool(tmp_path, 1, launcher, use)
+
+
+def test_what_earlier_runs_left_is_asked_of_the_next_worker_too_though_it_lies_in_ready_by_now(tmp_path: Path) -> None:
+    """The first one ended between the rename and its word, if it came so far: what the segment holds is not known yet."""
+    launcher, left = Waiting(OSError(24, "Too many open files")), [tmp_path / "open" / "w1.1-00000001.arrows"]
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        del bench
+        pool.run_staffing()
+        pool.staffing.set_policy(Policy(3))
+        pool.run_staffing()
+        assert [new.salvage for new, _, _ in launcher.launches] == [(), tuple(left)]
+
+    with_pool(tmp_path, 2, launcher, use, left_behind=left)
 
 
 def test_one_that_is_not_wanted_any_more_when_its_turn_comes_is_reported_and_not_started() -> None:
