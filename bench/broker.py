@@ -147,7 +147,7 @@ class Sides:
         self.examples = resolved(
             f"example-{options.version}", [f"org.apache.rocketmq:rocketmq-example:{options.version}"]
         )
-        self.benches = {name: Bench(site, folder, classes, options) for name, (site, _) in sides.items()}
+        self.benches = {name: Bench(site, pid, folder, classes, options) for name, (site, pid) in sides.items()}
         self._runs = 0
 
     def run(self, name: str) -> Run:

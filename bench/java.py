@@ -35,7 +35,7 @@ from measure import HERE, Crew, interruptible, median, report, wait_done
 for folder in ("system", "interop"):
     sys.path.insert(0, str(HERE.parent / "tests" / folder))
 
-from fault_servers import GenuineBroker, run_site  # noqa: E402
+from fault_servers import run_site  # noqa: E402
 from servers import JAVA_OPTIONS, Java, compiled, missing_programs  # noqa: E402
 
 from rocketcrew.client.outgoing import OutgoingMessage  # noqa: E402
@@ -114,8 +114,6 @@ class Site(Protocol):
     @property
     def name_server(self) -> str: ...
 
-    def broker(self, name: str) -> GenuineBroker: ...
-
     def create_topic(self, topic: str, queues: int) -> None:
         """Returns when the topic has its route."""
         ...
@@ -124,8 +122,8 @@ class Site(Protocol):
 class Bench:
     """One site, its topics filled, and runs of both consumers on it."""
 
-    def __init__(self, site: Site, folder: Path, classes: str, options: argparse.Namespace) -> None:
-        self.site, self.folder, self.classes = site, folder, classes
+    def __init__(self, site: Site, broker_pid: int, folder: Path, classes: str, options: argparse.Namespace) -> None:
+        self.site, self.broker_pid, self.folder, self.classes = site, broker_pid, folder, classes
         self.messages: int = options.messages
         self.rate: int = options.rate
         self.measured: int = options.rate * options.seconds
@@ -159,7 +157,7 @@ class Bench:
                 crew.stop()
 
     def _broker_us(self) -> float:
-        return whole_cpu_us(self.site.broker(BROKER).pid)
+        return whole_cpu_us(self.broker_pid)
 
     def java_rate(self, batch: int, topic: str = "backlog") -> Rate:
         with self._java(topic, batch, self.messages // 10, self.messages, "-") as java:
@@ -272,7 +270,7 @@ def main() -> int:
         site.make_whole(BROKER)
         site.create_topic("backlog", QUEUES)
         asyncio.run(fill(site.name_server, "backlog", options.messages, options.body_bytes))
-        bench = Bench(site, Path(name), classes, options)
+        bench = Bench(site, site.broker(BROKER).pid, Path(name), classes, options)
         load_before = os.getloadavg()[0]
         report("java-rate", rates(bench, options.runs))
         report("java-latency", latencies(bench, max(1, options.runs // 2)))
