@@ -108,6 +108,12 @@ def in_hand(cell: CellView) -> tuple[int, ...]:
     return cell[STATE], cell[CHUNK_ID], cell[STARTED_NS], cell[HELD]
 
 
+def runs(cell: CellView, record: tuple[int, int] | None) -> bool:
+    """The cell names this record (chunk and offset). Good enough to do nothing now: words of two calls that are read together
+    can only put the next look off."""
+    return record is not None and cell[STATE] == record[1] + 1 and cell[CHUNK_ID] == record[0]
+
+
 def look(cell: CellView, reports: int, barrier: Callable[[], bool]) -> Seen | None:
     """The supervisor's side, which has read `reports` packets of reports of this worker.
 

@@ -209,6 +209,8 @@ class ReadCell:
     that; answer `CellRead`, or none when there is nothing to be read."""
 
     worker_id: str
+    first_open: tuple[int, int] | None = None
+    """Chunk and offset of its first record without an outcome: while the cell names that one, nothing is to be read."""
 
 
 @dataclass(slots=True, eq=False)

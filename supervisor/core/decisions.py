@@ -353,6 +353,7 @@ class Core:
         self._feed(now)
 
     def _cell_read(self, event: ev.CellRead, now: float) -> None:
+        self.reclaiming.found()
         self.settling.cell_read(
             event.worker_id, event.chunk_id, event.offset, event.held, now, event.wall_ms
         )  # fmt: skip

@@ -8,7 +8,9 @@ come (workers/claims.py); the chunk is split there, as after a death, and what c
 that is held up gets nothing more until it has reported what was left to it.
 
 On the same rounds, a worker that has kept what it finished for longer than the flush interval is in a long call: what ended
-before that call is read off its cell (workers/unreported.py, settling.py), so that a kill repeats little.
+before that call is read off its cell (workers/unreported.py, settling.py), so that a kill repeats little. Where look
+after look finds nothing and all workers have something, calls are alike: then the looks are as rare as reclaiming allows,
+because each takes a core from the handlers for a moment.
 
 Nothing is reclaimed in an order: after a message of a queue or a key there is nothing that may run before it. What may have
 killed a worker runs alone, and coroutine handlers have begun all of theirs.
@@ -26,6 +28,10 @@ from .state import State, Worker
 from .states import LIVING
 
 LOOK_MS_MIN = 1.0
+LATE_INTERVALS = 2
+"""A worker that has not reported for so many flush intervals is in a long call."""
+QUIET_LOOKS = 8
+"""After so many in a row that found nothing, looks are rarer."""
 TRY_AGAIN_MS = 50
 """A worker that was held up by no message at all is given something again."""
 
@@ -44,8 +50,8 @@ class Reclaiming:
         self.watching = False
         """A look is due: nothing has to be asked for."""
         self._reclaims_at = 0.0
-        self._seen: dict[str, tuple[int, int, float]] = {}
-        """By worker: its oldest chunk, how much of it was reported, and since when that is so."""
+        self._quiet = 0
+        """Looks since one found something."""
         self._left: list[ProcessQueue] = []
         """Queues that were taken away, of which something was left to the next owner in this step."""
 
@@ -56,7 +62,7 @@ class Reclaiming:
         config = self.s.config
         if config.order == "concurrent" or config.auto_commit:
             self.watching = True
-            self.s.at(now + self._look_ms() / 1000, self._look)
+            self.s.at(now + self._pause_ms() / 1000, self._look)
 
     def watch_order(self, now: float) -> None:
         """A timer may have dispatched what was held in order, or by a rate."""
@@ -69,13 +75,24 @@ class Reclaiming:
         config = self.s.config
         return min(config.reclaim_look_ms, max(config.report_after_ms, LOOK_MS_MIN))
 
+    def _pause_ms(self) -> float:
+        s = self.s
+        if self._quiet < QUIET_LOOKS or s.places.idle(s.kept_apart):
+            return self._look_ms()
+        return s.config.reclaim_look_ms
+
+    def found(self) -> None:
+        """A look has found something: a call is longer than those before it, and another may be."""
+        self._quiet = 0
+
     def _look(self, now: float) -> None:
         s = self.s
         self.watching = False
         busy = list(s.busy.values())
-        seen, self._seen = self._seen, {}
         if not busy:
+            self._quiet = 0
             return  # each dispatch begins it anew
+        self._quiet += 1
         reclaims = s.config.order == "concurrent" and now >= self._reclaims_at
         if reclaims:
             self._reclaims_at = now + (s.config.reclaim_look_ms - self._look_ms() / 2) / 1000  # looks are a little late
@@ -83,22 +100,28 @@ class Reclaiming:
         unreported: list[Worker] = []
         for worker in busy:
             oldest = next(iter(worker.in_flight.values()))
-            chunk_id, reported, since = seen.get(worker.worker_id, (0, 0, now))
-            if (chunk_id, reported) != (oldest.chunk_id, oldest.reported):
-                since = now
-            self._seen[worker.worker_id] = (oldest.chunk_id, oldest.reported, since)
-            held_up = now - since >= s.config.reclaim_after_ms / 1000
+            silent_ms = 1000 * (now - worker.heard_at)
+            held_up = silent_ms >= s.config.reclaim_after_ms
             if idle and held_up and self._has_more(worker, oldest):
                 s.out.append(Reclaim(worker.worker_id, tuple(worker.in_flight)))
+            # A worker that is not in a long call reports within the flush interval and the call that it is in.
             if (
-                now - since >= s.config.report_after_ms / 1000
+                silent_ms >= LATE_INTERVALS * s.config.report_after_ms
                 and not worker.window
                 and self._may_have_ended(worker, oldest)
             ):
                 unreported.append(worker)
         # After all that is reclaimed: reading may change what a worker has in flight.
-        s.out.extend(ReadCell(worker.worker_id) for worker in unreported)
+        s.out.extend(ReadCell(worker.worker_id, self._first_open(worker)) for worker in unreported)
         self.watch(now)
+
+    def _first_open(self, worker: Worker) -> tuple[int, int] | None:
+        """The first record that the worker has not reported: while it runs that one, there is nothing to read. In order it
+        may have given back what stands before."""
+        if self.s.config.order != "concurrent":
+            return None
+        oldest = next(iter(worker.in_flight.values()))
+        return (oldest.chunk_id, oldest.offsets[oldest.reported]) if oldest.reported < oldest.count else None
 
     def _may_have_ended(self, worker: Worker, oldest: Chunk) -> bool:
         """It may have finished something that it has not reported: not when one record is all that it has."""

@@ -111,6 +111,7 @@ class Settling:
         """Messages of the chunk up to `end` have an outcome now; see `report`."""
         s = self.s
         start, chunk.reported = chunk.reported, end
+        worker.heard_at = now
         if s.topic_limits.counts:
             s.topic_limits.reported(chunk.chunk_id, end - start)
         has_rows = seq != 0

@@ -174,6 +174,8 @@ class Worker:
     in_flight_messages: int = 0
     """Of these chunks, those included that are reported."""
     in_flight_bytes: int = 0
+    heard_at: float = 0.0
+    """When it last reported something, or else was given the first of what it has."""
     held_up: bool = False
     """One message has kept it so long that the others were reclaimed: it gets nothing until it has reported its own."""
     read_ahead: dict[int, tuple[int, int, MessageQueue | None]] = field(
@@ -244,6 +246,8 @@ class Crew:
         """The worker has the chunk in flight from now on."""
         chunk.worker_id = worker.worker_id
         self.chunks[chunk.chunk_id] = chunk
+        if not worker.in_flight:
+            worker.heard_at = self.now
         worker.in_flight[chunk.chunk_id] = chunk
         worker.in_flight_messages += chunk.count
         worker.in_flight_bytes += chunk.length_bytes
@@ -256,6 +260,7 @@ class Crew:
         """The worker does not have the chunk in flight any more: it was reported to the end, came back, or was reclaimed."""
         if worker.in_flight.pop(chunk.chunk_id, None) is None:
             return
+        worker.heard_at = self.now
         worker.in_flight_messages -= chunk.count
         worker.in_flight_bytes -= chunk.length_bytes
         if not worker.in_flight:

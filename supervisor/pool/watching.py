@@ -23,7 +23,7 @@ from ...workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STAT
 from ...workers.claims import take_back
 from ...workers.reporter import REPORT_SIGNAL
 from ...workers.time_limits import SOFT_SIGNAL
-from ...workers.unreported import in_hand, look
+from ...workers.unreported import in_hand, look, runs
 from ..core import events as ev
 from ..core.actions import AskReport, ReadCell, Reclaim
 from ..core.decisions import Core
@@ -162,14 +162,14 @@ class CellReader:
         self._core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, unbegun, claimed), self._loop.time())
 
     def read(self, action: ReadCell) -> None:
-        """Read what the worker has finished; without effect when it runs nothing, a report of it is on its way, or it has
-        been read in this call."""
+        """Read what the worker has finished; without effect when it runs nothing, or still the first of what it was given, a
+        report of it is on its way, or it has been read in this call."""
         child = self._children.get(action.worker_id)
         if child is None or self._barrier is None:
             return
         cell = self._cells.view(child.cell_slot)
         call = (*in_hand(cell), child.reports)
-        if call == child.call_read:
+        if call == child.call_read or runs(cell, action.first_open):
             return
         seen = look(cell, child.reports, self._barrier)
         if seen is not None:

@@ -52,6 +52,38 @@ def test_a_worker_is_read_once_it_has_not_reported_for_the_flush_interval(busy: 
     bench.one(act.ReadCell)
 
 
+def looks(bench: Bench, ms: int) -> int:
+    """How often the worker, which never reports, was looked at."""
+    found = 0
+    for _ in range(ms):
+        bench.pass_ms(1)
+        found += len(bench.take(act.ReadCell))
+    return found
+
+
+def test_looks_that_find_nothing_become_rare_and_are_not_while_a_worker_idles(
+    busy: tuple[Bench, int, list[Chunk]],
+) -> None:
+    bench, _, (first, _) = busy
+    assert 45 <= looks(bench, 1_000) <= 60  # of 200
+    in_hand(bench, first, 2)
+    looks(bench, 20)
+    assert looks(bench, 30) >= 4  # calls may be uneven now
+    looks(bench, 100)
+    bench.worker("b")
+    looks(bench, 20)
+    assert looks(bench, 100) >= 16
+
+
+def test_a_look_names_the_first_record_that_is_open(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    """While the worker runs that one, nobody has to look closer."""
+    bench, _, (first, _) = busy
+    bench.done(first, count=2)
+    bench.pass_ms(10.1)
+    bench.pass_ms(10.1)
+    assert {asked.first_open for asked in bench.take(act.ReadCell)} == {(first.chunk_id, 2)}
+
+
 def test_a_worker_with_one_record_in_all_is_not_read(make: Callable[..., Bench]) -> None:
     bench = make(chunk_messages_max=1, chunks_in_flight=1)
     (handle,) = bench.open(0)

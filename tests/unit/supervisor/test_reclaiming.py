@@ -43,7 +43,7 @@ def offsets(chunks: list[Chunk]) -> list[list[int]]:
 
 def test_the_rest_goes_to_the_idle_worker(held: tuple[Bench, int, list[Chunk]]) -> None:
     bench, handle, (first, second) = held
-    pass_looks(bench)
+    pass_looks(bench, 40)
     asked = bench.one(act.Reclaim)
     old = second.chunk_id
     assert (asked.worker_id, asked.chunk_ids) == ("a", (first.chunk_id, old))

@@ -112,9 +112,12 @@ def test_a_call_is_read_once_however_long_it_takes(make: Callable[..., Bench], t
         reader = asyncio.run(made())
         unreported = Unreported(words)
         unreported.offer()
+        words[CHUNK_ID], words[STARTED_NS], words[STATE] = chunk.chunk_id, 5, 0 + 1
+        reader.read(act.ReadCell("w0", (chunk.chunk_id, 0)))  # the first that it was given: nothing has ended
+        assert (done(), len(barriers)) == ([], 0)
         words[CHUNK_ID], words[STARTED_NS], words[STATE] = chunk.chunk_id, 10, 1 + 1
         for _ in range(3):
-            reader.read(act.ReadCell("w0"))
+            reader.read(act.ReadCell("w0", (chunk.chunk_id, 0)))
         assert (done(), len(barriers)) == ([(0, 1)], 2)
         words[STARTED_NS], words[STATE] = 20, 2 + 1
         for _ in range(3):
