@@ -57,6 +57,8 @@ class SimPool:
         self._stopping = False
         self._ends = 0
         """Queues that had left before this step."""
+        self._sealed: list[Segment] = []
+        """What this step was told of: a seal may be asked for and heard of in one read."""
         self._succeeded: set[str] = set()
         """Workers that have or had a successor."""
         self._left: set[str] = set()
@@ -165,6 +167,7 @@ class SimPool:
     def note_ends(self) -> None:
         """A step is over."""
         self._ends = _ends(self._member.core.state)
+        self._sealed.clear()
 
     def _seal(self, action: act.Seal) -> None:
         self._member.world.note("a seal was asked for")
@@ -174,6 +177,7 @@ class SimPool:
         waiting = [] if worker is None else [*worker.sealing, *filter(None, [worker.segment])]
         if worker is not None:
             waiting += [said[1] for what, said in worker.said if what == self.sealed]  # not known to the core yet
+        waiting += [one for one in self._sealed if one.worker_id == action.worker_id]  # nor when it asked
         script, finished = self._member.script, sum(len(one.finished) for one in waiting)
         # In a backlog of rows the segments are counted instead (simulation.py).
         if waiting and not leaves and finished <= script.seal_rows and not script.rows_always:
@@ -313,6 +317,7 @@ class SimPool:
         )
 
     def sealed(self, worker: SimWorker, segment: Segment) -> None:
+        self._sealed.append(segment)
         self._member.core.handle(ev.Sealed(worker.worker_id, segment.seq), self._member.world.now)
 
     def salvage_segment(self, worker: SimWorker, segment: Segment) -> None:
