@@ -97,7 +97,7 @@ class Reclaiming:
         if reclaims:
             self._reclaims_at = now + (s.config.reclaim_look_ms - self._look_ms() / 2) / 1000  # looks are a little late
         idle = reclaims and not s.redo and not s.ready and s.places.idle(s.kept_apart)
-        unreported: list[Worker] = []
+        reads: list[ReadCell] = []
         for worker in busy:
             oldest = next(iter(worker.in_flight.values()))
             silent_ms = 1000 * (now - worker.heard_at)
@@ -108,30 +108,29 @@ class Reclaiming:
             if (
                 silent_ms >= LATE_INTERVALS * s.config.report_after_ms
                 and not worker.window
-                and self._may_have_ended(worker, oldest)
+                and self._has_several(worker, oldest)
             ):
-                unreported.append(worker)
+                reads.append(ReadCell(worker.worker_id, self._first_open(oldest)))
         # After all that is reclaimed: reading may change what a worker has in flight.
-        s.out.extend(ReadCell(worker.worker_id, self._first_open(worker)) for worker in unreported)
+        s.out += reads
         self.watch(now)
 
-    def _first_open(self, worker: Worker) -> tuple[int, int] | None:
-        """The first record that the worker has not reported: while it runs that one, there is nothing to read. In order it
+    def _first_open(self, oldest: Chunk) -> tuple[int, int] | None:
+        """The first record that its worker has not reported: while it runs that one, there is nothing to read. In order it
         may have given back what stands before."""
         if self.s.config.order != "concurrent":
             return None
-        oldest = next(iter(worker.in_flight.values()))
         return (oldest.chunk_id, oldest.offsets[oldest.reported]) if oldest.reported < oldest.count else None
 
-    def _may_have_ended(self, worker: Worker, oldest: Chunk) -> bool:
-        """It may have finished something that it has not reported: not when one record is all that it has."""
+    def _has_several(self, worker: Worker, oldest: Chunk) -> bool:
+        """More than one record that it has not reported: one may have ended, and another not have begun."""
         return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
 
     def _has_more(self, worker: Worker, oldest: Chunk) -> bool:
         """It may have messages that it has not begun, and that may run elsewhere."""
         if worker.held_up or worker.window or any(chunk.alone for chunk in worker.in_flight.values()):
             return False
-        return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
+        return self._has_several(worker, oldest)
 
     def reclaimed(self, worker_id: str, chunk_ids: Sequence[int], unbegun: int, claimed: int, now: float) -> None:
         """The worker will run nothing of the last `unbegun` of `chunk_ids` (in the order of dispatch), and of the one before
