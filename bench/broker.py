@@ -142,7 +142,7 @@ class Sides:
         self, sides: dict[str, tuple[Site, int]], folder: Path, classes: str, options: argparse.Namespace
     ) -> None:
         """`sides`: what there is to measure, by its name, with the broker's process."""
-        self.sides, self.folder = sides, folder
+        self.folder = folder
         self.messages: int = options.messages
         self.examples = resolved(
             f"example-{options.version}", [f"org.apache.rocketmq:rocketmq-example:{options.version}"]
@@ -151,8 +151,8 @@ class Sides:
         self._runs = 0
 
     def run(self, name: str) -> Run:
-        site, pid = self.sides[name]
         bench = self.benches[name]
+        site, pid = bench.site, bench.broker_pid
         self._runs += 1
         topic, waked = f"sent-{self._runs}", f"waked-{self._runs}"
         site.create_topic(topic, QUEUES)
@@ -161,14 +161,11 @@ class Sides:
         failed = send_by_benchmark(self.folder, self.examples, site.name_server, topic, self.messages)
         send_cpu = whole_cpu_us(pid) - cpu
         sent = run_with_cluster(site.name_server, lambda cluster: sent_per_second(cluster, topic))
-        cpu = whole_cpu_us(pid)
         bench.messages = self.messages - failed  # at least these are there
         consumed = bench.java_rate(1, topic)
-        consume_cpu = whole_cpu_us(pid) - cpu
         latencies = quantiles(bench.java_latency(waked), n=100)
         return Run(
-            sent, send_cpu / self.messages, consumed.per_s, consume_cpu / self.messages, latencies[49], latencies[98],
-            failed,
+            sent, send_cpu / self.messages, consumed.per_s, consumed.broker_us, latencies[49], latencies[98], failed,
         )  # fmt: skip
 
 
