@@ -288,6 +288,7 @@ class SimMember:
         while todo := self.core.take_actions():
             self._look_at(todo)
             self._seen = 0
+            self.pool.keeps_rate(todo)
             entries: list[Entry] = [a for a in todo if isinstance(a, Entry)]
             if entries and self.running:
                 self._write_journal(entries)

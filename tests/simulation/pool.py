@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rocketcrew.remoting.queues import MessageQueue
@@ -101,11 +101,20 @@ class SimPool:
             worker.in_pipe.append(message)
             self._member.world.after(0.02 + self._member.world.random.random() * 0.3, worker.hear)
 
-    def _keeps_rate(self, chunk: Chunk) -> None:
-        """All that this world consumes is of the topic, or its retry; what is dispatched again needs no token."""
+    def keeps_rate(self, wanted: Sequence[act.Action]) -> None:
+        """What the core wants dispatched stays within the rate. Counted before it is carried out: of what fails the tokens
+        are taken all the same, and what goes out again needs none."""
+        if self._member.script.rate:
+            for action in wanted:
+                if isinstance(action, act.Dispatch):
+                    self._count_rate(action.chunk)
+                elif isinstance(action, act.DispatchOrdered):
+                    for item in action.chunks:
+                        self._count_rate(item.chunk)
+
+    def _count_rate(self, chunk: Chunk) -> None:
+        """All that this world consumes is of the topic, or its retry."""
         script, now = self._member.script, self._member.world.now
-        if not script.rate:
-            return
         first = {(chunk.handle, offset) for offset in chunk.offsets} - self._dispatched
         self._dispatched |= first
         self._over = max(0.0, self._over - (now - self._over_at) * script.rate) + len(first)
@@ -122,7 +131,6 @@ class SimPool:
             for offset in action.chunk.offsets:
                 if offset in done:
                     raise Violation(f"{action.mq} {offset} is run again, although it was finished before")
-        self._keeps_rate(action.chunk)
         self._member.coroner.handed(action)
         self._member.notebook.handed(action.chunk.handle, action.chunk.offsets, action.worker_id)
         if action.chunk.origin is not None:
@@ -133,7 +141,6 @@ class SimPool:
 
     def _dispatch_ordered(self, action: act.DispatchOrdered) -> None:
         for item in action.chunks:
-            self._keeps_rate(item.chunk)
             done = self._member.notebook.no_repeat.get(item.mq, ())
             again = [offset for offset in item.chunk.offsets if offset in done]
             if again:
