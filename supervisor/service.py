@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +29,7 @@ import structlog
 from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.logging import recent_faults
 from ..conf.settings import Settings, is_broadcasting
+from ..conf.units import NS_PER_MS
 from ..remoting.traces import TraceRecord
 from ..spark.needs import check_writer
 from ..workers.cells import CELLS_FILE, CellFile
@@ -311,7 +313,7 @@ class Supervisor:
         """How many there are; all of them are ready."""
         settings = self.settings
         self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
-        self._run_id = f"w{time.time_ns() // 1_000_000:x}"
+        self._run_id = f"w{time.time_ns() // NS_PER_MS:x}{secrets.token_hex(2)}"
         self._sealed_unnoted = self._slot.sealed_tokens() & self._journal_state.pending.keys()
         left = self._slot.left_behind(() if self.core.state.config.commit_after_loaded else self._sealed_unnoted)
         table = table_spec(settings, self._slot)

@@ -252,6 +252,13 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
             remedy=f"rocketcrew load --staging {other.segments}; then remove that folder",
         )  # fmt: skip
         return False
+    if both := sorted(_segment_names(slot) & _segment_names(other)):
+        log.warning(
+            "slot_not_taken_over", slot=other.path.name, segment=both[0], segments=len(both),
+            reason="a segment of that name is in both slots, and one would replace the other",
+            remedy=f"give the one in {other.segments} another name (letters in front of it), and start again",
+        )  # fmt: skip
+        return False
     loader_fd = try_lock(other.segments / PLAN_DIR / LOADER_LOCK)
     if loader_fd is None:
         return False
@@ -285,6 +292,11 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
         return known
     finally:
         os.close(loader_fd)
+
+
+def _segment_names(slot: Slot) -> set[str]:
+    folders = (slot.segments / folder for folder in (OPEN_DIR, READY_DIR, BAD_DIR))
+    return {path.name for folder in folders for path in folder.glob("*") if SEGMENT_NAME.fullmatch(path.name)}
 
 
 def _take_request(slot: Slot) -> None:

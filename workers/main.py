@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
@@ -49,6 +50,7 @@ from .packets import (
     WINDOW,
     BootFailed,
     Ready,
+    Salvaged,
     encode_boot_failed,
     encode_notice,
     encode_ready,
@@ -60,7 +62,7 @@ from .result_types import check_result_type
 from .routing import check_order
 from .rows import RowBuffer
 from .runner import Place
-from .salvage import salvage
+from .salvage import nothing_of, salvage
 from .sealing import Sealer
 from .segment import SegmentWriter
 from .sends import sending
@@ -100,11 +102,9 @@ def worker_main(boot: WorkerBoot) -> int:
 
 
 def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
-    """Salvage, boot, serve until STOP, tear down. Returns the exit code; raises LinkClosedError, OSError of a salvage."""
+    """Salvage, boot, serve until STOP, tear down. Returns the exit code; raises LinkClosedError."""
     for path in boot.salvage:
-        salvaged = salvage(path)
-        log.info("segment_salvaged", file=salvaged.file, sealed=salvaged.sealed_name, rows=salvaged.rows)
-        for packet in encode_salvaged(salvaged):
+        for packet in encode_salvaged(salvage_if_readable(path, log)):
             link.send(packet)
     link.send(bytes((SALVAGE_DONE,)))
     cell = private_cell() if boot.cells_path is None else map_cell(boot.cells_path, boot.cell_slot, os.getpid())
@@ -142,6 +142,19 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         except BaseException as error:  # noqa: BLE001  the work is done and reported: nothing may spoil the exit code
             log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
     return EXIT_OK
+
+
+def salvage_if_readable(path: Path, log: Any) -> Salvaged:
+    """Salvage a dead worker's segment. One that a disk or its rights refuse stays where it is and nothing counts of it: a
+    worker that ended for it would be followed by others that end for it too, and nobody would serve."""
+    try:
+        salvaged = salvage(path)
+    except OSError as error:
+        log.warning("segment_not_salvaged", file=path.name, error=str(error),
+                    effect="what it holds runs again; the file stays, and the next start tries it once more")  # fmt: skip
+        return nothing_of(path)
+    log.info("segment_salvaged", file=salvaged.file, sealed=salvaged.sealed_name, rows=salvaged.rows)
+    return salvaged
 
 
 def log_of(boot: WorkerBoot) -> TextIO:

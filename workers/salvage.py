@@ -38,7 +38,7 @@ from .sealing import publish, sync_folder
 
 pa: Any = pyarrow
 
-# What a reader of a torn or foreign file may raise; anything else is a bug and shows.
+# What a reader of a torn or foreign file may raise (OSError without a number, too); anything else is a bug and shows.
 _TORN: Final = (pa.ArrowException, OSError, EOFError, ValueError)
 
 
@@ -64,10 +64,7 @@ def warm_up() -> None:
 
 def salvage(path: Path) -> Salvaged:
     """Salvage `open/<name>` (see the module's text). Raises UsageError for a path that is no open segment, OSError."""
-    match = SEGMENT_NAME.fullmatch(path.name)
-    if match is None or path.parent.name != OPEN_DIR:
-        raise UsageError(f"{path} is not an open segment ({OPEN_DIR}/<worker>-<seq>{SEGMENT_SUFFIX})")
-    worker, seq = match["worker"], int(match["seq"])
+    worker, seq = _named(path)
     ready_dir = path.parent.parent / READY_DIR
     ready_dir.mkdir(exist_ok=True)
     if not path.exists():
@@ -79,7 +76,7 @@ def salvage(path: Path) -> Salvaged:
     if not prefix.batches:
         path.unlink()
         sync_folder(path.parent)
-        return Salvaged(path.name, worker, seq, None, 0, 0, ())
+        return nothing_of(path)
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.ftruncate(fd, prefix.size_bytes)
@@ -88,6 +85,20 @@ def salvage(path: Path) -> Salvaged:
         os.close(fd)
     publish(path, ready_dir)
     return Salvaged(path.name, worker, seq, path.name, prefix.rows, prefix.size_bytes, prefix.finished.queues())
+
+
+def nothing_of(path: Path) -> Salvaged:
+    """Says of `open/<name>` that there is no sealed segment of it: what it holds runs again. Raises UsageError as above."""
+    worker, seq = _named(path)
+    return Salvaged(path.name, worker, seq, None, 0, 0, ())
+
+
+def _named(path: Path) -> tuple[str, int]:
+    """The worker and the number of an open segment."""
+    match = SEGMENT_NAME.fullmatch(path.name)
+    if match is None or path.parent.name != OPEN_DIR:
+        raise UsageError(f"{path} is not an open segment ({OPEN_DIR}/<worker>-<seq>{SEGMENT_SUFFIX})")
+    return match["worker"], int(match["seq"])
 
 
 def complete_prefix(path: Path) -> Prefix:
@@ -115,6 +126,7 @@ def complete_prefix(path: Path) -> Prefix:
             raw.seek(prefix.size_bytes)
             if raw.read(len(END_OF_STREAM)) == END_OF_STREAM:
                 prefix.size_bytes += len(END_OF_STREAM)
-        except _TORN:
-            pass
+        except _TORN as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk refuses: what it does not give now must not be cut off
     return prefix

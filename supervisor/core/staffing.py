@@ -175,6 +175,10 @@ class Staffing:
         """Nothing is started or replaced any more."""
         self._stopping = True
 
+    def salvaging(self, worker_id: str, now: float) -> None:
+        """It is done with one segment: how many there are says nothing about its boot, which has its whole time from here."""
+        self._core.state.workers[worker_id].boots_since = now
+
     def salvaged(self, worker_id: str) -> None:
         """What it was to salvage is done: no other has to, whatever becomes of it."""
         self._core.state.workers[worker_id].salvages = ()
@@ -267,7 +271,7 @@ class Staffing:
         """When run() has something to do by the clock alone; what is due already was looked at by run(now)."""
         workers = self.workers()
         due = [
-            worker.started_at + self.policy.boot_timeout_s for worker in workers if worker.state is WorkerState.BOOTING
+            worker.boots_since + self.policy.boot_timeout_s for worker in workers if worker.state is WorkerState.BOOTING
         ]
         due += [worker.kill_again_at for worker in workers if worker.kill_again_at != inf]
         due += [worker.ready_at + worker.age_max_s for worker in self.serving() if worker.age_max_s and not worker.wish]
@@ -296,6 +300,7 @@ class Staffing:
             index=index,
             generation=generation,
             started_at=now,
+            boots_since=now,
             successor_of=successor_of,
             salvages=salvages,
             messages_max=max(1, round(policy.recycle_messages * less)) if policy.recycle_messages else 0,
@@ -321,19 +326,28 @@ class Staffing:
 
     def _end_late_boots(self, now: float) -> None:
         for worker in self.workers():
-            if worker.state is WorkerState.BOOTING and now >= worker.started_at + self.policy.boot_timeout_s:
+            if worker.state is WorkerState.BOOTING and now >= worker.boots_since + self.policy.boot_timeout_s:
                 # One that said why it cannot boot may have a thread that keeps it from ending.
-                worker.boot_error = worker.boot_error or (
-                    f"a worker was not ready within workers.boot_timeout_ms = {self.policy.boot_timeout_s * 1000:.0f}:"
-                    " does the handler's module do long work when it is imported? Move it into the set-up hook, or"
-                    " raise the limit"
-                )
+                worker.boot_error = worker.boot_error or self._too_late(worker)
                 self._core.handle(ev.WorkerKilled(worker.worker_id), now)
                 worker.kill_again_at = now
             if worker.state is WorkerState.KILLED and now >= worker.kill_again_at:
                 # Its place is taken until it has ended, so a kill that failed is repeated.
                 worker.kill_again_at = now + KILL_AGAIN_S
                 self._actions.append(Kill(worker.worker_id, "not ready in time"))
+
+    def _too_late(self, worker: Worker) -> str:
+        limit = f"workers.boot_timeout_ms = {self.policy.boot_timeout_s * 1000:.0f}"
+        if worker.salvages:
+            return (
+                f"a worker was not done with one segment of a dead one within {limit}: is the disk of the data folder"
+                " slow or broken? Raise the limit, or move the file out of segments/open or segments/ready, whose messages"
+                " then run again"
+            )
+        return (
+            f"a worker was not ready within {limit}: does the handler's module do long work when it is imported? Move it"
+            " into the set-up hook, or raise the limit"
+        )
 
     def _could_not_boot(self, worker: Worker, now: float) -> None:
         self.counts["boot_failures"] += 1

@@ -139,6 +139,8 @@ class Worker:
     generation: int = 0
     """Of the user's code and settings."""
     started_at: float = 0.0
+    boots_since: float = 0.0
+    """When it was started, or was last done with a segment that it salvages."""
     successor_of: str | None = None
     """The worker that leaves when this one is ready."""
     salvages: tuple[str, ...] = ()

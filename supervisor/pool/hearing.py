@@ -34,19 +34,22 @@ class Hearing:
     def __init__(
         self, core: Core, *, run_id: str, is_ready: Callable[[Child, packets.Ready], None],
         boot_failed: Callable[[Child, packets.BootFailed], None], progress: Callable[[Child], None],
-        notice: Callable[[Child, dict[str, Any]], None], salvaged: Callable[[Child], None],
+        notice: Callable[[Child, dict[str, Any]], None], file_salvaged: Callable[[Child, str], None],
+        salvaged: Callable[[Child], None],
         kill: Callable[[str, str], None], directed: Callable[[DirectResult], None],
         check: Callable[[packets.Ready], None], traced: Callable[[Sequence[TraceRecord]], None],
     ) -> None:  # fmt: skip
-        """`progress` is called when a worker has reported `look_at_messages` messages, `salvaged` when it has salvaged all
-        that it was to. `kill(worker_id, reason)` ends a worker that reported what cannot be. `check` raises UsageError
-        where a worker that is ready is not what this member can use; `traced` takes trace records."""
+        """`progress` is called when a worker has reported `look_at_messages` messages, `file_salvaged` with the name of
+        each segment that it is done with, `salvaged` when it has salvaged all that it was to. `kill(worker_id, reason)` ends
+        a worker that reported what cannot be. `check` raises UsageError where a worker that is ready is not what this member
+        can use; `traced` takes trace records."""
         self._core = core
         self._run_id = run_id
         self._is_ready = is_ready
         self._boot_failed = boot_failed
         self._progress = progress
         self._notice = notice
+        self._file_salvaged = file_salvaged
         self._all_salvaged = salvaged
         self._kill = kill
         self._directed = directed
@@ -120,7 +123,11 @@ class Hearing:
     def _salvaged(self, child: Child, part: packets.Salvaged, now: float) -> None:
         found = child.salvaged.setdefault(part.file, [])
         found.extend(part.messages)
-        if not part.last or part.sealed_name is None:
+        if not part.last:
+            return
+        del child.salvaged[part.file]
+        self._file_salvaged(child, part.file)
+        if part.sealed_name is None:
             return
         records = [(MessageQueue(q.topic, q.broker_name, q.queue_id), q.ranges) for q in found]
         log.info("segment_salvaged", file=part.file, rows=part.rows, worker=part.worker)
@@ -128,7 +135,6 @@ class Hearing:
             self._core.handle(ev.Salvaged(part.worker, part.seq, records), now)
         else:
             self.leftovers.append((part.worker, part.seq, records))
-        del child.salvaged[part.file]
 
     def _salvage_done(self, child: Child, now: float) -> None:
         """What the dead workers had in flight goes on now: the set-up of this one may take long, and may fail."""

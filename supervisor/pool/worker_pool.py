@@ -64,8 +64,8 @@ class Pool:
         self._core = core
         self.staffing = Staffing(core, policy, run_id, left_behind=(LEFT_BEHIND,) if left_behind else ())
         self.launcher = Launcher()
-        self._left: dict[str, list[Path]] = {LEFT_BEHIND: left_behind} if left_behind else {}
-        """Segments of dead workers, until a worker has reported that it salvaged them all."""
+        self._left: dict[str, dict[str, Path]] = {LEFT_BEHIND: _by_name(left_behind)} if left_behind else {}
+        """Segments of dead workers by name, until a worker has reported that it is done with them."""
         self._gave_up = gave_up
         self._transport = transport
         self._segments = segments
@@ -88,7 +88,7 @@ class Pool:
         """Why no worker can boot."""
         self.hearing = Hearing(
             core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, progress=self._progress,
-            notice=self._noticed, salvaged=self._salvaged,
+            notice=self._noticed, file_salvaged=self._file_salvaged, salvaged=self._salvaged,
             kill=self.kill_worker, directed=self.direct.done, check=check, traced=traced,
         )  # fmt: skip
         self.schema: str | None = None
@@ -167,7 +167,7 @@ class Pool:
             )
         slot = self._cell_slots.pop()
         made.callback(self._cell_slots.append, slot)
-        files = [path for dead in action.salvages for path in self._left[dead]]
+        files = [path for dead in action.salvages for path in self._left[dead].values()]
         new = NewWorker(action.worker_id, action.index, slot, theirs, stacks.shared, tuple(files))
         worker = self._core.state.workers[action.worker_id]
 
@@ -262,6 +262,12 @@ class Pool:
         self.run_staffing()
         self.changed.set()
 
+    def _file_salvaged(self, child: Child, file: str) -> None:
+        """Should this worker not get ready, its successor goes on behind the file."""
+        for dead in child.worker.salvages:
+            self._left[dead].pop(file, None)
+        self.staffing.salvaging(child.worker_id, self._loop.time())
+
     def _salvaged(self, child: Child) -> None:
         for dead in child.worker.salvages:
             del self._left[dead]
@@ -331,7 +337,7 @@ class Pool:
         child.stack_file.close()
         child.process.close()
         if left:
-            self._left[child.worker_id] = left
+            self._left[child.worker_id] = _by_name(left)
         elif not self._stopping:
             # When stopping, what is left is salvaged by the next start, and was not committed.
             self._core.handle(ev.SalvageComplete(child.worker_id), now)
@@ -398,6 +404,10 @@ class Pool:
         self.staffing.stop()
         if self._staffing_timer is not None:
             self._staffing_timer.cancel()
+
+
+def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
+    return {path.name: path for path in paths}
 
 
 def _note(action: Note) -> None:

@@ -25,13 +25,15 @@ class Ears:
     def __init__(self, bench: Bench, **others: Any) -> None:
         self.bench = bench
         self.told: list[str] = []
+        self.files: list[str] = []
         self.salvaged: list[tuple[str, ...]] = []
 
         async def make() -> Hearing:
             names = ("is_ready", "boot_failed", "progress", "notice", "kill", "directed", "check", "traced")
             calls: dict[str, Any] = dict.fromkeys(names, self.tell) | others
             return Hearing(
-                bench.core, run_id=RUN, salvaged=lambda child: self.salvaged.append(child.worker.salvages), **calls
+                bench.core, run_id=RUN, file_salvaged=lambda _, file: self.files.append(file),
+                salvaged=lambda child: self.salvaged.append(child.worker.salvages), **calls,
             )  # fmt: skip
 
         self.hearing = asyncio.run(make())
@@ -96,3 +98,11 @@ def test_a_worker_whose_packet_cannot_be_taken_is_killed_and_that_is_counted(ben
     ears.hearing.packet(ears.child(f"{RUN}.1"), packets.encode_notice(packets.PROGRESS))
     assert killed == [(f"{RUN}.1", "its packet could not be taken: a mistake of ours")]
     assert bench.counters.unexpected_errors == 1
+
+
+def test_a_segment_of_which_nothing_counts_is_done_with_too(bench: Bench) -> None:
+    ears = Ears(bench)
+    successor = ears.child(f"{RUN}.3", LEFT_BEHIND)
+    (packet,) = packets.encode_salvaged(Salvaged("x.arrows", "w0.1", 1, None, 0, 0, ()))
+    ears.hearing.packet(successor, packet)
+    assert (ears.files, ears.hearing.leftovers, successor.salvaged) == (["x.arrows"], [], {})

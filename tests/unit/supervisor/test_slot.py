@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.conf.segment_format import segment_name
+from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR, segment_name
 from rocketcrew.durable.facts import facts_from_bytes
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import SETTLED, Outcomes
@@ -213,6 +213,18 @@ def test_a_damaged_request_moves_no_segment(tmp_path: Path, at: int) -> None:
         adopt(slots[0])
     assert not slots[0].sealed_tokens()
     assert slots[1].sealed_tokens()
+
+
+def test_no_segment_replaces_another_of_its_name(tmp_path: Path) -> None:
+    ours, theirs = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    name = segment_name("w1.1", 0)
+    (ours.segments / OPEN_DIR / name).write_bytes(b"ours")
+    (theirs.segments / READY_DIR / name).write_bytes(b"theirs")
+    theirs.release()
+    assert adopt(ours)[2] == []
+    assert (ours.segments / OPEN_DIR / name).read_bytes() == b"ours"
+    assert (theirs.segments / READY_DIR / name).read_bytes() == b"theirs"
+    ours.release()
 
 
 def test_a_slot_that_is_held_is_left_alone(tmp_path: Path) -> None:

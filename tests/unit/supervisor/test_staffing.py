@@ -295,6 +295,21 @@ def test_a_boot_that_hangs_is_ended_and_told() -> None:
     assert "workers.boot_timeout_ms = 5000" in given_up.error
 
 
+def test_a_salvage_has_the_time_of_a_boot_for_each_segment() -> None:
+    office = Office(1, left_behind=("earlier",), boot_timeout_s=5.0)
+    (only,) = office.started()
+    for _ in range(3):
+        office.run(after_s=4)
+        office.staffing.salvaging(only, office.now)
+    assert office.take(Kill) == []
+    assert office.staffing.next_due(office.now) == office.now + 5
+    office.run(after_s=5)
+    assert [action.worker_id for action in office.take(Kill)] == [only]
+    office.ended(only, charged=False)
+    (given_up,) = office.take(GiveUp)
+    assert "not done with one segment of a dead one within workers.boot_timeout_ms = 5000" in given_up.error
+
+
 def test_a_kill_that_failed_is_repeated_until_the_worker_has_ended() -> None:
     office = Office(1, boot_timeout_s=5.0)
     (only,) = office.started()

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocketcrew.conf.segment_format import segment_name
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.staffing import Policy
 from rocketcrew.supervisor.core.states import WorkerState
@@ -15,6 +16,8 @@ from rocketcrew.supervisor.pool.launching import Launcher
 from rocketcrew.supervisor.pool.worker_pool import Pool
 from rocketcrew.workers.cells import CellFile
 from rocketcrew.workers.link import Transport
+from rocketcrew.workers.packets import encode_salvaged
+from rocketcrew.workers.salvage import nothing_of
 from rocketcrew.workers.spawn import WorkerStartError
 
 from .conftest import Bench
@@ -60,6 +63,7 @@ class Waiting:
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.launches: list[tuple[Any, Callable[[Any], None], Callable[[], bool]]] = []
+        self.launched = asyncio.Event()
 
     def launch(
         self, generation: int, new: Any, launched: Callable[[Any], None], wanted: Callable[[], bool] = lambda: True
@@ -68,6 +72,7 @@ class Waiting:
         if self.errors:
             raise self.errors.pop(0)
         self.launches.append((new, launched, wanted))
+        self.launched.set()
 
     def interrupt(self, generation: int) -> None:
         pass
@@ -242,3 +247,25 @@ def test_a_death_of_which_nothing_can_be_found_out_is_a_death(tmp_path: Path) ->
         assert (bench.counters.unexpected_errors, pool.children) == (1, {})
 
     with_pool(tmp_path, 1, launcher, use)
+
+
+def test_after_one_that_did_not_get_ready_the_salvage_goes_on_behind_what_it_has_done(tmp_path: Path) -> None:
+    launcher = Waiting()
+    left = [tmp_path / "open" / segment_name("w0.1", seq) for seq in range(3)]
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        del bench
+        pool.run_staffing()
+        (new, launched, _), (other, *_) = launcher.launches
+        assert (new.salvage, other.salvage) == (tuple(left), ())
+        launched(Process())
+        child = pool.children[new.worker_id]
+        for packet in encode_salvaged(nothing_of(left[0])):
+            pool.hearing.packet(child, packet)
+        launcher.launched.clear()
+        child.process.kill()
+        async with asyncio.timeout(10):
+            await launcher.launched.wait()
+        assert launcher.launches[2][0].salvage == tuple(left[1:])
+
+    with_pool(tmp_path, 2, launcher, use, left_behind=left)
