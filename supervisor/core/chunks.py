@@ -61,7 +61,7 @@ class Chunk:
 
     __slots__ = (
         "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "offsets", "origin", "positions", "reported",
-        "said", "slot", "worker_id",
+        "said", "slot", "unpaid", "worker_id",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +87,8 @@ class Chunk:
         """Set: a shadow, see retries.py: it runs that failed message of that chunk again."""
         self.alone = False
         """It is suspected of having killed a worker, see quarantine.py."""
+        self.unpaid = False
+        """It was cut to wait for its turn alone, and takes the tokens of its rate then (rate_limits.py)."""
 
     def begin_of(self, index: int) -> int:
         """The offset at which record `index` begins; it ends at `offsets[index]`."""

@@ -123,11 +123,12 @@ class Dispatching:
                 s.ready.append(pq)
             pq.open[chunk.chunk_id] = chunk
             if chunk.alone:
+                chunk.unpaid = True
                 self.quarantine.admit(pq, chunk)
             else:
                 self._dispatch(worker, chunk, pq)
             if limited or self._beside:
-                self._given(topic, chunk.count)
+                self._given(topic, 0 if chunk.unpaid else chunk.count)
 
     def _given(self, topic: str, messages: int) -> None:
         """So many of the topic were given out: its next queue may wait for room beside the line."""
@@ -188,7 +189,11 @@ class Dispatching:
         return s.topic_limits.room(limits, topic, worker, side_by_side=worker.window > 0) if limits else UNLIMITED
 
     def _may_run(self, worker: Worker, chunk: Chunk) -> bool:
-        return self._room_again(worker, chunk) >= chunk.count
+        """Whether no limit of its topic holds the suspect back."""
+        if self._room_again(worker, chunk) < chunk.count:
+            return False
+        pq = self.s.queues.get(chunk.handle)
+        return pq is None or not chunk.unpaid or self._by_rate(pq.mq.topic) > 0
 
     def _room_again(self, worker: Worker, chunk: Chunk) -> int:
         pq = self.s.queues.get(chunk.handle)
@@ -294,6 +299,9 @@ class Dispatching:
             self.leave(chunk)
             return
         self.s.counters.redispatched_messages += chunk.count
+        if chunk.unpaid:
+            chunk.unpaid = False
+            self._take_tokens(pq.mq.topic, chunk.count)
         self._dispatch(worker, chunk, pq)
 
     def again(self, pq: ProcessQueue, chunk: Chunk) -> None:

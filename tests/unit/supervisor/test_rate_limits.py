@@ -306,6 +306,25 @@ def test_what_a_dead_worker_left_runs_at_once_and_no_tokens_are_lost(make: Calla
     assert bench.persist() == [3]
 
 
+def test_a_suspect_takes_its_token_when_its_turn_comes(make: Callable[..., Bench]) -> None:
+    """It waits until its worker has nothing else in hand: with a token of long ago it would run beside another message."""
+    bench = limited(make, {TOPIC: 10.0})
+    first, second = bench.open(0, 1)
+    bench.worker("a")
+    bench.core.state.charges.charge(bench.queue(), 1, "4711:1", {})
+    bench.found(first, range(2))
+    (running,) = bench.dispatched()
+    assert run_until(bench, 1_000) == []
+    bench.worker("b")
+    bench.found(second, range(5))
+    bench.done(running)
+    (one,) = bench.dispatched()
+    bench.done(one)
+    assert 4 <= count([one, *run_until(bench, 410)]) <= 5
+    run_until(bench, 500)
+    assert sorted(bench.persist()) == [2, 5]
+
+
 @pytest.mark.parametrize("order", ["queue", "key"])
 def test_a_rate_holds_in_order_too(make: Callable[..., Bench], order: str) -> None:
     bench = limited(make, {TOPIC: 10.0}, order=order)
