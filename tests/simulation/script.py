@@ -19,6 +19,7 @@ TOPIC = "orders"
 RETRY_TOPIC = "%RETRY%" + GROUP
 DLQ_TOPIC = "%DLQ%" + GROUP
 BROKER = "broker-a"
+REPORT_AFTER_MS = 20.0
 READS_ON = 0.25
 READ_MS = 2.0
 """How often a read brings more than this answer or report, and for how long what is told is not acted on."""
@@ -115,7 +116,7 @@ class Script:
     """After how long a dead member is started again, at most."""
     boot_fails_ms: float = field(default=1.0, repr=False)
     """After how long a start that fails does, at most."""
-    report_after_ms: float = field(default=20.0, repr=False)
+    report_after_ms: float = field(default=REPORT_AFTER_MS, repr=False)
     """Of the core's settings."""
 
     @classmethod
@@ -172,6 +173,7 @@ class Script:
         level = [0, 0, 0, 5][draw // 8192 % 4]
         drawn = replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows, delay_level=level)
         drawn = replace(drawn, rate=[30.0, 200.0, 0, 0, 0, 0, 0, 0][draw >> 22 & 7])
+        drawn = replace(drawn, report_after_ms=[5.0, REPORT_AFTER_MS, REPORT_AFTER_MS, 60.0][draw >> 25 & 3])
         if draw >> 15 & 15 == 0:
             drawn = replace(drawn, queues=MANY_QUEUES, workers=MANY_WORKERS, slab_units=64)
         return replace(drawn, rows_always=True, messages_max=600) if draw >> 19 & 7 == 0 else drawn
@@ -194,8 +196,9 @@ class Script:
             fields = {**fields, "slab_units": 64, "subscription": "*", "threshold_messages": 1000, "span_max": 2000}
             fields["threshold_bytes"] = 1 << 24
         weights = self.faults | {kind: self.faults[kind] + FOCUS_WEIGHT for kind in kinds}
+        drawn_for = weights != self.faults or fields  # something that is known to show in such worlds
         rate = max(self.fault_rate, 0.02) if weights != self.faults else self.fault_rate
-        alone = {"broadcasting": False} if weights != self.faults or fields else {}
+        alone: dict[str, Any] = {"broadcasting": False, "report_after_ms": REPORT_AFTER_MS} if drawn_for else {}
         drawn: dict[str, Any] = {"faults": weights, "fault_rate": rate}
         if fields.get("order", self.order) != "concurrent":
             drawn["topic_limit"] = 0
