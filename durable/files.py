@@ -57,14 +57,14 @@ def spark_path(path: Path) -> str:
     return f"file://{path.absolute()}"
 
 
-def write_atomically(path: Path, text: str, *, durable: bool, calls: FileCalls = CALLS) -> None:
+def write_atomically(path: Path, content: str | bytes, *, durable: bool, calls: FileCalls = CALLS) -> None:
     """Replace `path` by one rename; `durable`: it is on disk when this returns. The folder must exist.
 
     Raises OSError where the disk refuses, and leaves no draft then: a full one is not filled with them.
     """
     draft = path.with_name(f".{path.name}.new")
     try:
-        _write(draft, text.encode(), durable=durable, calls=calls)
+        _write(draft, content.encode() if isinstance(content, str) else content, durable=durable, calls=calls)
         calls.rename(str(draft), str(path))
     except OSError:
         with contextlib.suppress(OSError):

@@ -17,39 +17,23 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow
 
 from ..conf.segment_format import (
-    END_OF_STREAM,
-    META_BATCH_CHECK,
-    META_BATCH_OUTCOMES,
     OPEN_DIR,
     READY_DIR,
     SEGMENT_NAME,
     SEGMENT_SUFFIX,
-    check_holds,
 )
+from ..durable.files import sync_path
 from ..remoting.errors import UsageError
 from .packets import Salvaged
-from .ranges import OffsetSets
-from .sealing import publish, sync_folder
+from .prefix import Prefix, complete_prefix
+from .sealing import SyncError, seal_file
 
 pa: Any = pyarrow
-
-# What a reader of a torn or foreign file may raise (OSError without a number, too); anything else is a bug and shows.
-_TORN: Final = (pa.ArrowException, OSError, EOFError, ValueError)
-
-
-class Prefix:
-    """The readable part of a segment."""
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self.rows = 0
-        self.batches = 0
-        self.finished = OffsetSets()
 
 
 def warm_up() -> None:
@@ -75,15 +59,13 @@ def salvage(path: Path) -> Salvaged:
     prefix = complete_prefix(path)
     if not prefix.batches:
         path.unlink()
-        sync_folder(path.parent)
+        sync_path(path.parent)
         return nothing_of(path)
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    os.truncate(path, prefix.size_bytes)
     try:
-        os.ftruncate(fd, prefix.size_bytes)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    publish(path, ready_dir)
+        seal_file(path, ready_dir)
+    except SyncError:
+        seal_file(path, ready_dir, anew=True)
     return Salvaged(path.name, worker, seq, path.name, prefix.rows, prefix.size_bytes, prefix.finished.queues())
 
 
@@ -99,34 +81,3 @@ def _named(path: Path) -> tuple[str, int]:
     if match is None or path.parent.name != OPEN_DIR:
         raise UsageError(f"{path} is not an open segment ({OPEN_DIR}/<worker>-<seq>{SEGMENT_SUFFIX})")
     return match["worker"], int(match["seq"])
-
-
-def complete_prefix(path: Path) -> Prefix:
-    """The whole batches of a segment that may be torn at its end; changes nothing. Raises OSError for a file unread."""
-    prefix = Prefix()
-    with pa.OSFile(str(path), "rb") as file, path.open("rb") as raw:
-        size = file.size()
-        try:
-            reader = pa.ipc.open_stream(file)
-            prefix.size_bytes = file.tell()
-            while True:
-                batch, metadata = reader.read_next_batch_with_custom_metadata()
-                end = file.tell()
-                if end > size:
-                    break
-                raw.seek(prefix.size_bytes)
-                message = bytearray(raw.read(end - prefix.size_bytes))
-                if metadata is None or not check_holds(message, metadata.get(META_BATCH_CHECK, b"")):
-                    break
-                prefix.finished.add_json(metadata.get(META_BATCH_OUTCOMES, b""), f"segment {path.name}")
-                prefix.size_bytes = end
-                prefix.rows += batch.num_rows
-                prefix.batches += 1
-        except StopIteration:
-            raw.seek(prefix.size_bytes)
-            if raw.read(len(END_OF_STREAM)) == END_OF_STREAM:
-                prefix.size_bytes += len(END_OF_STREAM)
-        except _TORN as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # the disk refuses: what it does not give now must not be cut off
-    return prefix

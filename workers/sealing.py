@@ -10,12 +10,15 @@ The thread lives as long as there is something to do. It opens the file anew, be
 does not know; it takes no signals, because those of the time limits are for the thread that runs the handler. In a child
 that a handler forked there is no such thread, and nobody asks for one.
 
+A disk that refuses is tried again. Where it was the fsync of a file, with a copy: the kernel takes the pages for written
+then, and a second one of the same file succeeds with nothing on the disk (fsync(2); PostgreSQL's wiki, "Fsync Errors").
+
 No more than FILES_MAX wait: while the disk refuses them all, the loop waits with them, as it does when it cannot write.
 """
 
 from __future__ import annotations
 
-import os
+import errno
 import signal
 import threading
 from collections import deque
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from ..conf.segment_format import OPEN_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
+from ..durable.files import CALLS, FileCalls, sync_path, write_atomically
 from .packets import Sealed
 
 FILES_MAX: Final = 4
@@ -37,12 +41,15 @@ Pause = Callable[[str, OSError], None]
 class Sealer:
     """The files of one worker on their way to `ready/`."""
 
-    def __init__(self, ready_dir: Path, *, pause: Pause, waits: Callable[[], None] | None) -> None:
+    def __init__(
+        self, ready_dir: Path, *, pause: Pause, waits: Callable[[], None] | None, calls: FileCalls = CALLS
+    ) -> None:
         """`waits` is called every WAIT_S while the loop waits for the thread, and raises to give up; None = there is no
         thread, files are sealed when they come. `pause` must not raise in the thread."""
         self._ready_dir = ready_dir
         self._pause = pause
         self._waits = waits
+        self._calls = calls
         self._todo: deque[tuple[Path, Sealed]] = deque()
         """The thread takes an entry away when it is done with it."""
         self._done: deque[Sealed] = deque()
@@ -99,11 +106,13 @@ class Sealer:
             self._todo.popleft()
 
     def _insist(self, path: Path) -> None:
+        anew = False
         while True:
             try:
-                seal_file(path, self._ready_dir)
+                seal_file(path, self._ready_dir, anew=anew, calls=self._calls)
                 return
             except OSError as error:
+                anew = anew or isinstance(error, SyncError)
                 self._pause("sealing a segment", error)
 
 
@@ -117,30 +126,39 @@ def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list
     return [path for _, _, path in sorted(found)]
 
 
-def seal_file(path: Path, ready_dir: Path) -> None:
-    """Make a complete file durable in `ready/`. Raises OSError; a second try after the rename went through is harmless."""
+class SyncError(OSError):
+    """What the file holds may never reach the disk."""
+
+
+def seal_file(path: Path, ready_dir: Path, *, anew: bool = False, calls: FileCalls = CALLS) -> None:
+    """Make a complete file durable in `ready/`; `anew`: a copy of it, because a sync of it has failed. Raises SyncError,
+    OSError; a second try after the rename went through is harmless."""
     if path.exists():
-        sync(path, os.O_RDONLY)
-    publish(path, ready_dir)
+        if anew:
+            put_copy(path, calls)
+        else:
+            try:
+                sync_path(path, calls)
+            except OSError as error:
+                raise SyncError(error.errno, error.strerror, str(path)) from error
+    publish(path, ready_dir, calls)
 
 
-def publish(path: Path, ready_dir: Path) -> None:
+def put_copy(path: Path, calls: FileCalls = CALLS) -> None:
+    """Put a synced copy in the place of a complete segment. Raises OSError, also where some of it cannot be read any more."""
+    from .prefix import complete_prefix  # it brings pyarrow, which the supervisor does without
+
+    if complete_prefix(path).size_bytes != path.stat().st_size:
+        raise OSError(
+            errno.EIO, "the disk has lost some of it; when its worker has ended, what is whole is kept, the rest runs again",
+            str(path),
+        )  # fmt: skip
+    write_atomically(path, path.read_bytes(), durable=True, calls=calls)
+
+
+def publish(path: Path, ready_dir: Path, calls: FileCalls = CALLS) -> None:
     """Rename a synced file into `ready/` and make the name durable. A retry after the rename went through is harmless."""
     target = ready_dir / path.name
     if path.exists() or not target.exists():
-        os.rename(path, target)
-    sync_folder(ready_dir)
-
-
-def sync_folder(folder: Path) -> None:
-    """fsync a folder: names in it survive a power cut."""
-    sync(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def sync(path: Path, flags: int) -> None:
-    """fsync the file at that path."""
-    fd = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        calls.rename(str(path), str(target))
+    sync_path(ready_dir, calls)

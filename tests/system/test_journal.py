@@ -19,7 +19,8 @@ from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.remoting.admin_bodies import TopicConfig
-from rocketcrew.workers.salvage import complete_prefix, salvage
+from rocketcrew.workers.prefix import complete_prefix
+from rocketcrew.workers.salvage import salvage
 from rocketcrew.workers.sealing import open_segments
 
 TOPIC = "journalled"

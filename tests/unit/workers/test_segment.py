@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketcrew.conf.segment_format import END_OF_STREAM, READY_DIR
+from rocketcrew.durable.files import FileCalls
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.message import make_message
 from rocketcrew.workers.packets import QueueRanges, Sealed
+from rocketcrew.workers.prefix import complete_prefix
 from rocketcrew.workers.ranges import OffsetSets
 from rocketcrew.workers.rows import RowBuffer
-from rocketcrew.workers.salvage import complete_prefix, salvage
+from rocketcrew.workers.salvage import salvage
 from rocketcrew.workers.sealing import Sealer, open_segments
 from rocketcrew.workers.segment import SegmentWriter
 
@@ -90,6 +92,61 @@ def test_rows_are_on_disk_after_append_and_in_ready_after_seal(tmp_path: Path) -
     assert offsets_in(ready) == [1, 2, 3]
     assert seal(segments) is None
     assert append(segments, [4]) == 2
+
+
+class Losing(FileCalls):
+    """A disk that cannot write what its first fsync is for, and says yes to each later one: as Linux does."""
+
+    def __init__(self) -> None:
+        self.lost: set[int] = set()
+        self.synced: set[int] = set()
+
+    def fsync(self, fd: int) -> None:
+        file = os.fstat(fd).st_ino
+        if not self.lost:
+            self.lost.add(file)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self.synced.add(file)
+
+
+def test_a_segment_whose_sync_failed_is_not_sealed_but_a_copy_of_it(tmp_path: Path) -> None:
+    segments, disk, pauses = writer(tmp_path), Losing(), list[str]()
+    append(segments, [1, 2])
+    detached = segments.detach()
+    assert detached is not None
+    sealer = Sealer(tmp_path / READY_DIR, pause=lambda what, _: pauses.append(what), waits=None, calls=disk)
+    sealer.add(*detached)
+    assert (sealer.take(), pauses) == ([detached[1]], ["sealing a segment"])
+    (ready,) = (tmp_path / READY_DIR).iterdir()
+    assert offsets_in(ready) == [1, 2]
+    assert ready.stat().st_ino in disk.synced - disk.lost
+    assert not list((tmp_path / "open").iterdir())
+
+
+def test_a_segment_of_which_the_disk_has_lost_some_is_never_sealed(tmp_path: Path) -> None:
+    segments, disk = writer(tmp_path), Losing()
+    append(segments, [1, 2])
+    append(segments, [3])
+    detached = segments.detach()
+    assert detached is not None
+    path = detached[0]
+    pauses: list[str] = []
+
+    def pause(what: str, error: OSError) -> None:
+        pauses.append(str(error))
+        if len(pauses) > 1:
+            raise GiveUpError(what) from error
+        data = path.read_bytes()
+        path.write_bytes(
+            data[: len(data) - 200] + bytes(200)
+        )  # the pages went, and the file is read from the disk again
+
+    sealer = Sealer(tmp_path / READY_DIR, pause=pause, waits=None, calls=disk)
+    with pytest.raises(GiveUpError):
+        sealer.add(*detached)
+    assert "the disk has lost some of it" in pauses[1]
+    assert path.exists()
+    assert not list((tmp_path / READY_DIR).iterdir())
 
 
 def test_the_schema_says_whose_rows_these_are(tmp_path: Path) -> None:
