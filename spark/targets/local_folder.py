@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from ...durable.files import make_folders, remove_tree, sync_path, sync_tree, try_lock
+from ...durable.files import CALLS, FileCalls, make_folders, remove_tree, sync_path, sync_tree, try_lock
 from ...remoting.errors import UsageError
 from ..object_store import Place
 from ..plan import Plan
@@ -34,7 +34,7 @@ TMP_DIR = "_tmp"
 TABLE_LOCK_WAIT_S = 600.0
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 _EARLY_SYNC_INTERVAL_S = 0.1
-_EARLY_SYNC_BYTES = 32 * 1024 * 1024
+EARLY_SYNC_BYTES = 32 * 1024 * 1024
 """Growth of a file that is worth an fsync of its own."""
 
 
@@ -76,7 +76,7 @@ class LocalFolder:
 
     def writing(self, output: Place) -> contextlib.AbstractContextManager[None]:
         """fsync those files that are finished while others are still written."""
-        return _early_sync(_local(output))
+        return early_sync(_local(output))
 
     def rows(self, output: Place) -> int:
         """As `TableFolder`."""
@@ -146,22 +146,28 @@ def data_files(folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _early_sync(output: Path) -> Generator[None]:
+def early_sync(output: Path, calls: FileCalls = CALLS) -> Generator[None]:
     """fsync data files while they grow, so that the disk works while the cores compress.
 
-    Only a head start: whatever it misses, or can't open because Spark just moved it, is fsynced before the commit.
+    Only a head start: whatever it misses, or cannot open because Spark just moved it, is fsynced before the commit. Raises
+    OSError at the end when an fsync failed: the kernel takes the pages for written then, and the one before the commit would
+    succeed with nothing on the disk. So the files are written anew.
     """
     done = threading.Event()
+    failed: list[OSError] = []
 
     def sync_grown() -> None:
         synced: Counter[str] = Counter()
-        while not done.wait(_EARLY_SYNC_INTERVAL_S):
-            with contextlib.suppress(OSError):
+        while not failed and not done.wait(_EARLY_SYNC_INTERVAL_S):
+            try:
                 for file in data_files(output):
                     size = file.stat().st_size
-                    if size - synced[file.name] >= _EARLY_SYNC_BYTES:
-                        sync_path(file)
+                    if size - synced[file.name] >= EARLY_SYNC_BYTES:
+                        sync_path(file, calls)
                         synced[file.name] = size
+            except OSError as error:
+                if error.filename is None:  # of the descriptor: not a file that was moved
+                    failed.append(error)
 
     thread = threading.Thread(target=sync_grown, name="early-sync", daemon=True)
     thread.start()
@@ -170,3 +176,5 @@ def _early_sync(output: Path) -> Generator[None]:
     finally:
         done.set()
         thread.join()
+    if failed:
+        raise OSError(failed[0].errno, failed[0].strerror, str(output)) from failed[0]
