@@ -9,7 +9,8 @@ Messages of the retry topic may be of any topic: they take a token of every limi
 rates, and for the others only while those owe something: these may come to owe one message, or what comes in GATHER_S, which
 is added to the bound. (If they waited for tokens of all at the same moment, retries would starve beside topics that take each
 token as it comes.) What a dead worker left, or was
-reclaimed, runs again without another token where there is no order; with one, each dispatch takes its tokens.
+reclaimed, runs again without another token where there is no order; with one, each dispatch takes its tokens. A suspect that
+waits to run alone (quarantine.py) takes its token when it runs.
 
 What is held waits in its process queue, other topics pass it, and the queue is not pulled while some of it waits. Virtual
 time: `now` is in seconds of the core's clock and comes with each question.
