@@ -42,11 +42,18 @@ class FileCalls:
 CALLS: Final = FileCalls()
 
 
+class SyncError(OSError):
+    """An fsync failed. The kernel takes the pages for written then: a later one of the same file succeeds with nothing on the
+    disk (fsync(2); PostgreSQL's wiki, "Fsync Errors")."""
+
+
 def sync_path(path: Path, calls: FileCalls = CALLS) -> None:
-    """fsync a file or a directory (its names)."""
+    """fsync a file or a directory (its names). Raises SyncError, and OSError where it cannot be opened."""
     descriptor = calls.open(str(path), os.O_RDONLY)
     try:
         calls.fsync(descriptor)
+    except OSError as error:
+        raise SyncError(error.errno, error.strerror, str(path)) from error
     finally:
         calls.close(descriptor)
 

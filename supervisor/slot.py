@@ -252,7 +252,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
             remedy=f"rocketcrew load --staging {other.segments}; then remove that folder",
         )  # fmt: skip
         return False
-    if both := sorted(_segment_names(slot) & _segment_names(other)):
+    if both := _named_as_ours(slot, other):
         log.warning(
             "slot_not_taken_over", slot=other.path.name, segment=both[0], segments=len(both),
             reason="a segment of that name is in both slots, and one would replace the other",
@@ -294,9 +294,14 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
         os.close(loader_fd)
 
 
-def _segment_names(slot: Slot) -> set[str]:
-    folders = (slot.segments / folder for folder in (OPEN_DIR, READY_DIR, BAD_DIR))
-    return {path.name for folder in folders for path in folder.glob("*") if SEGMENT_NAME.fullmatch(path.name)}
+def _named_as_ours(slot: Slot, other: Slot) -> list[str]:
+    """Segments of `other` that have the name of one of ours, wherever these lie."""
+    folders = (OPEN_DIR, READY_DIR, BAD_DIR)
+    theirs = {path.name for folder in folders for path in (other.segments / folder).glob("*")}
+    return [
+        name for name in sorted(theirs)
+        if SEGMENT_NAME.fullmatch(name) and any((slot.segments / folder / name).exists() for folder in folders)
+    ]  # fmt: skip
 
 
 def _take_request(slot: Slot) -> None:

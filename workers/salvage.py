@@ -21,17 +21,12 @@ from typing import Any
 
 import pyarrow
 
-from ..conf.segment_format import (
-    OPEN_DIR,
-    READY_DIR,
-    SEGMENT_NAME,
-    SEGMENT_SUFFIX,
-)
-from ..durable.files import sync_path
+from ..conf.segment_format import OPEN_DIR, READY_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
+from ..durable.files import SyncError, sync_path
 from ..remoting.errors import UsageError
 from .packets import Salvaged
 from .prefix import Prefix, complete_prefix
-from .sealing import SyncError, seal_file
+from .sealing import seal_file
 
 pa: Any = pyarrow
 

@@ -10,8 +10,7 @@ The thread lives as long as there is something to do. It opens the file anew, be
 does not know; it takes no signals, because those of the time limits are for the thread that runs the handler. In a child
 that a handler forked there is no such thread, and nobody asks for one.
 
-A disk that refuses is tried again. Where it was the fsync of a file, with a copy: the kernel takes the pages for written
-then, and a second one of the same file succeeds with nothing on the disk (fsync(2); PostgreSQL's wiki, "Fsync Errors").
+A disk that refuses is tried again; where it was the fsync of a file, with a copy, since a second one says nothing.
 
 No more than FILES_MAX wait: while the disk refuses them all, the loop waits with them, as it does when it cannot write.
 """
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from ..conf.segment_format import OPEN_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
-from ..durable.files import CALLS, FileCalls, sync_path, write_atomically
+from ..durable.files import CALLS, FileCalls, SyncError, sync_path, write_atomically
 from .packets import Sealed
 
 FILES_MAX: Final = 4
@@ -126,10 +125,6 @@ def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list
     return [path for _, _, path in sorted(found)]
 
 
-class SyncError(OSError):
-    """What the file holds may never reach the disk."""
-
-
 def seal_file(path: Path, ready_dir: Path, *, anew: bool = False, calls: FileCalls = CALLS) -> None:
     """Make a complete file durable in `ready/`; `anew`: a copy of it, because a sync of it has failed. Raises SyncError,
     OSError; a second try after the rename went through is harmless."""
@@ -137,10 +132,7 @@ def seal_file(path: Path, ready_dir: Path, *, anew: bool = False, calls: FileCal
         if anew:
             put_copy(path, calls)
         else:
-            try:
-                sync_path(path, calls)
-            except OSError as error:
-                raise SyncError(error.errno, error.strerror, str(path)) from error
+            sync_path(path, calls)
     publish(path, ready_dir, calls)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from ...durable.files import CALLS, FileCalls, make_folders, remove_tree, sync_path, sync_tree, try_lock
+from ...durable.files import CALLS, FileCalls, SyncError, make_folders, remove_tree, sync_path, sync_tree, try_lock
 from ...remoting.errors import UsageError
 from ..object_store import Place
 from ..plan import Plan
@@ -150,11 +150,10 @@ def early_sync(output: Path, calls: FileCalls = CALLS) -> Generator[None]:
     """fsync data files while they grow, so that the disk works while the cores compress.
 
     Only a head start: whatever it misses, or cannot open because Spark just moved it, is fsynced before the commit. Raises
-    OSError at the end when an fsync failed: the kernel takes the pages for written then, and the one before the commit would
-    succeed with nothing on the disk. So the files are written anew.
+    SyncError at the end when an fsync failed, as the one before the commit would say nothing: the files are written anew.
     """
     done = threading.Event()
-    failed: list[OSError] = []
+    failed: list[SyncError] = []
 
     def sync_grown() -> None:
         synced: Counter[str] = Counter()
@@ -165,9 +164,10 @@ def early_sync(output: Path, calls: FileCalls = CALLS) -> Generator[None]:
                     if size - synced[file.name] >= EARLY_SYNC_BYTES:
                         sync_path(file, calls)
                         synced[file.name] = size
-            except OSError as error:
-                if error.filename is None:  # of the descriptor: not a file that was moved
-                    failed.append(error)
+            except SyncError as error:
+                failed.append(error)
+            except OSError:  # a file that was moved
+                continue
 
     thread = threading.Thread(target=sync_grown, name="early-sync", daemon=True)
     thread.start()
@@ -177,4 +177,4 @@ def early_sync(output: Path, calls: FileCalls = CALLS) -> Generator[None]:
         done.set()
         thread.join()
     if failed:
-        raise OSError(failed[0].errno, failed[0].strerror, str(output)) from failed[0]
+        raise failed[0]

@@ -190,10 +190,11 @@ class Dispatching:
 
     def _may_run(self, worker: Worker, chunk: Chunk) -> bool:
         """Whether no limit of its topic holds the suspect back."""
-        if self._room_again(worker, chunk) < chunk.count:
-            return False
         pq = self.s.queues.get(chunk.handle)
-        return pq is None or not chunk.unpaid or self._by_rate(pq.mq.topic) > 0
+        if pq is None:
+            return True
+        topic = pq.mq.topic
+        return self._room(topic, worker) >= chunk.count and (not chunk.unpaid or self._by_rate(topic) > 0)
 
     def _room_again(self, worker: Worker, chunk: Chunk) -> int:
         pq = self.s.queues.get(chunk.handle)

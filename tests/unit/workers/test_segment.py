@@ -136,10 +136,8 @@ def test_a_segment_of_which_the_disk_has_lost_some_is_never_sealed(tmp_path: Pat
         pauses.append(str(error))
         if len(pauses) > 1:
             raise GiveUpError(what) from error
-        data = path.read_bytes()
-        path.write_bytes(
-            data[: len(data) - 200] + bytes(200)
-        )  # the pages went, and the file is read from the disk again
+        kept = path.read_bytes()[:-200]  # the pages go, and the file is read from the disk again
+        path.write_bytes(kept + bytes(200))
 
     sealer = Sealer(tmp_path / READY_DIR, pause=pause, waits=None, calls=disk)
     with pytest.raises(GiveUpError):
