@@ -2,7 +2,8 @@
 
 Arrow's own conversion is trusted except where it loses data without a word: a float in an integer column is cut off, a key
 that a struct does not have vanishes, and an integer in a column of times counts as so many microseconds or days, whatever its
-unit was. All are errors here. NOT NULL is checked here too (Arrow does not).
+unit was. The same within nested values, and a text or a dict that would become a list of its letters or keys. All are errors
+here. NOT NULL is checked here too, at any depth (Arrow does not).
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class Columns:
         self._dataclasses: dict[type, bool] = {}
         """Whether a class's attributes are the values as they are; False: it is a dataclass, to be made a dict of."""
         self._not_null = [number for number, field in enumerate(self._fields) if not field.nullable]
+        self._not_null_within = [number for number, kind in enumerate(kinds) if _has_not_null(kind)]
         self._as_declared: Any = None
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type."""
         self.values_of_plain = self._make_values_of_plain()
@@ -114,16 +116,22 @@ class Columns:
             return self._values_of_dict(row)
         known = self._dataclasses.get(row.__class__)
         if known:
-            return self._pick_attributes(row)
+            return self._attributes(row)
         if isinstance(row, dict):
             return self._values_of_dict(row)
         if dataclasses.is_dataclass(row) and not isinstance(row, type):
             if known is None and self._has_these_fields(row.__class__):
-                return self._pick_attributes(row)
+                return self._attributes(row)
             return self._values_of_dict(dataclasses.asdict(row))
         if type(row).__name__ == "Send":
             raise RowError(UNDECLARED)
         raise RowError(f"a row must be a dict or a dataclass instance, not {type(row).__name__}")
+
+    def _attributes(self, row: object) -> tuple[Any, ...]:
+        try:
+            return self._pick_attributes(row)
+        except AttributeError as error:
+            raise RowError(f"a field of the row has no value: {error}") from error
 
     def _make_values_of_plain(self) -> Callable[[Any], tuple[Any, ...] | None]:
         """A function for the values of one row that is a dict of exactly the columns, or of a dataclass that was seen before;
@@ -139,7 +147,10 @@ class Columns:
                 except KeyError:
                     return None
             elif known.get(kind):
-                values = pick_attributes(row)
+                try:
+                    values = pick_attributes(row)
+                except Exception:  # noqa: BLE001  an attribute that was never set: `values_of` says which
+                    return None
             else:
                 return None
             if mutable:
@@ -175,8 +186,8 @@ class Columns:
                 return picked if sum(map(len, rows)) == len(rows) * self.width else None
             if len(kinds) == 1 and self._dataclasses.get(kinds.pop()):
                 return list(map(self._pick_attributes, rows))
-        except KeyError:
-            pass
+        except Exception:  # noqa: BLE001  a name that is missing, or an attribute: `values_of` says which
+            return None
         return None
 
     def taken(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -204,7 +215,7 @@ class Columns:
         return known
 
     def _values_of_dict(self, row: Any) -> tuple[Any, ...]:
-        if len(row) == self.width:
+        if row.__class__ is dict and len(row) == self.width:  # of another class, a missing name may be made up
             with contextlib.suppress(KeyError):
                 return self._pick_items(row)
         unknown = [str(name) for name in row if name not in self._name_set]
@@ -231,7 +242,7 @@ class Columns:
         if isinstance(whole, pa.ChunkedArray):
             return None
         converted: Arrays = whole.flatten()
-        return None if any(converted[number].null_count for number in self._not_null) else converted
+        return None if self._has_nulls(converted) else converted
 
     def _by_column(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:
         """The same column by column. Raises RowError."""
@@ -249,10 +260,22 @@ class Columns:
                 raise self._misfit(number, reason(column, field.type) or str(error)) from error
             if isinstance(array, pa.ChunkedArray):
                 raise self._misfit(number, "more than 2 GiB in the rows of one message")
-            if array.null_count and not field.nullable:
-                raise self._misfit(number, "is null, but declared not null")
-            converted.append(array)
+            converted.append(self._without_nulls(number, array))
         return converted
+
+    def _has_nulls(self, arrays: Arrays) -> bool:
+        """Where none may be."""
+        return any(arrays[number].null_count for number in self._not_null) or any(
+            _null_within(arrays[number]) for number in self._not_null_within
+        )
+
+    def _without_nulls(self, number: int, array: Any) -> Any:
+        """The array of a column. Raises RowError for one with a null where none may be."""
+        if array.null_count and not self._fields[number].nullable:
+            raise self._misfit(number, "is null, but declared not null")
+        if number in self._not_null_within and (name := _null_within(array)):
+            raise self._misfit(number, f"{name} is null, but declared not null")
+        return array
 
     def _check(self, number: int, column: list[Any]) -> None:
         """Raise RowError for what Arrow would lose in silence."""
@@ -273,7 +296,7 @@ class Columns:
             return _copied(self._cast(table))
         if self._as_declared is not None and table.schema.equals(self._as_declared):
             found: Arrays = pa.concat_batches([table, table.slice(0, 0)]).columns
-            if not any(found[number].null_count for number in self._not_null):
+            if not self._has_nulls(found):
                 return found
         converted = _copied(self._cast(table))
         if table.schema.names == self.names and table.schema.types == [field.type for field in self._fields]:
@@ -286,6 +309,9 @@ class Columns:
         unknown = [name for name in names if name not in self._name_set]
         if unknown:
             raise RowError(f'column "{unknown[0]}" is not declared; the columns are {", ".join(self.names)}')
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise RowError(f'column "{twice}" is given twice: each has one name')
         if isinstance(table, pa.Table):
             table = table.combine_chunks()
         converted: Arrays = []
@@ -296,17 +322,14 @@ class Columns:
                 array = table.column(field.name)
                 if array.type != field.type:
                     try:
-                        if _family(field.type) == "time" and pa.types.is_integer(array.type):
-                            _check_times([0])
+                        _check_cast(array.type, field.type)
                         array = array.cast(field.type)
                     except CONVERSION_ERRORS as error:
                         given = "" if str(array.type) in str(error) else f"given as Arrow's {array.type}: "
                         raise self._misfit(number, f"{given}{error}") from error
                 if isinstance(array, pa.ChunkedArray):
                     array = _single_chunk(array, field.type)
-            if not field.nullable and array.null_count:
-                raise self._misfit(number, "is null, but declared not null")
-            converted.append(array)
+            converted.append(self._without_nulls(number, array))
         return converted
 
     def _misfit(self, number: int, reason: str) -> RowError:
@@ -404,9 +427,66 @@ def _copy(value: Any) -> Any:
     raise UnknownValueError
 
 
+def _has_not_null(kind: Any) -> bool:
+    """Whether something within the type may not be null: fields, elements, values of a map (its keys never are)."""
+    return any(
+        (not field.nullable and not (pa.types.is_map(kind) and number == 0)) or _has_not_null(field.type)
+        for number, field in enumerate(_parts_of(kind))
+    )
+
+
+def _parts_of(kind: Any) -> list[Any]:
+    """The fields of a struct, a list's element, a map's key and value."""
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _null_within(array: Any) -> str:
+    """The first part of a nested array that is null where its type says that it is not; empty where there is none."""
+    kind = array.type
+    if pa.types.is_map(kind):
+        children: Arrays = [array.keys, array.items]
+    elif pa.types.is_list(kind):
+        children = [array.flatten()]
+    elif pa.types.is_struct(kind):
+        children = array.flatten()
+        if array.null_count:  # what is null has no fields
+            valid = array.is_valid()
+            children = [child.filter(valid) for child in children]
+    else:
+        return ""
+    for field, child in zip(_parts_of(kind), children, strict=True):
+        if child.null_count and not field.nullable:
+            return f"field {field.name}"
+        if found := _null_within(child):
+            return found
+    return ""
+
+
+def _check_cast(given: Any, declared: Any) -> None:
+    """Raise LossError where Arrow's cast of one type to the other would lose something in silence, at any depth."""
+    if _family(declared) in ("time", "date") and pa.types.is_integer(given):
+        _check_times([0])
+    elif pa.types.is_struct(given) and pa.types.is_struct(declared):
+        fields = {field.name: field.type for field in fields_of(declared)}
+        for field in fields_of(given):
+            if field.name not in fields:
+                raise LossError(_undeclared(field.name, fields))
+            _check_cast(field.type, fields[field.name])
+    elif given.num_fields == declared.num_fields:
+        for own, wanted in zip(_parts_of(given), _parts_of(declared), strict=True):
+            _check_cast(own.type, wanted.type)
+
+
+def _undeclared(name: object, fields: Iterable[str]) -> str:
+    return f'field "{name}" is not declared; the fields are {", ".join(fields)}'
+
+
 def _check_integers(values: Iterable[Any]) -> None:
     for kind in set(map(type, values)):
-        if kind is not int and kind is not NONE_TYPE and not hasattr(kind, "__index__"):
+        # An array of numpy has an __index__ whatever is in it.
+        if kind is not int and kind is not NONE_TYPE and (not hasattr(kind, "__index__") or kind.__name__ == "ndarray"):
             raise LossError(
                 f"expected an integer, got {kind.__name__}: return int(value), or declare the column as what it is"
             )
@@ -421,14 +501,23 @@ def _check_times(values: Iterable[Any]) -> None:
             )
 
 
+def _check_dates(values: Iterable[Any]) -> None:
+    values = list(values)
+    _check_times(values)
+    if any(kind.__name__ == "NaTType" for kind in set(map(type, values))):
+        raise LossError("expected a date, got NaT, of which Arrow makes the year 1: return None")
+
+
 def _family(kind: Any) -> str:
     """Types whose values are looked at before Arrow takes them."""
     if pa.types.is_integer(kind):
         return "integer"
-    return "time" if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else ""
+    return "date" if pa.types.is_date(kind) else "time" if pa.types.is_timestamp(kind) else ""
 
 
-_CHECKS: Final[dict[str, Callable[[Iterable[Any]], None]]] = {"integer": _check_integers, "time": _check_times}
+_CHECKS: Final[dict[str, Callable[[Iterable[Any]], None]]] = {
+    "integer": _check_integers, "time": _check_times, "date": _check_dates,
+}  # fmt: skip
 
 
 def _check_nested(values: Iterable[Any], kind: Any) -> None:
@@ -436,12 +525,11 @@ def _check_nested(values: Iterable[Any], kind: Any) -> None:
     present: list[Any] = [value for value in values if value is not None]
     if pa.types.is_struct(kind):
         names = [field.name for field in fields_of(kind)]
+        dicts = [found for value in present if (found := _as_dict(value, names)) is not None]
         known = frozenset(names)
-        dicts: list[dict[Any, Any]] = [value for value in present if isinstance(value, dict)]
         for value in dicts:
             if not known.issuperset(value):
-                unknown = [name for name in value if name not in known]
-                raise LossError(f'field "{unknown[0]}" is not declared; the fields are {", ".join(names)}')
+                raise LossError(_undeclared(next(name for name in value if name not in known), names))
         for field in fields_of(kind):
             _check_nested([value.get(field.name) for value in dicts], field.type)
     elif pa.types.is_map(kind):
@@ -449,6 +537,22 @@ def _check_nested(values: Iterable[Any], kind: Any) -> None:
         _check_nested([key for key, _ in pairs], kind.key_type)
         _check_nested([item for _, item in pairs], kind.item_type)
     elif pa.types.is_list(kind):
+        for given in set(map(type, present)):
+            if issubclass(given, str | dict):
+                raise LossError(f"expected a list, got {given.__name__}: return [value]")
         _check_nested([item for value in present for item in value], kind.value_type)
     elif _family(kind):
         _CHECKS[_family(kind)](present)
+
+
+def _as_dict(value: Any, names: Sequence[str]) -> dict[Any, Any] | None:
+    """A struct's value in each form that Arrow takes: a dict, a tuple in the fields' order, pairs; None for any other."""
+    if isinstance(value, dict):
+        return value  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, tuple):
+        given: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
+        return dict(zip(names, given, strict=True)) if len(given) == len(names) else None
+    try:
+        return dict(value)
+    except (TypeError, ValueError):
+        return None

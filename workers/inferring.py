@@ -69,7 +69,12 @@ class Inferring:
     def _found(self, rows: list[Any]) -> str:
         schema = columns_of(rows)
         self._check(schema)
-        return to_ddl(schema)
+        text = to_ddl(schema)
+        try:
+            parse_ddl(text)  # or what is frozen could not be read at the next start
+        except UsageError as error:
+            raise RowError(f"the columns cannot be inferred ({error}): declare results.schema") from None
+        return text
 
     def _freeze(self, text: str) -> str:
         """Write the file, whole or not at all; what another worker has frozen meanwhile goes before."""
@@ -113,6 +118,8 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
         raise RowError(f"a row must be a dict or a dataclass instance, not {type(first).__name__}")
     fields: list[Any] = []
     for name in dict.fromkeys(name for row in dicts for name in row):
+        if not isinstance(name, str):
+            raise RowError(f"a column's name is a string, not {name!r}: return {{{str(name)!r}: …}}")
         values = [row.get(name) for row in dicts]
         try:
             kind: Any = pa.array(values).type
@@ -124,7 +131,7 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
             raise RowError(
                 f'column "{name}" is null in the first rows, so its type cannot be inferred: declare results.schema'
             )
-        fields.append(pa.field(str(name), kind))
+        fields.append(pa.field(name, kind))
     return as_schema(pa.schema(fields))
 
 

@@ -14,7 +14,8 @@ import pyarrow
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
 
-CONVERSION_ERRORS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+CONVERSION_ERRORS: Final = (Exception,)
+"""Arrow's own; and it runs code of the values (`__index__`, `utcoffset` of a time zone), from which anything may come."""
 SHOWN_CHARACTERS_MAX: Final = 40
 
 

@@ -45,11 +45,21 @@ def test_columns_of_rows(rows: list[Any], columns: str) -> None:
         ([{"a": None}], 'column "a" is null in the first rows'),
         ([{"a": 1}, {"a": "x"}], 'the type of column "a" cannot be inferred'),
         ([7], "not int"),
+        ([{1: 2}], "a column's name is a string, not 1"),
     ],
 )
 def test_what_says_nothing_about_columns(rows: list[Any], said: str) -> None:
     with pytest.raises(RowError, match=said):
         columns_of(rows)
+
+
+def test_what_could_not_be_read_again_is_not_frozen(tmp_path: Path) -> None:
+    file = tmp_path / COLUMNS_FILE
+    infer = Inferring(file, structlog.get_logger())
+    with pytest.raises(RowError, match=r"struct<>.*declare results.schema"):
+        infer([{"id": 1, "attrs": {}}])
+    assert to_ddl(infer([{"id": 1, "attrs": {"k": 1}}])) == "id bigint, attrs struct<k: bigint>"
+    assert frozen(file)
 
 
 def test_what_is_rows() -> None:
