@@ -358,6 +358,7 @@ def core_for(index: int, cores: Sequence[int]) -> int | None:
 
 def place(index: int, nice: int, cpu_affinity: str, log: Any) -> None:
     """Apply the settings to this process; what the platform refuses is logged and does no harm."""
+    _yield_to_wakers()
     try:
         if nice:
             os.nice(nice)
@@ -367,6 +368,15 @@ def place(index: int, nice: int, cpu_affinity: str, log: Any) -> None:
                 os.sched_setaffinity(0, {core})
     except OSError as error:
         log.warning("worker_not_placed", nice=nice, cpu_affinity=cpu_affinity, error=str(error))
+
+
+def _yield_to_wakers() -> None:
+    """A worker that wakes up does not take the core from who runs there: most often that is the supervisor, for which all
+    workers wait. A policy that somebody has chosen (chrt) stays."""
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _drop_inherited() -> None:
