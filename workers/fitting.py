@@ -104,8 +104,10 @@ class Columns:
         self._pick_attributes = _row_of(operator.attrgetter(*self.names), self.width)
         self._dataclasses: dict[type, bool] = {}
         """Whether a class's attributes are the values as they are; False: it is a dataclass, to be made a dict of."""
-        self._not_null = [number for number, field in enumerate(self._fields) if not field.nullable]
-        self._not_null_within = [number for number, kind in enumerate(kinds) if _has_not_null(kind)]
+        self._not_null = [
+            number for number, field in enumerate(self._fields) if not field.nullable or _has_not_null(field.type)
+        ]
+        """Columns that may not be null, or something within them."""
         self._as_declared: Any = None
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type."""
         self.values_of_plain = self._make_values_of_plain()
@@ -179,15 +181,13 @@ class Columns:
 
     def _picked(self, rows: list[Any]) -> list[tuple[Any, ...]] | None:
         kinds = set(map(type, rows))
-        try:
+        with contextlib.suppress(Exception):  # a name that is missing, or an attribute: `values_of` says which
             if kinds == {dict}:
                 picked = list(map(self._pick_items, rows))
                 # None has fewer than these names, so one that has more makes the sum larger.
                 return picked if sum(map(len, rows)) == len(rows) * self.width else None
             if len(kinds) == 1 and self._dataclasses.get(kinds.pop()):
                 return list(map(self._pick_attributes, rows))
-        except Exception:  # noqa: BLE001  a name that is missing, or an attribute: `values_of` says which
-            return None
         return None
 
     def taken(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -237,7 +237,7 @@ class Columns:
             for number in self._looked_at:
                 self._check(number, list(map(operator.itemgetter(number), rows)))
             whole: Any = pa.array(rows, self._row_type)
-        except (RowError, *CONVERSION_ERRORS):
+        except CONVERSION_ERRORS:
             return None
         if isinstance(whole, pa.ChunkedArray):
             return None
@@ -257,7 +257,7 @@ class Columns:
             except RowError:
                 raise
             except CONVERSION_ERRORS as error:
-                raise self._misfit(number, reason(column, field.type) or str(error)) from error
+                raise self._misfit(number, reason(column, field.type) or str(error) or type(error).__name__) from error
             if isinstance(array, pa.ChunkedArray):
                 raise self._misfit(number, "more than 2 GiB in the rows of one message")
             converted.append(self._without_nulls(number, array))
@@ -265,16 +265,12 @@ class Columns:
 
     def _has_nulls(self, arrays: Arrays) -> bool:
         """Where none may be."""
-        return any(arrays[number].null_count for number in self._not_null) or any(
-            _null_within(arrays[number]) for number in self._not_null_within
-        )
+        return any(_null_in(self._fields[number], arrays[number]) for number in self._not_null)
 
     def _without_nulls(self, number: int, array: Any) -> Any:
         """The array of a column. Raises RowError for one with a null where none may be."""
-        if array.null_count and not self._fields[number].nullable:
-            raise self._misfit(number, "is null, but declared not null")
-        if number in self._not_null_within and (name := _null_within(array)):
-            raise self._misfit(number, f"{name} is null, but declared not null")
+        if number in self._not_null and (null := _null_in(self._fields[number], array)):
+            raise self._misfit(number, f"{null}, but declared not null")
         return array
 
     def _check(self, number: int, column: list[Any]) -> None:
@@ -437,13 +433,16 @@ def _has_not_null(kind: Any) -> bool:
 
 def _parts_of(kind: Any) -> list[Any]:
     """The fields of a struct, a list's element, a map's key and value."""
-    if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    return [kind.field(number) for number in range(kind.num_fields)]
+    return [kind.key_field, kind.item_field] if pa.types.is_map(kind) else fields_of(kind)
+
+
+def _null_in(field: Any, array: Any) -> str:
+    """What of a column is null where its field says that it is not; empty where nothing is."""
+    return "is null" if array.null_count and not field.nullable else _null_within(array)
 
 
 def _null_within(array: Any) -> str:
-    """The first part of a nested array that is null where its type says that it is not; empty where there is none."""
+    """The same of the parts of a nested array."""
     kind = array.type
     if pa.types.is_map(kind):
         children: Arrays = [array.keys, array.items]
@@ -458,7 +457,7 @@ def _null_within(array: Any) -> str:
         return ""
     for field, child in zip(_parts_of(kind), children, strict=True):
         if child.null_count and not field.nullable:
-            return f"field {field.name}"
+            return f"field {field.name} is null"
         if found := _null_within(child):
             return found
     return ""
@@ -501,8 +500,7 @@ def _check_times(values: Iterable[Any]) -> None:
             )
 
 
-def _check_dates(values: Iterable[Any]) -> None:
-    values = list(values)
+def _check_dates(values: Sequence[Any]) -> None:
     _check_times(values)
     if any(kind.__name__ == "NaTType" for kind in set(map(type, values))):
         raise LossError("expected a date, got NaT, of which Arrow makes the year 1: return None")
@@ -515,7 +513,7 @@ def _family(kind: Any) -> str:
     return "date" if pa.types.is_date(kind) else "time" if pa.types.is_timestamp(kind) else ""
 
 
-_CHECKS: Final[dict[str, Callable[[Iterable[Any]], None]]] = {
+_CHECKS: Final[dict[str, Callable[[Sequence[Any]], None]]] = {
     "integer": _check_integers, "time": _check_times, "date": _check_dates,
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ import pyarrow
 from ..remoting.errors import UsageError
 from .ddl import as_schema, parse_ddl, to_ddl
 from .fitting import RowError, check_ran
+from .misfits import CONVERSION_ERRORS
 
 pa: Any = pyarrow
 
@@ -123,7 +124,7 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
         values = [row.get(name) for row in dicts]
         try:
             kind: Any = pa.array(values).type
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        except CONVERSION_ERRORS as error:
             raise RowError(
                 f'the type of column "{name}" cannot be inferred ({error}): declare results.schema'
             ) from None

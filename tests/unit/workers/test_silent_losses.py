@@ -26,6 +26,13 @@ class Zone(datetime.tzinfo):
     """Says nothing: each method of its base raises."""
 
 
+class Wordless:
+    """Whoever asks for its number gets an error without a word."""
+
+    def __index__(self) -> int:
+        raise ZeroDivisionError
+
+
 def fit(ddl: str, row: object) -> list[Any]:
     """The row's values by both ways, which must agree."""
     columns = Columns(parse_ddl(ddl))
@@ -52,6 +59,7 @@ ROWS = [
     ("c array<string>", {"c": "abc"}, "expected a list, got str"),
     ("c array<string>", {"c": {"a": 1}}, "expected a list, got dict"),
     ("t timestamp", {"t": datetime.datetime(2020, 1, 1, tzinfo=Zone())}, "utcoffset"),
+    ("c int", {"c": Wordless()}, "column c int: .+"),
 ]
 
 
