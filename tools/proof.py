@@ -65,7 +65,7 @@ SIZES = {
     "loader-kills": (8, "of the loader, for each kind of table"),
     "messages": (500, "of each fault on genuine servers"),
     "pairs": (1, "alternating runs of each ratio"),
-    "backlog": (300_000, "messages of each run beside Java's consumer, so that Java has compiled what it runs"),
+    "backlog": (1_200_000, "messages of each run beside Java's consumer, so that Java has compiled what it runs"),
     "stall-limit-s": (30, "longest time without progress after a kill; the time that was seen is in the line"),
 }
 """Small by default, so that a quarter of an hour does for the whole page on two idle cores."""
