@@ -27,6 +27,7 @@ from ..remoting.bodies import (
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UnreachableError
+from ..remoting.fields import Header, Int64
 from ..remoting.headers import (
     ConsumerList,
     MaxOffset,
@@ -103,13 +104,34 @@ def pull_header(answer: Command, where: str) -> PullResponse:
     """The header of a pull's answer that is no refusal. Raises ProtocolError for a bad one, and for one that says that the
     records bear other offsets than the queue: only those of a remapped static topic do (client/routes.py)."""
     header = PullResponse.from_fields(answer.fields)
-    if header.offset_delta:
+    _check_delta(header.offset_delta, where)
+    return header
+
+
+@dataclass(frozen=True, slots=True)
+class PullPosition(Header):
+    """What a consumer needs of a PullResponse: one is read for each pull."""
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    max_offset: Int64
+    offset_delta: Int64 | None = None
+
+
+def pull_position(answer: Command, where: str) -> PullPosition:
+    """As `pull_header`, of what a consumer needs."""
+    header = PullPosition.from_fields(answer.fields)
+    _check_delta(header.offset_delta, where)
+    return header
+
+
+def _check_delta(offset_delta: int | None, where: str) -> None:
+    if offset_delta:
         raise ProtocolError(
-            f"its records are {header.offset_delta} offsets away from the queue's, as only a static topic's are, which is"
+            f"its records are {offset_delta} offsets away from the queue's, as only a static topic's are, which is"
             " not read: take an ordinary topic",
             f"pull's answer from {where}",
         )
-    return header
 
 
 class Operations:

@@ -18,11 +18,14 @@ class Serialization(IntEnum):
     ROCKETMQ = 1
 
 
-class PreparedFields(NamedTuple):
-    """The first `length` fields of a request as the text of a JSON header: of pulls of one queue most never change."""
+class PreparedHeader(NamedTuple):
+    """The JSON header of requests that begin with the same `length` fields and have others after them, in three pieces of
+    text: before those others, between them and the opaque, and after it. Of pulls of one queue most never changes."""
 
     length: int
-    text: str
+    before: str
+    between: str
+    after: str
 
 
 @dataclass(slots=True)
@@ -44,8 +47,9 @@ class Command:
     remark: str | None = None
     serialization: Serialization = Serialization.JSON
     dropped: bool = False
-    prepared: PreparedFields | None = None
-    """Set by who knows that the fields begin with these; a binary header is written of the fields alone."""
+    prepared: PreparedHeader | None = None
+    """Set by who knows that the request has this code and that its fields begin with these; a binary header, and one with a
+    flag or a remark, is written of the rest of the command alone."""
 
     @property
     def is_response(self) -> bool:

@@ -18,6 +18,9 @@ from .errors import ProtocolError
 Int32: TypeAlias = int
 Int64: TypeAlias = int
 
+_SMALL: dict[str, int] = {str(number): number for number in range(64)}
+"""Numbers that need not be read."""
+
 _is_integer = re.compile(r"[+-]?[0-9]{1,19}").fullmatch
 
 
@@ -73,8 +76,10 @@ class Header:
                 put(header, default)
             elif is_text:
                 put(header, text)
+            elif digits and text in _SMALL:
+                put(header, _SMALL[text])  # most of them: a broker's id, flags, the start of a queue
             elif len(text) < digits and text.isdigit() and text.isascii():
-                put(header, int(text))  # nearly every one: a call for each costs as much again
+                put(header, int(text))  # nearly all others: a call for each costs as much again
             else:
                 try:
                     put(header, read(text))

@@ -24,7 +24,7 @@ from json.scanner import make_scanner
 from typing import Any, NamedTuple, cast
 
 from .codes import Language
-from .command import Command, PreparedFields, Serialization
+from .command import Command, PreparedHeader, Serialization
 from .errors import ProtocolError, UsageError
 
 FRAME_MAX = 16_777_216
@@ -225,9 +225,13 @@ def json_fields(items: Iterable[tuple[str, str]]) -> str:
     return ",".join([f"{_quoted(name)}:{_quoted(value)}" for name, value in items])
 
 
-def prepare(fields: Mapping[str, str]) -> PreparedFields:
-    """The text of fields that many requests begin with; each has others after them."""
-    return PreparedFields(len(fields), json_fields(fields.items()) + "," if fields else "")
+def prepare(code: int, fields: Mapping[str, str]) -> PreparedHeader:
+    """For requests of that code whose first fields these are; each has at least one more."""
+    plain = Command(code)
+    first = json_fields(fields.items()) + "," if fields else ""
+    return PreparedHeader(
+        len(fields), _json_begin(code) + first, _json_middle(plain.flag, plain.language), "," + _json_end(plain.version)
+    )
 
 
 def _is_int32(value: int) -> bool:
@@ -274,20 +278,35 @@ def _encode_json(command: Command) -> bytes:
 
     Written out here: one is made for each pull, and `json` takes twice as long for the same text.
     """
-    language = _LANGUAGE_NAMES.get(command.language, "OTHER")
+    prepared = command.prepared
     try:
-        prepared = command.prepared
-        if prepared is None:
-            fields = json_fields(command.fields.items())
-        else:
-            fields = prepared.text + json_fields(islice(command.fields.items(), prepared.length, None))
-        remark = "" if command.remark is None else f'"remark":{_quoted(command.remark)},'
-        return (
-            f'{{"code":{command.code:d},"extFields":{{{fields}}},"flag":{command.flag:d},"language":"{language}",'
-            f'"opaque":{command.opaque:d},{remark}"serializeTypeCurrentRPC":"JSON","version":{command.version:d}}}'
-        ).encode()
+        if prepared is None or command.flag or command.remark is not None:
+            return _json_text(command).encode()
+        length, before, between, after = prepared
+        own = json_fields(islice(command.fields.items(), length, None))
+        return f"{before}{own}{between}{command.opaque}{after}".encode()
     except (TypeError, ValueError) as error:
         raise UsageError(f"command {command.code} cannot be written as a JSON header: {error}") from None
+
+
+def _json_text(command: Command) -> str:
+    remark = "" if command.remark is None else f'"remark":{_quoted(command.remark)},'
+    return (
+        f"{_json_begin(command.code)}{json_fields(command.fields.items())}{_json_middle(command.flag, command.language)}"
+        f"{command.opaque:d},{remark}{_json_end(command.version)}"
+    )
+
+
+def _json_begin(code: int) -> str:
+    return f'{{"code":{code:d},"extFields":{{'
+
+
+def _json_middle(flag: int, language: int) -> str:
+    return f'}},"flag":{flag:d},"language":"{_LANGUAGE_NAMES.get(language, "OTHER")}","opaque":'
+
+
+def _json_end(version: int) -> str:
+    return f'"serializeTypeCurrentRPC":"JSON","version":{version:d}}}'
 
 
 def _decode_binary(header: bytes) -> Command:

@@ -65,13 +65,18 @@ MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB: two bytes of topic length
 BLANK_MAGIC = -875286124  # 0xCBD43194: end of a commit log file, never part of an answer
 RECORD_MIN_BYTES = 91
+_MAGICS = (MAGIC_V1 & 0xFFFFFFFF, MAGIC_V2 & 0xFFFFFFFF)
 TOPIC_V1_MAX_BYTES = 127
 
 Buffer = bytes | bytearray | memoryview
 
 _WALK = Struct(">ii12xq8xi")
-ALIKE_SIZES_MAX = 256
-"""For so many sizes of records the layout is kept."""
+_ALIKE = "q12xq8xi"
+"""As `_WALK`, size and magic as one number."""
+ALIKE_MIN = 8
+"""Of fewer records each is looked at: most often they are the end of a queue, whose layout nobody needs again."""
+ALIKE_LAYOUTS_MAX = 64
+"""For so many sizes and numbers of records the layout is kept, of at most 100 KiB each."""
 _SYSFLAG_AT = 36
 HOSTS_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 SYSFLAG_LOW_BYTE = 39
@@ -130,7 +135,7 @@ def walk(buf: Buffer, start: int = 0, end: int | None = None) -> tuple[list[int]
         end = len(buf)
     elif not 0 <= start <= end <= len(buf):
         raise UsageError(f"bytes {start}..{end} do not lie in a buffer of {len(buf)}")
-    if end - start >= 2 * RECORD_MIN_BYTES and (alike := _walk_alike(buf, start, end)) is not None:
+    if end - start >= ALIKE_MIN * RECORD_MIN_BYTES and (alike := _walk_alike(buf, start, end)) is not None:
         return alike
     positions: list[int] = []
     offsets: list[int] = []
@@ -154,20 +159,25 @@ def _walk_alike(buf: Buffer, start: int, end: int) -> tuple[list[int], list[int]
     """`walk` where all records have the size of the first one, as those of one producer often have: one call for all of
     them. None = they have not, or one of them is to be looked at."""
     size: int = _INT32.unpack_from(buf, start)[0]
-    if size < RECORD_MIN_BYTES or (end - start) % size:
+    count, rest = divmod(end - start, size) if size >= RECORD_MIN_BYTES else (0, 0)
+    if rest or count < ALIKE_MIN:
         return None
-    offsets: list[int] = []
-    for found, magic, offset, sysflag in _alike(size).iter_unpack(memoryview(buf)[start:end]):
-        if found != size or sysflag & _UNWRAP or (magic != MAGIC_V1 and magic != MAGIC_V2):
-            return None
-        offsets.append(offset)
-    return list(range(start, end + 1, size)), offsets
+    numbers = _alike(size, count).unpack_from(buf, start)
+    mark, sysflag = numbers[0], numbers[2]
+    if (
+        numbers[::3].count(mark) != count
+        or numbers[2::3].count(sysflag) != count
+        or sysflag & _UNWRAP
+        or mark - (size << 32) not in _MAGICS
+    ):
+        return None
+    return list(range(start, end + 1, size)), list(numbers[1::3])
 
 
-@lru_cache(maxsize=ALIKE_SIZES_MAX)
-def _alike(size: int) -> Struct:
-    """What `walk` reads of a record of that size."""
-    return Struct(f"{_WALK.format}{size - _WALK.size}x")
+@lru_cache(maxsize=ALIKE_LAYOUTS_MAX)
+def _alike(size: int, count: int) -> Struct:
+    """What `walk` reads of so many records of that size."""
+    return Struct(">" + f"{_ALIKE}{size - _WALK.size}x" * count)
 
 
 def _walk_unusual(buf: Buffer, position: int, end: int, size: int, magic: int, offset: int, sysflag: int) -> int:
@@ -313,7 +323,8 @@ def store_timestamp_of(buf: Buffer, position: int) -> int:
     """When the record at `position` was stored, in ms since 1970; nothing else of it is looked at or checked. At least
     RECORD_MIN_BYTES are there."""
     born_v6 = buf[position + SYSFLAG_LOW_BYTE] & SYSFLAG_BORN_HOST_V6
-    return int(_INT64.unpack_from(buf, position + (_STORED_AT_V6 if born_v6 else _STORED_AT))[0])
+    stored: int = _INT64.unpack_from(buf, position + (_STORED_AT_V6 if born_v6 else _STORED_AT))[0]
+    return stored
 
 
 def reconsume_times_of(buf: bytes | bytearray | memoryview, position: int) -> int:

@@ -1,5 +1,8 @@
 """Doing what the core wants: after each event its actions, the journal first, then all else in order.
 
+What comes in one turn of the loop, from brokers and from workers, is given to the core together, and what it wants is done
+once for all of that: one block of the journal, and not one for each socket that was readable.
+
 An action that fails unexpectedly is logged and counted, and the core gets an event; the others are done all the same.
 """
 
@@ -41,6 +44,10 @@ class Acting:
         self._timer_due = float("inf")
         self._journal_failed = False
         self._acting = False
+        self.performed: Callable[[], None] = _nothing
+        """Called after all actions of a step: to send what was gathered."""
+        self._planned: list[Callable[[], object]] = []
+        """What is called at the end of this turn of the loop, before it is done what the core wants."""
 
     def perform(self, table: Mapping[type, Callable[[Any], object]]) -> None:
         """These kinds of actions are done so. The parts that do them are made one after another during a start."""
@@ -53,6 +60,25 @@ class Acting:
         missing = set(get_args(act.Action)) - self._do.keys()
         assert not missing, f"nobody does {sorted(kind.__name__ for kind in missing)}"
 
+    def soon(self, give: Callable[[], object]) -> None:
+        """At the end of this turn of the loop call `give`, which may give events to the core, and then do what it wants after
+        those and all others of the turn. Called by those who read sockets."""
+        if not self._planned:
+            self._loop.call_soon(self._end_turn)
+        self._planned.append(give)
+
+    def _end_turn(self) -> None:
+        planned, self._planned = self._planned, []
+        errors: list[Exception] = []
+        for give in planned:
+            try:
+                give()
+            except Exception as error:  # noqa: BLE001 - what others have given is done all the same
+                errors.append(error)
+        self.acted()
+        if errors:
+            raise ExceptionGroup("events could not be given to the core", errors)
+
     def acted(self) -> None:
         """Do what the core wants after events were given to it."""
         if self._acting:
@@ -61,6 +87,7 @@ class Acting:
         try:
             while self.core.state.out:
                 self._do_all(self.core.take_actions())
+                self.performed()
         finally:
             self._acting = False
         self._set_timer()
@@ -112,6 +139,10 @@ class Acting:
 
 
 def _nobody(_action: act.Log) -> None:
+    pass
+
+
+def _nothing() -> None:
     pass
 
 

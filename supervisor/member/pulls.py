@@ -12,18 +12,17 @@ route that is missing, a server that sends us away, an offset that was moved.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 import structlog
 
 from ...client.cluster import Cluster
-from ...client.operations import pull_header
+from ...client.operations import pull_position
 from ...conf.settings import ConsumerSettings
 from ...remoting.bodies import SubscriptionData
 from ...remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
-from ...remoting.command import Command, PreparedFields
+from ...remoting.command import Command, PreparedHeader
 from ...remoting.errors import RocketcrewError
 from ...remoting.frame import prepare
 from ...remoting.headers import PullRequest
@@ -124,10 +123,11 @@ class Pulls:
         subscriptions: Mapping[str, SubscriptionData], may_commit: Callable[[MessageQueue], bool],
         now: Callable[[], float], refused: Callable[[int], None],
         run: Callable[[Coroutine[Any, Any, None], Pull], None], failed: Callable[[BaseException, Pull], None],
-        acted: Callable[[], None],
+        acted: Callable[[], None], soon: Callable[[Callable[[], None]], None],
     ) -> None:  # fmt: skip
-        """`refused` is called with the code of every answer that is a refusal, `acted` after the core was given one.
-        `run` makes a task of what has to wait; an unexpected error of it, or one given to `failed`, fails the action."""
+        """`refused` is called with the code of every answer that is a refusal, `acted` after the core was given one. What is
+        given to `soon` is called at the end of this turn of the loop, and then it is acted. `run` makes a task of what has to
+        wait; an unexpected error of it, or one given to `failed`, fails the action."""
         self._cluster = cluster
         self._last = last
         self._core = core
@@ -138,13 +138,14 @@ class Pulls:
         self._now = now
         self._suggested: dict[MessageQueue, int] = {}
         """Broker id to pull from, as the last response of the queue suggested; 0 = the master."""
-        self._bases: dict[MessageQueue, tuple[SubscriptionData, dict[str, str], PreparedFields]] = {}
+        self._bases: dict[MessageQueue, tuple[SubscriptionData, dict[str, str], PreparedHeader]] = {}
         """Header fields by queue, also as text, and the subscription that they were made of: most of a pull's fields never
         change."""
         self._refused = refused
         self._run = run
         self._failed = failed
         self._acted = acted
+        self._soon = soon
         self._waiting: set[PullWaiter] = set()
         """For answers that no task waits for."""
         self._told: list[PullWaiter] = []
@@ -181,14 +182,12 @@ class Pulls:
     def _came(self, waiter: PullWaiter) -> None:
         """Its answer is there, or the certainty that there is none; others may come with the same read."""
         if not self._told:
-            asyncio.get_running_loop().call_soon(self._take)
+            self._soon(self._take)
         self._told.append(waiter)
 
     def _take(self) -> None:
-        """Give the core all that has come, and do what it wants."""
+        """Give the core all that has come."""
         told, self._told = self._told, []
-        if not told:
-            return  # they are not waited for any more
         errors: list[Exception] = []
         for waiter in told:
             self._waiting.discard(waiter)
@@ -199,7 +198,6 @@ class Pulls:
                     self._failed(error, waiter.action)
                 except Exception as again:  # noqa: BLE001 - nor other queues for theirs
                     errors.append(again)
-        self._acted()
         if errors:
             raise ExceptionGroup("the core could not be told that pulls have failed", errors)
 
@@ -283,7 +281,7 @@ class Pulls:
         base = self._bases.get(mq)
         if base is None or base[0] is not subscription:
             same = self._fields(mq, subscription)
-            base = self._bases[mq] = (subscription, same, prepare(same))
+            base = self._bases[mq] = (subscription, same, prepare(RequestCode.PULL_MESSAGE, same))
         fields = base[1].copy()
         fields[OFFSET] = str(action.offset)
         fields[COMMIT_OFFSET] = str(action.commit_offset)
@@ -313,7 +311,7 @@ class Pulls:
 
     def _result(self, action: Pull, response: Command, slot: Slot | None) -> PullResult:
         if response.code in WITH_OFFSETS:
-            header = pull_header(response, action.mq.broker_name)
+            header = pull_position(response, action.mq.broker_name)
             self._suggested[action.mq] = header.suggest_which_broker_id
             if response.dropped:
                 return PullResult(response.code, action.offset, dropped=True)

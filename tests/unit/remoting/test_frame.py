@@ -94,9 +94,13 @@ def test_junk_headers(serialization: Serialization, header: bytes) -> None:
 @given(commands, st.integers(0, 6))
 def test_prepared_fields_are_written_as_any_others(command: Command, count: int) -> None:
     command.fields |= {"the last": "one"}
-    plain = encode(command)
-    command.prepared = prepare(dict(list(command.fields.items())[: min(count, len(command.fields) - 1)]))
-    assert encode(command) == plain
+    command.language, command.version = Command(0).language, Command(0).version
+    first = dict(list(command.fields.items())[: min(count, len(command.fields) - 1)])
+    for flag, remark in ((command.flag, command.remark), (0, None)):
+        command.flag, command.remark, command.prepared = flag, remark, None
+        plain = encode(command)
+        command.prepared = prepare(command.code, first)
+        assert encode(command) == plain
 
 
 def test_views_are_as_good_as_bytes() -> None:
