@@ -45,9 +45,8 @@ def feed(bench: Bench, transport: Transport, use: Callable[[Feeding, dict[str, C
         children: dict[str, Child] = {}
         for name in names:
             bench.worker(name)
-            children[name] = Child(
-                bench.core.state.workers[name], 0, cast("Any", None), cast("Any", Link()), cast("Any", None)
-            )
+            nothing = cast("Any", None)
+            children[name] = Child(bench.core.state.workers[name], 0, nothing, cast("Any", Link()), nothing)
         info = QueueInfo("g", "t", "b", 0)
         use(Feeding(bench.core, children, memoryview(bench.view), transport, lambda _: info), children)
 
