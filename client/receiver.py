@@ -119,8 +119,7 @@ class Receiver:
             header_end = self._start + HEAD_BYTES + head.header_len
             if self._end < header_end:
                 break
-            header = bytes(self._view[self._start + HEAD_BYTES : header_end])
-            command = decode_header(head.serialization, header)
+            command = decode_header(head.serialization, self._view[self._start + HEAD_BYTES : header_end])
             self._head = None
             self._start = header_end
             if head.body_len == 0:
@@ -130,7 +129,7 @@ class Receiver:
         self._make_room()
 
     def _parse_head(self) -> FrameHead:
-        head = parse_head(self._view[self._start : self._start + HEAD_BYTES])
+        head = parse_head(self._view, self._start)
         if head.header_len > HEADER_BYTES_MAX:
             raise ProtocolError(f"a header of {head.header_len} bytes (limit {HEADER_BYTES_MAX})", self._where)
         return head

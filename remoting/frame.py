@@ -60,11 +60,11 @@ class FrameHead(NamedTuple):
     body_len: int
 
 
-def parse_head(data: Buffer) -> FrameHead:
-    """Read the first `HEAD_BYTES` of a frame. Raises ProtocolError when no frame can begin like this."""
-    if len(data) < HEAD_BYTES:
-        raise ProtocolError(f"{len(data)} of {HEAD_BYTES} bytes", "frame head")
-    total_len, word = _HEAD.unpack_from(data)
+def parse_head(data: Buffer, at: int = 0) -> FrameHead:
+    """Read the first `HEAD_BYTES` of the frame at `at`. Raises ProtocolError when no frame can begin like this."""
+    if len(data) - at < HEAD_BYTES:
+        raise ProtocolError(f"{len(data) - at} of {HEAD_BYTES} bytes", "frame head")
+    total_len, word = _HEAD.unpack_from(data, at)
     kind, header_len = word >> 24, word & 0xFFFFFF
     if word == 0 and total_len > 0xFF and total_len & 0xFF == HTTP2_SETTINGS:
         raise ProtocolError(
@@ -204,7 +204,7 @@ def _decode_json(header: Buffer) -> Command:
         raise ProtocolError(f"remark is a {type(remark).__name__}, not a string", "JSON header")
     language = get("language")
     language = _LANGUAGES.get(language, _OTHER) if type(language) is str else _OTHER
-    if "\\ud" in text or "\\uD" in text:  # the separators of properties are escapes too
+    if "\\u" in text and ("\\ud" in text or "\\uD" in text):  # the separators of properties are escapes too
         _refuse_lone_surrogates(remark, fields)
     return Command(code, fields, b"", opaque, flag, language, version, remark, _JSON)
 
