@@ -114,6 +114,30 @@ def test_keys_of_many_rows_and_of_many_messages(counts: list[int]) -> None:
     assert list(zip(*[column.to_pylist() for column in columns[:-1]], strict=True)) == wanted
 
 
+def test_records_that_are_alike_are_not_looked_at_one_by_one() -> None:
+    found: list[list[str]] = []
+    for count in (100, 500):
+        several = [
+            Message(
+                encode_message(StoredMessage("TopicTest", bytes(number % 7), b"UNIQ_KEY\x01%032d\x02" % number)),
+                0,
+                QUEUE,
+            )
+            for number in range(count)
+        ]
+        key_columns("group", several, None)
+        found.append(calls_in(lambda several=several: key_columns("group", several, None)))
+    assert len(found[0]) == len(found[1])
+
+
+@pytest.mark.parametrize("count", [8, 100])
+def test_keys_of_rows_that_came_as_arrow_batches_are_not_taken_by_arrow(count: int) -> None:
+    several = messages(count)
+    calls = calls_in(lambda: key_columns("group", several, [32] * count))
+    assert "Array.take" not in calls
+    assert len(calls_in(lambda: key_columns("group", several, [64] * count))) == len(calls)
+
+
 # --- values and Arrow batches ---------------------------------------------------------------------------------------------
 
 
