@@ -15,7 +15,7 @@ Each figure is a median over alternations; each ratio the median of paired ratio
 first line is a calibration: seconds that 10^7 turns of an empty loop take at that moment, and the µs a row in which Arrow
 converts 1,000 dicts of five columns. Cases whose names end with `_dropped` make rows and return nothing.
 
-    python bench/rows.py worker [--chunks 1 8 16] [--cases none dict5 ...] [--runs 7]
+    python bench/rows.py worker [--chunks 1 8 16] [--cases none dict5 ...] [--runs 7] [--uneven]
     python bench/rows.py replay [--messages 300000] [--cases none dict5 ...] [--runs 5]
     python bench/rows.py latency [--rates 100 1000 10000] [--seconds 10]
     python bench/rows.py kills [--messages 300000] [--kills 10] [--cases dict5]
@@ -93,7 +93,7 @@ def calibrate_arrow() -> float:
 class FakeLink:
     """A worker with its link, in this process: chunks are handed over, and run until it finds no packet."""
 
-    def __init__(self, handler: object, schema: object, batch: int, folder: Path) -> None:
+    def __init__(self, handler: object, schema: object, batch: int, folder: Path, *, uneven: bool) -> None:
         self.link, sock = link_pair(Transport.SLAB)
         bounds = WorkerBounds(batch_messages_max=batch, flush_interval_us=1_000_000)
         rows: RowBuffer[Any] = RowBuffer(as_schema(schema), "group")
@@ -103,7 +103,7 @@ class FakeLink:
             seal_idle_ms=bounds.seal_idle_ms, pause=_give_up,
         )  # fmt: skip
         self.sealer = Sealer(folder / READY_DIR, pause=_give_up, waits=lambda: None)
-        records = b"".join(_record(number) for number in range(CHUNK))
+        records = b"".join(_record(number, uneven=uneven) for number in range(CHUNK))
         self.length = len(records)
         slab = mmap.mmap(-1, self.length)
         slab[:] = records
@@ -139,23 +139,26 @@ def _give_up(what: str, error: OSError) -> None:
     raise RuntimeError(what) from error
 
 
-def _record(index: int) -> bytes:
-    properties = {"KEYS": f"key-{index:04d}", "UNIQ_KEY": f"{index:032X}", "WAIT": "true", "TAGS": "tag",
+def _record(index: int, *, uneven: bool) -> bytes:
+    key = f"key-{index}" if uneven else f"key-{index:04d}"
+    properties = {"KEYS": key, "UNIQ_KEY": f"{index:032X}", "WAIT": "true", "TAGS": "tag",
                   "CLUSTER": "c", "MSG_REGION": "DefaultRegion"}  # fmt: skip
-    return encode_message(StoredMessage(TOPIC, bytes(1024), encode_properties(properties).encode(), queue_offset=index))
+    body = bytes(1024 + (index % 7 if uneven else 0))
+    return encode_message(StoredMessage(TOPIC, body, encode_properties(properties).encode(), queue_offset=index))
 
 
-def in_worker(cases: Iterable[str], chunks: int, runs: int) -> list[dict[str, object]]:
+def in_worker(cases: Iterable[str], chunks: int, runs: int, *, uneven: bool) -> list[dict[str, object]]:
     """One line a case, at `chunks` chunks of 32 messages a flush."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         benches: dict[tuple[str, bool], FakeLink] = {}
         for case in cases:
             given = CASES[case]
-            benches[case, False] = FakeLink(given.handler, given.handler.schema, given.batch, folder / case)
+            schema, batch = given.handler.schema, given.batch
+            benches[case, False] = FakeLink(given.handler, schema, batch, folder / case, uneven=uneven)
             if given.rows:
                 benches[case, True] = FakeLink(
-                    _dropping(case), given.handler.schema, given.batch, folder / f"{case}-dropped"
+                    _dropping(case), schema, batch, folder / f"{case}-dropped", uneven=uneven
                 )
         found: dict[tuple[str, bool], list[float]] = {key: [] for key in benches}
         for bench in benches.values():
@@ -287,8 +290,8 @@ def _send(name_server: str, rate: int, count: int) -> None:
     asyncio.run(latency.send(name_server, rate, count))
 
 
-def to_file_ms(rate: int, seconds: int) -> tuple[list[float], float]:
-    """Milliseconds of each row, and rows a block."""
+def to_file_ms(rate: int, seconds: int) -> tuple[list[float], int, int]:
+    """Milliseconds of each row, segments and blocks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         broker = EmbeddedBroker(folder)
@@ -310,8 +313,9 @@ def to_file_ms(rate: int, seconds: int) -> tuple[list[float], float]:
         finally:
             broker.stop()
         found: list[float] = []
-        blocks = 0
+        segments = blocks = 0
         for path in (crew.slot / "segments" / READY_DIR).glob("*.arrows"):
+            segments += 1
             with pa.OSFile(str(path)) as file:
                 schema: Any = pa.ipc.read_schema(file)
                 while (message := _next_message(file)) is not None:
@@ -319,7 +323,7 @@ def to_file_ms(rate: int, seconds: int) -> tuple[list[float], float]:
                     written = sizes.when(path.name, file.tell())
                     rows: Any = pa.ipc.read_record_batch(message, schema).column("ended_ns").to_pylist()
                     found += [(written - ended) / 1e6 for ended in rows if written is not None]
-        return found, len(found) / max(1, blocks)
+        return found, segments, blocks
 
 
 def _next_message(file: Any) -> Any:
@@ -333,10 +337,10 @@ def latencies(rates: Iterable[int], seconds: int) -> list[dict[str, object]]:
     """One line a rate."""
     lines: list[dict[str, object]] = []
     for rate in rates:
-        found, rows_a_block = to_file_ms(rate, seconds)
+        found, segments, blocks = to_file_ms(rate, seconds)
         cuts = statistics.quantiles(found, n=100)
         lines.append({"rate": rate, "rows": len(found), "p50_ms": cuts[49], "p99_ms": cuts[98],
-                      "rows_a_block": rows_a_block})  # fmt: skip
+                      "segments": segments, "rows_a_block": len(found) / max(1, blocks)})  # fmt: skip
     return lines
 
 
@@ -437,6 +441,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=[*CASES, "matrix"])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--chunks", nargs="+", type=int, default=[1, 8, 16], help="of 32 messages, a flush")
+    parser.add_argument("--uneven", action="store_true", help="records whose bodies and keys have different lengths")
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--per-pull", type=int, default=32)
     parser.add_argument("--rates", nargs="+", type=int, default=[100, 1_000, 10_000])
@@ -457,7 +462,9 @@ def main() -> None:
     elif options.what == "table":
         report("rows_table", [to_table(case, options.messages, each) for case in cases for each in options.formats])
     else:
-        lines = [line for chunks in options.chunks for line in in_worker(cases, chunks, options.runs)]
+        lines = [
+            line for chunks in options.chunks for line in in_worker(cases, chunks, options.runs, uneven=options.uneven)
+        ]
         report("rows_worker", lines)
 
 

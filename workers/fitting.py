@@ -108,8 +108,9 @@ class Columns:
             number for number, field in enumerate(self._fields) if not field.nullable or _has_not_null(field.type)
         ]
         """Columns that may not be null, or something within them."""
-        self._as_declared: Any = None
-        """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type."""
+        self._as_declared: tuple[Any, Any] | None = None
+        """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type, and a batch
+        of it without rows."""
         self.values_of_plain = self._make_values_of_plain()
 
     def values_of(self, row: object) -> tuple[Any, ...]:
@@ -285,19 +286,39 @@ class Columns:
         except LossError as error:
             raise self._misfit(number, str(error)) from None
 
-    def fit_arrow(self, table: Any) -> Arrays:
-        """Arrays of a RecordBatch or Table, cast to the declared types, in memory of their own: `pa.array` of a numpy array
-        does not copy it, and the handler may fill it anew. Raises RowError."""
+    def batch(self, rows: Sequence[tuple[Any, ...]]) -> Any:
+        """As `arrays`, in a RecordBatch."""
+        return self._batch_of(self.arrays(rows))
+
+    def _batch_of(self, arrays: Arrays) -> Any:
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def fit_arrow(self, table: Any) -> Any:
+        """A RecordBatch or Table, cast to the declared types, as a RecordBatch in memory of its own: `pa.array` of a numpy
+        array does not copy it, and the handler may fill it anew. Raises RowError."""
         if not isinstance(table, pa.RecordBatch):
-            return _copied(self._cast(table))
-        if self._as_declared is not None and table.schema.equals(self._as_declared):
-            found: Arrays = pa.concat_batches([table, table.slice(0, 0)]).columns
-            if not self._has_nulls(found):
+            return self._batch_of(_copied(self._cast(table)))
+        known, schema = self._as_declared, table.schema
+        if known is not None and schema.equals(known[0]):
+            found: Any = pa.concat_batches([table, known[1]])
+            if not self._not_null or not self._has_nulls(found.columns):
                 return found
-        converted = _copied(self._cast(table))
-        if table.schema.names == self.names and table.schema.types == [field.type for field in self._fields]:
-            self._as_declared = table.schema
+        converted = self._batch_of(_copied(self._cast(table)))
+        if schema.names == self.names and schema.types == [field.type for field in self._fields]:
+            self._as_declared = schema, pa.RecordBatch.from_pylist([], schema=schema)
         return converted
+
+    def joined(self, parts: list[Any]) -> Any:
+        """Batches of these columns as one. Raises RowError."""
+        if len(parts) == 1:
+            return parts[0]
+        with contextlib.suppress(pa.ArrowException):  # their schemas may differ in what is null or noted in them
+            return pa.concat_batches(parts)
+        try:
+            columns = [pa.concat_arrays(list(each)) for each in zip(*[part.columns for part in parts], strict=True)]
+        except pa.ArrowException as error:
+            raise RowError(f"the rows cannot be joined: {error}") from error
+        return self._batch_of(columns)
 
     def _cast(self, table: Any) -> Arrays:
         """The same column by column. Raises RowError."""

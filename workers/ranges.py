@@ -7,15 +7,22 @@ finished, also those without rows.
 from __future__ import annotations
 
 import json
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from ..durable.intervals import Intervals
 from ..remoting.errors import ProtocolError
 from .packets import QueueRanges
 
 QueueKey = tuple[str, str, int]
-_to_text = json.JSONEncoder(separators=(",", ":")).encode
-"""Made once: `json.dumps` would make an encoder for every flush."""
+QUEUES_MAX: Final = 4_096
+"""Queues whose text is remembered: with more, each flush makes some anew."""
+
+
+@lru_cache(maxsize=QUEUES_MAX)
+def _queue_text(topic: str, broker: str, queue_id: int) -> str:
+    """The queue's entry as far as its ranges. A worker writes the same with each flush."""
+    return json.dumps([topic, broker, queue_id], separators=(",", ":"))[:-1] + ","
 
 
 class OffsetSets:
@@ -40,7 +47,11 @@ class OffsetSets:
 
     def to_json(self) -> bytes:
         """See the module's text."""
-        return _to_text(self.queues()).encode()
+        texts = [
+            f"{_queue_text(*key)}[{','.join([f'[{start},{end}]' for start, end in found.pairs()])}]]"
+            for key, found in sorted(self._queues.items())
+        ]
+        return f"[{','.join(texts)}]".encode()
 
     def add_json(self, text: bytes, where: str) -> None:
         """Add what `to_json` wrote. Raises ProtocolError."""

@@ -11,10 +11,10 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby, repeat
-from operator import mul
-from struct import Struct
-from typing import Any, Final
+from itertools import accumulate, chain, groupby, repeat
+from operator import mul, sub
+from struct import Struct, iter_unpack
+from typing import Any, Final, TypeVar
 
 import pyarrow
 
@@ -30,6 +30,10 @@ from .packets import QueueInfo
 pa: Any = pyarrow
 
 Arrays = list[Any]
+Raw = bytes | bytearray
+Ids = tuple[bytes, int] | list[bytes]
+"""Ids of one length, one after the other, and that length; or each by itself."""
+Value = TypeVar("Value")
 Key = tuple[str, str, int, int, str, str, str, int, int]
 """Topic, broker, queue id, offset, origin topic, message id, origin message id, reconsume times, store time in µs."""
 
@@ -37,7 +41,9 @@ Key = tuple[str, str, int, int, str, str, str, int, int]
 _HEAD_BYTES: Final = 88
 _SIZES = Struct(">ii76xi")
 """Size, magic, body length."""
-_OFFSET, _PHYSICAL_OFFSET, _SYSFLAG_LOW, _STORED_MS, _STORE_HOST, _RECONSUME_TIMES = 20, 28, 39, 56, 64, 72
+_MAGIC, _OFFSET, _PHYSICAL_OFFSET, _SYSFLAG_LOW, _STORED_MS, _STORE_HOST = 4, 20, 28, 39, 56, 64
+_RECONSUME_TIMES, _BODY_BYTES = 72, 84
+_MAGIC_BYTES: Final = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4)
 _LENGTH_MAX: Final = 32_767
 _TOPIC_MAX_BYTES: Final = 127
 
@@ -49,14 +55,16 @@ _ORIGIN_AT: Final = _ORIGIN + b"\x01"
 _END: Final = b"\2"
 _EACH_UNIQ_KEY: Final = repeat(_UNIQ_KEY_AT)
 _UNIQ_KEY_BETWEEN: Final = _END + _UNIQ_KEY_AT
+_ALIKE_MIN: Final = 24
+"""To find out whether fewer records are alike takes longer than to look at each."""
 _ID_BYTES: Final = 32
 """An offset id in hexadecimal: address, port, physical offset."""
 _US_PER_MS: Final = 1_000
+_EACH_US_PER_MS: Final = repeat(_US_PER_MS)
 _LITTLE: Final = sys.byteorder == "little"
 _NUMBERS_MAX: Final = 1_024
-"""More messages in a block, or rows of a message, are rare."""
+"""More rows of a message are rare."""
 _NUMBERS: Final = array("i", range(_NUMBERS_MAX)).tobytes()
-_EACH_NUMBER: Final = [_NUMBERS[at : at + 4] for at in range(0, 4 * _NUMBERS_MAX, 4)]
 
 _TYPES: Final[list[Any]] = [field.type for field in key_fields()]
 _STRING, _INT32, _INT64, _STORE_TIME = _TYPES[0], _TYPES[3], _TYPES[4], _TYPES[10]
@@ -88,23 +96,9 @@ def key_columns(group: str, messages: Sequence[Message], counts: Sequence[int] |
     Raises ProtocolError for a damaged record, pyarrow.ArrowException or OverflowError for numbers that no column takes.
     """
     total = len(messages) if counts is None else sum(counts)
-    columns = _of_messages(messages)
-    if counts is None:
-        seq: Any = _integers(_INT32, bytes(4 * total), total)
-    else:
-        seq = _integers(_INT32, b"".join(map(_numbers_below, counts)), total)
-        if total != len(counts):
-            taken = _integers(_INT32, b"".join(map(mul, _each_number(len(counts)), counts)), total)
-            queue = messages[0]._queue  # pyright: ignore[reportPrivateUsage]
-            # Some columns are the same object: what is known of one is known of the others.
-            made: dict[int, Any] = {
-                id(_constant(text, len(counts))): _constant(text, total) for text in (queue.topic, queue.broker_name)
-            }
-            for each in columns:
-                if id(each) not in made:
-                    made[id(each)] = each.take(taken)
-            columns = [made[id(each)] for each in columns]
-    return [_constant(group, total), *columns[:4], seq, *columns[4:]]
+    columns = _of_messages(messages, counts)
+    seq = bytes(4 * total) if counts is None else b"".join(map(_numbers_below, counts))
+    return [_constant(group, total), *columns[:4], _integers(_INT32, seq, total), *columns[4:]]
 
 
 def _numbers_below(count: int) -> bytes:
@@ -112,58 +106,195 @@ def _numbers_below(count: int) -> bytes:
     return _NUMBERS[: 4 * count] if count <= _NUMBERS_MAX else array("i", range(count)).tobytes()
 
 
-def _each_number(count: int) -> Sequence[bytes]:
-    """The same, each by itself, at least `count` of them."""
-    return _EACH_NUMBER if count <= _NUMBERS_MAX else [number.to_bytes(4, sys.byteorder) for number in range(count)]
-
-
-def _of_messages(messages: Sequence[Message]) -> Arrays:
-    """One row a message, without group and `_seq`."""
+def _of_messages(messages: Sequence[Message], counts: Sequence[int] | None) -> Arrays:
+    """As `key_columns`, without group and `_seq`."""
     try:
-        return _by_position(messages)
+        return _by_position(messages, counts)
     except _OddRecordError:
         if len(messages) == 1:
-            return _one_by_one(messages)
+            return _one_by_one(messages, counts)
     parts: list[Arrays] = []
+    at = 0
     for odd, group in groupby(messages, _is_odd):
         run = list(group)
-        parts.append(_one_by_one(run) if odd else _by_position(run))
+        own = None if counts is None else counts[at : at + len(run)]
+        at += len(run)
+        parts.append(_one_by_one(run, own) if odd else _by_position(run, own))
     return parts[0] if len(parts) == 1 else [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]
 
 
 def _is_odd(message: Message) -> bool:
     try:
-        _by_position([message])
+        _by_position([message], None)
     except _OddRecordError:
         return True
     return False
 
 
-def _one_by_one(messages: Iterable[Message]) -> Arrays:
-    columns = zip(*map(key_of, messages), strict=True)
+def _one_by_one(messages: Iterable[Message], counts: Sequence[int] | None) -> Arrays:
+    columns = zip(*_repeated(map(key_of, messages), counts), strict=True)
     return [pa.array(values, kind) for values, kind in zip(columns, [*_TYPES[1:5], *_TYPES[6:]], strict=True)]
 
 
-def _by_position(messages: Sequence[Message]) -> Arrays:
+def _by_position(messages: Sequence[Message], counts: Sequence[int] | None) -> Arrays:
     """Raises _OddRecordError when one of the records cannot be read by position."""
     count = len(messages)
     places = [(message._data, message._position) for message in messages]  # pyright: ignore[reportPrivateUsage]
     heads = b"".join([data[at : at + _HEAD_BYTES] for data, at in places])
     if len(heads) != count * _HEAD_BYTES or heads[_SYSFLAG_LOW::_HEAD_BYTES].translate(None, _V4):
         raise _OddRecordError
-    topics = _queue_columns([message._queue for message in messages])  # pyright: ignore[reportPrivateUsage]
-    every, joined = _properties(places, heads)
-    ids = _offset_ids(heads, count)
-    own_ids: Any = _fixed_strings(ids, count, _ID_BYTES)
+    queues = _queue_columns([message._queue for message in messages], counts)  # pyright: ignore[reportPrivateUsage]
+    own = _offset_ids(heads, count), _ID_BYTES
+    ids, origins = _ids(places, heads, own)
+    own_column = _id_column(own, counts)
     return [
-        *topics[:3],
-        _integers(_INT64, _swapped(heads, _OFFSET, 8, count), count),
-        topics[3],
-        _message_ids(every, joined, ids),
-        _ids_or([find_property(properties, _ORIGIN) for properties in every], ids) if _ORIGIN_AT in joined else own_ids,
-        _integers(_INT32, _swapped(heads, _RECONSUME_TIMES, 4, count), count),
-        _store_times(heads, count),
+        *queues[:3],
+        _number_column(_INT64, _swapped(heads, _OFFSET, 8, count), 8, counts),
+        queues[3],
+        own_column if ids is own else _id_column(ids, counts),
+        own_column if origins is own else _id_column(origins, counts),
+        _number_column(_INT32, _swapped(heads, _RECONSUME_TIMES, 4, count), 4, counts),
+        _number_column(_STORE_TIME, _store_times_us(heads, count), 8, counts),
     ]
+
+
+# --- rows of messages -----------------------------------------------------------------------------------------------------
+
+
+def _repeated(values: Iterable[Value], counts: Sequence[int] | None) -> list[Value]:
+    """Each value as often as its message has rows."""
+    return list(values) if counts is None else list(chain.from_iterable(map(repeat, values, counts)))
+
+
+def _spread(raw: Raw, width: int, counts: Sequence[int] | None) -> Raw:
+    """The same of values of `width` bytes each. Arrow's `take` costs several times as much for the few messages of a block
+    whose rows came as Arrow batches."""
+    if counts is None:
+        return raw
+    return b"".join(map(mul, chain.from_iterable(iter_unpack(f"{width}s", raw)), counts))
+
+
+def _number_column(kind: Any, raw: Raw, width: int, counts: Sequence[int] | None) -> Any:
+    raw = _spread(raw, width, counts)
+    return _integers(kind, raw, len(raw) // width)
+
+
+def _id_column(ids: Ids, counts: Sequence[int] | None) -> Any:
+    if isinstance(ids, list):
+        return pa.array(_repeated(ids, counts), _STRING)
+    raw, width = _spread(*ids, counts), ids[1]
+    count = len(raw) // width
+    return pa.StringArray.from_buffers(count, _ends(count, width), pa.py_buffer(raw))
+
+
+# --- queues ---------------------------------------------------------------------------------------------------------------
+
+
+def _queue_columns(queues: list[QueueInfo], counts: Sequence[int] | None) -> Arrays:
+    """Topic, broker, queue id and origin topic. Raises _OddRecordError for a queue of retries: each names its topic."""
+    runs = _runs(queues, counts)
+    numbers = b"".join([array("i", [queue.queue_id]).tobytes() * rows for queue, rows in runs])
+    return [_texts([(queue.topic, rows) for queue, rows in runs]),
+            _texts([(queue.broker_name, rows) for queue, rows in runs]),
+            _integers(_INT32, numbers, len(numbers) // 4),
+            _texts([(_origin_topic(queue), rows) for queue, rows in runs])]  # fmt: skip
+
+
+def _runs(queues: list[QueueInfo], counts: Sequence[int] | None) -> list[tuple[QueueInfo, int]]:
+    """Queues with the rows of neighbouring messages: those of a chunk are of one queue."""
+    if queues.count(queues[0]) == len(queues):
+        return [(queues[0], len(queues) if counts is None else sum(counts))]
+    lengths = [(queue, len(list(group))) for queue, group in groupby(queues)]
+    if counts is None:
+        return lengths
+    ends = list(accumulate([length for _, length in lengths]))
+    return [(queue, sum(counts[end - length : end])) for (queue, length), end in zip(lengths, ends, strict=True)]
+
+
+def _texts(runs: list[tuple[str, int]]) -> Any:
+    """A column of strings, each so many times."""
+    first = runs[0][0]
+    if all(text == first for text, _ in runs):
+        return _constant(first, sum([rows for _, rows in runs]))
+    return pa.concat_arrays([_constant(text, rows) for text, rows in runs])
+
+
+@lru_cache(maxsize=64)
+def _constant(text: str, count: int) -> Any:
+    """The same string `count` times."""
+    return pa.repeat(text, count)
+
+
+def _origin_topic(queue: QueueInfo) -> str:
+    if queue.topic.startswith(RETRY_PREFIX):
+        raise _OddRecordError
+    return unwrap(queue.namespace, queue.topic) if queue.namespace else queue.topic
+
+
+# --- ids ------------------------------------------------------------------------------------------------------------------
+
+
+def _ids(places: Sequence[tuple[bytes, int]], heads: bytes, own: tuple[bytes, int]) -> tuple[Ids, Ids]:
+    """Message ids and origin ids of the records; `own` are their offset ids, which they have where they name none.
+
+    Raises _OddRecordError."""
+    if len(places) >= _ALIKE_MIN and (alike := _alike_ids(places, heads)) is not None:
+        return alike if alike[1] else own, own
+    every, joined = _properties(places, heads)
+    ids = _message_ids(every, joined)
+    origins = [find_property(properties, _ORIGIN) for properties in every] if _ORIGIN_AT in joined else None
+    return _or_own(ids, own), _or_own(origins, own)
+
+
+def _alike_ids(places: Sequence[tuple[bytes, int]], heads: bytes) -> tuple[bytes, int] | None:
+    """Message ids, one after the other, and the length of each (0: no record has one), of records that are alike after their
+    bodies: topics and properties have the same length, and the id stands at the same place. So are those that one producer
+    sent, if it gives them keys of one length or none. Nothing is looked at record by record then.
+
+    None = they are not alike, or something needs a closer look.
+    """
+    count = len(places)
+    sizes = memoryview(_swapped(heads, 0, 4, count)).cast("i").tolist()
+    bodies = memoryview(_swapped(heads, _BODY_BYTES, 4, count)).cast("i").tolist()
+    widths = set(map(sub, sizes, bodies))
+    width = widths.pop() - _HEAD_BYTES
+    if widths or width < 3 or min(bodies) < 0 or not _same(heads, _MAGIC, _HEAD_BYTES, _MAGIC_BYTES):
+        return None
+    tails = bytearray().join(
+        [data[(end := at + size) - width : end] for (data, at), size in zip(places, sizes, strict=True)]
+    )
+    if len(tails) != count * width or (start := tails[0] + 3) > min(width, _TOPIC_MAX_BYTES + 3):
+        return None
+    lengths = min(width - start, 0xFFFF).to_bytes(2)
+    if lengths[0] & 0x80 or not _same(tails, 0, width, tails[:1]) or not _same(tails, start - 2, width, lengths):
+        return None
+    # As if an end mark stood before the first property; and these two bytes are no text.
+    tails[start - 2 :: width] = tails[start - 1 :: width] = _END * count
+    if not tails.isascii() or _ORIGIN_AT in tails:
+        return None
+    at = tails.find(_UNIQ_KEY_BETWEEN, start - 1, width)
+    if at < 0:
+        return None if _UNIQ_KEY_AT in tails else (b"", 0)
+    begin = at + len(_UNIQ_KEY_BETWEEN)
+    end = tails.find(_END, begin, width)
+    length = (width if end < 0 else end) - begin
+    _, *found = tails.split(_UNIQ_KEY_BETWEEN)
+    ids = b"".join([each[:length] for each in found])
+    if (
+        len(found) != count
+        or set(map(len, found[:-1])) != {width - len(_UNIQ_KEY_BETWEEN)}
+        or not length
+        or _END in ids
+        or (end >= 0 and not _same(tails, end, width, _END))
+    ):
+        return None
+    return ids, length
+
+
+def _same(data: bytes | bytearray, at: int, stride: int, wanted: bytes | bytearray) -> bool:
+    """Whether the bytes `wanted` stand at `at` of each piece of `stride` bytes."""
+    count = len(data) // stride
+    return all(data[at + place :: stride] == wanted[place : place + 1] * count for place in range(len(wanted)))
 
 
 def _properties(places: Sequence[tuple[bytes, int]], heads: bytes) -> tuple[list[bytes], bytes]:
@@ -195,52 +326,20 @@ def _properties(places: Sequence[tuple[bytes, int]], heads: bytes) -> tuple[list
     return every, joined
 
 
-def _message_ids(every: Sequence[bytes], joined: bytes, own: bytes) -> Any:
-    """The unique id of each record, its offset id where it has none; `joined` as `_properties` made it."""
+def _message_ids(every: Sequence[bytes], joined: bytes) -> tuple[bytes, int] | list[bytes | None] | None:
+    """The unique id of each record, None where it has none; `joined` as `_properties` made it."""
     count = len(every)
     parts = joined.split(_UNIQ_KEY_BETWEEN)
     if len(parts) == 1:
-        return _fixed_strings(own, count, _ID_BYTES)
+        return None
     width = parts[1].find(_END)
     if len(parts) == count + 1 and width and joined.isascii() and set(map(bytes.count, every, _EACH_UNIQ_KEY)) == {1}:
         # Each record has one, and they may have the same length.
         found = b"".join([part[: width + 1] for part in parts[1:]])
         ids = found.translate(None, _END)
         if len(ids) == count * width and found[width :: width + 1] == _END * count:
-            return _fixed_strings(ids, count, width)
-    return _ids_or([find_property(properties, _UNIQ_KEY) for properties in every], own)
-
-
-def _queue_columns(queues: list[QueueInfo]) -> Arrays:
-    """Topic, broker, queue id and origin topic. Raises _OddRecordError for a queue of retries: each names its topic."""
-    first, count = queues[0], len(queues)
-    if queues.count(first) == count:
-        return [_constant(first.topic, count), _constant(first.broker_name, count),
-                _integers(_INT32, array("i", [first.queue_id]) * count, count),
-                _constant(_origin_topic(first), count)]  # fmt: skip
-    topics = [queue.topic for queue in queues]
-    origins = {queue: _origin_topic(queue) for queue in set(queues)}
-    return [_strings(topics), _strings([queue.broker_name for queue in queues]),
-            _integers(_INT32, array("i", [queue.queue_id for queue in queues]), count),
-            _strings([origins[queue] for queue in queues])]  # fmt: skip
-
-
-@lru_cache(maxsize=64)
-def _constant(text: str, count: int) -> Any:
-    """The same string `count` times."""
-    return pa.repeat(text, count)
-
-
-def _strings(texts: list[str]) -> Any:
-    if texts.count(texts[0]) == len(texts):
-        return _constant(texts[0], len(texts))
-    return pa.array(texts, _STRING)
-
-
-def _origin_topic(queue: QueueInfo) -> str:
-    if queue.topic.startswith(RETRY_PREFIX):
-        raise _OddRecordError
-    return unwrap(queue.namespace, queue.topic) if queue.namespace else queue.topic
+            return ids, width
+    return [find_property(properties, _UNIQ_KEY) for properties in every]
 
 
 def _offset_ids(heads: bytes, count: int) -> bytes:
@@ -252,21 +351,22 @@ def _offset_ids(heads: bytes, count: int) -> bytes:
     return raw.hex().upper().encode()
 
 
-def _ids_or(ids: Sequence[bytes | None], own: bytes) -> Any:
+def _or_own(ids: tuple[bytes, int] | list[bytes | None] | None, own: tuple[bytes, int]) -> Ids:
     """The ids; the record's own where there is none."""
-    if None in ids:
-        ids = [own[at * _ID_BYTES : (at + 1) * _ID_BYTES] if each is None else each for at, each in enumerate(ids)]
-    return pa.array(ids, _STRING)
-
-
-def _fixed_strings(data: bytes, count: int, width: int) -> Any:
-    """Strings of `width` bytes each."""
-    return pa.StringArray.from_buffers(count, _ends(count, width), pa.py_buffer(data))
+    if ids is None:
+        return own
+    if isinstance(ids, tuple):
+        return ids
+    raw, width = own
+    return [raw[at * width : (at + 1) * width] if each is None else each for at, each in enumerate(ids)]
 
 
 @lru_cache(maxsize=8)
 def _ends(count: int, width: int) -> Any:
     return pa.py_buffer(array("i", range(0, width * count + 1, width)))
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------------
 
 
 def _swapped(heads: bytes, at: int, width: int, count: int) -> bytearray:
@@ -277,12 +377,12 @@ def _swapped(heads: bytes, at: int, width: int, count: int) -> bytearray:
     return numbers
 
 
-def _store_times(heads: bytes, count: int) -> Any:
+def _store_times_us(heads: bytes, count: int) -> bytes:
+    times_ms = memoryview(_swapped(heads, _STORED_MS, 8, count)).cast("q")
     try:
-        us = array("q", [ms * _US_PER_MS for ms in memoryview(_swapped(heads, _STORED_MS, 8, count)).cast("q")])
+        return array("q", map(mul, times_ms, _EACH_US_PER_MS)).tobytes()
     except OverflowError:
         raise _OddRecordError from None
-    return _integers(_STORE_TIME, us, count)
 
 
 def _integers(kind: Any, values: Any, count: int) -> Any:

@@ -56,9 +56,9 @@ def warm_up() -> None:
     pa.array([0], pa.int32())
 
 
-Prepared = tuple[Message, tuple[Any, ...], Arrays | None]
-"""Rows of one message that fit, as far as is known: the values of one row or more, row by row, or converted ones."""
-Kept = tuple[Owner, Message, tuple[Any, ...], Arrays | None]
+Prepared = tuple[Message, tuple[Any, ...], Any]
+"""Rows of one message that fit, as far as is known: the values of one row or more, row by row, or a RecordBatch."""
+Kept = tuple[Owner, Message, tuple[Any, ...], Any]
 """The same with its owner. One small object, because it is made for every message."""
 
 
@@ -138,7 +138,7 @@ class RowBuffer(Generic[Owner]):
             check_ran(given)
             raise RowError(_NO_COLUMNS if _looks_like_rows(given) else _unusable(given))
         values, parts = _collect(columns, given)
-        count = len(values) + sum([len(part[0]) for part in parts])
+        count = len(values) + sum([part.num_rows for part in parts])
         if not count:
             return None
         if count > _ROWS_PER_MESSAGE_MAX:
@@ -162,9 +162,9 @@ class RowBuffer(Generic[Owner]):
 
     def check(self, prepared: Prepared) -> None:
         """Convert the rows and forget them. Raises RowError when they do not fit, ProtocolError for a damaged record."""
-        message, values, arrays = prepared
+        message, values, batch = prepared
         key_of(message)
-        if self._columns is not None and arrays is None:
+        if self._columns is not None and batch is None:
             self._columns.arrays([values])
 
     def keep(self, owner: Owner, prepared: Prepared) -> None:
@@ -196,7 +196,7 @@ class RowBuffer(Generic[Owner]):
 
     def _more_in(self, several: list[Kept[Owner]]) -> int:
         plain = sum([len(values) for _, _, values, _ in several]) // self._width
-        return plain + sum([len(each[3][0]) for each in several if each[3] is not None]) - len(several)
+        return plain + sum([int(each[3].num_rows) for each in several if each[3] is not None]) - len(several)
 
     def _set_full(self) -> None:
         self.full_at = min(BLOCK_MESSAGES, self._full_rows - self._more_rows)
@@ -236,9 +236,9 @@ class RowBuffer(Generic[Owner]):
 
     def _batch(self, columns: Columns, kept: list[Kept[Owner]]) -> Any:
         """Raises RowError."""
-        messages = [message for _, message, _, _ in kept]
-        tables = [each for each in kept if each[3] is not None]
-        arrays = _in_order(columns, kept) if tables else columns.arrays([values for _, _, values, _ in kept])
+        _, messages, values, batches = zip(*kept, strict=True)
+        plain = batches.count(None) == len(kept)
+        arrays: Arrays = columns.arrays(values) if plain else _in_order(columns, kept).columns
         alone = len(arrays[0]) == len(kept)
         counts = None if alone else [_rows_in(each[1:], columns.width) for each in kept]
         try:
@@ -248,7 +248,7 @@ class RowBuffer(Generic[Owner]):
         batch: Any = pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)
         if batch.num_rows >= _MEASURED_ROWS_MIN:
             # What the handler made may be slices of a larger table. `nbytes` takes 16 times as long as the size in a file.
-            size = pa.ipc.get_record_batch_size(batch) if tables else batch.get_total_buffer_size()
+            size = batch.get_total_buffer_size() if plain else pa.ipc.get_record_batch_size(batch)
             self._full_rows = min(FLUSH_ROWS_MAX, FLUSH_BYTES_MAX // max(1, size // batch.num_rows))
         return batch
 
@@ -282,7 +282,7 @@ def _unusable(result: object) -> str:
     )
 
 
-def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Arrays]]:
+def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Any]]:
     """Row values and Arrow tables in a handler's result; a table without rows is nothing. What a generator yields is taken
     before it goes on, as it may fill the same memory again. Raises RowError."""
     if _is_row(result):
@@ -294,7 +294,7 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
     if not _looks_like_rows(result):
         raise RowError(_unusable(result))
     values: list[tuple[Any, ...]] = []
-    parts: list[Arrays] = []
+    parts: list[Any] = []
     given, generated = cast("Iterable[Any]", result), isinstance(result, Iterator)
     for row in given:
         if not isinstance(row, _TABLES):
@@ -308,46 +308,37 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
 
 
 def _rows_of(
-    columns: Columns, values: list[tuple[Any, ...]], parts: list[Arrays], *, at_once: bool
-) -> tuple[tuple[Any, ...], Arrays | None]:
+    columns: Columns, values: list[tuple[Any, ...]], parts: list[Any], *, at_once: bool
+) -> tuple[tuple[Any, ...], Any]:
     """The rows of a message, converted where they must be: tables, and values that may change in ways not known here."""
     if not parts and not at_once:
         with contextlib.suppress(UnknownValueError):
             return columns.taken(tuple(chain.from_iterable(values))), None
     if values:
-        parts.append(columns.arrays(values))
-    return (), _joined(parts)
+        parts.append(columns.batch(values))
+    return (), columns.joined(parts)
 
 
 def _rows_in(prepared: Prepared, width: int) -> int:
-    _, values, arrays = prepared
-    return len(values) // width if arrays is None else len(arrays[0])
+    _, values, batch = prepared
+    return len(values) // width if batch is None else batch.num_rows
 
 
-def _joined(parts: list[Arrays]) -> Arrays:
-    if len(parts) == 1:
-        return parts[0]
-    try:
-        return [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]
-    except pa.ArrowException as error:
-        raise RowError(f"the rows cannot be joined: {error}") from error
-
-
-def _in_order(columns: Columns, kept: list[Kept[Any]]) -> Arrays:
-    """Arrays of all rows in order; rows kept as values are converted run by run."""
-    parts: list[Arrays] = []
+def _in_order(columns: Columns, kept: list[Kept[Any]]) -> Any:
+    """A batch of all rows in order; rows kept as values are converted run by run."""
+    parts: list[Any] = []
     run: list[tuple[Any, ...]] = []
-    for _, _, values, arrays in kept:
-        if arrays is None:
+    for _, _, values, batch in kept:
+        if batch is None:
             run.append(values)
             continue
         if run:
-            parts.append(columns.arrays(run))
+            parts.append(columns.batch(run))
             run = []
-        parts.append(arrays)
+        parts.append(batch)
     if run:
-        parts.append(columns.arrays(run))
-    return _joined(parts)
+        parts.append(columns.batch(run))
+    return columns.joined(parts)
 
 
 def _one_by_one(columns: Columns, kept: list[Kept[Owner]]) -> tuple[list[Kept[Owner]], list[tuple[Owner, RowError]]]:
@@ -357,12 +348,12 @@ def _one_by_one(columns: Columns, kept: list[Kept[Owner]]) -> tuple[list[Kept[Ow
     for each in kept:
         owner, message = each[:2]
         try:
-            arrays = _in_order(columns, [each])
+            batch = _in_order(columns, [each])
             key_columns("", [message], None)
         except RowError as error:
             bad.append((owner, error))
         except _NO_KEYS as error:
             bad.append((owner, RowError(str(error))))
         else:
-            good.append((owner, message, (), arrays))
+            good.append((owner, message, (), batch))
     return good, bad

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -92,6 +93,41 @@ def test_columns_are_those_that_decoding_gives(found: list[tuple[QueueInfo, list
     assert columns == wanted
     if counts == [1] * len(counts):
         assert key_columns("group", messages, None) == wanted
+
+
+@given(
+    records,
+    st.lists(st.integers(0, 40), min_size=30, max_size=60),
+    st.lists(
+        st.tuples(st.integers(0, 59), st.integers(0, 400), st.sampled_from(b"\x00\x01\x02\x03KU\x7f\x80\xff")),
+        max_size=3,
+    ),
+    st.sampled_from([None, [1, 3], [2]]),
+)
+@example(StoredMessage("T" * 85, b"", b"NIQ_KEY\x01UNIQ_KEY\x01a"), [0] * 30, [], None)
+@example(StoredMessage("t", b"", b"KEYS\x01b\x02UNIQ_KEY\x01ab\x02"), [3] * 30, [(4, 111, 2)], [2])
+@example(StoredMessage("t", b"", b"UNIQ_KEY\x01" + b"a" * 500), [3] * 30, [], None)
+@example(StoredMessage("t", b""), [0] * 30, [], None)
+def test_many_records_that_differ_little(
+    stored: StoredMessage, bodies: list[int], damages: list[tuple[int, int, int]], every: list[int] | None
+) -> None:
+    encoded = [encode_message(replace(stored, body=bytes(size), queue_offset=at)) for at, size in enumerate(bodies)]
+    for number, at, byte in damages:
+        record = bytearray(encoded[number % len(encoded)])
+        record[at % len(record)] = byte
+        encoded[number % len(encoded)] = bytes(record)
+    messages = [Message(record, 0, QUEUES[number // 20]) for number, record in enumerate(encoded)]
+    counts = [1] * len(messages) if every is None else [every[at % len(every)] for at in range(len(messages))]
+    try:
+        wanted = by_decoding("group", messages, counts)
+    except (ProtocolError, pa.ArrowException, OverflowError):
+        with pytest.raises((ProtocolError, pa.ArrowException, OverflowError)):
+            key_columns("group", messages, counts)
+        return
+    columns = key_columns("group", messages, None if every is None else counts)
+    for column in columns:
+        column.validate(full=True)
+    assert columns == wanted
 
 
 @given(records, st.integers(0, 500), st.integers(0, 255))

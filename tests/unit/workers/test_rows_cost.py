@@ -114,6 +114,32 @@ def test_keys_of_many_rows_and_of_many_messages(counts: list[int]) -> None:
     assert list(zip(*[column.to_pylist() for column in columns[:-1]], strict=True)) == wanted
 
 
+def test_records_that_are_alike_are_not_looked_at_one_by_one() -> None:
+    found: list[list[str]] = []
+    for count in (100, 500):
+        several = [
+            Message(
+                encode_message(StoredMessage("TopicTest", bytes(number % 7), b"UNIQ_KEY\x01%032d\x02" % number)),
+                0,
+                QUEUE,
+            )
+            for number in range(count)
+        ]
+        key_columns("group", several, None)
+        found.append(calls_in(lambda several=several: key_columns("group", several, None)))
+    assert len(found[0]) == len(found[1])
+
+
+@pytest.mark.parametrize("count", [8, 100])
+def test_keys_of_rows_that_came_as_arrow_batches_are_not_taken_by_arrow(count: int) -> None:
+    several, found = messages(count), list[list[str]]()
+    for rows in (32, 64):
+        key_columns("group", several, [rows] * count)  # what is made once for a length
+        found.append(calls_in(lambda rows=rows: key_columns("group", several, [rows] * count)))
+    assert "Array.take" not in found[0]
+    assert len(found[0]) == len(found[1])
+
+
 # --- values and Arrow batches ---------------------------------------------------------------------------------------------
 
 
@@ -146,7 +172,7 @@ def test_an_arrow_batch_like_the_one_before_is_taken_as_a_whole() -> None:
     counts: list[int] = []
     for width in (5, 30):
         columns, batch = columns_of(width), batch_of(width)
-        assert columns.fit_arrow(batch) == batch.columns
+        assert columns.fit_arrow(batch) == batch
         counts.append(len(calls_in(lambda columns=columns, batch=batch: columns.fit_arrow(batch))))
     assert counts[0] == counts[1]
 
@@ -154,14 +180,33 @@ def test_an_arrow_batch_like_the_one_before_is_taken_as_a_whole() -> None:
 def test_arrow_batches_that_are_not_like_the_one_before_are_looked_at() -> None:
     columns = Columns(parse_ddl("a bigint not null, b string"))
     good = pa.RecordBatch.from_pydict({"a": pa.array([1], pa.int64()), "b": ["x"]})
-    assert columns.fit_arrow(good) == columns.fit_arrow(good) == good.columns
+    assert columns.fit_arrow(good).columns == columns.fit_arrow(good).columns == good.columns
     with pytest.raises(RowError, match="column a bigint not null: is null"):
         columns.fit_arrow(pa.RecordBatch.from_pydict({"a": pa.array([None], pa.int64()), "b": ["x"]}))
     with pytest.raises(RowError, match='column "c" is not declared'):
         columns.fit_arrow(pa.RecordBatch.from_pydict({"a": pa.array([1], pa.int64()), "c": ["x"]}))
     turned = columns.fit_arrow(pa.RecordBatch.from_pydict({"b": ["y"], "a": pa.array([2], pa.int32())}))
-    assert [column.to_pylist() for column in turned] == [[2], ["y"]]
-    assert turned[0].type == pa.int64()
+    assert [column.to_pylist() for column in turned.columns] == [[2], ["y"]]
+    assert turned.column(0).type == pa.int64()
     table = columns.fit_arrow(pa.Table.from_batches([good, good]))
-    assert [column.to_pylist() for column in table] == [[1, 1], ["x", "x"]]
-    assert columns.fit_arrow(good) == good.columns
+    assert [column.to_pylist() for column in table.columns] == [[1, 1], ["x", "x"]]
+    assert columns.fit_arrow(good).columns == good.columns
+
+
+def test_arrow_batches_of_a_block_are_joined_whatever_their_schemas_say_beside_the_types() -> None:
+    columns = Columns(parse_ddl("a bigint, b string"))
+    strict = pa.schema(
+        [pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string())], metadata={"by": "handler"}
+    )
+    plain = pa.RecordBatch.from_pydict({"a": [1], "b": ["x"]})
+    noted = pa.RecordBatch.from_pydict({"a": [2], "b": ["y"]}, schema=strict)
+    parts = [columns.fit_arrow(each) for each in (plain, plain, noted, noted, plain)] + [columns.batch([(3, "z")])]
+    assert columns.joined(parts).to_pydict() == {"a": [1, 1, 2, 2, 1, 3], "b": ["x", "x", "y", "y", "x", "z"]}
+
+
+def test_an_arrow_batch_is_copied_before_the_handler_goes_on() -> None:
+    columns, memory = columns_of(1), bytearray(8)
+    batch = pa.RecordBatch.from_arrays([pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(memory)])], ["c0"])
+    taken = [columns.fit_arrow(batch), columns.fit_arrow(batch)]
+    memory[0] = 1
+    assert [each.column(0).to_pylist() for each in taken] == [[0], [0]]

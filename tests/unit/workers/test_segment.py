@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -429,7 +430,7 @@ def test_offset_sets_hold_exactly_what_was_added(spans: list[tuple[int, int, int
     sets = OffsetSets()
     expected: set[tuple[int, int]] = set()
     for queue_id, start, length in spans:
-        sets.add(("t", "b", queue_id), start, start + length)
+        sets.add(('a "topic" é', "b", queue_id), start, start + length)
         expected |= {(queue_id, offset) for offset in range(start, start + length)}
     found = {(q.queue_id, offset) for q in sets.queues() for start, end in q.ranges for offset in range(start, end)}
     assert found == expected
@@ -438,6 +439,7 @@ def test_offset_sets_hold_exactly_what_was_added(spans: list[tuple[int, int, int
     again = OffsetSets()
     again.add_json(sets.to_json(), "test")
     assert again.queues() == sets.queues()
+    assert sets.to_json() == json.dumps(sets.queues(), separators=(",", ":")).encode()
 
 
 def test_the_pause_is_asked_by_name(tmp_path: Path) -> None:

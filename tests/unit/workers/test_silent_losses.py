@@ -125,7 +125,7 @@ def test_table_is_refused(ddl: str, table: Any, words: str) -> None:
 
 
 def test_fields_of_a_struct_in_another_order() -> None:
-    (found,) = Columns(parse_ddl("s struct<x: int, y: int>")).fit_arrow(_nested([{"y": 2, "x": 1}]))
+    (found,) = Columns(parse_ddl("s struct<x: int, y: int>")).fit_arrow(_nested([{"y": 2, "x": 1}])).columns
     assert found.to_pylist() == [{"x": 1, "y": 2}]
 
 
