@@ -272,7 +272,7 @@ def test_quit_stops_at_once(tmp_path: Path, broker: Broker) -> None:
 
 
 def test_quit_commits_what_is_finished(tmp_path: Path, broker: Broker) -> None:
-    """Who goes on elsewhere knows only what the broker knows. No offset is sent before the stop: the interval is ten minutes."""
+    """Who goes on elsewhere knows only what the broker knows. Before the stop no offset is sent for ten minutes."""
     crew = Reloadable(tmp_path, broker, **{"consumer.persist_consumer_offset_interval_ms": 600_000})
     crew.write("VERSION = 1\n" + HANDLER.replace("0.0005", "3600 if message.body == b'0' else 0"))
     crew.start()
