@@ -8,11 +8,12 @@ this room looks at the process it runs in, apart from opening that one file. Wha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 from ..remoting.errors import UsageError
+from ..remoting.light_dataclass import dataclass
 from .sources import environment_name, gather
 
 NO_NAMES: Mapping[str, str] = {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from .bodies import BrokerData, SubscriptionData
 from .body import Body
 from .codes import PERM_READ, PERM_WRITE
+from .light_dataclass import dataclass
 from .queues import MessageQueue
 
 

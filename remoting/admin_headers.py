@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .fields import Header, Int32, Int64
+from .light_dataclass import dataclass
 
 # --- Name server ---
 

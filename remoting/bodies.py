@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Self
 
 from .body import Body
 from .errors import ProtocolError
 from .fastjson import is_array, is_object, read_queue
+from .light_dataclass import dataclass
 from .queues import MessageQueue
 from .subscription import EXPRESSION_SQL92, EXPRESSION_TAG, parse_subscription
 

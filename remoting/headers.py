@@ -12,10 +12,10 @@ Names that look wrong are so on the wire: `clientID` of unregister beside `clien
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from .fields import Header, Int32, Int64
+from .light_dataclass import dataclass
 
 BNAME: Mapping[str, str] = {"broker_name": "bname"}
 

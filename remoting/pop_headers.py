@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from .body import Body
 from .fields import Header, Int32, Int64
 from .headers import BNAME as _BNAME
+from .light_dataclass import dataclass
 from .queues import MessageQueue
 
 INIT_MIN, INIT_MAX = 0, 1

@@ -89,6 +89,10 @@ if TYPE_CHECKING:
 WORKER_STOP_MS = 5_000
 """Workers have nothing left to do when they are asked to leave: sealing and the user's teardown hook."""
 
+FORCED_COMMIT_MAX_S = 1.0
+FORCED_COMMIT_LOOK_S = 0.01
+"""A seal and a commit take some milliseconds. A broker that is away, or a worker that cannot seal, gets no more than this."""
+
 HOOKS_STOP_S = 2.0
 """For what the user's hooks have not heard of yet; then they are ended."""
 
@@ -474,6 +478,7 @@ class Supervisor:
         forced = asyncio.ensure_future(self._forced.wait())
         await asyncio.wait((finished, forced), return_when=asyncio.FIRST_COMPLETED)
         if not self._finished.is_set():
+            await self._commit_finished()
             return await self._force()
         killed = await self._pool.stop(WORKER_STOP_MS)
         self.acted()
@@ -498,6 +503,15 @@ class Supervisor:
         await self._member.stop()
         await self._force()
         raise HandlerError(self._pool.failure)
+
+    async def _commit_finished(self) -> None:
+        """Before a stop by force: the offsets of what is finished are sent, once its rows are sealed. The journal keeps a
+        restart of this slot from repeating it, but nobody else reads that: another member, or a tool that moves offsets."""
+        deadline = self._loop.time() + FORCED_COMMIT_MAX_S
+        while self.core.assigning.owes_commits() and self._loop.time() < deadline:
+            await asyncio.sleep(FORCED_COMMIT_LOOK_S)
+            self.core.handle(ev.Persist(), self._loop.time())
+            self.acted()
 
     async def _force(self) -> Summary:
         """At once: nothing is drained, nothing signs off; the journal has every outcome that was written."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -37,6 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 WHEEL_PYTHON = ROOT / ".venv-wheel/bin/python"
 CORES = max(1, min(8, len(os.sched_getaffinity(0))))
+FILES_AT_ONCE = 3
+"""Where there is more than one core. Tests with processes wait for nearly half of their time (a delay of a broker, a lock
+that expires, a process that boots): one more than two cores have. Each may have two pairs of genuine servers, 1.2 GB."""
 TOTAL_MAX_S = 80 * 60
 CLEAR_MAX_S = 20
 GRACE_S = 3
@@ -96,9 +100,9 @@ def byte_code(package: Path = ROOT / "src/rocketcrew") -> Stage:
 
 def phases(what: str) -> list[list[Stage]]:
     spread = ["-n", str(CORES), "--dist", "worksteal"] if CORES > 1 else []
-    # Tests with processes share what a file has started, and there are more processes than tests: files are spread, in two.
-    # In the order of tests/longest_first.txt, not of the number of their tests.
-    by_file = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"] if CORES > 1 else []
+    # Tests with processes share what a file has started, so files are spread; in the order of tests/longest_first.txt, not of
+    # the number of their tests.
+    by_file = ["-n", str(FILES_AT_ONCE), "--dist", "loadfile", "--no-loadscope-reorder"] if CORES > 1 else []
     if what == "static":
         return [static()]
     if what == "interop":
@@ -202,6 +206,12 @@ class Runner:
         return left
 
 
+def _cpu_s() -> float:
+    """Of all children that have ended, and of theirs; also of those that were adopted."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def _alive(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE
@@ -234,8 +244,13 @@ def run_all(runner: Runner, plan: Sequence[Sequence[Stage]]) -> int:
         tests = all(stage.live for stage in stages)
         if tests and number == len(plan) and not has_interop:
             print(f"--- interop {about_interop()}", flush=True)
+        began = time.monotonic(), _cpu_s()
         runner.run(stages)
-        if runner.clear():
+        left = runner.clear()
+        if tests and number < len(plan):  # the last line of all is pytest's own
+            took = f"{time.monotonic() - began[0]:.0f} s, {_cpu_s() - began[1]:.0f} s of CPU with all that they started"
+            print(f"--- {stages[0].name}: {took}", flush=True)
+        if left:
             runner.failed.append(f"processes were left behind ({', '.join(stage.name for stage in stages)})")
         if runner.failed and not tests:
             break

@@ -439,6 +439,11 @@ class Assigning:
                 self.revoke(pq, now, send_failures=True)
         self.check_finished()
 
+    def owes_commits(self) -> bool:
+        """Something finished is not committed: its offset is under way or may be asked for, or its rows are not sealed."""
+        opened = [q for q in self.s.pulled.values() if q.pq.state is not QueueState.OPENING]
+        return any(q.commit_asked >= 0 or q.pq.ledger.held or q.pq.head_offset > q.committed for q in opened)
+
     def check_finished(self) -> None:
         """After a stop: say so when the last queue has ended."""
         s = self.s

@@ -19,8 +19,8 @@ from needs import cannot_run, need_jars
 from servers import Kind, Servers, missing_programs, programs, run_servers
 
 PAIRS_MAX: Final = 2
-"""Nearly every file has tests of two kinds. A pair takes 600 MB; its start takes 7 to 13 s of CPU, as much as it takes idle
-in two minutes, and files follow each other faster than that."""
+"""Nearly every file has tests of two kinds. A pair takes 600 MB; its start takes 1 to 3 s of CPU, as much as it takes idle in
+45 s, and the tests of a file take turns faster than that."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -95,6 +95,8 @@ def test_a_process_left_behind_by_tests_is_named_with_them_and_fails_the_run() -
 def test_a_good_run_ends_with_what_the_last_tests_say() -> None:
     said = checked(stage("build", live=False), stage("unit"), stage("last"))
     assert said[-2:] == ["last", "0"]
+    took = [line for line in said if line.endswith("s of CPU with all that they started")]
+    assert [line.partition(":")[0] for line in took] == ["--- unit"]
     assert [line for line in said if line.startswith("--- interop ")]
 
 

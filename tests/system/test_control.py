@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rocketcrew.cli.children import ChildError
+from rocketcrew.cli.watch import Watch
 from rocketcrew.supervisor.control import ask
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -268,6 +269,20 @@ def test_quit_stops_at_once(tmp_path: Path, broker: Broker) -> None:
     os.kill(crew.child.pid, signal.SIGQUIT)
     wait_until(lambda: crew.child.poll() is not None, 20.0, "the end")
     assert crew.child.stop(WAIT_S) == 5
+
+
+def test_quit_commits_what_is_finished(tmp_path: Path, broker: Broker) -> None:
+    """Who goes on elsewhere knows only what the broker knows. Before the stop no offset is sent for ten minutes."""
+    crew = Reloadable(tmp_path, broker, **{"consumer.persist_consumer_offset_interval_ms": 600_000})
+    crew.write("VERSION = 1\n" + HANDLER.replace("0.0005", "3600 if message.body == b'0' else 0"))
+    crew.start()
+    send_numbers(broker, TOPIC, range(16))
+    wait_until(lambda: crew.counter("done_messages") == 15, what="all but one")
+    crew.signal(signal.SIGQUIT)
+    wait_until(lambda: crew.child.poll() is not None, what="the end")
+    assert crew.child.stop(WAIT_S) == 5
+    with Watch(broker.name_server) as watch:
+        assert len([row for row in watch.lag("crew", [TOPIC]) if row.lag]) == 1
 
 
 def test_the_service_says_why_when_nobody_can_boot(tmp_path: Path, broker: Broker) -> None:

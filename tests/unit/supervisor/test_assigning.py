@@ -518,6 +518,25 @@ def test_past_the_stops_deadline_the_expected_repeats_are_counted(bench: Bench) 
     assert "drain_deadline" in bench.logged()
 
 
+def test_a_stop_by_force_has_commits_to_wait_for_while_something_finished_is_not_committed(bench: Bench) -> None:
+    assigning = bench.core.assigning
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.worker("w2")
+    assert not assigning.owes_commits()
+    bench.found(handle, [0, 1])
+    first, second = bench.dispatched()
+    assert not assigning.owes_commits()
+    bench.done(first, seq=1)
+    assert assigning.owes_commits()  # its rows are to be sealed
+    bench.core.handle(ev.Stop(), 0.0)
+    bench.sealed("w1", 1)
+    assert assigning.owes_commits()  # and then its offset is to be sent
+    assert bench.persist() == [1]
+    assert not assigning.owes_commits()  # the second one runs on, and nobody waits for it
+    assert second.reported == 0
+
+
 def test_what_is_finished_is_not_forgotten_where_the_last_commit_fails_until_the_deadline(bench: Bench) -> None:
     (handle,) = bench.open(0)
     bench.worker("w1")
