@@ -4,6 +4,13 @@ The aim is about 10 ms of handler time a chunk, so that dispatch costs little an
 follows the slow tail, not the mean: it jumps up at once with a slow message and comes down slowly, because messages that
 wait after a slow one in the same chunk wait for nothing. After an overrun of the target by one message the size is 1 at
 once.
+
+Where much waits for every worker, a chunk may be LARGE_TIMES as long, by the mean of the calls. Each event of a chunk finds
+the caches of supervisor and worker cold and costs 100 to 300 us, whatever it carries, so that calls of 1 ms and more pay for
+the number of chunks. Nothing waits longer for it: the queues hold as much work for the others, LARGE_SHARES times over, and
+the last of it is given out in small chunks again. The mean, because on busy cores one call in many is interrupted by another
+process and seems slow: the tail alone would keep the chunks of calls of 1 ms at one message. Calls that really are slow,
+longer than a large chunk is to take, leave the estimate to the tail.
 """
 
 from __future__ import annotations
@@ -14,6 +21,17 @@ FAST_US = 20.0
 UNSHARED_MAX = 64
 """As many of those, about a millisecond of work, go to one worker while others idle; of more each gets its share."""
 
+LARGE_TIMES = 4
+"""The handler time of a large chunk, in targets: 40 ms. A message waits for the chunk before its own and for its own."""
+
+LARGE_SHARES = 2
+"""A chunk is large only if as much waits for each worker so many times."""
+
+MEAN_WEIGHT_MAX, MEAN_WEIGHT = 0.5, 0.02
+"""A report moves the estimates by MEAN_WEIGHT for each of its messages, and by MEAN_WEIGHT_MAX at most."""
+
+KNOWN_MAX = round(1 / MEAN_WEIGHT)
+
 WITHOUT_ROWS_MAX = 2_000
 """After so many messages that returned no rows, reports wait for no more of them."""
 
@@ -21,13 +39,16 @@ WITHOUT_ROWS_MAX = 2_000
 class ChunkSizer:
     """Pure: fed with the figures of reports, asked for a size."""
 
-    __slots__ = ("_max", "_since_rows", "_target_us", "rows", "tail_us")
+    __slots__ = ("_known", "_max", "_since_rows", "_target_us", "mean_us", "rows", "tail_us")
 
     def __init__(self, target_us: int, chunk_messages_max: int) -> None:
         self._target_us = target_us
         self._max = chunk_messages_max
         self.tail_us: float = float(target_us)
         """Starts at the target: the first chunks hold one message, until something is known."""
+        self.mean_us: float = float(target_us * LARGE_TIMES)
+        self._known = 0
+        """How many messages the mean is of, up to 1 / MEAN_WEIGHT: the first ones decide at once."""
         self._since_rows = WITHOUT_ROWS_MAX
         self.rows = False
         """The handler has returned rows of late."""
@@ -42,13 +63,22 @@ class ChunkSizer:
         self.rows = self._since_rows < WITHOUT_ROWS_MAX
         if not count:
             return
-        seen = max(slowest_us, busy_us / count)
+        # More messages in one report are more evidence: one report of 64 counts as 64 of one would by 1/64 each.
+        mean, weight = busy_us / count, min(MEAN_WEIGHT_MAX, MEAN_WEIGHT * count)
+        self._known = min(self._known + count, KNOWN_MAX)
+        self.mean_us += (mean - self.mean_us) * max(weight, min(count / self._known, 1.0))
+        seen = max(slowest_us, mean)
         if seen >= self.tail_us:
             self.tail_us = seen
         else:
-            # More messages in one report are more evidence: one report of 64 counts as 64 of one would by 1/64 each.
-            weight = min(0.5, 0.02 * count)
             self.tail_us += (seen - self.tail_us) * weight
+
+    def large(self, waiting: int, workers: int) -> int:
+        """Messages of a chunk where so many wait for so many workers: 0 = calls are too slow for it, or too few wait."""
+        long_us = LARGE_TIMES * self._target_us
+        if self.tail_us > long_us or self.mean_us * self._max <= self._target_us:
+            return 0  # or too cheap: `size` gives the most already
+        return min(int(long_us / self.mean_us), waiting // (LARGE_SHARES * max(1, workers)), self._max)
 
     def size(self, waiting: int, free_workers: int) -> int:
         """Messages for the next chunk: at least 1, at most the fair share of what waits unless messages are cheap."""

@@ -4,7 +4,7 @@
   memory of long calls, for the case that the kernel kills the worker. Only workers that have something are looked at, and
   those that are being ended: a look costs the same with any number of idle ones.
 - `CellReader` reclaims chunks that a worker has not started (core/reclaiming.py), and reads what the worker has finished
-  while a call goes on (workers/unreported.py).
+  while a call goes on (workers/unreported.py), or when it has died.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from ...conf.units import NS_PER_MS
-from ...workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile
+from ...workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile, CellView
 from ...workers.claims import take_back
 from ...workers.reporter import REPORT_SIGNAL
 from ...workers.time_limits import SOFT_SIGNAL
@@ -27,7 +27,7 @@ from ...workers.unreported import in_hand, look, runs
 from ..core import events as ev
 from ..core.actions import AskReport, ReadCell, Reclaim
 from ..core.decisions import Core
-from ..core.states import LIVING
+from ..core.states import LIVING, WorkerState
 from ..core.time_limits import Progress, Step
 from .child import Child
 
@@ -171,11 +171,21 @@ class CellReader:
         call = (*in_hand(cell), child.reports)
         if call == child.call_read or runs(cell, action.first_open):
             return
-        seen = look(cell, child.reports, self._barrier)
+        self._read(child, cell, call, self._barrier)
+
+    def read_dead(self, child: Child) -> None:
+        """The same of one that is dead, all of whose reports were read: what it had finished before the call that it died in
+        does not run again. Not of one that we ended because it reported what cannot be."""
+        if self._barrier is not None and child.worker.state is not WorkerState.KILLED:
+            cell = self._cells.view(child.cell_slot)
+            self._read(child, cell, (*in_hand(cell), child.reports), self._barrier)
+
+    def _read(self, child: Child, cell: CellView, call: tuple[int, ...], barrier: Callable[[], bool]) -> None:
+        seen = look(cell, child.reports, barrier)
         if seen is not None:
             child.call_read = call
             wall_ms = time.time_ns() // NS_PER_MS
-            event = ev.CellRead(action.worker_id, seen.chunk_id, seen.offset, seen.held, wall_ms)
+            event = ev.CellRead(child.worker_id, seen.chunk_id, seen.offset, seen.held, wall_ms)
             self._core.handle(event, self._loop.time())
 
     def ask(self, action: AskReport) -> None:

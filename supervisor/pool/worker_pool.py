@@ -329,6 +329,7 @@ class Pool:
         child.link.close()
         del self.children[child.worker_id]
         self.direct.died(child.worker_id)
+        self._cell_reader.read_dead(child)
         now, death = self._loop.time(), self._look_at_dead(child)
         self._core.handle(ev.WorkerDied(child.worker_id, death), now)
         self._acted()  # the charge is written before the cell is cleared

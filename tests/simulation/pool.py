@@ -11,10 +11,10 @@ from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
 from rocketcrew.supervisor.core.settling import FailureReport
 from rocketcrew.supervisor.core.state import State, Worker
-from rocketcrew.supervisor.core.states import LIVING, QueueEvent, QueueState
+from rocketcrew.supervisor.core.states import LIVING, QueueEvent, QueueState, WorkerState
 from rocketcrew.workers.claims import take_back
 from rocketcrew.workers.failures import asked
-from rocketcrew.workers.unreported import look
+from rocketcrew.workers.unreported import Seen, look
 
 from .disk import Segment
 from .ordered_worker import OrderedPacket
@@ -220,9 +220,13 @@ class SimPool:
     def _read_cell(self, action: act.ReadCell) -> None:
         """As supervisor/pool/watching.py."""
         worker, member = self.workers.get(action.worker_id), self._member
-        if worker is None:
-            return
-        seen = look(worker.cell, member.parts.reports_read(worker), lambda: not member.world.chance(0.1))
+        if worker is not None:
+            self._read(
+                worker, look(worker.cell, member.parts.reports_read(worker), lambda: not member.world.chance(0.1))
+            )
+
+    def _read(self, worker: SimWorker, seen: Seen | None) -> None:
+        member = self._member
         if seen is not None:
             before = member.core.state.counters.read_off_messages
             now = member.world.now
@@ -362,6 +366,8 @@ class SimPool:
         member, core, now = self._member, self._member.core, self._member.world.now
         worker.read_all()
         del self.workers[worker.worker_id]
+        if core.state.workers[worker.worker_id].state is not WorkerState.KILLED:
+            self._read(worker, look(worker.cell, member.parts.reports_read(worker), lambda: True))
         member.coroner.died(worker)
         for seq in core.unsealed_of(worker.worker_id):
             if (worker.worker_id, seq) in member.folder.ready:

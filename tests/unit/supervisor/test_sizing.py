@@ -68,6 +68,60 @@ def test_a_large_pull_is_shared_among_idle_workers_also_when_messages_are_cheap(
     assert sizer.size(256, 1) == 256
 
 
+def test_a_chunk_is_large_by_the_mean_where_much_waits_for_every_worker() -> None:
+    sizer = ChunkSizer(10_000, 256)
+    for _ in range(100):
+        sizer.observe(1, 10_000, 10_000)
+    assert sizer.size(1000, 1) == 1
+    assert sizer.large(1000, 2) == 4
+    assert sizer.large(1000, 200) == 2  # five wait for each: the others still have work when a large one is run
+    assert sizer.large(12, 2) == 3
+    assert sizer.large(3, 2) == 0
+
+
+def test_an_interrupted_call_makes_no_large_chunk_small_and_a_slow_one_does() -> None:
+    sizer = ChunkSizer(10_000, 256)
+    for _ in range(100):
+        sizer.observe(5, 5_000, 1_000)
+    sizer.observe(5, 9_000, 5_000)
+    assert sizer.size(1000, 1) == 2
+    assert 30 < sizer.large(1000, 2) <= 40
+    sizer.observe(1, 50_000, 50_000)
+    assert sizer.large(1000, 2) == 0
+
+
+def test_nothing_is_large_before_something_is_known_or_where_messages_are_cheap() -> None:
+    sizer = ChunkSizer(10_000, 256)
+    assert sizer.large(100_000, 2) == 1
+    sizer.observe(1, 2_000, 2_000)
+    assert sizer.large(100_000, 2) == 20
+    for _ in range(100):
+        sizer.observe(64, 640, 20)
+    assert sizer.large(100_000, 2) == 0
+    assert sizer.size(100_000, 1) == 256
+
+
+def given_for_10_ms_calls(make: type[Bench], messages: int) -> int:
+    """In how many chunks so many messages of 10 ms each go to two workers."""
+    bench = make(units=20_000, chunk_target_us=10_000, chunk_messages_max=64)
+    (handle,) = bench.open(0)
+    bench.worker("w1", "w2")
+    bench.core.state.sizer.observe(50, 500_000, 10_000)
+    bench.found(handle, range(messages))
+    given_out = 0
+    while chunks := bench.dispatched():
+        given_out += len(chunks)
+        for chunk in chunks:
+            bench.done(chunk, us=10_000)
+    return given_out
+
+
+def test_what_waits_in_great_number_goes_out_in_few_chunks_and_the_last_of_it_in_small_ones(make: type[Bench]) -> None:
+    few, many = given_for_10_ms_calls(make, 8), given_for_10_ms_calls(make, 200)
+    assert few == 7, many
+    assert many <= 200 / 4 + 12
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 64), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), max_size=40),
     st.integers(0, 10_000), st.integers(0, 64), st.integers(1, 10_000), st.integers(1, 1000),
@@ -79,6 +133,7 @@ def test_a_size_is_always_within_its_bounds(
     for count, busy, slowest in seen:
         sizer.observe(count, busy, slowest)
         assert 1 <= sizer.size(waiting, free) <= most
+        assert 0 <= sizer.large(waiting, free) <= most
 
 
 def test_messages_that_take_no_time_at_all_are_handed_out_for_ever() -> None:

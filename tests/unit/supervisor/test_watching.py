@@ -133,3 +133,34 @@ def test_a_call_is_read_once_however_long_it_takes(make: Callable[..., Bench], t
         for _ in range(2):
             reader.read(act.ReadCell("w0"))
         assert (done(), len(barriers)) == ([(2, 3)], 10)
+
+
+def test_what_a_dead_worker_had_finished_before_its_call_is_read(make: Callable[..., Bench], tmp_path: Path) -> None:
+    """It runs no second time. Rows and failures only a report could have told, and one that lied is not believed."""
+
+    def done_by(held: int | None, *, lies: bool = False) -> list[tuple[int, int]]:
+        bench = make(chunk_messages_max=4)
+        (handle,) = bench.open(0)
+        bench.worker("w0")
+        bench.core.state.sizer.tail_us = 100.0
+        bench.found(handle, range(4))
+        chunk = bench.dispatched()[0]
+        with crew(tmp_path, 1) as (_, children, cells, _), cells.view(0) as words:
+
+            async def made() -> CellReader:
+                return CellReader(bench.core, cells, children, lambda: True)
+
+            unreported = Unreported(words)
+            unreported.offer()
+            if held is not None:
+                unreported.hold(chunk.chunk_id, held)
+            words[CHUNK_ID], words[STARTED_NS], words[STATE] = chunk.chunk_id, 5, 2 + 1
+            child = children["w0"]
+            child.worker.state = WorkerState.KILLED if lies else WorkerState.READY
+            asyncio.run(made()).read_dead(child)
+        return [(entry.start, entry.end) for entry in bench.take(act.JournalDone)]
+
+    assert done_by(None) == [(0, 2)]
+    assert done_by(1) == [(0, 1)]
+    assert done_by(0) == []
+    assert done_by(None, lies=True) == []
