@@ -1,8 +1,5 @@
 """Doing what the core wants: after each event its actions, the journal first, then all else in order.
 
-What comes in one turn of the loop, from brokers and from workers, is given to the core together, and what it wants is done
-once for all of that: one block of the journal, and not one for each socket that was readable.
-
 An action that fails unexpectedly is logged and counted, and the core gets an event; the others are done all the same.
 """
 
@@ -46,8 +43,6 @@ class Acting:
         self._acting = False
         self.performed: Callable[[], None] = _nothing
         """Called after all actions of a step: to send what was gathered."""
-        self._planned: list[Callable[[], object]] = []
-        """What is called at the end of this turn of the loop, before it is done what the core wants."""
 
     def perform(self, table: Mapping[type, Callable[[Any], object]]) -> None:
         """These kinds of actions are done so. The parts that do them are made one after another during a start."""
@@ -59,25 +54,6 @@ class Acting:
         """Every kind of action has a function. Called once all parts are there."""
         missing = set(get_args(act.Action)) - self._do.keys()
         assert not missing, f"nobody does {sorted(kind.__name__ for kind in missing)}"
-
-    def soon(self, give: Callable[[], object]) -> None:
-        """At the end of this turn of the loop call `give`, which may give events to the core, and then do what it wants after
-        those and all others of the turn. Called by those who read sockets."""
-        if not self._planned:
-            self._loop.call_soon(self._end_turn)
-        self._planned.append(give)
-
-    def _end_turn(self) -> None:
-        planned, self._planned = self._planned, []
-        errors: list[Exception] = []
-        for give in planned:
-            try:
-                give()
-            except Exception as error:  # noqa: BLE001 - what others have given is done all the same
-                errors.append(error)
-        self.acted()
-        if errors:
-            raise ExceptionGroup("events could not be given to the core", errors)
 
     def acted(self) -> None:
         """Do what the core wants after events were given to it."""

@@ -262,7 +262,7 @@ class Supervisor:
         """What reaches the cluster, the loader and operators; nothing of it acts yet."""
         settings = self.settings
         self._member = GroupMember(
-            settings, self.client_id, self.topics, self.core, self._view, self.acted, self._acting.soon,
+            settings, self.client_id, self.topics, self.core, self._view, self.acted,
             self._stacks_text, self._pool.direct.consume, self._stale_locks, self._sealing.sealed, self._sealing.all_sealed,
             self._slot.path / ROUTES_FILE,
         )  # fmt: skip
@@ -327,8 +327,8 @@ class Supervisor:
         self._pool = Pool(
             self.core, policy, run_id=self._run_id, transport=self._transport, segments=self._slot.segments,
             left_behind=left, cells=self._cells, queue_info=self._queue_info, slab=self._view,
-            acted=self.acted, soon=self._acting.soon, gave_up=self._gave_up, reload_ended=self._reload_ended,
-            check=kept.check, traced=self._traced, direct_timeout_s=settings.consumer.consume_timeout_min * 60,
+            acted=self.acted, gave_up=self._gave_up, reload_ended=self._reload_ended, check=kept.check,
+            traced=self._traced, direct_timeout_s=settings.consumer.consume_timeout_min * 60,
         )  # fmt: skip
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
         self._acting.perform(self._pool.performs)

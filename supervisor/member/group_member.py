@@ -68,12 +68,12 @@ class GroupMember:
 
     def __init__(
         self, settings: Settings, client_id: str, topics: Mapping[str, FilterExpression], core: Core, view: memoryview,
-        acted: Callable[[], None], soon: Callable[[Callable[[], None]], None], stacks: Callable[[], Awaitable[str]],
+        acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
         consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: StaleLocks,
         sealed: Callable[[], Awaitable[bool]], all_sealed: Callable[[], bool], routes_file: Path | None = None,
     ) -> None:  # fmt: skip
-        """`acted` and `soon` are Acting's (supervisor/acting.py). For administrators: `stacks` says what every process does,
-        `consume` gives one record to a worker.
+        """For administrators: `stacks` says what every process does, `consume` gives one record to a worker.
+
         `sealed` has on the disk what an offset depends on that is to be sent; False: it may not be sent. `all_sealed` says
         whether it is so already. `routes_file` keeps routes for the next start.
         """
@@ -120,7 +120,7 @@ class GroupMember:
         )
         self._pulls = Pulls(
             self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
-            self._may_commit, self._loop.time, self._group_watch.pull_refused, self._run, self._failed, acted, soon,
+            self._may_commit, self._loop.time, self._group_watch.pull_refused, self._run, self._failed, acted,
         )  # fmt: skip
         self._pops = Pops(
             self._cluster, core, view, settings.consumer, self._subscriptions, self._send_backs, self._loop.time

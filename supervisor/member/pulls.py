@@ -12,6 +12,7 @@ route that is missing, a server that sends us away, an offset that was moved.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
@@ -123,11 +124,10 @@ class Pulls:
         subscriptions: Mapping[str, SubscriptionData], may_commit: Callable[[MessageQueue], bool],
         now: Callable[[], float], refused: Callable[[int], None],
         run: Callable[[Coroutine[Any, Any, None], Pull], None], failed: Callable[[BaseException, Pull], None],
-        acted: Callable[[], None], soon: Callable[[Callable[[], None]], None],
+        acted: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`refused` is called with the code of every answer that is a refusal, `acted` after the core was given one. What is
-        given to `soon` is called at the end of this turn of the loop, and then it is acted. `run` makes a task of what has to
-        wait; an unexpected error of it, or one given to `failed`, fails the action."""
+        """`refused` is called with the code of every answer that is a refusal, `acted` after the core was given one.
+        `run` makes a task of what has to wait; an unexpected error of it, or one given to `failed`, fails the action."""
         self._cluster = cluster
         self._last = last
         self._core = core
@@ -145,7 +145,6 @@ class Pulls:
         self._run = run
         self._failed = failed
         self._acted = acted
-        self._soon = soon
         self._waiting: set[PullWaiter] = set()
         """For answers that no task waits for."""
         self._told: list[PullWaiter] = []
@@ -182,12 +181,14 @@ class Pulls:
     def _came(self, waiter: PullWaiter) -> None:
         """Its answer is there, or the certainty that there is none; others may come with the same read."""
         if not self._told:
-            self._soon(self._take)
+            asyncio.get_running_loop().call_soon(self._take)
         self._told.append(waiter)
 
     def _take(self) -> None:
-        """Give the core all that has come."""
+        """Give the core all that has come, and do what it wants."""
         told, self._told = self._told, []
+        if not told:
+            return  # they are not waited for any more
         errors: list[Exception] = []
         for waiter in told:
             self._waiting.discard(waiter)
@@ -198,6 +199,7 @@ class Pulls:
                     self._failed(error, waiter.action)
                 except Exception as again:  # noqa: BLE001 - nor other queues for theirs
                     errors.append(again)
+        self._acted()
         if errors:
             raise ExceptionGroup("the core could not be told that pulls have failed", errors)
 

@@ -50,13 +50,12 @@ log = structlog.get_logger("rocketcrew.pool")
 
 
 class Pool:
-    """All workers of this supervisor; `acted` is called after events that reached the core, `soon` after those of a read."""
+    """All workers of this supervisor; `acted` is called after each batch of events that reached the core."""
 
     def __init__(
         self, core: Core, policy: Policy, *, run_id: str, transport: Transport, segments: Path, left_behind: list[Path],
         cells: CellFile, queue_info: Callable[[MessageQueue], QueueInfo], slab: memoryview, acted: Callable[[], None],
-        soon: Callable[[Callable[[], None]], None], gave_up: Callable[[str], None],
-        reload_ended: Callable[[int], None], check: Callable[[packets.Ready], None],
+        gave_up: Callable[[str], None], reload_ended: Callable[[int], None], check: Callable[[packets.Ready], None],
         traced: Callable[[Sequence[TraceRecord]], None], direct_timeout_s: float,
     ) -> None:  # fmt: skip
         """`left_behind` are segments of earlier runs to be salvaged; `gave_up(error)` is called when no worker can boot,
@@ -72,7 +71,7 @@ class Pool:
         self._segments = segments
         self._cells = cells
         self._post_mortem = PostMortem(cells)
-        self._acted, self._soon = acted, soon
+        self._acted = acted
         self._loop = asyncio.get_running_loop()
         self.children: dict[str, Child] = {}
         self._cell_slots = list(reversed(range(cells.slots)))
@@ -254,7 +253,7 @@ class Pool:
             self.hearing.packet(child, packet)
         if child.link.closed:
             self._link_ended(child)
-        self._soon(_heard)
+        self._acted()
 
     def _is_ready(self, child: Child, ready: packets.Ready) -> None:
         self.schema = ready.schema
@@ -406,10 +405,6 @@ class Pool:
         self.staffing.stop()
         if self._staffing_timer is not None:
             self._staffing_timer.cancel()
-
-
-def _heard() -> None:
-    """What came was given to the core when it was read."""
 
 
 def _by_name(paths: Sequence[Path]) -> dict[str, Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import typing
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,37 +44,6 @@ def test_an_action_that_fails_takes_nothing_of_its_batch_along(bench: Bench, tmp
     asyncio.run(acted())
     assert [a.mq.queue_id for a in done if isinstance(a, act.FetchOffset)] == [0, 1, 2]
     assert bench.counters.unexpected_errors == 1
-
-
-def test_what_comes_in_one_turn_of_the_loop_is_one_block_of_the_journal(bench: Bench, tmp_path: Path) -> None:
-    """Reports of several workers, and answers of brokers beside them; what one gives wrongly keeps no other back."""
-    handles = bench.open(0, 1)
-    bench.worker("w1")
-    for handle in handles:
-        bench.found(handle, [0])
-    chunks = bench.dispatched()
-    bench.core.take_actions()
-    blocks: list[int] = []
-    seen: list[object] = []
-
-    async def turn() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context.get("exception")))
-        acting = Acting(bench.core, lambda entries: blocks.append(len(entries)), tmp_path / "journal")
-        acting.perform(dict.fromkeys((*EVENTS, act.Heartbeat), lambda _: None))
-        for chunk in chunks:
-            acting.soon(partial(bench.done, chunk))
-            acting.soon(bug)
-        assert not blocks
-        await asyncio.sleep(0)
-
-    def bug() -> None:
-        raise RuntimeError("nobody expected this")
-
-    asyncio.run(turn())
-    assert blocks == [len(chunks)] == [2]
-    (group,) = seen
-    assert isinstance(group, ExceptionGroup)
-    assert len(group.exceptions) == 2
 
 
 def test_a_commit_that_failed_is_asked_again(bench: Bench) -> None:

@@ -98,12 +98,11 @@ async def play(bench: Bench) -> None:
         settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None).consumer
         answered: asyncio.Queue[None] = asyncio.Queue()
         running: set[asyncio.Task[None]] = set()
-        loop = asyncio.get_running_loop()
         pulls = Pulls(
             cluster, LastBodies(operations), bench.core, memoryview(bench.view), settings,
             {TOPIC: SubscriptionData.of(TOPIC, "*", 1)}, lambda _: False, lambda: bench.now, lambda _code: None,
             lambda work, _action: running.add(asyncio.ensure_future(work)), lambda error, _action: pytest.fail(str(error)),
-            lambda: answered.put_nowait(None), lambda give: loop.call_soon(lambda: (give(), answered.put_nowait(None))),
+            lambda: answered.put_nowait(None),
         )  # fmt: skip
 
         async def pull() -> None:

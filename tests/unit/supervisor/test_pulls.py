@@ -92,7 +92,7 @@ class Scene:
         self.pulls = Pulls(
             cluster, LastBodies(Operations(cluster)), bench.core, memoryview(bench.view), settings,
             {TOPIC: SubscriptionData.of(TOPIC, "*", 77)}, lambda _: known, lambda: bench.now, lambda _code: None,
-            self.run, self.failed, self.acted, self.soon,
+            self.run, self.failed, self.acted,
         )  # fmt: skip
         bench.open(0, offset=5)
 
@@ -112,16 +112,6 @@ class Scene:
     def acted(self) -> None:
         self.acts += 1
         self.answered.set()
-
-    def soon(self, give: Callable[[], None]) -> None:
-        """As Acting has it (supervisor/acting.py)."""
-        asyncio.get_running_loop().call_soon(self.end_turn, give)
-
-    def end_turn(self, give: Callable[[], None]) -> None:
-        try:
-            give()
-        finally:
-            self.acted()
 
     def run(self, work: Coroutine[Any, Any, None], _action: act.Pull) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -333,5 +323,5 @@ def test_answers_that_are_not_waited_for_any_more_change_nothing(bench: Bench) -
         await asyncio.sleep(0)
 
     asyncio.run(leave())
-    assert (bench.counters.pulls, bench.counters.pull_errors) == (1, 0)
+    assert (scene.acts, bench.counters.pull_errors) == (0, 0)
     bench.none(act.Pull)

@@ -92,8 +92,7 @@ def with_pool(
         pool = Pool(
             bench.core, Policy(count), run_id="r", transport=Transport.SLAB, segments=folder, left_behind=list(left_behind),
             cells=CellFile(folder / "cells", cell_slots), queue_info=nothing, slab=memoryview(bench.view),
-            acted=lambda: None, soon=nothing, gave_up=nothing, reload_ended=nothing, check=nothing, traced=nothing,
-            direct_timeout_s=1,
+            acted=lambda: None, gave_up=nothing, reload_ended=nothing, check=nothing, traced=nothing, direct_timeout_s=1,
         )  # fmt: skip
         pool.launcher = launcher
         await use(pool, bench)
