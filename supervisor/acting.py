@@ -41,8 +41,6 @@ class Acting:
         self._timer_due = float("inf")
         self._journal_failed = False
         self._acting = False
-        self.performed: Callable[[], None] = _nothing
-        """Called after all actions of a step: to send what was gathered."""
 
     def perform(self, table: Mapping[type, Callable[[Any], object]]) -> None:
         """These kinds of actions are done so. The parts that do them are made one after another during a start."""
@@ -63,7 +61,6 @@ class Acting:
         try:
             while self.core.state.out:
                 self._do_all(self.core.take_actions())
-                self.performed()
         finally:
             self._acting = False
         self._set_timer()
@@ -115,10 +112,6 @@ class Acting:
 
 
 def _nobody(_action: act.Log) -> None:
-    pass
-
-
-def _nothing() -> None:
     pass
 
 

@@ -332,7 +332,6 @@ class Supervisor:
         )  # fmt: skip
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
         self._acting.perform(self._pool.performs)
-        self._acting.performed = self._pool.feeding.send_chunks
         self._to_end.append(self._pool.kill)
         watch = Watch(self._cells, self._pool.children, self.core.busy_workers, settings.workers.stall_timeout_ms)
         watch.start()

@@ -5,8 +5,7 @@ kind. Numbers are little-endian and unpadded: both ends are the same machine and
 
 supervisor -> worker
     QUEUE     u8 kind, u32 handle, JSON {group, topic, broker_name, queue_id, tags}
-    CHUNK     u8 kind, u64 chunk_id, u32 handle, u64 slab_offset, u32 length, u16 records, bool window_open; as many of them
-              as were dispatched together [, on a stream one, and its payload inline]
+    CHUNK     u8 kind, u64 chunk_id, u32 handle, u64 slab_offset, u32 length, u16 records [, payload inline on a stream]
     FORGET    u8 kind, u32 handle for each queue whose assignment has ended
     SEAL      u8 kind
     STOP      u8 kind
@@ -322,7 +321,7 @@ def _text(failure: Failure) -> bytes:
 
 
 def decode_reports(packet: Buffer) -> tuple[list[Report], list[tuple[int, Failure]]]:
-    """Entries and failures of a REPORTS packet (an empty list on the success path), as `encode_reports` has them. Raises
+    """Entries and failures of an REPORTS packet (an empty list on the success path), as `encode_reports` has them. Raises
     ProtocolError."""
     try:
         _, count, failed = _REPORTS_HEAD.unpack_from(packet)

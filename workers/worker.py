@@ -218,26 +218,17 @@ class WorkerLoop:
                 self._runner.forget_queue(queue)
 
     def _on_chunk(self, packet: Buffer) -> None:
-        """Chunks that were dispatched together; on a stream it is one, with its payload after it."""
-        if self._slab is None:
-            self._run_chunk(CHUNK_STRUCT.unpack_from(packet), bytes(packet[CHUNK_HEAD_BYTES:]))
-            return
-        for number, chunk in enumerate(CHUNK_STRUCT.iter_unpack(packet)):
-            if number:
-                self._cell[BEATS] += 1  # each is a step of the loop
-            self._run_chunk(chunk, None)
-
-    def _run_chunk(self, chunk: tuple[Any, ...], payload: bytes | None) -> None:
-        _, chunk_id, handle, offset, length, records, self._window_open = chunk
+        _, chunk_id, handle, offset, length, records, self._window_open = CHUNK_STRUCT.unpack_from(packet)
         if not self._runner.claims.handed():
             return
         queue = self._queues.get(handle)
         if queue is None:
             raise ProtocolError(f"chunk {chunk_id} is of queue handle {handle}, which is unknown", "CHUNK packet")
-        if self._slab is not None:
-            payload = self._slab[offset : offset + length]
-        assert payload is not None, "on a stream it comes with its chunk"
-        self._runner.run_chunk(chunk_id, queue, payload, records)
+        if self._slab is None:
+            data = bytes(packet[CHUNK_HEAD_BYTES:])
+        else:
+            data = self._slab[offset : offset + length]
+        self._runner.run_chunk(chunk_id, queue, data, records)
         if self._segments is not None and self._runner.slowest_ns >= self._bounds.seal_idle_ms * NS_PER_MS:
             self.flush()
             self._seal(wait=True)

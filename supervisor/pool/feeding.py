@@ -2,9 +2,6 @@
 
 A worker that is gone is noticed by its own event, so what can't be sent to it is dropped. What a link does not take at once
 waits there, and is written when the link has room again.
-
-The chunks that one step of the core dispatches to a worker leave in one packet, at the end of the step or before anything
-else for that worker: a system call and a wake-up for all of them. On a stream each leaves alone, with its payload after it.
 """
 
 from __future__ import annotations
@@ -14,22 +11,15 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
-
 from ...remoting.queues import MessageQueue
 from ...workers import ordered_packets, packets
 from ...workers.link import LinkClosedError, Transport
 from ...workers.packets import QueueInfo
 from ..core.actions import Classify, Dispatch, DispatchOrdered
 from ..core.decisions import Core
-from ..core.failed_actions import action_failed
 from .child import Child
 
 S_TO_NS = 1_000_000_000
-CHUNKS_MAX = packets.PACKET_MAX_BYTES // packets.CHUNK_HEAD_BYTES
-"""Chunks in one packet."""
-
-log = structlog.get_logger("rocketcrew.pool")
 
 
 class Feeding:
@@ -45,15 +35,12 @@ class Feeding:
         self._inline = transport is Transport.STREAM
         self._queue_info = queue_info
         self._loop = asyncio.get_running_loop()
-        self._unsent: dict[Child, tuple[Dispatch, list[bytes]]] = {}
-        """By worker: the first chunk that this step has dispatched to it, and the packets of all of them."""
         self.performs: dict[type, Callable[[Any], None]] = {
             Dispatch: self._dispatch, DispatchOrdered: self._dispatch_ordered, Classify: self._classify,
         }  # fmt: skip
 
     def send(self, child: Child, packet: bytes, payload: memoryview | bytes | None = None) -> None:
         """`payload` goes along where the transport is a stream; it must stay as it is until the packet was taken."""
-        self._send_chunks(child)
         with contextlib.suppress(LinkClosedError):
             self._write(child, packet, payload)
 
@@ -72,7 +59,7 @@ class Feeding:
             self._loop.remove_writer(child.link.fileno())
 
     def _dispatch(self, action: Dispatch) -> None:
-        """Send a chunk, with the others of this step."""
+        """Send a chunk."""
         child = self._children.get(action.worker_id)
         if child is None:
             return
@@ -86,34 +73,9 @@ class Feeding:
         try:  # not `suppress`, which is three calls
             if handle not in child.known_queues:
                 self._introduce(child, {handle: action.mq})
-            if self._inline:
-                self._write(child, packet, self._slab[start:end])
-            elif (unsent := self._unsent.get(child)) is None:
-                self._unsent[child] = action, [packet]
-            else:
-                unsent[1].append(packet)
+            self._write(child, packet, self._slab[start:end] if self._inline else None)
         except LinkClosedError:
             pass
-
-    def send_chunks(self) -> None:
-        """The core's step is done: send what it dispatched. What fails as nobody expected costs that worker its life, as any
-        action that it was not given."""
-        for child in list(self._unsent):
-            self._send_chunks(child)
-
-    def _send_chunks(self, child: Child) -> None:
-        unsent = self._unsent.pop(child, None)
-        if unsent is None:
-            return
-        action, waiting = unsent
-        try:
-            for at in range(0, len(waiting), CHUNKS_MAX):
-                self._write(child, b"".join(waiting[at : at + CHUNKS_MAX]), None)
-        except LinkClosedError:
-            pass
-        except Exception:
-            log.exception("chunks_not_sent", worker=child.worker_id)
-            action_failed(self._core, action, self._loop.time())
 
     def _introduce(self, child: Child, queues: Mapping[int, MessageQueue]) -> None:
         """Send which queues these handles mean, before their first chunk; and now and then, which ones to forget.
@@ -121,7 +83,6 @@ class Feeding:
         The worker reads packets in their order, so it is done with every chunk of a queue that it is to forget; one that
         comes later (popped ones keep their handle) is introduced again. Raises LinkClosedError.
         """
-        self._send_chunks(child)
         gone, new = child.known_queues.meet(queues, self._core.known_handles)
         for packet in packets.encode_forget(gone):
             child.link.send(packet)

@@ -153,12 +153,6 @@ class Bench:
     def chunk(
         self, records: list[bytes], chunk_id: int = 1, handle: int = 1, *, window_open: bool = False
     ) -> None:  # fmt: skip
-        self.link.send(*self.chunk_packet(records, chunk_id, handle, window_open=window_open))
-
-    def chunk_packet(
-        self, records: list[bytes], chunk_id: int = 1, handle: int = 1, *, window_open: bool = False
-    ) -> tuple[bytes, bytes | None]:  # fmt: skip
-        """Its packet, and its payload where that travels with it."""
         data = b"".join(records)
         offset: int = 0
         payload: bytes | None = data
@@ -166,7 +160,8 @@ class Bench:
             offset, payload = self._slab_end, None
             self._slab_end += len(data)
             self.slab[offset : self._slab_end] = data
-        return encode_chunk(chunk_id, handle, offset, len(data), len(records), window_open=window_open), payload
+        packet = encode_chunk(chunk_id, handle, offset, len(data), len(records), window_open=window_open)
+        self.link.send(packet, payload)
 
     def steps(self, count: int) -> None:
         for _ in range(count):

@@ -13,7 +13,6 @@ from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.workers import packets
 from rocketcrew.workers.api import BatchResult, BodyError, Retry, SoftTimeLimitExceeded, handler
 from rocketcrew.workers.boot import WorkerBounds
-from rocketcrew.workers.cells import BEATS
 from rocketcrew.workers.failures import Cause, Failure, asked
 from rocketcrew.workers.link import LinkClosedError, Transport
 from rocketcrew.workers.message import Message
@@ -50,19 +49,6 @@ def test_a_chunk_is_one_outcome(bench: Make, make_record: Make, transport: Trans
     assert [entry(e) for e in entries] == [(1, 0, 32, 0, 0, 0), (2, 0, 8, 0, 0, 0)]
     assert failures == []
     assert seen == [(b"%d" % n, n) for n in range(40)]
-
-
-def test_chunks_of_one_packet_are_run_in_their_order_and_each_is_a_step(bench: Make, make_record: Make) -> None:
-    seen: list[int] = []
-    b = bench(lambda m: seen.append(m.queue_offset), transport=Transport.SLAB)
-    together = [b.chunk_packet([make_record(offset=n), make_record(offset=n + 1)], 1 + n)[0] for n in (0, 2, 4)]
-    b.link.send(b"".join(together))
-    b.steps(1)  # the queue
-    before = b.cell[BEATS]
-    b.steps(1)
-    assert (seen, b.cell[BEATS] - before) == ([0, 1, 2, 3, 4, 5], 3)
-    b.steps(1)
-    assert [entry(e)[:3] for e in b.outcomes()[0]] == [(1, 0, 2), (3, 0, 2), (5, 0, 2)]
 
 
 def test_outcomes_wait_while_packets_wait(bench: Make, make_record: Make) -> None:
