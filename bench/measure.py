@@ -11,7 +11,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -188,16 +187,9 @@ def median(values: Iterable[float]) -> float:
     return statistics.median(values)
 
 
-def python_build() -> str:
-    """Version, and whether it is as fast as it could be: one that is built without profile-guided optimisation, as pyenv does
-    unless told otherwise, takes a fifth more CPU for all that is measured here."""
-    optimised = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
-    return platform.python_version() + ("" if optimised else ", built without optimisations")
-
-
 def machine() -> dict[str, object]:
     """What the figures were measured on."""
-    return {"cores": os.cpu_count(), "python": python_build(), "system": platform.platform()}
+    return {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
 
 
 def report(name: str, rows: list[dict[str, object]]) -> None:
@@ -206,7 +198,6 @@ def report(name: str, rows: list[dict[str, object]]) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
     if not rows:
         return
-    print(f"Python {python_build()}, {os.cpu_count()} cores")
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_cell(row.get(name, "")) for name in names] for row in rows]
     widths = [max(len(name), *(len(line[k]) for line in cells)) for k, name in enumerate(names)]

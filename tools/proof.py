@@ -172,15 +172,13 @@ def calibration_ms() -> float:
 
 
 def machine() -> dict[str, Any]:
-    from measure import python_build  # bench/ is on the path by now
-
     cpu = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     memory = [int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal:")]
     return {
         "cores": len(os.sched_getaffinity(0)),
         "cpu": cpu[0] if cpu else platform.machine(),
         "memory_gib": round(memory[0] / (1 << 20)) if memory else 0,
-        "python": python_build(),
+        "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "calibration_ms": calibration_ms(),
     }
