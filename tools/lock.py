@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "# Written by `make lock` from constraints.txt: the same versions, with the hashes of their files.\n"
-PYTHON = "3.11.5"
+PYTHON = "3.11.0"
 """The oldest that all of them support; versions are the same for newer ones."""
 
 
