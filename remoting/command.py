@@ -48,8 +48,8 @@ class Command:
     serialization: Serialization = Serialization.JSON
     dropped: bool = False
     prepared: PreparedHeader | None = None
-    """Set by who knows that the request has this code and that its fields begin with these; a binary header, and one with a
-    flag or a remark, is written of the rest of the command alone."""
+    """Set by who knows that the request has this code, our language and version, and fields that begin with these; a binary
+    header, and one with a flag or a remark, is written of the rest of the command alone."""
 
     @property
     def is_response(self) -> bool:

@@ -284,7 +284,7 @@ def _encode_json(command: Command) -> bytes:
             return _json_text(command).encode()
         length, before, between, after = prepared
         own = json_fields(islice(command.fields.items(), length, None))
-        return f"{before}{own}{between}{command.opaque}{after}".encode()
+        return f"{before}{own}{between}{command.opaque:d}{after}".encode()
     except (TypeError, ValueError) as error:
         raise UsageError(f"command {command.code} cannot be written as a JSON header: {error}") from None
 

@@ -25,6 +25,7 @@ else:
 def made_late(cls: type) -> type:
     standard = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)
     made = cast("type", standard(cls))
+    assert all(one.init for one in fields(made)), f"{cls.__name__} has a field that its constructor does not take"
     for name, method in {"__init__": _constructor(made), **_METHODS}.items():
         if name not in vars(cls):
             setattr(made, name, method)

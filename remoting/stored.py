@@ -75,8 +75,10 @@ _ALIKE = "q12xq8xi"
 """As `_WALK`, size and magic as one number."""
 ALIKE_MIN = 8
 """Of fewer records each is looked at: most often they are the end of a queue, whose layout nobody needs again."""
+ALIKE_MAX = 1_024
+"""Of more the layout would take more than 100 KiB. Brokers give fewer."""
 ALIKE_LAYOUTS_MAX = 64
-"""For so many sizes and numbers of records the layout is kept, of at most 100 KiB each."""
+"""For so many sizes and numbers of records the layout is kept."""
 _SYSFLAG_AT = 36
 HOSTS_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 SYSFLAG_LOW_BYTE = 39
@@ -160,7 +162,7 @@ def _walk_alike(buf: Buffer, start: int, end: int) -> tuple[list[int], list[int]
     them. None = they have not, or one of them is to be looked at."""
     size: int = _INT32.unpack_from(buf, start)[0]
     count, rest = divmod(end - start, size) if size >= RECORD_MIN_BYTES else (0, 0)
-    if rest or count < ALIKE_MIN:
+    if rest or not ALIKE_MIN <= count <= ALIKE_MAX:
         return None
     numbers = _alike(size, count).unpack_from(buf, start)
     mark, sysflag = numbers[0], numbers[2]

@@ -350,7 +350,7 @@ class Supervisor:
         self.core.recover(recovered)
         self.core.state.outcomes.recovered(state, self._settled.offsets, self._settled.unsure)
         self._journal = JournalFile(self._slot.journal, state, self.settings.supervisor.journal_max_mib << 20)
-        self._to_end.append(self._close_journal)
+        self._to_end.insert(0, self._close_journal)  # the last: what the killed workers had finished is written before
         if recovered or lost:
             messages = sum(intervals.total() for _, intervals in recovered.values())
             log.info("recovered", finished_above_commit=messages, queues=len(recovered), segments_not_found=lost)
@@ -506,11 +506,16 @@ class Supervisor:
     async def _commit_finished(self) -> None:
         """Before a stop by force: the offsets of what is finished are sent, once its rows are sealed. The journal keeps a
         restart of this slot from repeating it, but nobody else reads that: another member, or a tool that moves offsets."""
-        deadline = self._loop.time() + FORCED_COMMIT_MAX_S
-        while self.core.assigning.owes_commits() and self._loop.time() < deadline:
+        assigning, deadline = self.core.assigning, self._loop.time() + FORCED_COMMIT_MAX_S
+        asked: dict[int, int] | None = None
+        while assigning.owes_commits() and self._loop.time() < deadline:
+            new = assigning.uncommitted()
+            # At first also for the seals. A commit that a broker refuses is not asked for again here, every ten milliseconds.
+            if asked is None or any(asked.get(handle) != offset for handle, offset in new.items()):
+                asked = (asked or {}) | new
+                self.core.handle(ev.Persist(), self._loop.time())
+                self.acted()
             await asyncio.sleep(FORCED_COMMIT_LOOK_S)
-            self.core.handle(ev.Persist(), self._loop.time())
-            self.acted()
 
     async def _force(self) -> Summary:
         """At once: nothing is drained, nothing signs off; the journal has every outcome that was written."""

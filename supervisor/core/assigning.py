@@ -7,7 +7,7 @@ deadline. A queue that comes back while it drains is opened only after it ended,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ...durable.intervals import Intervals
 from ...durable.outcomes import SETTLED, SKIPPED
@@ -441,8 +441,19 @@ class Assigning:
 
     def owes_commits(self) -> bool:
         """Something finished is not committed: its offset is under way or may be asked for, or its rows are not sealed."""
-        opened = [q for q in self.s.pulled.values() if q.pq.state is not QueueState.OPENING]
-        return any(q.commit_asked >= 0 or q.pq.ledger.held or q.pq.head_offset > q.committed for q in opened)
+        return any(q.commit_asked >= 0 or q.pq.ledger.held for q in self._committing()) or bool(self.uncommitted())
+
+    def uncommitted(self) -> dict[int, int]:
+        """By handle of their queues: offsets that may be committed, and whose commits are not under way."""
+        return {
+            q.pq.handle: offset
+            for q in self._committing()
+            if q.commit_asked < 0 and (offset := q.pq.head_offset) > q.committed
+        }
+
+    def _committing(self) -> Iterator[PulledQueue]:
+        """Queues that commit what is finished: one that was moved commits where it goes on, when it ends."""
+        return (q for q in self.s.pulled.values() if q.pq.state is not QueueState.OPENING and q.moved_to < 0)
 
     def check_finished(self) -> None:
         """After a stop: say so when the last queue has ended."""

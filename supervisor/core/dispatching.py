@@ -118,7 +118,7 @@ class Dispatching:
                 if worker is None:
                     (refused if recalled else self._beside.setdefault(topic, deque())).append(pq)
                     continue
-            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free), room))
+            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free, topic), room))
             if pq.waiting:
                 s.ready.append(pq)
             pq.open[chunk.chunk_id] = chunk

@@ -74,10 +74,10 @@ class Settling:
             s.out.append(KillWorker(worker_id, f"report of {start}..{end} of chunk {chunk_id} at {chunk.said}/{known}"))
             return
         chunk.said = end
-        s.sizer.observe(count, busy_us, slowest_us, rows=seq != 0)
         s.counters.busy_us += busy_us
         s.counters.filtered_messages += filtered
         pq = s.queues.get(chunk.handle)
+        s.sizer.observe(count, busy_us, slowest_us, topic="" if pq is None else pq.mq.topic, rows=seq != 0)
         if pq is None:
             s.counters.late_reports += 1
         else:
@@ -95,7 +95,7 @@ class Settling:
             error = f"report of {start}..{end} of chunk {chunk_id}, which was read to its end, at {said}"
             self.s.out.append(KillWorker(worker.worker_id, error))
             return
-        self.s.sizer.observe(end - start, busy_us, slowest_us)
+        self.s.sizer.observe(end - start, busy_us, slowest_us, topic="" if mq is None else mq.topic)
         self.s.counters.busy_us += busy_us
         if mq is not None:
             self.s.stats.consumed(mq.topic, end - start, 0, busy_us)

@@ -9,8 +9,9 @@ Where much waits for every worker, a chunk may be LARGE_TIMES as long, by the me
 the caches of supervisor and worker cold and costs 100 to 300 us, whatever it carries, so that calls of 1 ms and more pay for
 the number of chunks. Nothing waits longer for it: the queues hold as much work for the others, LARGE_SHARES times over, and
 the last of it is given out in small chunks again. The mean, because on busy cores one call in many is interrupted by another
-process and seems slow: the tail alone would keep the chunks of calls of 1 ms at one message. Calls that really are slow,
-longer than a large chunk is to take, leave the estimate to the tail.
+process and seems slow: the tail alone would keep the chunks of calls of 1 ms at one message. It is each topic's own: cheap
+messages of one topic say nothing of another's. Calls that really are slow, longer than a large chunk is to take, leave the
+estimate to the tail.
 """
 
 from __future__ import annotations
@@ -31,24 +32,41 @@ MEAN_WEIGHT_MAX, MEAN_WEIGHT = 0.5, 0.02
 """A report moves the estimates by MEAN_WEIGHT for each of its messages, and by MEAN_WEIGHT_MAX at most."""
 
 KNOWN_MAX = round(1 / MEAN_WEIGHT)
+"""Of so many messages at the start the mean is the plain one."""
 
 WITHOUT_ROWS_MAX = 2_000
 """After so many messages that returned no rows, reports wait for no more of them."""
 
 
+class _Mean:
+    """Of the calls of one topic."""
+
+    __slots__ = ("known", "us")
+
+    def __init__(self) -> None:
+        self.us = 0.0
+        self.known = 0
+        """How many messages it is of, KNOWN_MAX for more."""
+
+    def observe(self, count: int, seen_us: float, weight: float) -> None:
+        if self.known < KNOWN_MAX:
+            self.known += count
+            weight = max(weight, count / self.known)
+        self.us += (seen_us - self.us) * weight
+
+
 class ChunkSizer:
     """Pure: fed with the figures of reports, asked for a size."""
 
-    __slots__ = ("_known", "_max", "_since_rows", "_target_us", "mean_us", "rows", "tail_us")
+    __slots__ = ("_max", "_means", "_since_rows", "_target_us", "rows", "tail_us")
 
     def __init__(self, target_us: int, chunk_messages_max: int) -> None:
         self._target_us = target_us
         self._max = chunk_messages_max
         self.tail_us: float = float(target_us)
         """Starts at the target: the first chunks hold one message, until something is known."""
-        self.mean_us: float = float(target_us * LARGE_TIMES)
-        self._known = 0
-        """How many messages the mean is of, up to 1 / MEAN_WEIGHT: the first ones decide at once."""
+        self._means: dict[str, _Mean] = {}
+        """By topic: as many as were ever subscribed."""
         self._since_rows = WITHOUT_ROWS_MAX
         self.rows = False
         """The handler has returned rows of late."""
@@ -57,28 +75,29 @@ class ChunkSizer:
         """A worker that has so many messages in flight has them for less than the target."""
         return messages * self.tail_us < self._target_us
 
-    def observe(self, count: int, busy_us: int, slowest_us: int, *, rows: bool = False) -> None:
-        """`count` messages took `busy_us` together, the slowest alone `slowest_us` (in µs of wall time), and left rows."""
+    def observe(self, count: int, busy_us: int, slowest_us: int, *, topic: str = "", rows: bool = False) -> None:
+        """`count` messages of the topic took `busy_us` together, the slowest alone `slowest_us`, in µs of wall time; `rows`:
+        they left some."""
         self._since_rows = 0 if rows else self._since_rows + count
         self.rows = self._since_rows < WITHOUT_ROWS_MAX
         if not count:
             return
         # More messages in one report are more evidence: one report of 64 counts as 64 of one would by 1/64 each.
-        mean, weight = busy_us / count, min(MEAN_WEIGHT_MAX, MEAN_WEIGHT * count)
-        self._known = min(self._known + count, KNOWN_MAX)
-        self.mean_us += (mean - self.mean_us) * max(weight, min(count / self._known, 1.0))
-        seen = max(slowest_us, mean)
+        mean_us, weight = busy_us / count, min(MEAN_WEIGHT_MAX, MEAN_WEIGHT * count)
+        (self._means.get(topic) or self._means.setdefault(topic, _Mean())).observe(count, mean_us, weight)
+        seen = max(slowest_us, mean_us)
         if seen >= self.tail_us:
             self.tail_us = seen
         else:
             self.tail_us += (seen - self.tail_us) * weight
 
-    def large(self, waiting: int, workers: int) -> int:
-        """Messages of a chunk where so many wait for so many workers: 0 = calls are too slow for it, or too few wait."""
-        long_us = LARGE_TIMES * self._target_us
-        if self.tail_us > long_us or self.mean_us * self._max <= self._target_us:
+    def large(self, waiting: int, workers: int, topic: str = "") -> int:
+        """Messages of a chunk of the topic where so many wait for so many workers: 0 = calls are too slow for it, or not
+        known, or too few wait."""
+        mean, long_us = self._means.get(topic), LARGE_TIMES * self._target_us
+        if mean is None or self.tail_us > long_us or mean.us * self._max <= self._target_us:
             return 0  # or too cheap: `size` gives the most already
-        return min(int(long_us / self.mean_us), waiting // (LARGE_SHARES * max(1, workers)), self._max)
+        return min(int(long_us / mean.us), waiting // (LARGE_SHARES * max(1, workers)), self._max)
 
     def size(self, waiting: int, free_workers: int) -> int:
         """Messages for the next chunk: at least 1, at most the fair share of what waits unless messages are cheap."""

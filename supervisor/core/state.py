@@ -527,13 +527,13 @@ class State(Crew):
         """Segments that wait for the table and did not when `unloaded_ever` was `seen`, and some older ones perhaps."""
         return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
 
-    def chunk_size(self, waiting: int, free_workers: int) -> int:
-        """Messages of the next chunk. A batch handler gets its whole batch, however long its calls take: most of a call may
+    def chunk_size(self, waiting: int, free_workers: int, topic: str = "") -> int:
+        """Messages of the next chunk of that topic. A batch handler gets its whole batch, however long its calls take: most of a call may
         cost the same for one message as for many, and calls of one message would never show it. In order nothing can be
         reclaimed, and what waits for one worker waits for no other: there no chunk is large."""
         least = self.config.batch_messages_max if self.stats.calls_are_batches else 1
         if self.config.order == "concurrent":
-            least = max(least, self.sizer.large(waiting, len(self.workers)))
+            least = max(least, self.sizer.large(waiting, len(self.workers), topic))
         return max(self.sizer.size(waiting, free_workers), least)
 
     def assigned(self, handle: int) -> PulledQueue | None:

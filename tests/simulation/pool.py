@@ -366,6 +366,8 @@ class SimPool:
         member, core, now = self._member, self._member.core, self._member.world.now
         worker.read_all()
         del self.workers[worker.worker_id]
+        if core.state.workers[worker.worker_id].state is WorkerState.READY:
+            core.handle(ev.WorkerStops(worker.worker_id), now)  # as worker_pool.py: nothing goes there
         if core.state.workers[worker.worker_id].state is not WorkerState.KILLED:
             self._read(worker, look(worker.cell, member.parts.reports_read(worker), lambda: True))
         member.coroner.died(worker)

@@ -537,6 +537,24 @@ def test_a_stop_by_force_has_commits_to_wait_for_while_something_finished_is_not
     assert second.reported == 0
 
 
+def test_an_offset_under_way_is_not_asked_for_again_and_a_queue_that_was_moved_owes_nothing(bench: Bench) -> None:
+    assigning = bench.core.assigning
+    (handle,) = bench.open(0)
+    bench.worker("w1", "w2")
+    bench.found(handle, [0, 1])
+    first, _ = bench.dispatched()
+    bench.done(first)
+    assert assigning.uncommitted() == {handle: 1}
+    bench.core.handle(ev.Persist(), bench.now)
+    assert assigning.uncommitted() == {}
+    assert assigning.owes_commits()  # the answer is not there
+    bench.core.handle(ev.Committed(handle, 1, False), bench.now)
+    assert assigning.uncommitted() == {handle: 1}
+    bench.core.handle(ev.ResetOffsets({bench.core.state.queues[handle].mq: 0}), bench.now)
+    assert assigning.uncommitted() == {}
+    assert not assigning.owes_commits()
+
+
 def test_what_is_finished_is_not_forgotten_where_the_last_commit_fails_until_the_deadline(bench: Bench) -> None:
     (handle,) = bench.open(0)
     bench.worker("w1")

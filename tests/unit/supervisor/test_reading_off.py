@@ -254,3 +254,15 @@ def test_a_queue_that_was_taken_away_is_read_without_harm(busy: tuple[Bench, int
     bench.revoke()
     in_hand(bench, first, 2)
     assert done(bench) == [(0, 2, 0)]
+
+
+def test_what_is_read_off_a_dead_worker_makes_no_room_at_it(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    """It is told to get nothing more before its cell is read (worker_pool.py)."""
+    bench, handle, (first, second) = busy
+    bench.found(handle, range(8, 12))
+    bench.none(act.Dispatch)
+    bench.core.handle(ev.WorkerStops("a"), bench.now)
+    in_hand(bench, second, 5)
+    assert done(bench) == [(0, 4, 0), (4, 5, 0)]
+    assert first.reported == 4
+    bench.none(act.Dispatch)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rocketcrew.supervisor.core.sizing import ChunkSizer
 
-from .conftest import Bench
+from .conftest import TOPIC, Bench
 
 
 def test_the_first_chunks_hold_one_message() -> None:
@@ -92,7 +92,7 @@ def test_an_interrupted_call_makes_no_large_chunk_small_and_a_slow_one_does() ->
 
 def test_nothing_is_large_before_something_is_known_or_where_messages_are_cheap() -> None:
     sizer = ChunkSizer(10_000, 256)
-    assert sizer.large(100_000, 2) == 1
+    assert sizer.large(100_000, 2) == 0
     sizer.observe(1, 2_000, 2_000)
     assert sizer.large(100_000, 2) == 20
     for _ in range(100):
@@ -101,12 +101,32 @@ def test_nothing_is_large_before_something_is_known_or_where_messages_are_cheap(
     assert sizer.size(100_000, 1) == 256
 
 
+def test_cheap_messages_of_one_topic_make_no_large_chunks_of_another_ones_slow_calls() -> None:
+    sizer = ChunkSizer(10_000, 256)
+    for _ in range(50):
+        sizer.observe(1, 20_000, 20_000, topic="slow")
+    for _ in range(5):
+        sizer.observe(64, 64 * 50, 60, topic="cheap")
+        assert sizer.large(5_000, 4, "slow") == 2
+    assert sizer.large(5_000, 4, "cheap") == 256
+    assert sizer.large(5_000, 4, "never seen") == 0
+
+
+def test_one_report_moves_a_mean_that_is_known_by_half_at_most() -> None:
+    sizer = ChunkSizer(10_000, 256)
+    for _ in range(10):
+        sizer.observe(10, 10 * 8_000, 8_000)
+    assert sizer.large(5_000, 2) == 5
+    sizer.observe(256, 256, 1)
+    assert sizer.large(5_000, 2) == 9
+
+
 def given_for_10_ms_calls(make: type[Bench], messages: int) -> int:
     """In how many chunks so many messages of 10 ms each go to two workers."""
     bench = make(units=20_000, chunk_target_us=10_000, chunk_messages_max=64)
     (handle,) = bench.open(0)
     bench.worker("w1", "w2")
-    bench.core.state.sizer.observe(50, 500_000, 10_000)
+    bench.core.state.sizer.observe(50, 500_000, 10_000, topic=TOPIC)
     bench.found(handle, range(messages))
     given_out = 0
     while chunks := bench.dispatched():
