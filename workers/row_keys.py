@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import accumulate, chain, groupby, repeat
 from operator import mul, sub
 from struct import Struct, iter_unpack
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pyarrow
 
@@ -33,7 +33,6 @@ Arrays = list[Any]
 Raw = bytes | bytearray
 Ids = tuple[bytes, int] | list[bytes]
 """Ids of one length, one after the other, and that length; or each by itself."""
-Value = TypeVar("Value")
 Key = tuple[str, str, int, int, str, str, str, int, int]
 """Topic, broker, queue id, offset, origin topic, message id, origin message id, reconsume times, store time in µs."""
 
@@ -62,6 +61,10 @@ _ID_BYTES: Final = 32
 _US_PER_MS: Final = 1_000
 _EACH_US_PER_MS: Final = repeat(_US_PER_MS)
 _LITTLE: Final = sys.byteorder == "little"
+_RUNS_JOINED_MAX: Final = 16
+"""Of more queues in turn a column is cheaper made of its texts."""
+_ENDS_KEPT_MAX: Final = 1 << 15
+"""Of longer columns the ends are made anew: they are 4 bytes a row."""
 _NUMBERS_MAX: Final = 1_024
 """More rows of a message are rare."""
 _NUMBERS: Final = array("i", range(_NUMBERS_MAX)).tobytes()
@@ -132,8 +135,9 @@ def _is_odd(message: Message) -> bool:
 
 
 def _one_by_one(messages: Iterable[Message], counts: Sequence[int] | None) -> Arrays:
-    columns = zip(*_repeated(map(key_of, messages), counts), strict=True)
-    return [pa.array(values, kind) for values, kind in zip(columns, [*_TYPES[1:5], *_TYPES[6:]], strict=True)]
+    columns = zip(*map(key_of, messages), strict=True)
+    kinds = [*_TYPES[1:5], *_TYPES[6:]]
+    return [_repeated(pa.array(values, kind), counts) for values, kind in zip(columns, kinds, strict=True)]
 
 
 def _by_position(messages: Sequence[Message], counts: Sequence[int] | None) -> Arrays:
@@ -161,9 +165,12 @@ def _by_position(messages: Sequence[Message], counts: Sequence[int] | None) -> A
 # --- rows of messages -----------------------------------------------------------------------------------------------------
 
 
-def _repeated(values: Iterable[Value], counts: Sequence[int] | None) -> list[Value]:
+def _repeated(column: Any, counts: Sequence[int] | None) -> Any:
     """Each value as often as its message has rows."""
-    return list(values) if counts is None else list(chain.from_iterable(map(repeat, values, counts)))
+    if counts is None:
+        return column
+    numbers = b"".join(map(mul, chain.from_iterable(iter_unpack("4s", _numbers_below(len(counts)))), counts))
+    return column.take(_integers(_INT32, numbers, len(numbers) // 4))
 
 
 def _spread(raw: Raw, width: int, counts: Sequence[int] | None) -> Raw:
@@ -181,7 +188,7 @@ def _number_column(kind: Any, raw: Raw, width: int, counts: Sequence[int] | None
 
 def _id_column(ids: Ids, counts: Sequence[int] | None) -> Any:
     if isinstance(ids, list):
-        return pa.array(_repeated(ids, counts), _STRING)
+        return _repeated(pa.array(ids, _STRING), counts)
     raw, width = _spread(*ids, counts), ids[1]
     count = len(raw) // width
     return pa.StringArray.from_buffers(count, _ends(count, width), pa.py_buffer(raw))
@@ -216,6 +223,8 @@ def _texts(runs: list[tuple[str, int]]) -> Any:
     first = runs[0][0]
     if all(text == first for text, _ in runs):
         return _constant(first, sum([rows for _, rows in runs]))
+    if len(runs) > _RUNS_JOINED_MAX:
+        return _repeated(pa.array([text for text, _ in runs], _STRING), [rows for _, rows in runs])
     return pa.concat_arrays([_constant(text, rows) for text, rows in runs])
 
 
@@ -361,9 +370,16 @@ def _or_own(ids: tuple[bytes, int] | list[bytes | None] | None, own: tuple[bytes
     return [raw[at * width : (at + 1) * width] if each is None else each for at, each in enumerate(ids)]
 
 
-@lru_cache(maxsize=8)
 def _ends(count: int, width: int) -> Any:
+    """Where strings of that width end."""
+    return (_kept_ends if count <= _ENDS_KEPT_MAX else _new_ends)(count, width)
+
+
+def _new_ends(count: int, width: int) -> Any:
     return pa.py_buffer(array("i", range(0, width * count + 1, width)))
+
+
+_kept_ends = lru_cache(maxsize=8)(_new_ends)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------------
