@@ -528,9 +528,9 @@ class State(Crew):
         return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
 
     def chunk_size(self, waiting: int, free_workers: int, topic: str = "") -> int:
-        """Messages of the next chunk of that topic. A batch handler gets its whole batch, however long its calls take: most of
-        a call may cost the same for one message as for many, and calls of one message would never show it. In order nothing
-        can be reclaimed, and what waits for one worker waits for no other: there no chunk is large."""
+        """Messages of the next chunk of that topic. A batch handler gets its whole batch, however long its calls take: most
+        of a call may cost the same for one message as for many, and calls of one message would never show it. In order
+        nothing can be reclaimed, and what waits for one worker waits for no other: there no chunk is large."""
         least = self.config.batch_messages_max if self.stats.calls_are_batches else 1
         if self.config.order == "concurrent":
             least = max(least, self.sizer.large(waiting, len(self.workers), topic))
