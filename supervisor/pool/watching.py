@@ -178,12 +178,17 @@ class CellReader:
         does not run again. Not of one that we ended because it reported what cannot be."""
         if self._barrier is not None and child.worker.state is not WorkerState.KILLED:
             cell = self._cells.view(child.cell_slot)
-            self._read(child, cell, (*in_hand(cell), child.reports), self._barrier)
+            self._read(child, cell, (*in_hand(cell), child.reports), self._barrier, dead=True)
 
-    def _read(self, child: Child, cell: CellView, call: tuple[int, ...], barrier: Callable[[], bool]) -> None:
+    def _read(
+        self, child: Child, cell: CellView, call: tuple[int, ...], barrier: Callable[[], bool], *, dead: bool = False
+    ) -> None:
         seen = look(cell, child.reports, barrier)
         if seen is not None:
             child.call_read = call
+            if dead and child.worker.state is WorkerState.READY:
+                # What is read makes room at it, and nothing may go there.
+                self._core.handle(ev.WorkerStops(child.worker_id), self._loop.time())
             wall_ms = time.time_ns() // NS_PER_MS
             event = ev.CellRead(child.worker_id, seen.chunk_id, seen.offset, seen.held, wall_ms)
             self._core.handle(event, self._loop.time())

@@ -330,8 +330,6 @@ class Pool:
         self.direct.died(child.worker_id)
         self._acted()  # one that reported what cannot be counts as killed from here on
         now, death = self._loop.time(), self._look_at_dead(child)
-        if worker.state is WorkerState.READY:
-            self._core.handle(ev.WorkerStops(child.worker_id), now)  # what is read makes room, and nothing goes there
         self._cell_reader.read_dead(child)
         self._core.handle(ev.WorkerDied(child.worker_id, death), now)
         self._acted()  # the charge is written before the cell is cleared

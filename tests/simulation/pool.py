@@ -366,10 +366,11 @@ class SimPool:
         member, core, now = self._member, self._member.core, self._member.world.now
         worker.read_all()
         del self.workers[worker.worker_id]
-        if core.state.workers[worker.worker_id].state is WorkerState.READY:
-            core.handle(ev.WorkerStops(worker.worker_id), now)  # as worker_pool.py: nothing goes there
-        if core.state.workers[worker.worker_id].state is not WorkerState.KILLED:
-            self._read(worker, look(worker.cell, member.parts.reports_read(worker), lambda: True))
+        if (state := core.state.workers[worker.worker_id].state) is not WorkerState.KILLED:
+            seen = look(worker.cell, member.parts.reports_read(worker), lambda: True)
+            if seen is not None and state is WorkerState.READY:
+                core.handle(ev.WorkerStops(worker.worker_id), now)  # nothing goes there
+            self._read(worker, seen)
         member.coroner.died(worker)
         for seq in core.unsealed_of(worker.worker_id):
             if (worker.worker_id, seq) in member.folder.ready:
