@@ -232,7 +232,7 @@ def test_scale_pause_and_stop_by_socket_and_by_signal(tmp_path: Path, broker: Br
 
 def test_a_storm_of_recycling_loses_and_repeats_nothing(tmp_path: Path, broker: Broker) -> None:
     """By messages while there are some, by age when there are none."""
-    messages = 400
+    messages = 1_600  # a worker that is to leave finishes the chunks that it has, of some dozens
     crew = Reloadable(
         tmp_path, broker,
         # So few messages that a slow worker has them within its age.
