@@ -46,16 +46,13 @@ def main() -> None:
             costs = cost(words)
             if run:
                 found[name].append(costs)
-    rows = [
-        {"command": name, "runs": len(costs), "cpu_ms": median(each[0] for each in costs),
-         "wall_ms": median(each[1] for each in costs)}
-        for name, costs in found.items()
-    ]  # fmt: skip
-    report("commands", sorted(rows, key=lambda row: float(str(row["cpu_ms"]))))
-    over = [row["command"] for row in rows if float(str(row["cpu_ms"])) > CPU_MAX_MS]
-    print(
-        f"over {CPU_MAX_MS:.0f} ms of CPU: {', '.join(map(str, over)) or 'none'}; load average {os.getloadavg()[0]:.1f}"
-    )
+    cpu_ms = {name: median(cpu for cpu, _ in costs) for name, costs in found.items()}
+    report("commands", [
+        {"command": name, "runs": options.runs, "cpu_ms": cpu_ms[name], "wall_ms": median(wall for _, wall in found[name])}
+        for name in sorted(found, key=cpu_ms.__getitem__)
+    ])  # fmt: skip
+    over = [name for name, cpu in cpu_ms.items() if cpu > CPU_MAX_MS]
+    print(f"over {CPU_MAX_MS:.0f} ms of CPU: {', '.join(over) or 'none'}; load average {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -238,29 +238,20 @@ class Pulling:
 
     def _queue_runs(self, pq: ProcessQueue, slot: Slot, positions: list[int], offsets: list[int]) -> None:
         """Queue what is new; what was finished before a restart is left out (it may be anywhere in the body)."""
-        s, waited = self.s, bool(pq.waiting)
-        if offsets and pq.ledger.done.end <= pq.next_offset:
-            self._queue_run(
-                pq, slot, positions, offsets, 0, len(offsets)
-            )  # nearly always; the slot's reference is its own
-        else:
-            runs = _unfinished_runs(offsets, pq) if offsets else []
-            s.counters.skipped_messages += len(offsets) - sum(end - start for start, end in runs)
-            slot.refs += len(runs)
-            for start, end in runs:
-                self._queue_run(pq, slot, positions, offsets, start, end)
-            s.release(slot)
-        if pq.waiting and not waited:
-            s.ready.append(pq)
-
-    def _queue_run(
-        self, pq: ProcessQueue, slot: Slot, positions: list[int], offsets: list[int], start: int, end: int
-    ) -> None:
-        begin = offsets[start - 1] + 1 if start else min(pq.next_offset, offsets[0])
-        pq.waiting.append(PullRun(slot, positions, offsets, start, end, begin))
-        pq.unfinished += end - start
-        pq.unfinished_bytes += positions[end] - positions[start]
-        self.s.waiting_messages += end - start
+        runs = [(0, len(offsets))]
+        if pq.ledger.done.end > pq.next_offset:
+            runs = _unfinished_runs(offsets, pq)
+            self.s.counters.skipped_messages += len(offsets) - sum(end - start for start, end in runs)
+        slot.refs += len(runs)
+        for start, end in runs:
+            begin = offsets[start - 1] + 1 if start else min(pq.next_offset, offsets[0])
+            pq.waiting.append(PullRun(slot, positions, offsets, start, end, begin))
+            pq.unfinished += end - start
+            pq.unfinished_bytes += positions[end] - positions[start]
+            self.s.waiting_messages += end - start
+        self.s.release(slot)
+        if runs and len(pq.waiting) == len(runs):
+            self.s.ready.append(pq)
 
     def _again(self, q: PulledQueue, now: float) -> None:
         if self.s.config.pull_interval_ms:
