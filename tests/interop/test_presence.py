@@ -72,8 +72,7 @@ def clients_at(site: Site, name: str) -> list[str]:
 
 def brokers_told_of(crew: Crew, how: str) -> list[str]:
     """Addresses that the supervisor's log calls new or gone."""
-    lines = [json.loads(line) for line in crew.child.log.read_text().splitlines() if '"brokers_changed"' in line]
-    return [address for line in lines for address in line[how]]
+    return [address for each in crew.logged("brokers_changed") for address in each[how]]
 
 
 def test_masters_slaves_and_brokers_that_come_back_know_us_until_we_leave(site: Site, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,8 +63,7 @@ def sealed(crew: Crew) -> set[int]:
 
 def opened(crew: Crew, topic: str) -> list[tuple[int, str]]:
     """Queue and reason of each line that says where a queue of the topic began."""
-    lines = [json.loads(line) for line in crew.child.log.read_text().splitlines() if '"queue_opened"' in line]
-    return [(line["queue_id"], line["reason"]) for line in lines if line["topic"] == topic]
+    return [(each["queue_id"], each["reason"]) for each in crew.logged("queue_opened") if each["topic"] == topic]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
@@ -56,6 +57,16 @@ SEND_TIMEOUT_MS = 30_000
 def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S, what: str = "the condition") -> None:
     """Poll until true; fails with what was waited for."""
     assert came_true(condition, timeout_s), f"{what} did not come true within {timeout_s} s"
+
+
+def log_entries(log: Path, event: str) -> list[dict[str, Any]]:
+    """The entries of that event so far, of whole lines. A thread writes the log of a running supervisor: an entry may be a
+    moment behind all else that can be seen of what it tells, so wait for it."""
+    lines = log.read_text().splitlines(keepends=True)
+    found = [
+        json.loads(line) for line in lines if line.startswith("{") and f'"{event}"' in line and line.endswith("\n")
+    ]
+    return [entry for entry in found if entry.get("event") == event]
 
 
 class Cluster(Protocol):
@@ -165,6 +176,10 @@ class Crew:
     def counter(self, name: str) -> int:
         status = self.status()
         return int(status["counters"][name]) if status else 0
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """What the log of the run that is, or was last, has of that event: `log_entries`."""
+        return log_entries(self.child.log, event)
 
     def kill(self) -> None:
         os.kill(self.child.pid, signal.SIGKILL)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -21,7 +20,18 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from control_groups import born_in, memory_group
-from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, stored_messages, wait_for_end, wait_until
+from harness import (
+    WAIT_S,
+    Broker,
+    Crew,
+    duplicate_keys,
+    log_entries,
+    say,
+    send_numbers,
+    stored_messages,
+    wait_for_end,
+    wait_until,
+)
 from poison_handlers import GATES, POISON, gate
 
 from rocketcrew.remoting.errors import UsageError
@@ -64,8 +74,7 @@ def events(crew: Crew, name: str) -> list[dict[str, Any]]:
     """Log events of that name of all runs of the crew."""
     found: list[dict[str, Any]] = []
     for path in sorted(crew.folder.glob(f"supervisor-{crew.slot.name}-*.log")):
-        lines = (line for line in path.read_text().splitlines() if line.startswith("{") and f'"{name}"' in line)
-        found += [entry for entry in map(json.loads, lines) if entry.get("event") == name]
+        found += log_entries(path, name)
     return found
 
 

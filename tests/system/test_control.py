@@ -77,16 +77,12 @@ def test_hup_under_load_changes_the_code_and_loses_nothing(tmp_path: Path, broke
     send_numbers(broker, TOPIC, range(MESSAGES))
     wait_until(lambda: crew.counter("done_messages") > MESSAGES // 10, what="the first tenth")
 
-    def opened() -> list[dict[str, Any]]:
-        lines = crew.child.log.read_text().splitlines()
-        return [json.loads(line) for line in lines if '"event": "queue_opened"' in line]
-
     def queues(status: dict[str, Any]) -> list[tuple[str, int]]:
         return [(queue["topic"], queue["queue_id"]) for queue in status["queues"]]
 
     before = crew.status()
     assert before is not None
-    wait_until(lambda: len(opened()) == len(before["queues"]), what="the last line of a queue")
+    wait_until(lambda: len(crew.logged("queue_opened")) == len(before["queues"]), what="the last line of a queue")
     crew.write("VERSION = 22\n" + HANDLER)
     crew.signal(signal.SIGHUP)
     wait_until(lambda: crew.staff()["counts"].get("reloaded") == 1, what="the reload")
@@ -96,8 +92,8 @@ def test_hup_under_load_changes_the_code_and_loses_nothing(tmp_path: Path, broke
     # Nobody left and joined again: the same member, with the queues that it opened at its start.
     assert after["client_id"] == before["client_id"]
     assert queues(after) == queues(before)
-    assert sorted((line["topic"], line["queue_id"]) for line in opened()) == sorted(queues(after))
-    for line in opened():
+    assert sorted((line["topic"], line["queue_id"]) for line in crew.logged("queue_opened")) == sorted(queues(after))
+    for line in crew.logged("queue_opened"):
         retry = line["topic"].startswith("%RETRY%")
         assert line["reason"].startswith("a retry topic: its beginning" if retry else "a young queue"), line
     assert after["counters"]["worker_deaths"] == 0

@@ -48,15 +48,14 @@ def look_and_reload(crew: Crew) -> None:
 def test_forks_prints_and_closed_descriptors_do_no_harm_to_others(tmp_path: Path, broker: Broker) -> None:
     crew = Crew(tmp_path, broker, "harmful:harmful", TOPIC, load=False, **{"workers.capture_output": True})
     assert run(crew, MESSAGES, 1, lambda: look_and_reload(crew)) == [n for n in range(MESSAGES) if n != CLOSES]
-    events = [json.loads(line) for line in crew.child.log.read_text().splitlines() if line.startswith("{")]
-    printed = {event["text"] for event in events if event["event"] == "handler_output"}
-    assert {f"number {number}" for number in range(7, MESSAGES, 100)} <= printed
-    assert all("offset" in event for event in events if event["event"] == "handler_output")
-    [late] = [event for event in events if event["event"] == "worker_died" and event["end"] == "hard time limit"]
+    printed = crew.logged("handler_output")
+    assert {f"number {number}" for number in range(7, MESSAGES, 100)} <= {event["text"] for event in printed}
+    assert all("offset" in event for event in printed)
+    [late] = [death for death in crew.logged("worker_died") if death["end"] == "hard time limit"]
     assert late["verdict"] == "timed out", "one failed attempt, though ABRT is ignored and nobody writes a stack"
     assert late["cause"] == "SIGKILL"
     assert "charged_to" not in late
-    logged = [event for event in events if event["event"] == "looked_at"]
+    logged = crew.logged("looked_at")
     assert all(event["keys"] == f"n{event['number']}" and event["process"] == "worker" for event in logged)
     assert len(logged) >= MESSAGES // 100
 

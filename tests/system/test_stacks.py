@@ -4,7 +4,6 @@ forkserver whose import hangs."""
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -29,12 +28,6 @@ def processes(crew: Crew) -> list[dict[str, Any]]:
 
 def of(crew: Crew, role: str) -> list[dict[str, Any]]:
     return [each for each in processes(crew) if each["process"] == role]
-
-
-def logged(crew: Crew) -> list[dict[str, Any]]:
-    """What USR1 wrote into the log."""
-    lines = crew.child.log.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if '"event": "stack"' in line and line.endswith("\n")]
 
 
 def test_stacks_come_from_a_c_loop_and_a_stopped_worker_is_told(tmp_path: Path, broker: Broker) -> None:
@@ -67,8 +60,8 @@ def test_stacks_come_from_a_c_loop_and_a_stopped_worker_is_told(tmp_path: Path, 
             assert each["running"]["topic"] == TOPIC
             assert each["running"]["seconds"] > 0
         os.kill(crew.child.pid, signal.SIGUSR1)
-        wait_until(lambda: {line["of"] for line in logged(crew)} == set(roles), what="the stacks in the log")
-        assert sum(line["running"] is not None and f"{TOPIC}/" in line["running"] for line in logged(crew)) == 2
+        wait_until(lambda: {line["of"] for line in crew.logged("stack")} == set(roles), what="the stacks in the log")
+        assert sum(line["running"] is not None and f"{TOPIC}/" in line["running"] for line in crew.logged("stack")) == 2
         arrow = {each["process"] for each in idle if "libarrow" in Path(f"/proc/{each['pid']}/maps").read_text()}
         assert arrow == {"worker", "forkserver", "spare", "loader"}, "a supervisor handles no rows"
         stopped = crew.workers()[0]

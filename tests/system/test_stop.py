@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -43,8 +42,7 @@ def test_term_under_load_repeats_nothing(tmp_path: Path, broker: Broker) -> None
     send_numbers(broker, TOPIC, range(MESSAGES))
     wait_until(lambda: crew.counter("done_messages") > MESSAGES // 4, what="the first quarter")
     assert crew.stop() == 0
-    last = [json.loads(line) for line in crew.child.log.read_text().splitlines() if '"stopped"' in line]
-    assert last[-1]["clean"] is True
+    assert crew.logged("stopped")[-1]["clean"] is True
     crew.start()
     finish(crew)
     assert crew.stop() == 0
@@ -139,8 +137,7 @@ def test_a_broken_deployment_costs_the_group_no_rebalance(tmp_path: Path, broker
         wait_until(lambda: child.poll() is not None, what="its end")
         assert child.stop(WAIT_S) not in (0, 5)
     assert good.stop() == 0
-    lines = [json.loads(line) for line in good.child.log.read_text().splitlines() if "assignment_changed" in line]
-    assert {line["members"] for line in lines} == {1}
+    assert {each["members"] for each in good.logged("assignment_changed")} == {1}
 
 
 def test_two_members_share_the_queues_and_one_takes_over(tmp_path: Path, broker: Broker) -> None:
