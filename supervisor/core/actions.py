@@ -20,6 +20,8 @@ class FetchAssignment:
     """Look up the topic's route and the group's members; answer `Members`."""
 
     topic: str
+    asked_at: float
+    """The answer says it, too."""
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ deadline. A queue that comes back while it drains is opened only after it ended,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from ...durable.intervals import Intervals
 from ...durable.outcomes import SETTLED, SKIPPED
@@ -26,6 +26,7 @@ from .actions import (
 from .allocation import allocate
 from .chunks import Token
 from .dispatching import Dispatching
+from .events import Members
 from .ledger import Ledger
 from .locking import Locking
 from .machine_rooms import AllocationError
@@ -67,15 +68,12 @@ class Assigning:
             for topic in self.s.topics:
                 self.look_up(topic, now)
 
-    def members(
-        self, topic: str, queues: Sequence[MessageQueue] | None, members: Sequence[str] | None, now: float,
-        mine: Sequence[MessageQueue] | None = None,
-    ) -> None:  # fmt: skip
-        """The topic's readable queues and the group's client ids; None or empty = unknown, nothing changes.
-
-        `mine` are the own queues where the edge knows them already (a user's strategy runs in another process).
-        """
+    def members(self, answer: Members, now: float) -> None:
+        """The topic's readable queues and the group's client ids; None or empty = unknown, nothing changes."""
         s = self.s
+        topic, queues, members, mine = answer.topic, answer.queues, answer.members, answer.mine
+        if answer.asked_at is not None and answer.asked_at != self._asked.get(topic):
+            return  # of a question that was given up, as after a machine's sleep: the newer one is still to be answered
         self._asked.pop(topic, None)
         if topic in self._again:
             self._again.remove(topic)
@@ -175,7 +173,7 @@ class Assigning:
             self._again.add(topic)
             return
         self._asked[topic] = now
-        self.s.out.append(FetchAssignment(topic))
+        self.s.out.append(FetchAssignment(topic, now))
 
     # --- closing ------------------------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ class Core:
             ev.Pause: lambda e, _: pulling.pause(e.reason),
             ev.Resume: self._resume,
             ev.Rebalance: lambda _, now: self._rebalance(now),
-            ev.Members: lambda e, now: assigning.members(e.topic, e.queues, e.members, now, e.mine),
+            ev.Members: assigning.members,
             ev.Subscribe: lambda e, now: assigning.subscribe(e.topic, now),
             ev.Unsubscribe: lambda e, now: assigning.unsubscribe(e.topic, now),
             ev.Opened: lambda e, now: assigning.opened(e.handle, e.offset, now),

@@ -66,6 +66,8 @@ class Members:
     members: Sequence[str] | None
     mine: Sequence[MessageQueue] | None = None
     """The own queues, where the strategy ran elsewhere."""
+    asked_at: float | None = None
+    """Of the question; None = of the newest one."""
 
 
 @dataclass(slots=True, eq=False)

@@ -25,7 +25,7 @@ def _kill(
 
 
 EVENTS: dict[type, Failed] = {
-    act.FetchAssignment: lambda core, a, now: core.handle(ev.Members(a.topic, None, None), now),
+    act.FetchAssignment: lambda core, a, now: core.handle(ev.Members(a.topic, None, None, asked_at=a.asked_at), now),
     act.FetchOffset: lambda core, a, now: core.handle(ev.Opened(a.handle, None), now),
     act.Pull: lambda core, a, now: core.handle(ev.NoAnswer(a.handle), now),
     act.Commit: lambda core, a, now: core.handle(ev.Committed(a.handle, a.offset, False), now),

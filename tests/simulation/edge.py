@@ -144,46 +144,51 @@ class Edge:
         model = "BROADCASTING" if self._alone else "CLUSTERING"
         self._ask(self._requests.heartbeat(self._subscriptions, model), lambda _c, _s: None)
 
-    def _looked_up(self, topic: str, queues: list[MessageQueue] | None, members: list[str] | None) -> None:
-        self._looking.pop(topic, None)
-        self._core.handle(ev.Members(topic, queues, members), self._world.now)
+    def _looked_up(
+        self, asked: act.FetchAssignment, queues: list[MessageQueue] | None, members: list[str] | None
+    ) -> None:
+        if self._looking.get(asked.topic) == asked.asked_at:
+            del self._looking[asked.topic]
+        self._core.handle(ev.Members(asked.topic, queues, members, asked_at=asked.asked_at), self._world.now)
 
     def _fetch_assignment(self, action: act.FetchAssignment) -> None:
         topic = action.topic
-        if self._world.now - self._looking.get(topic, float("-inf")) < LOOK_UP_MAX_S:
+        if action.asked_at - self._looking.get(topic, float("-inf")) < LOOK_UP_MAX_S:
             raise Violation(f"{topic} is looked up beside another look-up: the older answer may come later")
-        self._looking[topic] = self._world.now
+        self._looking[topic] = action.asked_at
         known = self._routes.get(topic)
         if known is not None and self._world.now_ms - known[0] < ROUTE_MS:
-            self._fetch_members(topic, known[1])
+            self._fetch_members(action, known[1])
             return
 
         def routed(response: Command | None, _slot: Slot | None) -> None:
             queues = self._requests.queues(topic, response)
             if queues is None:
-                self._looked_up(topic, None, None)
+                self._looked_up(action, None, None)
                 return
             self._routes[topic] = (self._world.now_ms, queues)
-            self._fetch_members(topic, queues)
+            self._fetch_members(action, queues)
 
         self._ask(self._requests.route(topic), routed)
 
-    def _fetch_members(self, topic: str, queues: list[MessageQueue]) -> None:
+    def _fetch_members(self, asked: act.FetchAssignment, queues: list[MessageQueue]) -> None:
         if self._alone:
-            self._looked_up(topic, queues, [self._member.client_id])
+            self._looked_up(asked, queues, [self._member.client_id])
             return
 
         def listed(response: Command | None, _slot: Slot | None) -> None:
             members = self._requests.members(response)
             if members is not None:
-                self._note_revoked(topic, queues, members)
-            self._looked_up(topic, queues, members)
+                self._note_revoked(asked, queues, members)
+            self._looked_up(asked, queues, members)
 
         self._ask(self._requests.member_list(), listed)
 
-    def _note_revoked(self, topic: str, queues: list[MessageQueue], members: list[str]) -> None:
+    def _note_revoked(self, asked: act.FetchAssignment, queues: list[MessageQueue], members: list[str]) -> None:
         """Whose queues are another's from now on, by our own reckoning."""
-        if queues and members and not self._member.stopping:
+        topic = asked.topic
+        given_up = self._looking.get(topic) != asked.asked_at
+        if queues and members and not self._member.stopping and not given_up:
             strategy = strategy_named(self._member.script.strategy)
             wanted = set(allocate(strategy, self._member.client_id, queues, members) or ())
             for pq in self._core.state.queues.values():

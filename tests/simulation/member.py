@@ -309,7 +309,7 @@ class SimMember:
         due = self.core.next_timer()
         if due is not None and due * 1000 < self._tick_at:
             self._tick_at = due * 1000
-            self.world.at(self._tick_at, self.event, self._tick, self._tick_at)
+            self.world.at(self._tick_at, self.event, self._tick, self._tick_at, due)
 
     def _fails(self, action: act.Action) -> bool:
         """Whether this one fails in a way that nobody expected; then the core gets an event."""
@@ -327,12 +327,13 @@ class SimMember:
             action_failed(self.core, action, self.world.now)
         return True
 
-    def _tick(self, due_ms: float) -> None:
+    def _tick(self, due_ms: float, due: float) -> None:
         if due_ms != self._tick_at:
             self.world.steps -= 1  # nothing happened
             return
         self._tick_at = float("inf")
-        self.core.tick(self.world.now + 1e-9)
+        # After months a millisecond's rounding is more than a nanosecond: never before what is due, or it ticks for ever.
+        self.core.tick(max(self.world.now + 1e-9, due))
 
     def _count_down(self) -> None:
         if self.dies_in >= 0:

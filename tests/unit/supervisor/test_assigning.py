@@ -625,6 +625,25 @@ def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
     bench.one(act.FetchAssignment)
 
 
+def test_the_answer_to_a_look_up_that_was_given_up_is_not_taken_for_that_of_the_next(bench: Bench) -> None:
+    """A machine that slept finds both: the older one says who were members before."""
+    bench.core.handle(ev.Start(), bench.now)
+    given_up = bench.one(act.FetchAssignment)
+    bench.pass_ms(1_000 * LOOK_UP_MAX_S)
+    bench.core.handle(ev.Rebalance(), bench.now)
+    bench.pass_ms(1000 * NOTICES_S)
+    asked = bench.one(act.FetchAssignment)
+    old = ev.Members("orders", [bench.queue(0)], ["10.0.0.1@1#1", "10.0.0.1@2#2"], asked_at=given_up.asked_at)
+    bench.core.handle(old, bench.now)
+    bench.core.handle(ev.Rebalance(), bench.now)
+    bench.pass_ms(1000 * NOTICES_S)
+    bench.none(act.FetchAssignment, act.FetchOffset)
+    new = ev.Members("orders", [bench.queue(0)], ["10.0.0.1@1#1"], asked_at=asked.asked_at)
+    bench.core.handle(new, bench.now)
+    assert bench.take(act.FetchOffset)
+    bench.one(act.FetchAssignment)
+
+
 def _with_a_passed_gap(make: type[Bench]) -> tuple[Bench, int]:
     """An assignment before has passed 12 to 14, the end of a pull; this one finishes 10 and 11, and has 15 in hand."""
     bench = make()
