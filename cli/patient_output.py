@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import stat
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +20,13 @@ CLEAR: Final = "\r\x1b[2K"
 """Takes away the line that the cursor is in."""
 KEPT_CHARACTERS_MAX: Final = 256 * 1024
 FLUSH_S: Final = 1.0
-"""At the end the output has so long to take what is left."""
+"""At the end the output may take nothing for so long before what is left is dropped, ..."""
+FILE_FLUSH_S: Final = 10.0
+"""... a file for so long: there is no reader that hangs, only a disk that is busy."""
+FLUSHES_MAX: Final = 10
+"""Who takes something now and then gets so many times as long, in all."""
+LOOKS: Final = 10
+"""In so many parts is that counted: a machine that stood still for a second has then used up only one."""
 
 
 def not_shown(lines: int) -> str:
@@ -68,8 +75,24 @@ def _is_live(text: str) -> bool:
     return text.startswith(CLEAR) and "\n" not in text
 
 
+class Patience:
+    """How long an output is waited for, in looks at what it has taken so far. Pure."""
+
+    def __init__(self, written: int) -> None:
+        self._written = written
+        self._looks = self._in_vain = 0
+
+    def is_over(self, written: int) -> bool:
+        """One more look: whether it is the last one."""
+        self._in_vain = self._in_vain + 1 if written == self._written else 0
+        self._looks += 1
+        self._written = written
+        return self._in_vain >= LOOKS or self._looks >= LOOKS * FLUSHES_MAX
+
+
 class PatientOutput:
-    """Text to a descriptor. Before `with` writes are direct, within it none waits, after it each waits FLUSH_S at most.
+    """Text to a descriptor. Before `with` writes are direct, within it none waits, after it each waits to be written, but not
+    for an output that takes nothing.
 
     What cannot be written any more is dropped, as by the log: nobody's work ends because his terminal has gone.
     """
@@ -80,6 +103,9 @@ class PatientOutput:
         self._changed = threading.Condition()
         self._queues = self._waits = False
         self._writes = False  # the thread is in a write
+        self._written = 0
+        """Bytes so far."""
+        self._patience_s = FILE_FLUSH_S if stat.S_ISREG(os.fstat(number).st_mode) else FLUSH_S
         self.stalled = False
         """Since the end of the block the output took nothing for FLUSH_S: from then on all is dropped."""
 
@@ -98,7 +124,7 @@ class PatientOutput:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing waits here: the end of the block does, for FLUSH_S at most."""
+        """Nothing waits here: the end of the block does."""
 
     def __enter__(self) -> Self:
         self._queues = True
@@ -112,7 +138,12 @@ class PatientOutput:
 
     def _wait(self) -> None:
         with self._changed:
-            self.stalled = not self._changed.wait_for(lambda: not (self._unwritten or self._writes), FLUSH_S)
+            patience = Patience(self._written)
+            while self._unwritten or self._writes:
+                self._changed.wait(self._patience_s / LOOKS)
+                if patience.is_over(self._written):
+                    break
+            self.stalled = bool(self._unwritten) or self._writes
 
     def _run(self) -> None:
         while True:
@@ -129,7 +160,9 @@ class PatientOutput:
         with contextlib.suppress(OSError):
             while data:
                 try:
-                    data = data[os.write(self._number, data) :]
+                    written = os.write(self._number, data)
+                    self._written += written
+                    data = data[written:]
                 except BlockingIOError:  # somebody else's O_NONBLOCK
                     ready = select.poll()
                     ready.register(self._number, select.POLLOUT)

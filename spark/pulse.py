@@ -16,34 +16,38 @@ from types import TracebackType
 from typing import Self
 
 ASK_INTERVAL_S = 5.0
+LATE_AGAIN_S = 1.0
 
 
 class Deadline:
-    """As a context: `late` is called once, by another thread, unless the block ends within `seconds` (0: no limit).
+    """As a context: `late` is called by another thread unless the block ends within `seconds` (0: no limit), and again each
+    LATE_AGAIN_S until it does: what is to be killed may not have been started yet.
 
     It is to make the block end, as by killing what that waits for; then `passed` says why it did.
     """
 
     def __init__(self, seconds: float, late: Callable[[], None]) -> None:
         self.passed = False
+        self._seconds = seconds
         self._late = late
-        self._timer = threading.Timer(seconds, self._pass) if seconds else None
+        self._ended = threading.Event()
 
     def __enter__(self) -> Self:
-        if self._timer is not None:
-            self._timer.daemon = True
-            self._timer.start()
+        if self._seconds:
+            threading.Thread(target=self._watch, name="deadline", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._ended.set()
 
-    def _pass(self) -> None:
-        self.passed = True
-        self._late()
+    def _watch(self) -> None:
+        wait_s = self._seconds
+        while not self._ended.wait(wait_s):
+            self.passed = True
+            self._late()
+            wait_s = LATE_AGAIN_S
 
 
 class Pulse:

@@ -25,6 +25,8 @@ from .child import Child
 STACK_TIMEOUT_S: Final = 1.0
 """A worker that runs answers within a millisecond."""
 _POLL_S: Final = 0.01
+_EQUAL_LOOKS: Final = 5
+"""A process that is put to sleep in the middle of its answer goes on sooner than that, mostly."""
 _FRAMES_MAX: Final = 40
 _TASKS_MAX: Final = 200
 
@@ -93,13 +95,16 @@ class _Asked:
     ended: Callable[[], bool]
     note: str = ""
     size: int = 0
+    looks: int = 0
+    """That found it as long as the one before."""
 
     def is_whole(self) -> bool:
-        """A dump has no end mark; it is written in one go, so one that has stopped growing is whole."""
+        """A dump has no end mark, and is written in many pieces without a pause: one that has not grown for a while is so."""
         if self.file is None or self.ended():
             return True
         before, self.size = self.size, self.file.size()
-        return bool(self.size) and self.size == before
+        self.looks = self.looks + 1 if self.size and self.size == before else 0
+        return self.looks >= _EQUAL_LOOKS
 
     def answer(self) -> ProcessStack:
         text, note = "", ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from rocketcrew.cli.live_line import LiveLine
-from rocketcrew.cli.patient_output import CLEAR, PatientOutput, Unwritten
+from rocketcrew.cli.patient_output import CLEAR, FLUSHES_MAX, LOOKS, Patience, PatientOutput, Unwritten
 
 
 def test_lines_keep_their_order_and_are_taken_once() -> None:
@@ -49,6 +49,19 @@ def test_the_count_does_not_stand_in_the_live_line_that_was_shown() -> None:
     unwritten.put(f"{CLEAR}a warning\ndone 2")
     unwritten.put("b\n")
     assert unwritten.take() == f"{CLEAR}1 lines were not shown\nb\n"
+
+
+def looks(taken_every: int) -> int:
+    """Until it is given up, when the output takes a byte in each look of so many."""
+    patience, count = Patience(0), 1
+    while not patience.is_over(count // taken_every):
+        count += 1
+    return count
+
+
+def test_only_an_output_that_takes_nothing_is_given_up_soon() -> None:
+    assert looks(LOOKS * FLUSHES_MAX) == LOOKS
+    assert looks(LOOKS) == LOOKS * FLUSHES_MAX, "a slow one in the end, too: a stop has an end"
 
 
 def test_no_write_waits_for_a_pipe_that_nobody_reads() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rocketcrew.spark import pulse
 from rocketcrew.spark.errors import SparkStartError
 from rocketcrew.spark.java import Java
 from rocketcrew.spark.pulse import Deadline, Pulse
@@ -57,6 +58,22 @@ def test_a_deadline_that_is_kept_does_nothing_and_one_that_is_not_makes_the_bloc
         pass
     assert (kept.passed, missed.passed, unlimited.passed) == (False, True, False)
     assert freed.is_set()
+
+
+def test_what_is_started_after_the_deadline_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import of pyspark may take longer than the deadline: then no JVM is there yet when it passes."""
+    monkeypatch.setattr(pulse, "LATE_AGAIN_S", 0.001)
+    started, late, freed = threading.Event(), threading.Event(), threading.Event()
+
+    def kill_what_is_there() -> None:
+        if started.is_set():
+            freed.set()
+        late.set()
+
+    with Deadline(0.001, kill_what_is_there):
+        assert late.wait(LONG_S)
+        started.set()
+        assert freed.wait(LONG_S)
 
 
 class Hanging:
