@@ -23,6 +23,7 @@ from typing import Any, Self
 import click
 from tqdm import tqdm
 
+from ...client.access import Access
 from ...client.outgoing import OutgoingMessage
 from ...client.sync import SyncProducer
 from ...conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
@@ -54,6 +55,8 @@ LOAD_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.25
+PATIENCE_MS = 30_000
+"""With a broker beside workers that use all cores, on a machine that may be asleep for a while."""
 PLAIN_EVERY_S = 5.0
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -150,9 +153,10 @@ class DemoRun:
         self._start_broker()
         supervisor = self._start_supervisor()
         begin = time.monotonic()
+        access = Access(self._name_server, request_timeout_ms=PATIENCE_MS, connect_timeout_ms=PATIENCE_MS)
         with (
-            SyncProducer(self._name_server, PRODUCER_GROUP) as producer,
-            Watch(self._name_server) as watch,
+            SyncProducer(access, PRODUCER_GROUP, send_timeout_ms=PATIENCE_MS) as producer,
+            Watch(access) as watch,
             ProgressBar(len(sources)) as bar,
         ):
             for sent, (name, path) in enumerate(sources, 1):

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +29,7 @@ from waiting import came_true
 
 from rocketcrew.cli.children import Child, listens
 from rocketcrew.cli.watch import Watch
-from rocketcrew.client.access import Access
+from rocketcrew.client.access import Access, access_to
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations, PullStatus, parse_pull
 from rocketcrew.client.outgoing import OutgoingMessage
@@ -62,10 +63,8 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S, what: s
 def log_entries(log: Path, event: str) -> list[dict[str, Any]]:
     """The entries of that event so far, of whole lines. A thread writes the log of a running supervisor: an entry may be a
     moment behind all else that can be seen of what it tells, so wait for it."""
-    lines = log.read_text().splitlines(keepends=True)
-    found = [
-        json.loads(line) for line in lines if line.startswith("{") and f'"{event}"' in line and line.endswith("\n")
-    ]
+    *lines, _begun = log.read_bytes().split(b"\n")  # bytes: what is being written may end within a character
+    found = [json.loads(line) for line in lines if line.startswith(b"{") and f'"{event}"'.encode() in line]
     return [entry for entry in found if entry.get("event") == event]
 
 
@@ -234,9 +233,17 @@ class Crew:
         return self.loaded_rows()
 
     def retries(self) -> int:
-        """How often a message has come back: by way of the retry topic, and here where no broker took it."""
+        """How often a message has come back: by way of the retry topic, and here where no broker took it; -1 while the broker
+        is away."""
+        try:
+            return self._stored("RETRY") + self.counter("local_retries")
+        except RocketcrewError:
+            return -1
+
+    def _stored(self, kind: str) -> int:
+        """How many messages the group's topic of that kind has ever got."""
         with Watch(target_of(self.broker)) as watch:
-            return watch.stored(self.group, f"%RETRY%{self.group}") + self.counter("local_retries")
+            return watch.stored(self.group, f"%{kind}%{self.group}")
 
     def lag(self) -> int:
         """Messages of the topic and of the retry topic that are not committed yet; -1 while the broker is away."""
@@ -250,8 +257,7 @@ class Crew:
         """As `lag`, with what was sent back and waits for its delay: that is in no topic of the group yet; -1 too, also while
         the supervisor does not answer."""
         try:  # in this order: what moves in between is counted twice, never left out
-            with Watch(target_of(self.broker)) as watch:
-                came_back = watch.stored(self.group, f"%RETRY%{self.group}") + self.dead_letters()
+            came_back = self._stored("RETRY") + self._stored("DLQ")
         except RocketcrewError:
             return -1
         lag = self.lag()
@@ -261,8 +267,11 @@ class Crew:
         return lag + max(0, int(status["counters"]["sent_back_messages"]) - came_back)
 
     def dead_letters(self) -> int:
-        with Watch(target_of(self.broker)) as watch:
-            return watch.stored(self.group, f"%DLQ%{self.group}")
+        """How many there are; -1 while the broker is away."""
+        try:
+            return self._stored("DLQ")
+        except RocketcrewError:
+            return -1
 
 
 def say(verdict: str) -> None:
@@ -280,7 +289,11 @@ def patient(patch: pytest.MonkeyPatch) -> None:
 def patient_producer(cluster: Cluster, group: str = "", **options: Any) -> SyncProducer:
     """A producer for messages that must get there, whatever else the machine does."""
     named = {"group": group} if group else {}
-    return SyncProducer(target_of(cluster), send_timeout_ms=SEND_TIMEOUT_MS, **named, **options)
+    # A send asks for the route first, whose time limits are those of the access.
+    patient = replace(
+        access_to(target_of(cluster)), request_timeout_ms=SEND_TIMEOUT_MS, connect_timeout_ms=SEND_TIMEOUT_MS
+    )
+    return SyncProducer(patient, send_timeout_ms=SEND_TIMEOUT_MS, **named, **options)
 
 
 def send_numbers(broker: Cluster, topic: str, numbers: range) -> None:

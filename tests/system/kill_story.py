@@ -38,6 +38,7 @@ TARGETS = ("parquet", "pyarrow", "delta", "deltalake", "foreach", "json", "naive
 """`json` is one of the formats of `df.write`, where only *at least once* is promised. `naive` appends and remembers
 nothing: the control, which must come out wrong."""
 EXACT = ("parquet", "pyarrow", "delta", "deltalake", "foreach")
+WITHOUT_JVM = ("pyarrow", "deltalake", "naive")
 QUEUES = 3
 TOPIC, RETRY_TOPIC = "orders", "%RETRY%g"
 SEGMENTS_A_ROUND = 4
@@ -216,7 +217,7 @@ class KillStory:
         deadline = time.monotonic() + WAIT_S
         while process.poll() is None:
             status = self.loaders.status()
-            ready = status.get("jvm_pid") or self.verdict.target in ("deltalake", "naive")
+            ready = status.get("jvm_pid") or self.verdict.target in WITHOUT_JVM
             if status.get("pid") == process.pid and status["state"] == "loading" and ready:
                 break
             assert time.monotonic() < deadline, self.loaders.log.read_text()

@@ -10,7 +10,9 @@ if "SLOW_IMPORT_MARK" in os.environ:
     mark = Path(os.environ["SLOW_IMPORT_MARK"])
     tried = mark.with_suffix(".tried")
     if tried.exists():
-        mark.write_text(str(os.getpid()))
+        part = mark.with_suffix(".part")
+        part.write_text(str(os.getpid()))
+        part.rename(mark)  # who sees it may end this process at once
         time.sleep(3600)
     tried.touch()
 

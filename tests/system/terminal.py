@@ -22,6 +22,8 @@ LIMIT_S = 240
 """A command that says nothing more for so long is killed, and the story fails."""
 PAUSE_S = 0.5
 """Between two commands that ask the same: each starts an interpreter."""
+PATIENT = {"ROCKETCREW_CLUSTER_REQUEST_TIMEOUT_MS": str(LIMIT_S * 1_000)}
+"""Of commands that end by themselves: what a busy broker does not answer within the usual 3 s fails, or is sent twice."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -35,16 +37,22 @@ def command(*arguments: str) -> list[str]:
 
 
 def ends_with_us() -> Callable[[], None]:
-    """What a child calls before it becomes the command: a test that is killed leaves no command behind."""
+    """What a child calls before it becomes the command: a test that is killed leaves no command behind, and Ctrl-C is not
+    ignored, as it is by what a shell has started by `&`, these tests perhaps."""
     parent = os.getpid()
-    return lambda: die_with_parent(parent)
+
+    def begin() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        die_with_parent(parent)
+
+    return begin
 
 
 def run(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A command to its end, nobody at the keyboard."""
     return subprocess.run(
-        command(*arguments), cwd=folder, env=environment(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        check=False, timeout=LIMIT_S, preexec_fn=ends_with_us(),
+        command(*arguments), cwd=folder, env=environment(**PATIENT | env), stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, check=False, timeout=LIMIT_S, preexec_fn=ends_with_us(),
     )  # fmt: skip
 
 

@@ -221,6 +221,7 @@ def test_a_count_outlives_the_death_of_everything(start: CrewMaker, broker: Brok
     came while it stopped, as when the grace period of a container runs out, does not count."""
     crew = start("sleeps_for_ever_at_the_poison", **{"workers.max_worker_deaths": 3})
     send_numbers(broker, crew.topic, range(MESSAGES))
+    wait_until(lambda: has_all(crew), what="all pulled: between two pulls the other worker looks as idle as at the end")
     for stops in (False, True, False, False):
         wait_until(lambda: poison_in_hand(crew), what="the poison in hand")
         if stops:
@@ -277,6 +278,15 @@ def poison_in_hand(crew: Crew) -> bool:
     busy = [worker for worker in status["workers"] if worker["chunks"]]
     at_it = any("sleeps_for_ever_at_the_poison" in each["stack"] for each in answer["processes"])
     return at_it and len(busy) == 1 and not status["waiting_messages"]
+
+
+def has_all(crew: Crew) -> bool:
+    """Each message is done or with a worker, where a few may wait behind the poison."""
+    status = crew.status()
+    if status is None:
+        return False
+    done: int = status["counters"]["done_messages"]
+    return done + sum(worker["messages"] for worker in status["workers"]) == MESSAGES
 
 
 def kill_everything(crew: Crew) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import WAIT_S, wait_for_end, wait_until
 
 TIMEOUT_S = 900
+ENDS_TWICE = 20
+"""Of several sends in a row: a message whose send was answered late is not judged."""
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
@@ -47,7 +50,8 @@ def run(
     done = done or set(faults)
     print(f"VERDICT good: {order}, {', '.join(sorted(done))}: {found['sent']} sent, {found['duplicated']} duplicated")  # noqa: T201
     assert {row["fault"] for row in found["faults"]} == done
-    assert found["sent"] >= messages
+    # On a busy machine a send may be answered too late to count as sent.
+    assert found["sent"] + found["uncertain_sends"] >= messages
     assert not list(folder.glob("rocketcrew-chaos-*")), "a good end leaves no folder"
     return found
 
@@ -63,7 +67,9 @@ def test_stops_reloads_and_recycling_under_load_repeat_nothing(tmp_path: Path, o
 def test_kills_of_workers_and_deadly_messages(tmp_path: Path, order: str, full_numbers: bool) -> None:
     seconds, messages = (30, 10_000) if full_numbers else (1, 500)
     found = run(tmp_path, order, ["kill-worker", "exit-message", "kill-supervisor"], seconds=seconds, messages=messages)
-    assert found["dead_lettered"] == next(row["times"] for row in found["faults"] if row["fault"] == "exit-message")
+    times = next(row["times"] for row in found["faults"] if row["fault"] == "exit-message")
+    # One that was answered too late is sent again, and may be there too.
+    assert times <= found["dead_lettered"] <= times + found["uncertain_sends"]
 
 
 def test_who_stood_still_was_forgotten_or_killed(tmp_path: Path, full_numbers: bool) -> None:
@@ -98,22 +104,22 @@ def test_a_bad_verdict_is_exit_code_1_and_leaves_everything(tmp_path: Path) -> N
 
     def ends() -> list[tuple[Path, str]]:
         traces = list(tmp_path.glob("rocketcrew-chaos-*/trace"))
-        return [
-            (path, line) for path in traces for line in path.read_text().splitlines(True) if line.startswith("END ")
-        ]
+        lines = [(path, line) for path in traces for line in path.read_text().splitlines(True)]
+        return [(path, line) for path, line in lines if line.startswith("END ") and line.endswith("\n")]
 
     try:
-        wait_until(lambda: bool(ends()), what="messages at work")
-        trace, line = ends()[0]
+        wait_until(lambda: len(ends()) >= ENDS_TWICE, what="messages at work")
+        found = ends()[:ENDS_TWICE]
+        trace, _ = found[0]
         with trace.open("a") as file:
-            file.write(line)
+            file.write("".join(line for _, line in found))
         said, told = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 1, said + told
     assert "VERDICT BAD: " in said
-    assert " 0 lost, 1 duplicated (0 explained by the faults)" in said
+    assert re.search(r" 0 lost, [1-9]\d* duplicated \(0 explained by the faults\)", said), said
     assert f"logs and state are in {trace.parent}; --seed " in told
     assert {path.name for path in trace.parent.iterdir()} >= {"trace", "state"}
 

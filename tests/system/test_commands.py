@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from terminal import PATIENT
+
 TIMEOUT_S = 240
 
 
@@ -25,7 +29,7 @@ class Shell:
         return subprocess.run(
             [sys.executable, "-Im", "rocketcrew", *arguments],
             cwd=self.folder,
-            env=clean_environment() | {"NAMESRV_ADDR": self.name_server},
+            env=clean_environment() | {"NAMESRV_ADDR": self.name_server} | PATIENT,
             input=stdin,
             capture_output=True,
             check=False,

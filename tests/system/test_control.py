@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,10 @@ class Reloadable(Crew):
         self.write("VERSION = 1\n" + HANDLER)
 
     def write(self, text: str) -> None:
-        (self.code / "changing.py").write_text(text)
+        """At once: whoever watches the folder never finds the half of it."""
+        new = self.code / ".changing"
+        new.write_text(text)
+        new.replace(self.code / "changing.py")
 
     def signal(self, number: int) -> None:
         os.kill(self.child.pid, number)
@@ -80,9 +85,14 @@ def test_hup_under_load_changes_the_code_and_loses_nothing(tmp_path: Path, broke
     def queues(status: dict[str, Any]) -> list[tuple[str, int]]:
         return [(queue["topic"], queue["queue_id"]) for queue in status["queues"]]
 
+    def opened() -> list[tuple[str, int]]:
+        return sorted((line["topic"], line["queue_id"]) for line in crew.logged("queue_opened"))
+
+    # Topics are looked up one by one: the retry topic's queue may be opened when many messages are done.
+    wait_until(lambda: f"%RETRY%{crew.group}" in dict(opened()), what="the queue of the retry topic")
     before = crew.status()
     assert before is not None
-    wait_until(lambda: len(crew.logged("queue_opened")) == len(before["queues"]), what="the last line of a queue")
+    wait_until(lambda: len(opened()) >= len(before["queues"]), what="the last line of a queue")
     crew.write("VERSION = 22\n" + HANDLER)
     crew.signal(signal.SIGHUP)
     wait_until(lambda: crew.staff()["counts"].get("reloaded") == 1, what="the reload")
@@ -92,7 +102,7 @@ def test_hup_under_load_changes_the_code_and_loses_nothing(tmp_path: Path, broke
     # Nobody left and joined again: the same member, with the queues that it opened at its start.
     assert after["client_id"] == before["client_id"]
     assert queues(after) == queues(before)
-    assert sorted((line["topic"], line["queue_id"]) for line in crew.logged("queue_opened")) == sorted(queues(after))
+    assert opened() == sorted(queues(after))
     for line in crew.logged("queue_opened"):
         retry = line["topic"].startswith("%RETRY%")
         assert line["reason"].startswith("a retry topic: its beginning" if retry else "a young queue"), line
@@ -253,23 +263,45 @@ def test_a_worker_that_grows_is_replaced_at_its_memory_limit(tmp_path: Path, bro
     crew.start()
     send_numbers(broker, TOPIC, range(1000))
     wait_until(lambda: crew.staff()["counts"].get("left: memory", 0) >= 1, what="one that left")
-    rows = crew.finish(1000)
-    assert len(set(rows.column("pid").to_pylist())) >= 3
+    sent = 1000
+
+    def three_had_some() -> bool:
+        """As long as no successor had any, there is work for it: a slow one boots while the first two do all."""
+        nonlocal sent
+        if crew.lag() != 0:
+            return False  # what is committed has its rows sealed
+        if len(set(crew.staged_rows().column("pid").to_pylist())) >= 3:
+            return True
+        send_numbers(broker, TOPIC, range(sent, sent + 100))
+        sent += 100
+        return False
+
+    wait_until(three_had_some, what="rows of a successor")
+    crew.finish(sent)
 
 
 def test_quit_stops_at_once(tmp_path: Path, broker: Broker) -> None:
-    crew = Crew(tmp_path, broker, "numbers_handler:endless_c_loop", TOPIC, load=False)
+    longer_than_this_test = {"supervisor.stop_deadline_ms": 3_600_000}
+    crew = Crew(tmp_path, broker, "numbers_handler:endless_c_loop", TOPIC, load=False, **longer_than_this_test)
     crew.start()
     send_numbers(broker, TOPIC, range(16))
     wait_until(lambda: (s := crew.status()) is not None and any(w["messages"] for w in s["workers"]), what="work")
     os.kill(crew.child.pid, signal.SIGQUIT)
-    wait_until(lambda: crew.child.poll() is not None, 20.0, "the end")
+    wait_until(lambda: crew.child.poll() is not None, what="the end")
     assert crew.child.stop(WAIT_S) == 5
 
 
-def test_quit_commits_what_is_finished(tmp_path: Path, broker: Broker) -> None:
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A folder on a disk that is never busy, where the system has one: a stop by force gives seals and commits a second."""
+    shared = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as folder:
+        yield Path(folder)
+
+
+def test_quit_commits_what_is_finished(in_memory: Path, broker: Broker) -> None:
     """Who goes on elsewhere knows only what the broker knows. Before the stop no offset is sent for ten minutes."""
-    crew = Reloadable(tmp_path, broker, **{"consumer.persist_consumer_offset_interval_ms": 600_000})
+    crew = Reloadable(in_memory, broker, **{"consumer.persist_consumer_offset_interval_ms": 600_000})
     crew.write("VERSION = 1\n" + HANDLER.replace("0.0005", "3600 if message.body == b'0' else 0"))
     crew.start()
     send_numbers(broker, TOPIC, range(16))

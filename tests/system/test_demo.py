@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import psutil
@@ -17,18 +19,27 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import WAIT_S, runs, wait_until
 
+DEMO_S = 600.0
+"""For all of it: broker, workers and the loader's Spark start, and in the end another Spark, for the answers."""
 
-def start(folder: Path, *arguments: str, temporary: Path | None = None) -> subprocess.Popen[str]:
+
+@contextlib.contextmanager
+def started(folder: Path, *arguments: str, temporary: Path | None = None) -> Generator[subprocess.Popen[str]]:
+    """A demo, which is gone in the end, whatever the test found; what it started goes with it."""
     env = {**os.environ, **({"TMPDIR": str(temporary)} if temporary else {})}
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "rocketcrew", "demo", "--dir", str(folder), *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=env,
-    )  # fmt: skip
+    ) as demo:  # fmt: skip
+        try:
+            yield demo
+        finally:
+            demo.kill()
 
 
 def test_the_demo_accounts_for_every_file(tmp_path: Path) -> None:
-    demo = start(tmp_path / "data", "--files", "150", "--json")
-    out, err = demo.communicate(timeout=WAIT_S)
+    with started(tmp_path / "data", "--files", "150", "--json") as demo:
+        out, err = demo.communicate(timeout=DEMO_S)
     assert demo.returncode == 0, err
     figures = json.loads(out.strip().splitlines()[-1])
     assert figures["files_sent"] >= 150
@@ -63,10 +74,12 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, files: int, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    demo = start(folder, "--files", str(files), temporary=tmp_path)
-    wait_until(lambda: any(tmp_path.glob(f"data/{moment}")), what=moment)
-    started = processes_of(folder)
-    assert demo.pid in {process.pid for process in started}
-    os.killpg(demo.pid, signal.SIGINT)
-    assert demo.wait(WAIT_S) == 130
-    wait_until(lambda: not [*filter(runs, started), *processes_of(folder)], what="the end of every process")
+    with started(folder, "--files", str(files), temporary=tmp_path) as demo:
+        come = functools.partial(tmp_path.glob, f"data/{moment}")
+        wait_until(lambda: demo.poll() is not None or any(come()), DEMO_S, moment)
+        assert demo.poll() is None, demo.communicate()
+        below = processes_of(folder)
+        assert demo.pid in {process.pid for process in below}
+        os.killpg(demo.pid, signal.SIGINT)
+        assert demo.wait(WAIT_S) == 130
+        wait_until(lambda: not [*filter(runs, below), *processes_of(folder)], what="the end of every process")

@@ -51,5 +51,5 @@ def test_it_consumes_and_stops_on_term_as_pid_1(broker: Broker, tmp_path: Path) 
     finally:
         process.kill()  # --kill-child: nothing of the namespace stays
         process.wait()
-    assert crew.lag() == 0
+    wait_until(lambda: crew.lag() == 0, what="an answer of the broker that all is committed")
     assert sorted(crew.staged_rows().column("number").to_pylist()) == list(range(50))

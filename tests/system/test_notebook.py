@@ -35,7 +35,10 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_every_row_is_there_and_no_process_is_left(notebook: Any, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    client = NotebookClient(notebook, timeout=CELL_MAX_S, resources={"metadata": {"path": str(work)}})
+    client = NotebookClient(
+        notebook, timeout=CELL_MAX_S, startup_timeout=CELL_MAX_S, resources={"metadata": {"path": str(work)}},
+        iopub_timeout=CELL_MAX_S,  # else what a cell shows is left out where the kernel takes 4 s to say it
+    )  # fmt: skip
     with client.setup_kernel():
         kernel = psutil.Process(client.km.provisioner.pid)
         for index, cell in enumerate(notebook.cells):

@@ -91,6 +91,10 @@ class Embedded:
         except UsageError:
             return {}
 
+    def running(self) -> list[bool]:
+        """Of each worker: whether it has a message in hand."""
+        return [bool(worker["running"]) for worker in self.status().get("workers", ())]
+
 
 def everything_below(child: Child) -> list[psutil.Process]:
     """Workers, forkserver and broker are children of the one process that the user started."""
@@ -105,7 +109,7 @@ def test_an_embedded_broker_ends_with_the_run_that_started_it(tmp_path: Path) ->
     child = embedded.start("numbers_handler:endless_c_loop")
     try:
         send_numbers(embedded, TOPIC, range(16))
-        wait_until(lambda: all(w["running"] for w in embedded.status()["workers"]), what="C loops in both workers")
+        wait_until(lambda: embedded.running() == [True, True], what="C loops in both workers")
         below = everything_below(child)
         os.kill(child.pid, signal.SIGKILL)
         all_gone(below)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser, Screen
+from ports import free_ports
 from terminal import LIMIT_S, Terminal, asked, run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -45,8 +46,7 @@ format = "pyarrow"
 name_server_port = 0
 port = 0
 [metrics]
-port = 20000
-port_count = 1000
+port = {port}
 page = true
 token = "s3cret"
 [log]
@@ -172,7 +172,7 @@ def obeys_no_other_site(browser: Browser, url: str) -> None:
 
 def test_the_page(tmp_path: Path, browser: Browser) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
-    (tmp_path / "crew.toml").write_text(CREW)
+    (tmp_path / "crew.toml").write_text(CREW.format(port=free_ports(1)[0]))
     with Terminal(tmp_path, "run", "shop", "-t", "orders", "-g", "billing", "-c", "crew.toml", "--embedded") as ours:
         name_server = ours.until("embedded broker: ").split()[2]
         url = ours.until("status page: ").split()[2]

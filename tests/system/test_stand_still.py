@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wai
 
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
+from rocketcrew.remoting.errors import RocketcrewError
 
 MESSAGES = 4_000
 TOPIC = "still"
@@ -22,19 +22,22 @@ EXPIRY_MAX_S = 300.0
 """Brokers forget a member 120 s after its last heartbeat, and look every now and then."""
 
 
-def members(broker: Broker, group: str) -> list[str]:
-    """The client ids that the broker knows of the group."""
+def forgotten(broker: Broker, group: str) -> bool:
+    """The broker answers, and knows no member of the group."""
 
     async def ask() -> list[str]:
         async with open_cluster(broker.name_server) as cluster:
             return await Operations(cluster).consumer_ids(group, TOPIC)
 
-    return asyncio.run(ask())
+    try:
+        return not asyncio.run(ask())
+    except RocketcrewError:  # it is busy
+        return False
 
 
 def finish(crew: Crew) -> None:
-    """Wait for the rest and stop; every message has one row."""
-    wait_until(lambda: crew.lag() == 0, 2 * WAIT_S, "all messages")
+    """Wait for the rest and stop; every message has one row. What was in hand at a time limit comes back after a delay."""
+    wait_until(lambda: crew.sent_back_lag() == 0, 2 * WAIT_S, "all messages")
     assert crew.counter("invariant_violations") == 0
     assert crew.stop() == 0
     rows = crew.staged_rows()
@@ -48,17 +51,19 @@ def test_a_worker_that_is_stopped_for_good_is_replaced(tmp_path: Path, broker: B
                 **{"log.format": "json", "workers.hard_time_limit_ms": 5_000, "workers.stall_timeout_ms": 5_000})  # fmt: skip
     crew.start()
     try:
-        send_numbers(broker, TOPIC, range(MESSAGES))
+        send_numbers(broker, TOPIC, range(MESSAGES // 2))
         wait_until(lambda: crew.counter("done_messages") > MESSAGES // 10, what="the first tenth")
         victim = crew.workers()[0]
         os.kill(victim, signal.SIGSTOP)
+        # Only now: an idle worker that stands still is missed by nobody, and all the others may be done already.
+        send_numbers(broker, TOPIC, range(MESSAGES // 2, MESSAGES))
         wait_until(lambda: victim not in crew.workers() and len(crew.workers()) == 2, what="its replacement")
         finish(crew)
     finally:
         crew.child.stop(WAIT_S)
-    lines = [line for line in crew.child.log.read_text().splitlines() if '"worker_died"' in line]
-    [death] = map(json.loads, lines)
-    assert death["pid"] == victim
+    # On a machine that stands still for so long the other worker is over its limits too.
+    [death] = [each for each in crew.logged("worker_died") if each["pid"] == victim]
+    assert death["end"] in ("hard time limit", "killed by the supervisor")
     assert "charged_to" not in death
     say(f"a worker stopped for good ({death['end']}): {MESSAGES} messages, 0 lost, 0 duplicated")
 
@@ -77,7 +82,7 @@ def test_a_supervisor_that_stands_still_until_it_is_forgotten(
             if not full_numbers:
                 broker.kill()
                 broker.start()
-            wait_until(lambda: not members(broker, crew.group), EXPIRY_MAX_S, "the broker to forget the member")
+            wait_until(lambda: forgotten(broker, crew.group), EXPIRY_MAX_S, "the broker to forget the member")
         finally:
             os.kill(crew.child.pid, signal.SIGCONT)
         finish(crew)

@@ -95,8 +95,8 @@ def test_all_handlers_of_a_module_run_in_one_group(shop: Path) -> None:
         # Code that takes other topics does not start, and what ran before goes on.
         (shop / "shop.py").write_text(SHOP.format(second="returns"))
         ours.process.send_signal(signal.SIGHUP)
-        assert "and the member started with" in ours.until('"error": "')
-        ours.until('"event": "reload_')
+        ours.until("and the member started with")
+        ours.until('"event": "reload_rolled_back"')
         assert run(shop, "send", "-n", name_server[0], "-t", "refunds", "third").returncode == 0
         assert '"says": "third"' in ours.until("refund_taken")
         assert ours.stop() == 0
@@ -140,7 +140,10 @@ def test_a_worker_killed_between_send_and_report_sends_again_under_the_same_key(
         done = run(tmp_path, "send", "-n", name_server[0], "-t", "orders", "--key", "o-1", "3 apples")
         assert done.returncode == 0, done.stderr
         ours.until('"event": "worker_died"')
-        assert [ours.until('"event": "booked"').count('"says": "3 apples"') for _ in range(2)] == [1, 1]
+        # Workers write their own lines, a thread those of the supervisor: the first booking may stand before the death.
+        while ours.text.count('"event": "booked"') < 2:
+            ours.until('"event": "booked"')
+        assert ours.text.count('"says": "3 apples"') == 2
         for topic in ("invoices", "audit"):
             shown = run(tmp_path, "peek", "-n", name_server[0], "-t", topic, "--json")
             assert shown.returncode == 0, shown.stderr

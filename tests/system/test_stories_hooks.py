@@ -64,7 +64,9 @@ def shop(folder: Path) -> None:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """What the hooks have noted so far; a line that is being written does not count yet."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def hooks(**named: str) -> list[str]:

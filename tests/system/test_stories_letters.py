@@ -39,7 +39,8 @@ def test_dead_letters_are_sorted_replayed_and_purged(tmp_path: Path) -> None:
         assert unknown.returncode == 1
         assert "does not know the group biling" in unknown.stderr
         for key in ("o-1", "o-2"):
-            assert run(tmp_path, "send", *where, "-t", "orders", "--key", key, '{"state": "paid"}').returncode == 0
+            sent = run(tmp_path, "send", *where, "-t", "orders", "--key", key, '{"state": "paid"}')
+            assert sent.returncode == 0, sent.stderr
         with Terminal(tmp_path, *RUN, *where) as supervisor:
             supervisor.until('"event": "running"')
             letters = asked(lambda: _letters(tmp_path, *ours), lambda found: len(found) == 2, "both dead letters")
@@ -103,7 +104,8 @@ def test_dead_letters_go_through_the_handler_here_before_the_group_gets_them(tmp
         ours = ("-g", "billing", *where)
         here = ("dlq", "replay", *ours, "--handler", "shop:count")
         for key, body in (("o-1", "good"), ("o-2", "bad"), ("o-3", "good")):
-            assert run(tmp_path, "send", *where, "-t", "orders", "--key", key, body).returncode == 0
+            sent = run(tmp_path, "send", *where, "-t", "orders", "--key", key, body)
+            assert sent.returncode == 0, sent.stderr
         with Terminal(tmp_path, *RUN, *where) as supervisor:
             supervisor.until('"event": "running"')
             asked(lambda: _keys(tmp_path, *ours), lambda keys: len(keys) == 3, "three dead letters")

@@ -95,7 +95,8 @@ def test_a_broker_of_somebody_else_is_never_consumed_from(shop: Path, tmp_path: 
     with Terminal(elsewhere, "broker", "--name-server-port", "0", "--port", "0", "--json") as foreign:
         ready = json.loads(foreign.until("name_server"))
         port = ready["name_server"].rpartition(":")[2]
-        assert run(shop, "send", "-n", ready["name_server"], "-t", "orders", "not for us").returncode == 0
+        sent = run(shop, "send", "-n", ready["name_server"], "-t", "orders", "not for us")
+        assert sent.returncode == 0, sent.stderr
         with Terminal(shop, "run", "shop", *RUN, "--embedded", "--set", f"broker.name_server_port={port}") as ours:
             assert f"port {port} is taken by another program" in ours.until("taken")
             own = re.search(r"127\.0\.0\.1:\d+", ours.until("embedded broker: "))
@@ -280,12 +281,14 @@ def test_ctrl_c_while_it_starts_is_no_fault(shop: Path, begun: str) -> None:
 def test_a_stop_in_an_outage_does_not_wait_for_the_broker(shop: Path) -> None:
     with Terminal(shop, "broker", "--name-server-port", "0", "--port", "0", "--json") as broker:
         name_server = json.loads(broker.until("name_server"))["name_server"]
-        assert run(shop, "send", "-n", name_server, "-t", "orders", "x", "--count", "20").returncode == 0
-        with Terminal(shop, "run", "shop", *RUN, "-n", name_server) as ours:
+        words = ["send", "-n", name_server, "-t", "orders", "x", "--count", "20"]
+        assert run(shop, *words).returncode == 0
+        late = ("--set", f"supervisor.stop_deadline_ms={2 * LIMIT_S * 1000}")
+        with Terminal(shop, "run", "shop", *RUN, "-n", name_server, *late) as ours:
             ours.until('"event": "queue_opened"')
             broker.stop(signal.SIGKILL)
             ours.until('_failed"')  # whatever fails first because of it
-            done = run(shop, "stop", "--wait", "-g", "billing", "--timeout", "20")  # the deadline is 24 s
+            done = run(shop, "stop", "--wait", "-g", "billing", "--timeout", str(LIMIT_S))  # half of the deadline
             assert done.returncode == 0, done.stderr
             assert ours.to_its_end() == 0
     counts = collections.Counter(json.loads(line)["event"] for line in ours.said if line.startswith("{"))

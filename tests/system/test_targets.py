@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -17,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 
 import deliveries
 from delta_jars import delta_jars
-from loaders import WAIT_S, Loaders, wait_until
+from harness import wait_for_end
+from loaders import WAIT_S, Loaders
 from segment_helpers import Record, expected
 from servers import ServerError
 
@@ -30,10 +29,6 @@ def loaders(tmp_path: Path) -> Iterator[Loaders]:
     made = Loaders(tmp_path, "spark")
     yield made
     made.end()
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.fixture
@@ -83,7 +78,7 @@ def test_delta_by_spark_killed_around_its_commit(loaders: Loaders, jars: str) ->
     loaders.seal(Record(1, ["a", "b"]), Record(2))
     for point in ("job_done", "renamed"):  # before Spark commits; after it, before anything is marked
         loaders.run(-signal.SIGKILL, format="delta", delta_jars=jars, crash_point=point)
-        wait_until(functools.partial(gone, loaders.status()["jvm_pid"]), what="the end of the JVM")
+        wait_for_end([loaders.status()["jvm_pid"]], "the end of the JVM")
         loaders.seal(Record(2, ["again"]), Record(3, ["again", "and again"]))
     loaders.run(format="delta", delta_jars=jars)
     loaders.assert_exact()

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from documented import shell_lines, swapped
 from s3_server import S3Server
-from terminal import LIMIT_S, PAUSE_S, asked, command, ends_with_us, environment, run
+from terminal import LIMIT_S, PATIENT, PAUSE_S, asked, command, ends_with_us, environment, run
 
 from rocketcrew.cli.interrupts import EXIT_INTERRUPTED
 from rocketcrew.conf.exit_codes import EXIT_FINE, EXIT_FORCED
@@ -72,17 +71,6 @@ def follow(there: list[str], lines: list[str]) -> bool:
     return True
 
 
-def at_a_terminal() -> Callable[[], None]:
-    """As `ends_with_us`; and Ctrl-C is not ignored, as it is by what a shell has started by `&`, these tests perhaps."""
-    bound = ends_with_us()
-
-    def begin() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        bound()
-
-    return begin
-
-
 class Screen:
     """A terminal in which one command runs; a thread reads it until nobody has it any more, or until `close`."""
 
@@ -90,7 +78,7 @@ class Screen:
         self._ours, theirs = pty.openpty()
         self.process = subprocess.Popen(
             command(*words), cwd=folder, env=environment(**env), stdin=theirs, stdout=theirs, stderr=theirs,
-            preexec_fn=at_a_terminal(),  # noqa: PLW1509  three system calls
+            preexec_fn=ends_with_us(),  # noqa: PLW1509  three system calls
         )  # fmt: skip
         os.close(theirs)
         self._text = ""
@@ -219,7 +207,7 @@ class Reader:
 def test_what_a_page_shows_is_what_the_terminals_say(tmp_path: Path, page: str, commands: int, tracebacks: int) -> None:
     server = S3Server() if page.endswith("s3.md") else None
     own = {BUCKET: f"s3://{server.bucket}", ENDPOINT: server.options["endpoint"]} if server else {}
-    reader = Reader(tmp_path, own, dict(server.keys) if server else {})
+    reader = Reader(tmp_path, own, {**PATIENT, **(server.keys if server else {})})
     if page.endswith("cluster.md"):
         own[HOST] = "127.0.0.1"
         certify(tmp_path)
@@ -267,7 +255,7 @@ def test_a_member_starts_as_a_page_says(tmp_path: Path, page: str, members: int)
                 [swapped(word, own) for word in words],
                 {name: swapped(value, own) for name, value in env.items()},
             )
-            screen = Screen(tmp_path, [*words, "--set", "spark.load=false"], env)
+            screen = Screen(tmp_path, [*words, "--set", "spark.load=false"], {**PATIENT, **env})
             try:
                 screen.until(["  topics      orders…", "…", "done 0  failed 0 …"], {})
                 screen.process.send_signal(signal.SIGINT)

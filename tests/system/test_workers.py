@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rocketcrew.workers import packets
-from rocketcrew.workers.boot import EXIT_BOOT, EXIT_OK
+from rocketcrew.workers.boot import EXIT_BOOT, EXIT_OK, WorkerBounds
 from rocketcrew.workers.link import Transport
 from rocketcrew.workers.packets import QueueRanges, Ready, Salvaged
 from rocketcrew.workers.sealing import open_segments
@@ -25,10 +25,14 @@ from worker_crew import WAIT_S, WorkerCrew, both, crew, make_crew
 
 __all__ = ["both", "crew", "make_crew"]
 
+UNSEALED = WorkerBounds(seal_idle_ms=3_600_000)
+"""Of workers that are to have an open segment when they are stopped or killed: a test may be held up for the second after
+which an idle one seals."""
+
 
 def test_boot_run_seal_stop(make_crew: Callable[[Transport], WorkerCrew], both: Transport) -> None:
     crew = make_crew(both)
-    worker = crew.start("system_handlers:rows")
+    worker = crew.start("system_handlers:rows", bounds=UNSEALED)
     ready = worker.ready()
     assert ready == Ready(worker.process.pid, "system_handlers:rows", "a bigint, b string", False)
     crew.chunk(worker, 1, [b"%d" % n for n in range(32)])
@@ -81,7 +85,7 @@ def test_the_replacement_salvages_what_was_written(
 ) -> None:
     crew = make_crew(both)
     segments = crew.folder / "segments"
-    victim = crew.start("system_handlers:rows")
+    victim = crew.start("system_handlers:rows", bounds=UNSEALED)
     victim.ready()
     crew.chunk(victim, 1, [b"a", b"b"], first_offset=10)
     assert victim.until_done(2).segment_seq == 1
@@ -106,7 +110,7 @@ def test_many_kills_at_random_instants_lose_no_row_that_was_reported(crew: Worke
     reported: set[int] = set()
     known: set[int] = set()
     salvage: tuple[Path, ...] = ()
-    worker = crew.start("system_handlers:rows")
+    worker = crew.start("system_handlers:rows", bounds=UNSEALED)
     for round_number in range(12):
         worker.ready()
         for chunk in range(8):
@@ -123,7 +127,7 @@ def test_many_kills_at_random_instants_lose_no_row_that_was_reported(crew: Worke
                 reported |= set(range(first, first + entry.records))
         assert worker.process.wait(int(WAIT_S * 1_000)) == -signal.SIGKILL
         salvage = tuple(open_segments(crew.folder / "segments", [worker.boot.worker_id]))
-        worker = crew.start("system_handlers:rows", cell_slot=0, salvage=salvage)
+        worker = crew.start("system_handlers:rows", cell_slot=0, salvage=salvage, bounds=UNSEALED)
         if salvage:
             part = packets.decode_salvaged(worker.packet(packets.SALVAGED))
             known |= {n for queue in part.messages for start, end in queue.ranges for n in range(start, end)}
@@ -170,7 +174,7 @@ def test_columns_that_cannot_be_read_are_a_boot_failure(crew: WorkerCrew) -> Non
 
 
 def test_a_failed_boot_still_salvages_first(crew: WorkerCrew) -> None:
-    worker = crew.start("system_handlers:rows")
+    worker = crew.start("system_handlers:rows", bounds=UNSEALED)
     worker.ready()
     crew.chunk(worker, 1, [b"a"])
     worker.outcome()

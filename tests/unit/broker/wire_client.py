@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import select
 
 from rocketcrew.remoting.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode
 from rocketcrew.remoting.command import Command, Serialization
 from rocketcrew.remoting.frame import FrameReader, encode
 from rocketcrew.remoting.headers import PullRequest, SendRequest
 
-SECONDS = 10
+SECONDS = 60
 
 
 class Client:
@@ -57,6 +58,18 @@ class Client:
 
 def send(body=b"x", queue_id=0):
     return RequestCode.SEND_MESSAGE, SendRequest("pg", "T", "TBW102", 4, queue_id, 0, 1, 0, None), body
+
+
+def send_together(broker, clients):
+    """One message each, with no turn of the loop in between; when the next one comes, all have come to the broker,
+    however long the kernel takes."""
+    for client in clients:
+        client.write(*send())
+    waiting = {each._transport.get_extra_info("socket").fileno() for each in broker._edge._connections.values()}
+    while waiting:
+        came, _, _ = select.select(waiting, [], [], SECONDS)
+        assert came
+        waiting.difference_update(came)
 
 
 def pull(offset, suspend=False, most=32):

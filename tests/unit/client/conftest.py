@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import queue
+import socket
 import threading
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.remoting.frame import FrameReader, encode
 
-DEADLINE_S = 10
+DEADLINE_S = 120
+PATIENT_MS = 60_000
+"""Of sends that are no test of time: the machine may stand still for seconds, in the middle of one."""
 
 
 def pytest_pyfunc_call(pyfuncitem):
@@ -119,11 +122,10 @@ def make_peer():
 
 @pytest.fixture
 def closed_port():
-    """An address of 127.0.0.1 that nobody listens on."""
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+    """An address of 127.0.0.1 that nobody listens on, nor can meanwhile: it is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 class Served:
@@ -134,7 +136,7 @@ class Served:
         ready = queue.Queue()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)), daemon=True)
         self._thread.start()
-        self.loop, self._stop, self.broker = ready.get(timeout=5)
+        self.loop, self._stop, self.broker = ready.get(timeout=DEADLINE_S)
 
     async def _run(self, ready):
         async with EmbeddedBroker(config=self._config) as broker:
@@ -146,11 +148,11 @@ class Served:
         async def run():
             return function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(5)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(DEADLINE_S)
 
     def close(self):
         self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(5)
+        self._thread.join(DEADLINE_S)
 
 
 @pytest.fixture

@@ -13,15 +13,18 @@ from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import TimedOutError, UnreachableError, UsageError
 from rocketcrew.remoting.frame import encode
 
-LONG_MS = 9000
+LONG_MS = 60_000
+FOR_EVER_MS = 3_600_000
+NO_SILENCE = ConnectionLimits(silent_ms=FOR_EVER_MS)
+"""Where a request times out that is no test of silence: the machine may stand still until it does."""
 
 
 @contextlib.asynccontextmanager
-async def connected(make_peer, **options):
+async def connected(make_peer, limits=NO_SILENCE, **options):
     async with make_peer() as peer:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: Connection(peer.address, **options), "127.0.0.1", peer.port
+            lambda: Connection(peer.address, limits=limits, **options), "127.0.0.1", peer.port
         )
         try:
             yield connection, await peer.accept()
@@ -138,10 +141,11 @@ async def test_a_timed_out_request_frees_its_view_in_the_middle_of_the_body(make
         return slab
 
     async with connected(make_peer) as (connection, wire):
-        waiter = connection.start(Command(11), timeout_ms=100, body_sink=sink)
+        waiter = connection.start(Command(11), timeout_ms=LONG_MS, body_sink=sink)
         frame = encode((await wire.next()).response(0, {}, b"\xaa" * 300_000))
         wire.raw(frame[:150_000])
         await asked.wait()
+        asyncio.get_running_loop().skip_ms(LONG_MS)
         with pytest.raises(TimedOutError):
             await waiter
         slab[:] = bytes(300_000)  # the caller reuses the memory
@@ -314,7 +318,7 @@ async def test_frames_of_one_turn_leave_in_one_write(make_peer):
 
 
 async def test_writers_wait_for_a_peer_that_does_not_read_and_give_up_in_time(make_peer):
-    limits = ConnectionLimits(write_high_bytes=1000)
+    limits = ConnectionLimits(write_high_bytes=1000, silent_ms=FOR_EVER_MS)
     async with connected(make_peer, limits=limits) as (connection, wire):
         big = b"x" * 4_000_000
         for _ in range(8):  # more than the kernel takes, whatever it has made of its buffers
@@ -354,10 +358,17 @@ async def test_a_peer_that_never_reads_is_given_up_at_the_bound(make_peer):
 
 
 async def test_silence_after_a_timeout_cuts_the_connection_but_a_living_one_stays(make_peer):
-    async with connected(make_peer, limits=ConnectionLimits(silent_ms=0)) as (connection, wire):
-        living = connection.start(Command(34), timeout_ms=200)
+    heard = asyncio.Event()
+
+    async def serve(address, command):
+        heard.set()
+
+    async with connected(make_peer, limits=ConnectionLimits(silent_ms=0), on_request=serve) as (connection, wire):
+        living = connection.start(Command(34), timeout_ms=LONG_MS)
         await wire.next()
         wire.send(Command(40, flag=2))  # any byte from the peer is a sign of life
+        await heard.wait()
+        asyncio.get_running_loop().skip_ms(LONG_MS)
         with pytest.raises(TimedOutError):
             await living
         assert connection.open

@@ -25,6 +25,8 @@ from rocketcrew.remoting.headers import PullRequest, PullResponse, SendBack
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_messages, walk
 
+from .conftest import PATIENT_MS
+
 TOPIC, GROUP = "orders", "workers"
 MQ = MessageQueue(TOPIC, "broker-a", 1)
 
@@ -38,7 +40,7 @@ async def running():
 
 
 async def send(cluster, *bodies, mq=MQ):
-    producer = Producer(cluster, "senders")
+    producer = Producer(cluster, "senders", send_timeout_ms=PATIENT_MS)
     return [await producer.send(OutgoingMessage(mq.topic, body), selector=to_queue(mq)) for body in bodies]
 
 

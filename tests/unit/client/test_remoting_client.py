@@ -14,7 +14,7 @@ from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import TimedOutError, UnreachableError, UsageError, retriable
 
-LONG_MS = 9000
+LONG_MS = 60_000
 GO_AWAY = 1500
 
 

@@ -13,11 +13,13 @@ from rocketcrew.remoting.errors import UnreachableError, UsageError
 from rocketcrew.testing import message
 from rocketcrew.workers.sends import Send
 
+from .conftest import PATIENT_MS
+
 TOPIC = "orders"
 
 
 def test_sending_from_a_script(served):
-    with SyncProducer(served.broker.name_server) as producer:
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS) as producer:
         result = producer.send(OutgoingMessage(TOPIC, b"one", tags="t"))
         producer.send_oneway(OutgoingMessage(TOPIC, b"two"))
         batch = producer.send_batch([OutgoingMessage(TOPIC, b"three"), OutgoingMessage(TOPIC, b"four")])
@@ -28,7 +30,7 @@ def test_sending_from_a_script(served):
 
 
 def test_a_topic_a_body_and_fields_are_a_message_too(served):
-    with SyncProducer(served.broker.name_server, background=True) as producer:
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer:
         producer.send(TOPIC, "größe", tags="t", keys=["k1", "k2"], properties={"colour": "red"})
         producer.send_oneway(TOPIC, b"two")
         producer.send_async(TOPIC, b"three").result()
@@ -44,7 +46,7 @@ def test_a_topic_a_body_and_fields_are_a_message_too(served):
 
 
 def test_a_message_is_given_in_one_way_only(served):
-    with SyncProducer(served.broker.name_server) as producer:
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS) as producer:
         with pytest.raises(UsageError, match=r"no body: call send\('orders', body\)"):
             producer.send(TOPIC)
         with pytest.raises(UsageError, match="a whole message and also body, tags"):
@@ -103,7 +105,7 @@ def test_keys_are_one_text_wherever_they_are_given_and_read(given, keys):
 
 
 def test_what_is_no_message_is_named(served):
-    with SyncProducer(served.broker.name_server) as producer:
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS) as producer:
         for sent in (
             lambda: producer.send(b"orders", b"x"),
             lambda: producer.send_many([("orders", b"x")]),
@@ -116,7 +118,7 @@ def test_what_is_no_message_is_named(served):
 
 
 def test_connections_that_rotted_between_calls_are_not_used(served):
-    with SyncProducer(served.broker.name_server, retries=0) as producer:
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, retries=0) as producer:
         producer.send(OutgoingMessage(TOPIC, b"one"))
         lost = producer._producer.cluster.remoting.connection_of(served.broker.address)
         served.do(lambda: [connection.abort() for connection in served.broker._edge._connections.values()])
@@ -125,7 +127,7 @@ def test_connections_that_rotted_between_calls_are_not_used(served):
 
 
 def test_connections_unused_for_long_are_made_anew(served):
-    with SyncProducer(served.broker.name_server, retries=0, idle_ms=0) as producer:
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, retries=0, idle_ms=0) as producer:
         producer.send(OutgoingMessage(TOPIC, b"one"))
         before = producer._producer.cluster.remoting.connection_of(served.broker.address)
         producer.send(OutgoingMessage(TOPIC, b"two"))
@@ -133,7 +135,7 @@ def test_connections_unused_for_long_are_made_anew(served):
 
 
 def test_after_close_it_says_so(served):
-    producer = SyncProducer(served.broker.name_server)
+    producer = SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS)
     producer.close()
     producer.close()
     with pytest.raises(UsageError, match="closed"):
@@ -151,7 +153,7 @@ def test_errors_come_through(closed_port):
 
 
 async def test_inside_a_running_loop_it_needs_a_thread(served):
-    with SyncProducer(served.broker.name_server, background=True) as producer:
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer:
         assert producer.send(OutgoingMessage(TOPIC, b"x")).attempts == 1
 
 

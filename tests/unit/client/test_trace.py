@@ -16,6 +16,8 @@ from rocketcrew.client.transactions import LocalTransactionState
 from rocketcrew.remoting.properties import decode_properties
 from rocketcrew.remoting.traces import TRACE_TOPIC, TraceRecord, split_records
 
+from .conftest import PATIENT_MS
+
 TOPIC = "orders"
 
 
@@ -41,7 +43,7 @@ class Seen:
 async def tracing(trace=True, config=None, **options):
     async with (
         EmbeddedBroker(config=config) as broker,
-        Producer.create(broker.name_server, "senders", trace=trace, **options) as producer,
+        Producer.create(broker.name_server, "senders", trace=trace, send_timeout_ms=PATIENT_MS, **options) as producer,
     ):
         yield producer, Seen(broker, trace if isinstance(trace, str) else TRACE_TOPIC), broker
     # closing the producer has sent the rest

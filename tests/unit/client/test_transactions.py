@@ -23,6 +23,8 @@ from rocketcrew.client.transactions import LocalTransactionState
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.errors import BrokerError, UsageError
 
+from .conftest import PATIENT_MS
+
 TOPIC = "orders"
 COMMIT, ROLLBACK, UNKNOW = (
     LocalTransactionState.COMMIT_MESSAGE,
@@ -51,7 +53,7 @@ class Checks:
 async def transacting(check, config=QUICK, **options):
     async with (
         EmbeddedBroker(config=config) as broker,
-        Producer.create(broker.name_server, "senders", check=check, **options) as producer,
+        Producer.create(broker.name_server, "senders", check=check, send_timeout_ms=PATIENT_MS, **options) as producer,
     ):
         yield broker, producer, Admin(producer.cluster)
 
@@ -167,7 +169,7 @@ def test_transactions_without_a_loop_of_ones_own(broker_thread):
         checked.set()
         return COMMIT
 
-    with SyncProducer(broker_thread(QUICK), "senders", check=check) as producer:
+    with SyncProducer(broker_thread(QUICK), "senders", check=check, send_timeout_ms=PATIENT_MS) as producer:
         done = producer.send_in_transaction(
             OutgoingMessage(TOPIC, b"x"), lambda *_: local.append(threading.get_ident())
         )

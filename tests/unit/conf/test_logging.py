@@ -274,6 +274,7 @@ def test_a_file_in_the_current_folder_is_the_same_after_the_process_has_left_it(
     assert (tmp_path / "crew.log").read_text() == "after\n"
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_rotations_cost_no_descriptor(file: tuple[Path, LogFile]) -> None:
     path, log = file
     before = len(os.listdir("/proc/self/fd"))

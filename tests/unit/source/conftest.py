@@ -11,6 +11,9 @@ from rocketcrew.client.access import Access
 from rocketcrew.client.loop_thread import LoopThread
 from rocketcrew.source.connections import Connections
 
+PATIENT_MS = 60_000
+"""The machine may stand still for seconds, in the middle of any request."""
+
 
 class Clock:
     """Seconds, moved by hand."""
@@ -40,7 +43,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def access(broker: EmbeddedBroker) -> Access:
     """How the broker is reached."""
-    return Access(broker.name_server)
+    return Access(broker.name_server, request_timeout_ms=PATIENT_MS, connect_timeout_ms=PATIENT_MS)
 
 
 @pytest.fixture

@@ -33,6 +33,8 @@ from rocketcrew.source.rows import Rows
 from rocketcrew.source.stream_reader import StreamReader
 from rocketcrew.source.writers import Sending
 
+from .conftest import PATIENT_MS
+
 TOPIC = "orders"
 QUEUES = [MessageQueue(TOPIC, "broker-a", number) for number in range(4)]
 
@@ -46,7 +48,7 @@ def filled(access: Access) -> Iterator[Access]:
 
 
 def send(access: Access, each: int) -> None:
-    with SyncProducer(access) as producer:
+    with SyncProducer(access, send_timeout_ms=PATIENT_MS) as producer:
         for number in range(each * 4):
             producer.send(OutgoingMessage(TOPIC, b"%d" % number), selector=to_queue(QUEUES[number % 4]))
 

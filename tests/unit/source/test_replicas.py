@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,8 @@ from rocketcrew.source.planning import Range
 from rocketcrew.source.pulling import Reading
 from rocketcrew.source.reading import read_options
 from rocketcrew.source.stream_reader import StreamReader
+
+from .conftest import PATIENT_MS
 
 TOPIC = "orders"
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
@@ -90,7 +93,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(broker: EmbeddedBroker, access: Access) -> Iterator[Cluster]:
-    with SyncProducer(access) as producer:
+    with SyncProducer(access, send_timeout_ms=PATIENT_MS) as producer:
         for number in range(10):
             producer.send(OutgoingMessage(TOPIC, b"%d" % number), selector=to_queue(QUEUE))
     made = Cluster(broker)
@@ -183,11 +186,11 @@ def test_a_broker_with_a_new_address_is_found(
 
 
 @pytest.fixture
-def unused() -> str:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+def unused() -> Iterator[str]:
+    """An address that nobody listens on, nor can meanwhile: it is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 def part_sizes(stream: StreamReader, begin: Place, end: Place) -> list[int]:
@@ -252,7 +255,7 @@ def test_the_first_batch_of_a_query_that_begins_at_the_latest_fixes_where_that_i
 ) -> None:
     first = StreamReader(reading(access, streaming=True), Clocks())
     begin = first.initialOffset()
-    with SyncProducer(access) as producer:
+    with SyncProducer(access, send_timeout_ms=PATIENT_MS) as producer:
         producer.send(OutgoingMessage(TOPIC, b"between"), selector=to_queue(QUEUE))
     planned = first.latestOffset(begin, ReadAllAvailable())
     # It failed, and is planned again by another process, which begins at another latest.

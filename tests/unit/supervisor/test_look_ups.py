@@ -1,10 +1,12 @@
-"""What a rebalance is answered for one topic."""
+"""When topics are looked up, and what a rebalance is answered for one of them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+import pytest
 from structlog.testing import capture_logs
 
 from rocketcrew.client.cluster import Cluster
@@ -14,6 +16,8 @@ from rocketcrew.remoting.bodies import QueueData, TopicQueueMappingInfo, TopicRo
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
+from rocketcrew.supervisor.core.decisions import NOTICES_S
 from rocketcrew.supervisor.core.states import QueueState
 from rocketcrew.supervisor.member.heartbeats import Heartbeats
 from rocketcrew.supervisor.member.look_ups import Assignment, LookUps
@@ -60,3 +64,56 @@ def test_a_topic_that_becomes_static_is_given_up_and_reported_once(bench: Bench)
     assert [(log["event"], log["log_level"]) for log in logs] == [("static_topic_refused", "error")]
     assert not {pq.state for pq in bench.core.state.queues.values()} & {QueueState.OPENING, QueueState.ASSIGNED}
     bench.none(act.Pull)
+
+
+@pytest.mark.parametrize("notices", [10, 1_000])
+def test_notices_that_come_together_are_one_look_up_a_topic(make: Callable[..., Bench], notices: int) -> None:
+    """50 members join, and each of 20 brokers says so each time: the look-up comes after the last of them, and after the one
+    that is under way."""
+    topics = tuple(f"t{number}" for number in range(10))
+    bench = make(topics=topics)
+    bench.core.handle(ev.Start(), bench.now)
+    for _ in range(notices):
+        bench.core.handle(ev.Rebalance(), bench.now)
+    assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics), "that of the start"
+    bench.pass_ms(1000 * NOTICES_S)
+    bench.none(act.FetchAssignment)
+    for topic in topics:
+        bench.core.handle(ev.Members(topic, None, None), bench.now)
+    assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics)
+    for topic in topics:
+        bench.core.handle(ev.Members(topic, None, None), bench.now)
+    bench.none(act.FetchAssignment)
+    bench.core.handle(ev.Rebalance(), bench.now)
+    bench.pass_ms(1000 * NOTICES_S)
+    assert len(bench.take(act.FetchAssignment)) == len(topics)
+
+
+def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
+    bench.core.handle(ev.Start(), bench.now)
+    bench.one(act.FetchAssignment)
+    bench.pass_ms(1_000)
+    bench.core.handle(ev.Rebalance(), bench.now)
+    bench.pass_ms(1000 * NOTICES_S)
+    bench.none(act.FetchAssignment)
+    bench.pass_ms(1_000 * LOOK_UP_MAX_S)
+    bench.one(act.FetchAssignment)
+
+
+def test_the_answer_to_a_look_up_that_was_given_up_is_not_taken_for_that_of_the_next(bench: Bench) -> None:
+    """A machine that slept finds both: the older one says who were members before."""
+    bench.core.handle(ev.Start(), bench.now)
+    given_up = bench.one(act.FetchAssignment)
+    bench.pass_ms(1_000 * LOOK_UP_MAX_S)
+    bench.core.handle(ev.Rebalance(), bench.now)
+    bench.pass_ms(1000 * NOTICES_S)
+    asked = bench.one(act.FetchAssignment)
+    old = ev.Members("orders", [bench.queue(0)], ["10.0.0.1@1#1", "10.0.0.1@2#2"], asked_at=given_up.asked_at)
+    bench.core.handle(old, bench.now)
+    bench.core.handle(ev.Rebalance(), bench.now)
+    bench.pass_ms(1000 * NOTICES_S)
+    bench.none(act.FetchAssignment, act.FetchOffset)
+    new = ev.Members("orders", [bench.queue(0)], ["10.0.0.1@1#1"], asked_at=asked.asked_at)
+    bench.core.handle(new, bench.now)
+    assert bench.take(act.FetchOffset)
+    bench.one(act.FetchAssignment)

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rocketcrew.conf.segment_format import segment_name
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.staffing import Policy
@@ -21,6 +23,8 @@ from rocketcrew.workers.salvage import nothing_of
 from rocketcrew.workers.spawn import WorkerStartError
 
 from .conftest import Bench
+
+WAIT_S = 60.0
 
 
 class Process:
@@ -102,11 +106,9 @@ def with_pool(
 
 async def until(true: Callable[[], bool]) -> None:
     """Let the loop run on until it is so."""
-    for _ in range(1000):
-        if true():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never became so")
+    async with asyncio.timeout(WAIT_S):
+        while not true():  # noqa: ASYNC110  turns of the loop
+            await asyncio.sleep(0)
 
 
 def test_a_worker_that_was_given_up_while_its_process_was_made_is_killed(tmp_path: Path) -> None:
@@ -175,6 +177,7 @@ def test_one_that_is_not_wanted_any_more_when_its_turn_comes_is_reported_and_not
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_an_error_before_the_process_is_made_is_that_workers_alone_and_loses_nothing(tmp_path: Path) -> None:
     launcher = Waiting(OSError(24, "Too many open files"))
 
@@ -264,7 +267,7 @@ def test_after_one_that_did_not_get_ready_the_salvage_goes_on_behind_what_it_has
             pool.hearing.packet(child, packet)
         launcher.launched.clear()
         child.process.kill()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             await launcher.launched.wait()
         assert launcher.launches[2][0].salvage == tuple(left[1:])
 

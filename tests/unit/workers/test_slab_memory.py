@@ -49,6 +49,7 @@ def test_close_with_a_slice_still_held_keeps_its_memory() -> None:
     assert bytes(held) == b"ab"
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_no_descriptor_is_left() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(10):
