@@ -21,15 +21,16 @@ LATE_AGAIN_S = 1.0
 
 class Deadline:
     """As a context: `late` is called by another thread unless the block ends within `seconds` (0: no limit), and again each
-    LATE_AGAIN_S until it does: what is to be killed may not have been started yet.
+    `again_s` until it does: what is to be killed may not have been started yet.
 
     It is to make the block end, as by killing what that waits for; then `passed` says why it did.
     """
 
-    def __init__(self, seconds: float, late: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, late: Callable[[], None], again_s: float = LATE_AGAIN_S) -> None:
         self.passed = False
         self._seconds = seconds
         self._late = late
+        self._again_s = again_s
         self._ended = threading.Event()
 
     def __enter__(self) -> Self:
@@ -47,7 +48,7 @@ class Deadline:
         while not self._ended.wait(wait_s):
             self.passed = True
             self._late()
-            wait_s = LATE_AGAIN_S
+            wait_s = self._again_s
 
 
 class Pulse:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,9 @@ def full_numbers(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell lets what it starts by `&` ignore Ctrl-C, and so would all that tests start and interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = config.getoption("--expect-package-in")
     if folder and not Path(rocketcrew.__file__).resolve().is_relative_to(Path(folder).resolve()):
         raise pytest.UsageError(f"rocketcrew is imported from {rocketcrew.__file__}, not from {folder}")

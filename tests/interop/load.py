@@ -17,6 +17,7 @@ from typing import Self
 
 import pyarrow as pa
 from harness import KEY, Crew, duplicate_keys, wait_until
+from servers import answers
 
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations, PullStatus, parse_pull
@@ -195,7 +196,7 @@ def wait_until_finished(crew: Crew, numbers: range, timeout_s: float) -> None:
             return False
         return not judged(numbers, crew.staged_rows(), dead_letters(crew)).lost
 
-    wait_until(finished, timeout_s, "a row or a dead letter for every number, and the commits")
+    wait_until(lambda: answers(finished), timeout_s, "a row or a dead letter for every number, and the commits")
 
 
 def verdict(

@@ -105,9 +105,9 @@ class Proxy:
             await writer.drain()
 
     async def _cut(self, data: bytes, writer: asyncio.StreamWriter) -> None:
+        self.cuts += 1  # at once: it is one too when the other side has just left
         writer.write(data[: len(data) // 2])
         await writer.drain()
-        self.cuts += 1
 
     async def _routes(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Whole frames, so that no address is cut in two."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from servers import START_TIMEOUT_S, Servers
+from servers import START_TIMEOUT_S, Servers, wait_until_answered
 
+from rocketcrew.cli.watch import Watch
+from rocketcrew.client.access import Access
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations, PullStatus, parse_pull
@@ -31,6 +34,13 @@ def on_cluster(servers: Servers, work: Callable[[Cluster], Awaitable[T]]) -> T:
             return await work(cluster)
 
     return asyncio.run(run())
+
+
+def wait_until_readable(target: Access | str, topic: str, count: int) -> None:
+    """Until the ends of the topic's queues count so many messages: a broker answers a send before it has put the message into
+    its queue, and whoever reads up to the end at once misses it."""
+    with Watch(target) as watch:
+        wait_until_answered(lambda: watch.stored(GROUP, topic) >= count, f"{count} messages in the queues of {topic}")
 
 
 async def read_topic(cluster: Cluster, topic: str) -> list[StoredMessage]:
@@ -57,15 +67,17 @@ async def read_queue(cluster: Cluster, mq: MessageQueue) -> list[StoredMessage]:
 
 
 async def read_until(
-    cluster: Cluster, topic: str, count: int, timeout_s: float = START_TIMEOUT_S
+    cluster: Cluster, topic: str, bodies: Iterable[bytes], timeout_s: float = START_TIMEOUT_S
 ) -> list[StoredMessage]:
-    """The topic's messages as soon as there are `count` of them."""
+    """The topic's messages as soon as these bodies are among them: a broker shows a message a moment after it has taken it,
+    and one of them may be there twice before another is there at all."""
+    wanted = Counter(bodies)
     async with asyncio.timeout(timeout_s):
         while True:
             try:
                 found = await read_topic(cluster, topic)
             except RocketcrewError:
                 found = []
-            if len(found) >= count:
+            if wanted <= Counter(message.decompressed_body() for message in found):
                 return found
             await asyncio.sleep(POLL_S)

@@ -448,7 +448,12 @@ class Servers:
     def create_topic(self, topic: str, queues: int) -> None:
         """A topic with so many queues; it has a route when this returns."""
         config = TopicConfig(topic, read_queue_nums=queues, write_queue_nums=queues)
-        run_with_cluster(self.target, lambda cluster: Admin(cluster).create_topic(self.address, config))
+
+        def created() -> bool:
+            run_with_cluster(self.target, lambda cluster: Admin(cluster).create_topic(self.address, config))
+            return True
+
+        wait_until_answered(created, f"{topic} on the broker")  # on a busy machine its first answers take seconds
         wait_until_answered(
             lambda: run_with_cluster(self.target, lambda cluster: cluster.route(topic)) is not None,
             f"a route of {topic}",

@@ -12,8 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import Crew, patient_producer, send_numbers, wait_until
+from harness import SEND_TIMEOUT_MS, Crew, patient_producer, send_numbers, wait_until
 from pressure_handlers import RELEASE, is_in_hand
+from running_info import client_id, running_info
 from servers import VERSIONS, Kind, Servers
 
 from rocketcrew.client.cluster import Cluster
@@ -37,6 +38,7 @@ def crew(tmp_path: Path, servers: Servers, request: pytest.FixtureRequest) -> It
     """A member that has consumed its topic to the end."""
     topic = request.node.name.partition("[")[0]
     servers.create_topic(topic, QUEUES)
+    servers.admin("topicList")  # the tools are there when they are needed: rates are of the last minute
     crew = Crew(tmp_path, servers, "numbers_handler:number", topic, load=False, group=f"{topic}-group",
                 **{"consumer.max_reconsume_times": 3, "consumer.pull_interval_ms": 1})  # fmt: skip
     crew.start()
@@ -48,25 +50,22 @@ def crew(tmp_path: Path, servers: Servers, request: pytest.FixtureRequest) -> It
         crew.stop()
 
 
-def client_id(crew: Crew) -> str:
-    status = crew.status()
-    assert status is not None
-    return str(status["client_id"])
+RATES = ("pull_rt", "pull_tps", "consume_rt", "consume_ok_tps", "consume_failed_tps")
 
 
-def rates(crew: Crew) -> dict[str, float]:
-    """The topic's statistics, as the member reports them; Java's first window is over after ten seconds."""
+def has_rates(crew: Crew) -> bool:
+    """Whether the member reports all five rates of the topic. Java's first window is over after ten seconds; it may end when
+    some messages were handled, and none had failed yet."""
     status = crew.status()
-    assert status is not None
-    found: dict[str, float] = status["stats"].get(crew.topic, {})
-    return found
+    stats = status["stats"].get(crew.topic, {}) if status else {}
+    return all(stats.get(name, 0) > 0 for name in RATES)
 
 
 @ON_ALL
 def test_tools_show_our_member(servers: Servers, crew: Crew) -> None:
     me = client_id(crew)
-    wait_until(lambda: rates(crew).get("consume_ok_tps", 0) > 0, what="the first rates")
-    text = "\n".join(servers.admin("consumerStatus", "-g", crew.group, "-i", me, "-s"))
+    wait_until(lambda: has_rates(crew), what="the first rates")
+    text = running_info(servers, crew)
     properties = dict(re.findall(r"^(\w+) +: (.*)$", text, re.MULTILINE))
     wanted = {
         "PROP_NAMESERVER_ADDR": f"{servers.name_server};",
@@ -114,7 +113,7 @@ def test_stacks_name_the_message_in_every_hand(
         with patient_producer(servers) as producer:
             producer.send(OutgoingMessage(crew.topic, b"0 stuck"))
         wait_until(lambda: is_in_hand(crew), what="the message in hand")
-        text = "\n".join(servers.admin("consumerStatus", "-g", crew.group, "-i", client_id(crew), "-s"))
+        text = running_info(servers, crew)
     finally:
         release.touch()
         crew.stop()
@@ -151,7 +150,7 @@ def told_offsets(servers: Servers, crew: Crew, client: str) -> dict[int, int]:
     async def ask(cluster: Cluster) -> ConsumerStatus:
         header = ConsumerStatusRequest(crew.topic, crew.group, "")
         command = Command(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header.to_fields())
-        answer = await cluster.remoting.request(servers.address, command, timeout_ms=5000)
+        answer = await cluster.remoting.request(servers.address, command, timeout_ms=SEND_TIMEOUT_MS)
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         return ConsumerStatus.decode(answer.body)
 

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,9 +50,9 @@ def test_an_operator_works_with_a_group_of_a_genuine_broker(servers: Servers, tm
         member.until('"event": "running"')
         letters = asked(lambda: listed(shell("dlq", "ls", *GROUP, "--json")), bool, "a dead letter")
         assert [(one["keys"], one["line"]) for one in letters] == [("bad", "shop.py:11")]
-        lag = asked(
-            lambda: json.loads(shell("lag", *GROUP, "--json")[1]),
-            lambda found: not found["total"],
+        [lag] = asked(
+            lambda: listed(shell("lag", *GROUP, "--json")),
+            lambda found: bool(found) and not found[0]["total"],
             "that nothing is left",
         )
         assert sum(queue["max"] for queue in lag["queues"] if queue["topic"] == "shop-orders") == 3
@@ -67,8 +68,8 @@ def test_an_operator_works_with_a_group_of_a_genuine_broker(servers: Servers, tm
         assert re.search(r"broker-a/\d/\d+  key=late  tailed", tail.until("tailed"))
 
 
-def listed(answer: tuple[int, str, str]) -> list[dict[str, object]]:
-    """The JSON lines of an answer, none when the group or its dead letters are not there yet."""
+def listed(answer: tuple[int, str, str]) -> list[dict[str, Any]]:
+    """The JSON lines of an answer, none when the group or its dead letters are not there yet, or no broker answers now."""
     return [json.loads(line) for line in answer[1].splitlines()] if answer[0] == 0 else []
 
 
@@ -116,7 +117,12 @@ def work_with_letters(shell: Shell, folder: Path) -> None:
     code, out, _ = shell("dlq", "replay", *GROUP, "--handler", "shop")
     assert out.splitlines()[0].endswith('fine, 1 row: [{"key": "bad"}]')
     assert "and was sent to group shop-billing again; group shop-billing has no member now" in out
-    assert re.search(r"key=bad  bad$", shell("peek", "-t", "%RETRY%shop-billing")[1].strip())
+    # The broker puts it into its queue some time after it has answered.
+    asked(
+        lambda: shell("peek", "-t", "%RETRY%shop-billing")[1],
+        lambda out: out.rstrip().endswith("key=bad  bad"),
+        "the letter in the retry topic",
+    )
     assert (
         shell("dlq", "export", *GROUP, "--all", "--format", "parquet", "-o", "letters")[1]
         == "1 letter written to letters\n"

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import WAIT_S, Crew, patient_producer, wait_until
 from load import VERDICTS, stored
-from servers import CLIENT_OPTIONS, VERSIONS, Java, Servers
+from servers import CLIENT_OPTIONS, VERSIONS, Java, Servers, answers
 
 from rocketcrew.cli.watch import Watch
 from rocketcrew.client.outgoing import OutgoingMessage
@@ -184,17 +184,20 @@ def send(servers: Servers, topic: str, numbers: range) -> None:
 
 
 def wait_until_settled(servers: Servers, subject: Subject, sent: int) -> None:
-    """Of the first `sent` numbers every attempt was made, dead letters are dead, and everything is committed."""
+    """The first `sent` numbers are in the topic, also those that were delayed and that no filter lets through; every attempt
+    was made, dead letters are dead, and everything is committed."""
     attempts = sum(attempts_of(number) for number in range(sent))
     dead = sum(is_hopeless(number) for number in range(sent))
     with Watch(servers.name_server) as watch:
 
         def settled() -> bool:
-            if len(subject.lines()) < attempts or watch.stored(subject.group, f"%DLQ%{subject.group}") < dead:
+            if len(subject.lines()) < attempts or watch.stored(subject.group, subject.topic) < sent:
+                return False
+            if watch.stored(subject.group, f"%DLQ%{subject.group}") < dead:
                 return False
             return all(row.lag == 0 for row in watch.lag(subject.group, [subject.topic, f"%RETRY%{subject.group}"]))
 
-        wait_until(settled, WAIT_S, f"{attempts} attempts and {dead} dead letters of {subject.group}")
+        wait_until(lambda: answers(settled), WAIT_S, f"{attempts} attempts and {dead} dead letters of {subject.group}")
 
 
 def play(servers: Servers, subject: Subject) -> Iterator[int]:

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
+from harness import SEND_TIMEOUT_MS
 from load import VERDICTS
 from servers import Kind, Servers
 
@@ -38,7 +40,8 @@ GroupCommit = Callable[[str, Sequence[MessageQueue]], Awaitable[None]]
 
 
 class Spread(Operations):
-    """Commits over a connection for each queue."""
+    """Commits over a connection for each queue. They wait longer for an answer than a member does: that one commits again,
+    here it would count as lost."""
 
     def __init__(self, clusters: Sequence[Cluster]) -> None:
         super().__init__(clusters[0])
@@ -47,7 +50,8 @@ class Spread(Operations):
     async def update_consumer_offset(
         self, group: str, mq: MessageQueue, offset: int, *, oneway: bool = False, timeout_ms: int = OFFSET_TIMEOUT_MS
     ) -> None:
-        await self._each[mq.queue_id].update_consumer_offset(group, mq, offset, oneway=oneway, timeout_ms=timeout_ms)
+        patience_ms = max(timeout_ms, SEND_TIMEOUT_MS)
+        await self._each[mq.queue_id].update_consumer_offset(group, mq, offset, oneway=oneway, timeout_ms=patience_ms)
 
     async def connect(self, mq: MessageQueue) -> None:
         for operations in self._each:
@@ -57,8 +61,13 @@ class Spread(Operations):
 async def lost_of(operations: Operations, group: str, mqs: Sequence[MessageQueue], commit: GroupCommit) -> int:
     """Commit offset 1 of all queues of a fresh group; how many of them the broker does not have."""
     await commit(group, mqs)
-    ask = operations.query_consumer_offset
-    stored = await asyncio.gather(*(ask(group, mq, set_zero_if_not_found=False) for mq in mqs))
+
+    async def ask(mq: MessageQueue) -> int | None:
+        return await operations.query_consumer_offset(
+            group, mq, set_zero_if_not_found=False, timeout_ms=SEND_TIMEOUT_MS
+        )
+
+    stored = await asyncio.gather(*map(ask, mqs))
     return sum(offset != 1 for offset in stored)
 
 

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from crowd import crowd_of
 from harness import send_numbers
+from reading import wait_until_readable
 from servers import VERSIONS, Servers
 
 from rocketcrew.client.opening import open_cluster
@@ -58,6 +59,7 @@ def test_a_new_group_begins_where_javas_does(servers: Servers, tmp_path: Path, j
     for topic in topics:
         servers.create_topic(topic, 1)
     send_numbers(servers, "first-old", range(MESSAGES))
+    wait_until_readable(servers.name_server, "first-old", MESSAGES)
     found: dict[tuple[str, str, bool], tuple[int, str]] = {}
     numbers = count()
     with crowd_of(tmp_path, java_classes(servers.kind.version), servers.name_server) as crowd:

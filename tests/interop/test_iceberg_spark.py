@@ -15,6 +15,9 @@ from needs import need
 from spark_for_iceberg import iceberg_jars, older_pyspark
 
 RUN_MAX_S = 10_000
+OURS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
+"""What tests/system/ports.py looks at: with all ports to choose from, one of a server that another worker of this run has
+stopped for a while would be among them."""
 
 
 @pytest.mark.timeout(RUN_MAX_S)
@@ -24,9 +27,8 @@ def test_iceberg_by_spark(request: pytest.FixtureRequest, tmp_path: Path) -> Non
     messages = request.config.getoption("--fault-messages")
     full = [f"--fault-messages={messages}"] if messages else []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'base'}", *full]
-    env = {
-        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
-    }  # those of a run with -n
+    # Of a run with -n only what says which ports are ours.
+    env = {name: value for name, value in os.environ.items() if name in OURS or not name.startswith("PYTEST_")}
     stories = Path(__file__).with_name("iceberg_by_spark.py")
     ran = subprocess.run(
         [*command, str(stories)], env={**env, "PYTHONPATH": str(older_pyspark())},

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import WAIT_S, Crew, send_numbers, stored_messages, wait_until
 from poison_handlers import POISON
+from reading import wait_until_readable
 from servers import VERSIONS, Servers
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
@@ -49,6 +50,7 @@ def test_what_ends_its_worker_is_a_dead_letter_that_mqadmin_explains(servers: Se
     wait_until(lambda: crew.lag() == 0, WAIT_S, "all messages finished")
     assert sorted(crew.staged_rows().column("number").to_pylist()) == [n for n in NUMBERS if n != POISON]
     dead = f"%DLQ%{crew.group}"
+    wait_until_readable(servers.name_server, dead, 1)
     [message] = stored_messages(servers.name_server, dead)
     assert int(message.body) == POISON
     assert message.reconsume_times == 1

@@ -29,8 +29,8 @@ from rocketcrew.remoting.errors import RocketcrewError, UnreachableError
 from rocketcrew.remoting.queues import MessageQueue
 
 TOPIC, GROUP, QUEUES = "present", "present-group", 2
-GRACEFUL = {"enableShutdownGracefully": "true", "shutdownWaitTimeSeconds": 5}
-"""5.x answers GO_AWAY for so long; 4.9 does not know these settings, and cuts."""
+GRACEFUL = {"enableShutdownGracefully": "true", "shutdownWaitTimeSeconds": 120}
+"""5.x answers GO_AWAY for so long, or until it is killed, which tests do; 4.9 does not know these settings, and cuts."""
 
 
 @pytest.fixture(params=["5.5.0", "4.9.7"], scope="module")

@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 from guarded import CREW, Papers, as_crew, run_guarded
 from harness import HANDLERS, WAIT_S, Crew, target_of, wait_until
 from needs import need_jars
-from servers import VERSIONS, Servers
+from reading import wait_until_readable
+from servers import VERSIONS, Servers, answers
 
 from rocketcrew.cli.children import Child
 from rocketcrew.client.cluster import Cluster
@@ -162,6 +163,7 @@ def test_sparks_source_and_sink_with_key_and_certificate(guarded: Guarded) -> No
     columns = [("body", "string"), ("tags", "string")]
     try:
         assert Sending.of(write, columns).send(iter([rows]), "job-0-0", shared).messages == len(NUMBERS)
+        wait_until_readable(servers.target, topic, len(NUMBERS))
         schema = StructType().add("body", BinaryType())
         for choice in ({"subscribe": topic}, {"subscribePattern": "guarded-s.*"}):
             reader: Any = DefaultSource(source_options(user, **choice)).reader(schema)
@@ -224,7 +226,9 @@ def test_our_broker_registers_with_a_name_server_that_wants_certificates_and_lea
     assert brokers() == {"broker-a"}
     ours = Child("ours", [*words, *settings, "--set", f"broker.dir={tmp_path / 'ours'}"], log=tmp_path / "ours.log")
     try:
-        wait_until(lambda: brokers() == {"broker-a", "ours"}, WAIT_S, "our broker in the guarded cluster")
+        wait_until(
+            lambda: answers(lambda: brokers() == {"broker-a", "ours"}), WAIT_S, "our broker in the guarded cluster"
+        )
     finally:
         ours.stop(WAIT_S)
-    wait_until(lambda: brokers() == {"broker-a"}, WAIT_S, "our broker out of it")
+    wait_until(lambda: answers(lambda: brokers() == {"broker-a"}), WAIT_S, "our broker out of it")

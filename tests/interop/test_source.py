@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from reading import wait_until_readable
 from servers import VERSIONS, Servers
 
 from rocketcrew.client.access import Access, access_to
@@ -46,6 +47,7 @@ def access(servers: Servers, request: pytest.FixtureRequest) -> Iterator[Access]
     servers.create_topic(topic, QUEUES)
     found = access_to(servers.target)
     send(found, topic)
+    wait_until_readable(found, topic, QUEUES * EACH)
     yield found
     shared.close()
 
@@ -99,6 +101,7 @@ def test_a_stream_on_genuine_brokers_and_its_group(servers: Servers, access: Acc
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     send(access, topic)
+    wait_until_readable(access, topic, 2 * QUEUES * EACH)
     bodies: list[int] = []
     while (end := reader.latestOffset(start, ReadMaxRows(30))) != start:
         for part in reader.partitions(start, end):
@@ -143,6 +146,7 @@ def test_a_sink_on_genuine_brokers(access: Access) -> None:
     sending = Sending.of({"nameServer": "127.0.0.1:1", "topic": topic, "sendTimeoutMs": "30000"}, [("body", "string")])
     own = replace(sending, access=access)
     assert own.send(iter([pa.RecordBatch.from_pydict({"body": ["x", "y"]})]), "job-0-0", shared).messages == 2
+    wait_until_readable(access, topic, QUEUES * EACH + 2)
     rows = [
         row for row in rows_of(BatchReader(reading(access, topic))) if row["keys"] and row["keys"].startswith("job")
     ]

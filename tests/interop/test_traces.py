@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import WAIT_S, Crew, patient_producer, wait_until
 from reading import on_cluster, read_topic
-from servers import VERSIONS, Servers
+from servers import VERSIONS, Servers, answers
 
 from rocketcrew import OutgoingMessage
 from rocketcrew.remoting.traces import split_records
@@ -125,7 +125,7 @@ def test_mqadmin_reads_our_traces(servers: Servers, tmp_path: Path, trace_topic:
         kinds = [record[0] for record in fields]
         return kinds.count("Pub") >= 2 and kinds.count("SubBefore") >= 4
 
-    wait_until(came, what="the traces of all attempts")
+    wait_until(lambda: answers(came), what="the traces of all attempts")
     assert sorted(record[5] for record in fields if record[0] == "Pub") == sorted([good.message_id, retried.message_id])
     before = [record for record in fields if record[0] == "SubBefore" and record[5] == retried.message_id]
     assert sorted(record[6] for record in before) == ["0", "1", "2"], "how often it was sent back before"

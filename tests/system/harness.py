@@ -131,6 +131,7 @@ class Crew:
             "supervisor.data_dir": folder / "state",
             "supervisor.send_back_retry_ms": 500,
             "cluster.poll_name_server_interval_ms": 1000,
+            "cluster.connect_timeout_ms": 30_000,  # a start fails where none is made; who is killed refuses at once
             "spark.load": str(load).lower(),
             "spark.target": self.table,
             "spark.max_wait_ms": 1000,

@@ -36,7 +36,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 public class Clients {
     private static final int MESSAGES = 20;
     private static final int QUEUES = 4;
-    private static final int WAIT_S = 50;
+    private static final int WAIT_S = 150;
     private static final long DELAY_MS = 200;
     private final String nameServer;
     private final String topic;

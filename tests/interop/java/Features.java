@@ -77,13 +77,13 @@ public class Features {
         Message.class.getMethod("setDeliverTimeMs", long.class).invoke(deliver, due);
         producer.send(deliver);
         System.out.println("TIMER " + (take("deliver") >= due ? "in time" : "early"));
-        Message recalled = delayed(topic, "recalled", 3_000);
+        Message recalled = delayed(topic, "recalled", 8_000); // a machine may be this slow to take it back
         SendResult sent = producer.send(recalled);
         String handle = (String) SendResult.class.getMethod("getRecallHandle").invoke(sent);
         Object id = DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class)
             .invoke(producer, topic, handle);
         System.out.println("RECALLED " + sent.getMsgId().equals(id));
-        producer.send(delayed(topic, "later", 4_000));
+        producer.send(delayed(topic, "later", 9_000));
         take("later");
         System.out.println("CONSUMED " + String.join(",", BODIES));
     }
@@ -97,7 +97,7 @@ public class Features {
     /** When the consumer saw that body. */
     private static long take(String body) throws InterruptedException {
         while (true) {
-            String seen = SEEN.poll(50, TimeUnit.SECONDS);
+            String seen = SEEN.poll(150, TimeUnit.SECONDS);
             if (seen == null) {
                 throw new IllegalStateException(body + " did not come");
             }

@@ -19,6 +19,8 @@ public class OrderedMember {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[1]);
         consumer.setNamesrvAddr(args[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        // Without a wait Java unlocks its queues, and ends, while its last calls still run.
+        consumer.setAwaitTerminationMillisWhenShutdown(30_000);
         consumer.setPollNameServerInterval(1000);
         consumer.setPersistConsumerOffsetInterval(1000);
         consumer.subscribe(args[2], "*");

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.spark import pulse
 from rocketcrew.spark.errors import SparkStartError
 from rocketcrew.spark.java import Java
 from rocketcrew.spark.pulse import Deadline, Pulse
@@ -60,9 +59,8 @@ def test_a_deadline_that_is_kept_does_nothing_and_one_that_is_not_makes_the_bloc
     assert freed.is_set()
 
 
-def test_what_is_started_after_the_deadline_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_started_after_the_deadline_is_ended_too() -> None:
     """An import of pyspark may take longer than the deadline: then no JVM is there yet when it passes."""
-    monkeypatch.setattr(pulse, "LATE_AGAIN_S", 0.001)
     started, late, freed = threading.Event(), threading.Event(), threading.Event()
 
     def kill_what_is_there() -> None:
@@ -70,7 +68,7 @@ def test_what_is_started_after_the_deadline_is_ended_too(monkeypatch: pytest.Mon
             freed.set()
         late.set()
 
-    with Deadline(0.001, kill_what_is_there):
+    with Deadline(0.001, kill_what_is_there, again_s=0.001):
         assert late.wait(LONG_S)
         started.set()
         assert freed.wait(LONG_S)
