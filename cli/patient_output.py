@@ -12,6 +12,7 @@ import os
 import select
 import stat
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Self
@@ -27,6 +28,8 @@ FLUSHES_MAX: Final = 10
 """Who takes something now and then gets so many times as long, in all."""
 LOOKS: Final = 10
 """In so many parts is that counted: a machine that stood still for a second has then used up only one."""
+PIECE_BYTES: Final = 4096
+"""Written at once: of more, what is taken would not be known before all of it is."""
 
 
 def not_shown(lines: int) -> str:
@@ -76,18 +79,22 @@ def _is_live(text: str) -> bool:
 
 
 class Patience:
-    """How long an output is waited for, in looks at what it has taken so far. Pure."""
+    """How long an output is waited for, by looks at what it has taken so far: `seconds` while it takes nothing. Pure."""
 
-    def __init__(self, written: int) -> None:
+    def __init__(self, seconds: float, written: int) -> None:
+        self._seconds = seconds
+        self.look_s = seconds / LOOKS
+        """Between two looks, and the most that one counts."""
         self._written = written
-        self._looks = self._in_vain = 0
+        self._all_s = self._in_vain_s = 0.0
 
-    def is_over(self, written: int) -> bool:
-        """One more look: whether it is the last one."""
-        self._in_vain = self._in_vain + 1 if written == self._written else 0
-        self._looks += 1
+    def is_over(self, written: int, waited_s: float) -> bool:
+        """A look after such a wait: whether it is the last one."""
+        waited_s = min(waited_s, self.look_s)
+        self._in_vain_s = self._in_vain_s + waited_s if written == self._written else 0.0
+        self._all_s += waited_s
         self._written = written
-        return self._in_vain >= LOOKS or self._looks >= LOOKS * FLUSHES_MAX
+        return self._in_vain_s >= self._seconds or self._all_s >= self._seconds * FLUSHES_MAX
 
 
 class PatientOutput:
@@ -103,11 +110,11 @@ class PatientOutput:
         self._changed = threading.Condition()
         self._queues = self._waits = False
         self._writes = False  # the thread is in a write
-        self._written = 0
+        self.written = 0
         """Bytes so far."""
         self._patience_s = FILE_FLUSH_S if stat.S_ISREG(os.fstat(number).st_mode) else FLUSH_S
         self.stalled = False
-        """Since the end of the block the output took nothing for FLUSH_S: from then on all is dropped."""
+        """Since the end of the block the output took nothing for so long: from then on all is dropped."""
 
     def isatty(self) -> bool:
         return os.isatty(self._number)
@@ -138,12 +145,12 @@ class PatientOutput:
 
     def _wait(self) -> None:
         with self._changed:
-            patience = Patience(self._written)
-            while self._unwritten or self._writes:
-                self._changed.wait(self._patience_s / LOOKS)
-                if patience.is_over(self._written):
-                    break
-            self.stalled = bool(self._unwritten) or self._writes
+            patience = Patience(self._patience_s, self.written)
+            while (self._unwritten or self._writes) and not self.stalled:
+                begun = time.monotonic()
+                self._changed.wait(patience.look_s)
+                self.stalled = patience.is_over(self.written, time.monotonic() - begun)
+            self.stalled &= bool(self._unwritten) or self._writes
 
     def _run(self) -> None:
         while True:
@@ -160,8 +167,8 @@ class PatientOutput:
         with contextlib.suppress(OSError):
             while data:
                 try:
-                    written = os.write(self._number, data)
-                    self._written += written
+                    written = os.write(self._number, data[:PIECE_BYTES])
+                    self.written += written
                     data = data[written:]
                 except BlockingIOError:  # somebody else's O_NONBLOCK
                     ready = select.poll()

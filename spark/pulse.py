@@ -47,7 +47,8 @@ class Deadline:
         wait_s = self._seconds
         while not self._ended.wait(wait_s):
             self.passed = True
-            self._late()
+            with contextlib.suppress(Exception):  # as where no descriptor is free: again in a moment
+                self._late()
             wait_s = self._again_s
 
 

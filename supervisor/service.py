@@ -519,13 +519,10 @@ class Supervisor:
 
     async def _force(self) -> Summary:
         """At once: nothing is drained, nothing signs off; the journal has every outcome that was written."""
-        state = self.core.state
-        unfinished = sum(pq.unfinished for pq in state.queues.values())
-        unsealed = sum(pq.ledger.held_messages() for pq in state.queues.values())
-        self._left = act.Finished(unfinished, unsealed)
+        self._left = self.core.assigning.left()
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)
-        log.warning("stopped_by_force", to_be_repeated=unfinished, unsealed=unsealed)
+        log.warning("stopped_by_force", to_be_repeated=self._left.unfinished, unsealed=self._left.unsealed)
         return self._summary(EXIT_FORCED)
 
     def _summary(self, exit_code: int) -> Summary:

@@ -63,8 +63,8 @@ _EACH_US_PER_MS: Final = repeat(_US_PER_MS)
 _LITTLE: Final = sys.byteorder == "little"
 _RUNS_JOINED_MAX: Final = 16
 """Of more queues in turn a column is cheaper made of its texts."""
-_ENDS_KEPT_MAX: Final = 1 << 15
-"""Of longer columns the ends are made anew: they are 4 bytes a row."""
+_KEPT_ROWS_MAX: Final = 1 << 15
+"""Longer columns are made anew, and so are their ends: what is kept for the next block is some bytes a row."""
 _NUMBERS_MAX: Final = 1_024
 """More rows of a message are rare."""
 _NUMBERS: Final = array("i", range(_NUMBERS_MAX)).tobytes()
@@ -228,10 +228,16 @@ def _texts(runs: list[tuple[str, int]]) -> Any:
     return pa.concat_arrays([_constant(text, rows) for text, rows in runs])
 
 
-@lru_cache(maxsize=64)
 def _constant(text: str, count: int) -> Any:
     """The same string `count` times."""
+    return (_kept_constant if count <= _KEPT_ROWS_MAX else _new_constant)(text, count)
+
+
+def _new_constant(text: str, count: int) -> Any:
     return pa.repeat(text, count)
+
+
+_kept_constant = lru_cache(maxsize=64)(_new_constant)
 
 
 def _origin_topic(queue: QueueInfo) -> str:
@@ -372,7 +378,7 @@ def _or_own(ids: tuple[bytes, int] | list[bytes | None] | None, own: tuple[bytes
 
 def _ends(count: int, width: int) -> Any:
     """Where strings of that width end."""
-    return (_kept_ends if count <= _ENDS_KEPT_MAX else _new_ends)(count, width)
+    return (_kept_ends if count <= _KEPT_ROWS_MAX else _new_ends)(count, width)
 
 
 def _new_ends(count: int, width: int) -> Any:

@@ -195,6 +195,7 @@ class RowBuffer(Generic[Owner]):
         self._count_more(self._more_in(several))
 
     def _more_in(self, several: list[Kept[Owner]]) -> int:
+        several = several[:]  # beside a report the loop keeps another, and one sum would have it and the other not
         plain = sum([len(values) for _, _, values, _ in several]) // self._width
         return plain + sum([int(each[3].num_rows) for each in several if each[3] is not None]) - len(several)
 

@@ -190,7 +190,7 @@ class WorkerLoop:
     def _holds(self) -> bool:
         """Rows wait for those of the messages that may come, up to the flush interval: large blocks cost much less a row."""
         rows = self._runner.rows
-        return self._window_open and rows is not None and rows.rows > 0 and self._clock() < self._runner.due_ns
+        return self._window_open and rows is not None and bool(rows.kept) and self._clock() < self._runner.due_ns
 
     def _sleep_ms(self) -> int | None:
         """How long nothing needs to be done: until rows have waited for others long enough, the open segment for more rows,
@@ -394,7 +394,7 @@ class WorkerLoop:
     def _write_and_report(self, messages: int | None = None) -> None:
         """What is finished, with the rows of so many messages (None: of all). The lock is held."""
         rows, segments = self._runner.rows, self._segments
-        if rows is not None and segments is not None and rows.rows:
+        if rows is not None and segments is not None and rows.kept:  # not by their count, which may be behind
             batch, misfits = rows.take(messages)
             for place, error in misfits:
                 self._runner.fail_kept(place, error)

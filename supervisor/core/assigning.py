@@ -175,6 +175,10 @@ class Assigning:
         self._asked[topic] = now
         self.s.out.append(FetchAssignment(topic, now))
 
+    def is_newest(self, asked: FetchAssignment) -> bool:
+        """Whether the answer to that look-up is waited for: none that was given up."""
+        return self._asked.get(asked.topic) == asked.asked_at
+
     # --- closing ------------------------------------------------------------------------------------------------
 
     def revoke(self, pq: ProcessQueue, now: float, *, send_failures: bool) -> None:
@@ -453,13 +457,19 @@ class Assigning:
         """Queues that commit what is finished: one that was moved commits where it goes on, when it ends."""
         return (q for q in self.s.pulled.values() if q.pq.state is not QueueState.OPENING and q.moved_to < 0)
 
+    def left(self) -> Finished:
+        """What a stop at this moment leaves to be repeated, and finished without its rows being sealed."""
+        s, queues = self.s, self.s.queues.values()
+        unfinished = s.unfinished_at_stop + sum(pq.unfinished for pq in queues)
+        return Finished(unfinished, s.unsealed_at_stop + sum(pq.ledger.held_messages() for pq in queues))
+
     def check_finished(self) -> None:
         """After a stop: say so when the last queue has ended."""
         s = self.s
         if not s.stopping or s.queues or s.finished:
             return
         s.finished = True
-        s.out.append(Finished(s.unfinished_at_stop, s.unsealed_at_stop))
+        s.out.append(self.left())
 
 
 def _nothing_unfinished_below(pq: ProcessQueue, offset: int) -> bool:

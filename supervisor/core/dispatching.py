@@ -95,6 +95,7 @@ class Dispatching:
     def _give_out(self, held_back: list[Chunk], refused: list[ProcessQueue]) -> None:
         s = self.s
         limited = bool(s.config.topic_concurrency or s.config.rate_limits)
+        concurrent = s.config.order == "concurrent" and not limited
         room = UNLIMITED
         while s.redo or s.ready or s.quarantine or s.isolated:
             if s.quarantine or s.isolated:
@@ -118,7 +119,8 @@ class Dispatching:
                 if worker is None:
                     (refused if recalled else self._beside.setdefault(topic, deque())).append(pq)
                     continue
-            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free, topic), room))
+            large_of = topic if concurrent and not worker.window else ""
+            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free, large_of), room))
             if pq.waiting:
                 s.ready.append(pq)
             pq.open[chunk.chunk_id] = chunk

@@ -9,9 +9,9 @@ Where much waits for every worker, a chunk may be LARGE_TIMES as long, by the me
 the caches of supervisor and worker cold and costs 100 to 300 us, whatever it carries, so that calls of 1 ms and more pay for
 the number of chunks. Nothing waits longer for it: the queues hold as much work for the others, LARGE_SHARES times over, and
 the last of it is given out in small chunks again. The mean, because on busy cores one call in many is interrupted by another
-process and seems slow: the tail alone would keep the chunks of calls of 1 ms at one message. It is each topic's own: cheap
-messages of one topic say nothing of another's. Calls that really are slow, longer than a large chunk is to take, leave the
-estimate to the tail.
+process and seems slow: the tail alone would keep the chunks of calls of 1 ms at one message, and make those of cheap calls
+so for a while. It is each topic's own: cheap messages of one topic say nothing of another's. Calls that really are slow,
+longer than a large chunk is to take, leave the estimate to the tail.
 """
 
 from __future__ import annotations
@@ -95,9 +95,10 @@ class ChunkSizer:
         """Messages of a chunk of the topic where so many wait for so many workers: 0 = calls are too slow for it, or not
         known, or too few wait."""
         mean, long_us = self._means.get(topic), LARGE_TIMES * self._target_us
-        if mean is None or self.tail_us > long_us or mean.us * self._max <= self._target_us:
-            return 0  # or too cheap: `size` gives the most already
-        return min(int(long_us / mean.us), waiting // (LARGE_SHARES * max(1, workers)), self._max)
+        if mean is None or self.tail_us > long_us:
+            return 0
+        fits = self._max if mean.us * self._max <= long_us else int(long_us / mean.us)
+        return min(fits, waiting // (LARGE_SHARES * max(1, workers)))
 
     def size(self, waiting: int, free_workers: int) -> int:
         """Messages for the next chunk: at least 1, at most the fair share of what waits unless messages are cheap."""

@@ -527,14 +527,18 @@ class State(Crew):
         """Segments that wait for the table and did not when `unloaded_ever` was `seen`, and some older ones perhaps."""
         return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
 
-    def chunk_size(self, waiting: int, free_workers: int, topic: str = "") -> int:
-        """Messages of the next chunk of that topic. A batch handler gets its whole batch, however long its calls take: most
-        of a call may cost the same for one message as for many, and calls of one message would never show it. In order
-        nothing can be reclaimed, and what waits for one worker waits for no other: there no chunk is large."""
+    def chunk_size(self, waiting: int, free_workers: int, large_of: str = "") -> int:
+        """Messages of the next chunk. A batch handler gets its whole batch, however long its calls take: most of a call may
+        cost the same for one message as for many, and calls of one message would never show it.
+
+        `large_of`: the topic, where the chunk may be large. Not where nothing of it can be reclaimed (in order, and of
+        coroutines, which have all begun), nor where limits decide how much of what waits may go to the others."""
         least = self.config.batch_messages_max if self.stats.calls_are_batches else 1
-        if self.config.order == "concurrent":
-            least = max(least, self.sizer.large(waiting, len(self.workers), topic))
-        return max(self.sizer.size(waiting, free_workers), least)
+        size = max(self.sizer.size(waiting, free_workers), least)
+        if not large_of:
+            return size
+        large = self.sizer.large(waiting, len(self.workers), large_of)
+        return max(size, large - large % least)  # whole batches: no call goes beyond its chunk
 
     def assigned(self, handle: int) -> PulledQueue | None:
         """The pulled queue of that handle if it still takes new work."""

@@ -320,6 +320,7 @@ class Pool:
     def _ended(self, child: Child) -> None:
         if child.ended:
             return
+        self._acted()  # one that reported what cannot be counts as killed from here on
         worker, was = child.worker, child.worker.state
         self._loop.remove_writer(child.link.fileno())
         self._loop.remove_reader(child.link.fileno())
@@ -328,9 +329,7 @@ class Pool:
         child.link.close()
         del self.children[child.worker_id]
         self.direct.died(child.worker_id)
-        self._acted()  # one that reported what cannot be counts as killed from here on
         now, death = self._loop.time(), self._look_at_dead(child)
-        self._cell_reader.read_dead(child)
         self._core.handle(ev.WorkerDied(child.worker_id, death), now)
         self._acted()  # the charge is written before the cell is cleared
         self._cells.clear(child.cell_slot)
@@ -350,7 +349,9 @@ class Pool:
 
     def _look_at_dead(self, child: Child) -> Death:
         try:
-            return self._post_mortem.look(child)
+            death = self._post_mortem.look(child)
+            self._cell_reader.read_dead(child)
+            return death
         except Exception:
             # Its messages wait for this death: better one that charges nobody than none.
             log.exception("death_not_examined", worker=child.worker_id)

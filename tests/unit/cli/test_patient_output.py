@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from rocketcrew.cli.live_line import LiveLine
-from rocketcrew.cli.patient_output import CLEAR, FLUSHES_MAX, LOOKS, Patience, PatientOutput, Unwritten
+from rocketcrew.cli.patient_output import CLEAR, FLUSHES_MAX, LOOKS, PIECE_BYTES, Patience, PatientOutput, Unwritten
 
 
 def test_lines_keep_their_order_and_are_taken_once() -> None:
@@ -51,10 +51,10 @@ def test_the_count_does_not_stand_in_the_live_line_that_was_shown() -> None:
     assert unwritten.take() == f"{CLEAR}1 lines were not shown\nb\n"
 
 
-def looks(taken_every: int) -> int:
-    """Until it is given up, when the output takes a byte in each look of so many."""
-    patience, count = Patience(0), 1
-    while not patience.is_over(count // taken_every):
+def looks(taken_every: int, waited_s: float = 1.0) -> int:
+    """Until it is given up, when the output takes a byte in each look of so many, each after that wait."""
+    patience, count = Patience(LOOKS, 0), 1
+    while not patience.is_over(count // taken_every, waited_s):
         count += 1
     return count
 
@@ -62,6 +62,24 @@ def looks(taken_every: int) -> int:
 def test_only_an_output_that_takes_nothing_is_given_up_soon() -> None:
     assert looks(LOOKS * FLUSHES_MAX) == LOOKS
     assert looks(LOOKS) == LOOKS * FLUSHES_MAX, "a slow one in the end, too: a stop has an end"
+    assert looks(LOOKS * FLUSHES_MAX, 60.0) == LOOKS, "a machine that stands still for a minute uses up one look"
+    assert looks(1000, 0.5) == 2 * LOOKS, "who is woken early has not waited"
+
+
+def test_an_output_that_takes_a_little_at_a_time_is_seen_to_take_it() -> None:
+    """The text is longer than what the pipe holds: not before the last of it is taken would one write come back."""
+    ours, theirs = os.pipe()
+    output = PatientOutput(theirs)
+    with output:
+        output.write("x" * (1 << 18) + "\n")
+        said = os.read(ours, PIECE_BYTES)
+        while output.written < (1 << 16):
+            said += os.read(ours, 1)
+        while not said.endswith(b"\n"):
+            said += os.read(ours, 1 << 16)
+    assert not output.stalled
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_no_write_waits_for_a_pipe_that_nobody_reads() -> None:

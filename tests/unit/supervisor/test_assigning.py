@@ -658,3 +658,20 @@ def test_what_is_settled_is_noted_once(bench: Bench) -> None:
         settled += bench.core.state.outcomes.take("g").of_queue(SETTLED, QueueKey("g", *bench.queue())).pieces
         bench.core.handle(ev.Members("orders", None, None), bench.now)
     assert settled == [(10 * number, 10 * number + 1) for number in range(3)]
+
+
+def test_what_a_stop_leaves_is_the_same_before_and_after_a_queue_has_ended_at_its_deadline(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1", "w2")
+    bench.found(handle, [0, 1, 2])
+    first, *_ = bench.dispatched()
+    bench.done(first, seq=1)
+    bench.core.handle(ev.Stop(), bench.now)
+    before = bench.core.assigning.left()
+    bench.pass_ms(bench.config.stop_deadline_ms)
+    finished, after = bench.one(act.Finished), bench.core.assigning.left()
+    assert not bench.core.state.queues
+    numbers = [(left.unfinished, left.unsealed) for left in (before, finished, after)]
+    assert numbers == [numbers[0]] * 3
+    assert numbers[0][0] > 0
+    assert numbers[0][1] == 1

@@ -108,6 +108,7 @@ def test_the_answer_to_a_look_up_that_was_given_up_is_not_taken_for_that_of_the_
     bench.core.handle(ev.Rebalance(), bench.now)
     bench.pass_ms(1000 * NOTICES_S)
     asked = bench.one(act.FetchAssignment)
+    assert [bench.core.assigning.is_newest(each) for each in (given_up, asked)] == [False, True]
     old = ev.Members("orders", [bench.queue(0)], ["10.0.0.1@1#1", "10.0.0.1@2#2"], asked_at=given_up.asked_at)
     bench.core.handle(old, bench.now)
     bench.core.handle(ev.Rebalance(), bench.now)

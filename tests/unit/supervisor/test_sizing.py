@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.sizing import ChunkSizer
 
 from .conftest import TOPIC, Bench
@@ -90,15 +92,21 @@ def test_an_interrupted_call_makes_no_large_chunk_small_and_a_slow_one_does() ->
     assert sizer.large(1000, 2) == 0
 
 
-def test_nothing_is_large_before_something_is_known_or_where_messages_are_cheap() -> None:
+def test_nothing_is_large_before_something_is_known() -> None:
     sizer = ChunkSizer(10_000, 256)
     assert sizer.large(100_000, 2) == 0
     sizer.observe(1, 2_000, 2_000)
     assert sizer.large(100_000, 2) == 20
+
+
+@pytest.mark.parametrize("mean_us", [0, 1, 20, 39, 40, 100])
+def test_cheap_messages_of_which_one_was_interrupted_go_on_in_large_chunks(mean_us: int) -> None:
+    sizer = ChunkSizer(10_000, 256)
     for _ in range(100):
-        sizer.observe(64, 640, 20)
-    assert sizer.large(100_000, 2) == 0
-    assert sizer.size(100_000, 1) == 256
+        sizer.observe(64, 64 * mean_us, mean_us)
+    sizer.observe(64, 64 * mean_us + 12_000, 12_000)
+    assert sizer.size(100_000, 1) == 1
+    assert sizer.large(100_000, 2) >= 64
 
 
 def test_cheap_messages_of_one_topic_make_no_large_chunks_of_another_ones_slow_calls() -> None:
@@ -140,6 +148,36 @@ def test_what_waits_in_great_number_goes_out_in_few_chunks_and_the_last_of_it_in
     few, many = given_for_10_ms_calls(make, 8), given_for_10_ms_calls(make, 200)
     assert few == 7, many
     assert many <= 200 / 4 + 12
+
+
+def first_size(bench: Bench) -> int:
+    """Of the first chunk of many messages whose calls take 1 ms."""
+    (handle,) = bench.open(0)
+    bench.core.state.sizer.observe(50, 50_000, 1_000, topic=TOPIC)
+    bench.core.state.sizer.tail_us = 1_000.0
+    bench.found(handle, range(256))
+    return bench.dispatched()[0].count
+
+
+@pytest.mark.parametrize(("batch", "size"), [(1, 40), (7, 35), (32, 32), (64, 64)])
+def test_a_large_chunk_is_of_whole_batches(make: type[Bench], batch: int, size: int) -> None:
+    bench = make(units=20_000, chunk_target_us=10_000, chunk_messages_max=256, batch_messages_max=batch)
+    bench.core.state.stats.calls_are_batches = batch > 1
+    bench.worker("w1", "w2")
+    assert first_size(bench) == size
+
+
+def test_no_chunk_is_large_of_which_nothing_can_be_reclaimed(make: type[Bench]) -> None:
+    bench = make(units=20_000, chunk_target_us=10_000, chunk_messages_max=256)
+    bench.worker("w1")
+    bench.core.handle(ev.WorkerWindow("w1", 4), bench.now)
+    assert first_size(bench) == 10
+
+
+def test_no_chunk_is_large_where_what_waits_may_not_all_go_to_others(make: type[Bench]) -> None:
+    bench = make(units=20_000, chunk_target_us=10_000, chunk_messages_max=256, topic_concurrency={"another": 1})
+    bench.worker("w1", "w2")
+    assert first_size(bench) == 10
 
 
 @given(

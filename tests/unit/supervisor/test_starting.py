@@ -88,15 +88,18 @@ def nothing(*_: object) -> Any:
 
 def with_pool(
     folder: Path, count: int, launcher: Any, use: Callable[[Pool, Bench], Awaitable[None]], cell_slots: int = 4,
-    left_behind: Sequence[Path] = (),
+    left_behind: Sequence[Path] = (), acted: Callable[[Pool, Bench], object] = nothing,
 ) -> None:  # fmt: skip
+    """`acted` does what the core wants, after each event of the pool."""
+
     async def main() -> None:
-        bench = Bench()
+        bench = Bench(chunk_messages_max=8)
         (folder / "open").mkdir()
         pool = Pool(
             bench.core, Policy(count), run_id="r", transport=Transport.SLAB, segments=folder, left_behind=list(left_behind),
             cells=CellFile(folder / "cells", cell_slots), queue_info=nothing, slab=memoryview(bench.view),
-            acted=lambda: None, gave_up=nothing, reload_ended=nothing, check=nothing, traced=nothing, direct_timeout_s=1,
+            acted=lambda: acted(pool, bench), gave_up=nothing, reload_ended=nothing, check=nothing, traced=nothing,
+            direct_timeout_s=1,
         )  # fmt: skip
         pool.launcher = launcher
         await use(pool, bench)

@@ -4,9 +4,9 @@ record is reported once, with its rows, and is held until then."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pyarrow
@@ -15,8 +15,11 @@ import pytest
 from rocketcrew.conf.segment_format import OPEN_DIR
 from rocketcrew.workers.api import handler
 from rocketcrew.workers.boot import WorkerBounds
+from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.failures import Failure
+from rocketcrew.workers.message import make_message
 from rocketcrew.workers.packets import REPORTS, Report, decode_reports
+from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.runner import Runner
 from rocketcrew.workers.unreported import look
 
@@ -28,14 +31,15 @@ WITH_ROWS = [number for number, kind in enumerate(KINDS) if kind in ("row", "row
 
 
 class AtStep:
-    """Calls `action` before the given step (instruction) of the loop."""
+    """Calls `action` before the given step (instruction) of the loop, or of what else these `codes` are."""
 
-    def __init__(self, step: int, action: Callable[[], object]) -> None:
+    def __init__(self, step: int, action: Callable[[], object], codes: Sequence[CodeType] = (LOOP,)) -> None:
         self.left = step
         self._action = action
+        self._codes = codes
 
     def __call__(self, frame: FrameType, event: str, _arg: object) -> Any:
-        if frame.f_code is not LOOP:
+        if frame.f_code not in self._codes:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -134,6 +138,33 @@ def test_a_report_at_any_moment_of_the_loop_reports_each_record_once(
         if at.left > 0:
             break
     assert step > 20 * len(KINDS)
+
+
+def test_a_row_that_the_loop_keeps_at_any_moment_of_a_report_is_counted() -> None:
+    """It keeps it without the lock. One that was not counted was reported as having no row."""
+    codes = (RowBuffer.take.__code__, RowBuffer._more_in.__code__)  # pyright: ignore[reportPrivateUsage]
+    step, before = 0, sys.gettrace()
+    while True:
+        step += 1
+        rows: RowBuffer[int] = RowBuffer(parse_ddl("n int"), "g")
+
+        def keep(number: int, rows: RowBuffer[int] = rows) -> None:
+            values = rows.plain({"n": number})
+            assert values is not None
+            rows.kept.append((number, make_message(b"x", queue_offset=number), values, None))
+
+        keep(0)
+        at = AtStep(step, lambda keep=keep: keep(1), codes)  # type: ignore[misc]
+        sys.settrace(at)
+        try:
+            taken, _ = rows.take(1)
+        finally:
+            sys.settrace(before)
+        if at.left > 0:
+            break
+        assert taken.column("n").to_pylist() == [0]
+        assert (rows.rows, len(rows.kept)) == (1, 1)
+    assert step > 20
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rocketcrew.conf.segment_format import key_fields
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.workers import row_keys
 from rocketcrew.workers.message import Message, expand_inner_batch
 from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.row_keys import Key, key_columns, key_of
@@ -142,6 +143,17 @@ def test_a_record_that_is_damaged_is_read_or_refused_as_by_decoding(stored: Stor
             key_columns("group", [message], None)
         return
     assert key_columns("group", [message], None) == wanted
+
+
+def test_no_long_column_is_kept_for_the_next_block() -> None:
+    """Of blocks that all have another length."""
+    made = [row_keys._constant("group", row_keys._KEPT_ROWS_MAX + more) for more in range(3)]  # pyright: ignore[reportPrivateUsage]
+    assert [len(column) - len(made[0]) for column in made] == [0, 1, 2]
+    kept = row_keys._kept_constant.cache_info()  # pyright: ignore[reportPrivateUsage]
+    for rows in (10, 10, row_keys._KEPT_ROWS_MAX + 10):  # pyright: ignore[reportPrivateUsage]
+        row_keys._constant("a group of its own", rows)  # pyright: ignore[reportPrivateUsage]
+    now = row_keys._kept_constant.cache_info()  # pyright: ignore[reportPrivateUsage]
+    assert (now.hits - kept.hits, now.misses - kept.misses) == (1, 1)
 
 
 def test_nothing_is_decoded_that_the_handler_did_not_look_at() -> None:
