@@ -625,11 +625,12 @@ PLANTED = {
     "commit what was pulled": Planted(CommitNext, 20),
     "an offset goes back for rows of a later message": Planted(
         HoldsTheWholeChunk,
-        150,
+        100,
         (),
         HELD_UP
         | ONE_SLOT
-        | {"workers": 1, "slow": 0.3, "deadly": 0, "hard_limit_ms": 0, "refusing": 0.0, "broadcasting": True},
+        | {"workers": 1, "queues": 1, "rate": 100.0, "slow": 0.1, "messages_max": 600}
+        | {"deadly": 0, "hard_limit_ms": 0, "refusing": 0.0, "broadcasting": True},
     ),
     "finished messages wait for a long call": Planted(WaitsForTheCall, 20, (), HELD_UP),
     "finished messages forgotten where the last commit fails": Planted(

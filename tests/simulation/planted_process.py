@@ -59,9 +59,9 @@ class LooksUpAtEachNotice(CoreParts):
 
     class assigning_class(Assigning):
         def look_up(self, topic: str, now: float) -> None:
-            del now
             if not self.s.stopping and topic in self.s.topics:
-                self.s.out.append(FetchAssignment(topic))
+                self._asked[topic] = now
+                self.s.out.append(FetchAssignment(topic, now))
 
 
 class SendsAtOnce(Parts):
