@@ -118,20 +118,27 @@ def _of_messages(messages: Sequence[Message], counts: Sequence[int] | None) -> A
             return _one_by_one(messages, counts)
     parts: list[Arrays] = []
     at = 0
-    for odd, group in groupby(messages, _is_odd):
-        run = list(group)
-        own = None if counts is None else counts[at : at + len(run)]
-        at += len(run)
-        parts.append(_one_by_one(run, own) if odd else _by_position(run, own))
+    for odd, group in groupby(_odd_halves(messages)):
+        end = at + len(list(group))
+        own = None if counts is None else counts[at:end]
+        parts.append((_one_by_one if odd else _by_position)(messages[at:end], own))
+        at = end
     return parts[0] if len(parts) == 1 else [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]
 
 
-def _is_odd(message: Message) -> bool:
+def _odd_ones(messages: Sequence[Message]) -> list[bool]:
+    """Which of them cannot be read by position."""
     try:
-        _by_position([message], None)
+        _by_position(messages, None)
     except _OddRecordError:
-        return True
-    return False
+        return [True] if len(messages) == 1 else _odd_halves(messages)
+    return [False] * len(messages)
+
+
+def _odd_halves(messages: Sequence[Message]) -> list[bool]:
+    """The same of several, one of which cannot. By halves: a block mostly has few such, or many in a row."""
+    middle = len(messages) // 2
+    return [*_odd_ones(messages[:middle]), *_odd_ones(messages[middle:])]
 
 
 def _one_by_one(messages: Iterable[Message], counts: Sequence[int] | None) -> Arrays:
