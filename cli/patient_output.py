@@ -29,7 +29,7 @@ FLUSHES_MAX: Final = 10
 LOOKS: Final = 10
 """In so many parts is that counted: a machine that stood still for a second has then used up only one."""
 PIECE_BYTES: Final = 4096
-"""Written at once: of more, what is taken would not be known before all of it is."""
+"""Written at once, in whole lines: of more, what is taken would not be known before all of it is."""
 
 
 def not_shown(lines: int) -> str:
@@ -163,17 +163,25 @@ class PatientOutput:
             self._write_now(text)
 
     def _write_now(self, text: str) -> None:
-        data = memoryview(text.encode("utf-8", "backslashreplace"))
+        data, at = text.encode("utf-8", "backslashreplace"), 0
         with contextlib.suppress(OSError):
-            while data:
+            while at < len(data):
                 try:
-                    written = os.write(self._number, data[:PIECE_BYTES])
+                    written = os.write(self._number, data[at : _end_of_piece(data, at)])
                     self.written += written
-                    data = data[written:]
+                    at += written
                 except BlockingIOError:  # somebody else's O_NONBLOCK
                     ready = select.poll()
                     ready.register(self._number, select.POLLOUT)
                     ready.poll()
+
+
+def _end_of_piece(data: bytes, at: int) -> int:
+    """Where what begins there ends: with the last line that fits, or the one that does not. Workers write lines of their own
+    to the same output, which must not get into the middle of one of ours."""
+    if len(data) - at <= PIECE_BYTES:
+        return len(data)
+    return data.rfind(b"\n", at, at + PIECE_BYTES) + 1 or data.find(b"\n", at) + 1 or len(data)
 
 
 def drop_rest(numbers: tuple[int, ...]) -> None:

@@ -183,7 +183,7 @@ class Task:
     def _flush(self) -> None:
         """Rows to the segment, failures to their file."""
         rows, segments, batch = self._rows, self._segments, None
-        if rows is not None and segments is not None and rows.rows:
+        if rows is not None and segments is not None and rows.kept:
             batch, misfits = rows.take()
             for place, error in misfits:
                 self._runner.fail_kept(place, error)

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from ..client.logs import get_logger
+
 ASK_INTERVAL_S = 5.0
 LATE_AGAIN_S = 1.0
 
@@ -47,8 +49,11 @@ class Deadline:
         wait_s = self._seconds
         while not self._ended.wait(wait_s):
             self.passed = True
-            with contextlib.suppress(Exception):  # as where no descriptor is free: again in a moment
+            try:
                 self._late()
+            except Exception:  # noqa: BLE001  as where no descriptor is free: again in a moment
+                if wait_s == self._seconds:
+                    get_logger().exception("deadline_not_kept", seconds=self._seconds)
             wait_s = self._again_s
 
 

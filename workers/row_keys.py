@@ -64,7 +64,7 @@ _LITTLE: Final = sys.byteorder == "little"
 _RUNS_JOINED_MAX: Final = 16
 """Of more queues in turn a column is cheaper made of its texts."""
 _KEPT_ROWS_MAX: Final = 1 << 15
-"""Longer columns are made anew, and so are their ends: what is kept for the next block is some bytes a row."""
+"""Longer columns are made anew, and so are their ends: a column is kept with all of its text."""
 _NUMBERS_MAX: Final = 1_024
 """More rows of a message are rare."""
 _NUMBERS: Final = array("i", range(_NUMBERS_MAX)).tobytes()
@@ -118,7 +118,7 @@ def _of_messages(messages: Sequence[Message], counts: Sequence[int] | None) -> A
             return _one_by_one(messages, counts)
     parts: list[Arrays] = []
     at = 0
-    for odd, group in groupby(_odd_halves(messages)):
+    for odd, group in groupby(_odd_ones(messages)):
         end = at + len(list(group))
         own = None if counts is None else counts[at:end]
         parts.append((_one_by_one if odd else _by_position)(messages[at:end], own))
@@ -127,18 +127,29 @@ def _of_messages(messages: Sequence[Message], counts: Sequence[int] | None) -> A
 
 
 def _odd_ones(messages: Sequence[Message]) -> list[bool]:
-    """Which of them cannot be read by position."""
+    """Which of them cannot be read by position: the usual ones show it, and others are few."""
+    shown = [_shows_odd(message) for message in messages]
+    tried = iter(_tried([message for message, odd in zip(messages, shown, strict=True) if not odd]))
+    return [odd or next(tried) for odd in shown]
+
+
+def _shows_odd(message: Message) -> bool:
+    """A retry, or with an IPv6 address."""
+    data, at = message._data, message._position + _SYSFLAG_LOW  # pyright: ignore[reportPrivateUsage]
+    topic = message._queue.topic  # pyright: ignore[reportPrivateUsage]
+    return topic.startswith(RETRY_PREFIX) or data[at : at + 1] not in _V4
+
+
+def _tried(messages: Sequence[Message]) -> list[bool]:
+    """By halves."""
+    if not messages:
+        return []
     try:
         _by_position(messages, None)
     except _OddRecordError:
-        return [True] if len(messages) == 1 else _odd_halves(messages)
+        middle = len(messages) // 2
+        return [*_tried(messages[:middle]), *_tried(messages[middle:])] if middle else [True]
     return [False] * len(messages)
-
-
-def _odd_halves(messages: Sequence[Message]) -> list[bool]:
-    """The same of several, one of which cannot. By halves: a block mostly has few such, or many in a row."""
-    middle = len(messages) // 2
-    return [*_odd_ones(messages[:middle]), *_odd_ones(messages[middle:])]
 
 
 def _one_by_one(messages: Iterable[Message], counts: Sequence[int] | None) -> Arrays:
@@ -244,7 +255,7 @@ def _new_constant(text: str, count: int) -> Any:
     return pa.repeat(text, count)
 
 
-_kept_constant = lru_cache(maxsize=64)(_new_constant)
+_kept_constant = lru_cache(maxsize=16)(_new_constant)
 
 
 def _origin_topic(queue: QueueInfo) -> str:

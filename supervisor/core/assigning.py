@@ -56,6 +56,8 @@ class Assigning:
         self._locking = locking
         self._asked: dict[str, float] = {}
         """Topics that a look-up is under way for, and since when."""
+        self._answered: dict[str, float] = {}
+        """When the newest look-up was asked for that was answered, by topic: as many as were ever subscribed."""
         self._again: set[str] = set()
         """Those of them for which another one is wanted after it."""
 
@@ -72,12 +74,18 @@ class Assigning:
         """The topic's readable queues and the group's client ids; None or empty = unknown, nothing changes."""
         s = self.s
         topic, queues, members, mine = answer.topic, answer.queues, answer.members, answer.mine
-        if answer.asked_at is not None and answer.asked_at != self._asked.get(topic):
-            return  # of a question that was given up, as after a machine's sleep: the newer one is still to be answered
-        self._asked.pop(topic, None)
-        if topic in self._again:
-            self._again.remove(topic)
-            self.look_up(topic, now)
+        asked_at = self._asked.get(topic) if answer.asked_at is None else answer.asked_at
+        if asked_at is not None:
+            if asked_at < self._answered.get(topic, asked_at):
+                return  # of a question that was given up, as after a machine's sleep, and a newer one was answered before
+            self._answered[topic] = asked_at
+        # One that was given up counts, or topics whose look-ups always take too long would never get their queues. But the
+        # newer one is still to be answered.
+        if asked_at == self._asked.get(topic):
+            self._asked.pop(topic, None)
+            if topic in self._again:
+                self._again.remove(topic)
+                self.look_up(topic, now)
         if s.stopping or not queues or not members or topic not in s.topics:
             return
         try:
@@ -175,9 +183,9 @@ class Assigning:
         self._asked[topic] = now
         self.s.out.append(FetchAssignment(topic, now))
 
-    def is_newest(self, asked: FetchAssignment) -> bool:
-        """Whether the answer to that look-up is waited for: none that was given up."""
-        return self._asked.get(asked.topic) == asked.asked_at
+    def is_late(self, asked: FetchAssignment) -> bool:
+        """Whether the answer to that look-up comes after that to a newer one, and counts for nothing."""
+        return asked.asked_at < self._answered.get(asked.topic, asked.asked_at)
 
     # --- closing ------------------------------------------------------------------------------------------------
 

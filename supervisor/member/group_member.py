@@ -317,10 +317,10 @@ class GroupMember:
         found = await self._look_ups.assignment(topic, ordered=self._core.state.config.order != "concurrent")
         if found.queues is not None:
             self._routes.has_route(topic)
-        newest = self._core.assigning.is_newest(action)
+        late = self._core.assigning.is_late(action)
         answer = ev.Members(topic, found.queues, found.members, found.mine, action.asked_at)
         self._core.handle(answer, self._loop.time())
-        if found.pop is not None and newest:
+        if found.pop is not None and not late:
             self._core.handle(ev.PopAssigned(topic, found.pop), self._loop.time())
         self._acted()
 

@@ -348,15 +348,15 @@ class Pool:
         self._loop.call_soon(self.run_staffing)
 
     def _look_at_dead(self, child: Child) -> Death:
+        """Its messages wait for this death: better one that charges nobody than none."""
+        death = Death(End.OURS)
         try:
             death = self._post_mortem.look(child)
             self._cell_reader.read_dead(child)
-            return death
         except Exception:
-            # Its messages wait for this death: better one that charges nobody than none.
             log.exception("death_not_examined", worker=child.worker_id)
             self._core.unexpected_error()
-            return Death(End.OURS)
+        return death
 
     def running(self, child: Child) -> Running | None:
         """Which message the worker is running, or was when it died, from its cell."""

@@ -58,6 +58,7 @@ class Edge:
         self._routes: dict[str, tuple[float, list[MessageQueue]]] = {}
         self._revoked: set[int] = set()
         self._looking: dict[str, float] = {}
+        self._answered: dict[str, float] = {}
         """Topics that a look-up is under way for, and since when."""
         self._alone = member.script.broadcasting
         self._requests = Requests(GROUP, member.client_id, MAX_RECONSUME_TIMES)
@@ -149,6 +150,7 @@ class Edge:
     ) -> None:
         if self._looking.get(asked.topic) == asked.asked_at:
             del self._looking[asked.topic]
+        self._answered[asked.topic] = max(asked.asked_at, self._answered.get(asked.topic, asked.asked_at))
         self._core.handle(ev.Members(asked.topic, queues, members, asked_at=asked.asked_at), self._world.now)
 
     def _fetch_assignment(self, action: act.FetchAssignment) -> None:
@@ -187,8 +189,8 @@ class Edge:
     def _note_revoked(self, asked: act.FetchAssignment, queues: list[MessageQueue], members: list[str]) -> None:
         """Whose queues are another's from now on, by our own reckoning."""
         topic = asked.topic
-        given_up = self._looking.get(topic) != asked.asked_at
-        if queues and members and not self._member.stopping and not given_up:
+        late = asked.asked_at < self._answered.get(topic, asked.asked_at)
+        if queues and members and not self._member.stopping and not late:
             strategy = strategy_named(self._member.script.strategy)
             wanted = set(allocate(strategy, self._member.client_id, queues, members) or ())
             for pq in self._core.state.queues.values():

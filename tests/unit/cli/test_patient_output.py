@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
+
+import pytest
 
 from rocketcrew.cli.live_line import LiveLine
 from rocketcrew.cli.patient_output import CLEAR, FLUSHES_MAX, LOOKS, PIECE_BYTES, Patience, PatientOutput, Unwritten
@@ -71,11 +75,11 @@ def test_an_output_that_takes_a_little_at_a_time_is_seen_to_take_it() -> None:
     ours, theirs = os.pipe()
     output = PatientOutput(theirs)
     with output:
-        output.write("x" * (1 << 18) + "\n")
+        output.write(("x" * 99 + "\n") * 2500 + "the end\n")
         said = os.read(ours, PIECE_BYTES)
         while output.written < (1 << 16):
             said += os.read(ours, 1)
-        while not said.endswith(b"\n"):
+        while not said.endswith(b"the end\n"):
             said += os.read(ours, 1 << 16)
     assert not output.stalled
     os.close(ours)
@@ -132,3 +136,21 @@ def test_a_line_after_the_end_of_the_loop_does_not_wait_for_ever_either() -> Non
     assert os.read(ours, 4) == b"one\n"
     output.write("dropped\n")
     os.close(ours)  # ends the write that hangs
+
+
+@pytest.mark.parametrize("length", [10, 330, PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES])
+def test_no_line_is_written_in_two_pieces(length: int) -> None:
+    """Of several that are written at once: other processes write to the same file."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps writes apart
+    output = PatientOutput(theirs.fileno())
+    text = ("x" * length + "\n") * 20
+    reader = threading.Thread(target=output.write, args=(text,))
+    reader.start()
+    pieces: list[bytes] = []
+    while sum(map(len, pieces)) < len(text):
+        pieces.append(ours.recv(1 << 20))
+    reader.join()
+    assert all(piece.endswith(b"\n") for piece in pieces)
+    assert len(pieces) == 20 if length >= PIECE_BYTES / 2 else len(pieces) < 20
+    ours.close()
+    theirs.close()

@@ -102,19 +102,51 @@ def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
 
 def test_the_answer_to_a_look_up_that_was_given_up_is_not_taken_for_that_of_the_next(bench: Bench) -> None:
     """A machine that slept finds both: the older one says who were members before."""
+
+    def answered(asked: act.FetchAssignment, *members: str) -> None:
+        queues = [bench.queue(0), bench.queue(1)]
+        bench.core.handle(ev.Members("orders", queues, members, asked_at=asked.asked_at), bench.now)
+
+    def look_up() -> None:
+        bench.core.handle(ev.Rebalance(), bench.now)
+        bench.pass_ms(1000 * NOTICES_S)
+
+    me, other = "10.0.0.1@1#1", "10.0.0.1@2#2"
     bench.core.handle(ev.Start(), bench.now)
     given_up = bench.one(act.FetchAssignment)
     bench.pass_ms(1_000 * LOOK_UP_MAX_S)
-    bench.core.handle(ev.Rebalance(), bench.now)
-    bench.pass_ms(1000 * NOTICES_S)
+    look_up()
     asked = bench.one(act.FetchAssignment)
-    assert [bench.core.assigning.is_newest(each) for each in (given_up, asked)] == [False, True]
-    old = ev.Members("orders", [bench.queue(0)], ["10.0.0.1@1#1", "10.0.0.1@2#2"], asked_at=given_up.asked_at)
-    bench.core.handle(old, bench.now)
-    bench.core.handle(ev.Rebalance(), bench.now)
-    bench.pass_ms(1000 * NOTICES_S)
-    bench.none(act.FetchAssignment, act.FetchOffset)
-    new = ev.Members("orders", [bench.queue(0)], ["10.0.0.1@1#1"], asked_at=asked.asked_at)
-    bench.core.handle(new, bench.now)
-    assert bench.take(act.FetchOffset)
+    answered(given_up, me, other)
+    assert [fetch.mq.queue_id for fetch in bench.take(act.FetchOffset)] == [0], (
+        "it counts as long as there is no newer one"
+    )
+    look_up()
+    bench.none(act.FetchAssignment)  # the newer one is not answered yet
+    answered(asked, me)
+    assert [fetch.mq.queue_id for fetch in bench.take(act.FetchOffset)] == [1]
     bench.one(act.FetchAssignment)
+    assert [bench.core.assigning.is_late(each) for each in (given_up, asked)] == [True, False]
+    answered(given_up, me, other)
+    assert len(bench.core.state.queues) == 2, "nothing is taken away any more"
+
+
+@pytest.mark.parametrize("seconds", [5, 21, 39, 61])
+def test_look_ups_that_always_take_long_are_believed(bench: Bench, seconds: int) -> None:
+    """As with a strategy of the user's that is slow, for many topics: each is given up before it is answered."""
+    bench.core.handle(ev.Start(), bench.now)
+    open_questions: list[tuple[float, act.FetchAssignment]] = []
+    answers = 0
+    for second in range(300):
+        open_questions += [(bench.now + seconds, asked) for asked in bench.take(act.FetchAssignment)]
+        while open_questions and open_questions[0][0] <= bench.now:
+            _, asked = open_questions.pop(0)
+            bench.core.handle(
+                ev.Members("orders", [bench.queue(answers)], ["10.0.0.1@1#1"], asked_at=asked.asked_at), bench.now
+            )
+            answers += 1
+            assert bench.take(act.FetchOffset), "another queue each time"
+        if second % 20 == 0:
+            bench.core.handle(ev.Rebalance(), bench.now)
+        bench.pass_ms(1000)
+    assert answers >= (300 - seconds) // (20 + NOTICES_S) - 1
