@@ -46,14 +46,15 @@ class Deadline:
         self._ended.set()
 
     def _watch(self) -> None:
-        wait_s = self._seconds
+        wait_s, said = self._seconds, False
         while not self._ended.wait(wait_s):
             self.passed = True
             try:
                 self._late()
             except Exception:  # noqa: BLE001  as where no descriptor is free: again in a moment
-                if wait_s == self._seconds:
+                if not said:
                     get_logger().exception("deadline_not_kept", seconds=self._seconds)
+                said = True
             wait_s = self._again_s
 
 

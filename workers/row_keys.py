@@ -63,6 +63,8 @@ _EACH_US_PER_MS: Final = repeat(_US_PER_MS)
 _LITTLE: Final = sys.byteorder == "little"
 _RUNS_JOINED_MAX: Final = 16
 """Of more queues in turn a column is cheaper made of its texts."""
+_SHORT_RUN: Final = 10
+"""The arrays of a run cost as much as decoding so many messages."""
 _KEPT_ROWS_MAX: Final = 1 << 15
 """Longer columns are made anew, and so are their ends: a column is kept with all of its text."""
 _NUMBERS_MAX: Final = 1_024
@@ -116,10 +118,13 @@ def _of_messages(messages: Sequence[Message], counts: Sequence[int] | None) -> A
     except _OddRecordError:
         if len(messages) == 1:
             return _one_by_one(messages, counts)
+    runs = [(odd, len(list(group))) for odd, group in groupby(_odd_ones(messages))]
+    if len(runs) * _SHORT_RUN > len(messages):
+        return _one_by_one(messages, counts)
     parts: list[Arrays] = []
     at = 0
-    for odd, group in groupby(_odd_ones(messages)):
-        end = at + len(list(group))
+    for odd, length in runs:
+        end = at + length
         own = None if counts is None else counts[at:end]
         parts.append((_one_by_one if odd else _by_position)(messages[at:end], own))
         at = end

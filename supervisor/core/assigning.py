@@ -78,7 +78,8 @@ class Assigning:
         if asked_at is not None:
             if asked_at < self._answered.get(topic, asked_at):
                 return  # of a question that was given up, as after a machine's sleep, and a newer one was answered before
-            self._answered[topic] = asked_at
+            if queues and members:
+                self._answered[topic] = asked_at
         # One that was given up counts, or topics whose look-ups always take too long would never get their queues. But the
         # newer one is still to be answered.
         if asked_at == self._asked.get(topic):

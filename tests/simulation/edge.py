@@ -57,8 +57,9 @@ class Edge:
         self._link: Link | None = None
         self._routes: dict[str, tuple[float, list[MessageQueue]]] = {}
         self._revoked: set[int] = set()
-        self._looking: dict[str, float] = {}
         self._answered: dict[str, float] = {}
+        """When the newest look-up was asked for that was answered, by topic."""
+        self._looking: dict[str, float] = {}
         """Topics that a look-up is under way for, and since when."""
         self._alone = member.script.broadcasting
         self._requests = Requests(GROUP, member.client_id, MAX_RECONSUME_TIMES)
@@ -150,7 +151,8 @@ class Edge:
     ) -> None:
         if self._looking.get(asked.topic) == asked.asked_at:
             del self._looking[asked.topic]
-        self._answered[asked.topic] = max(asked.asked_at, self._answered.get(asked.topic, asked.asked_at))
+        if queues and members:
+            self._answered[asked.topic] = max(asked.asked_at, self._answered.get(asked.topic, asked.asked_at))
         self._core.handle(ev.Members(asked.topic, queues, members, asked_at=asked.asked_at), self._world.now)
 
     def _fetch_assignment(self, action: act.FetchAssignment) -> None:

@@ -131,6 +131,18 @@ def test_the_answer_to_a_look_up_that_was_given_up_is_not_taken_for_that_of_the_
     assert len(bench.core.state.queues) == 2, "nothing is taken away any more"
 
 
+def test_a_newer_look_up_that_finds_nothing_out_does_not_make_an_older_answer_late(bench: Bench) -> None:
+    bench.core.handle(ev.Start(), bench.now)
+    slow = bench.one(act.FetchAssignment)
+    bench.pass_ms(1_000 * LOOK_UP_MAX_S)
+    bench.core.handle(ev.Rebalance(), bench.now)
+    bench.pass_ms(1000 * NOTICES_S)
+    fails = bench.one(act.FetchAssignment)
+    bench.core.handle(ev.Members("orders", None, None, asked_at=fails.asked_at), bench.now)
+    bench.core.handle(ev.Members("orders", [bench.queue(0)], ["10.0.0.1@1#1"], asked_at=slow.asked_at), bench.now)
+    assert bench.take(act.FetchOffset)
+
+
 @pytest.mark.parametrize("seconds", [5, 21, 39, 61])
 def test_look_ups_that_always_take_long_are_believed(bench: Bench, seconds: int) -> None:
     """As with a strategy of the user's that is slow, for many topics: each is given up before it is answered."""
