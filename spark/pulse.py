@@ -53,7 +53,7 @@ class Deadline:
                 self._late()
             except Exception:  # noqa: BLE001  as where no descriptor is free: again in a moment
                 if not said:
-                    get_logger().exception("deadline_not_kept", seconds=self._seconds)
+                    get_logger().exception("deadline_not_kept", limit_ms=round(self._seconds * 1_000))
                 said = True
             wait_s = self._again_s
 
