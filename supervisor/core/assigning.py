@@ -76,8 +76,8 @@ class Assigning:
         topic, queues, members, mine = answer.topic, answer.queues, answer.members, answer.mine
         asked_at = self._asked.get(topic) if answer.asked_at is None else answer.asked_at
         if asked_at is not None:
-            if asked_at < self._answered.get(topic, asked_at):
-                return  # of a question that was given up, as after a machine's sleep, and a newer one was answered before
+            if self.is_late(topic, asked_at):
+                return
             if queues and members:
                 self._answered[topic] = asked_at
         # One that was given up counts, or topics whose look-ups always take too long would never get their queues. But the
@@ -184,9 +184,10 @@ class Assigning:
         self._asked[topic] = now
         self.s.out.append(FetchAssignment(topic, now))
 
-    def is_late(self, asked: FetchAssignment) -> bool:
-        """Whether the answer to that look-up comes after that to a newer one, and counts for nothing."""
-        return asked.asked_at < self._answered.get(asked.topic, asked.asked_at)
+    def is_late(self, topic: str, asked_at: float) -> bool:
+        """Whether the answer to that look-up comes after that to a newer one, and counts for nothing: it was given up, as
+        after a machine's sleep."""
+        return asked_at < self._answered.get(topic, asked_at)
 
     # --- closing ------------------------------------------------------------------------------------------------
 

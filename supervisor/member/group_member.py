@@ -317,7 +317,7 @@ class GroupMember:
         found = await self._look_ups.assignment(topic, ordered=self._core.state.config.order != "concurrent")
         if found.queues is not None:
             self._routes.has_route(topic)
-        late = self._core.assigning.is_late(action)
+        late = self._core.assigning.is_late(topic, action.asked_at)
         answer = ev.Members(topic, found.queues, found.members, found.mine, action.asked_at)
         self._core.handle(answer, self._loop.time())
         if found.pop is not None and not late:

@@ -126,7 +126,7 @@ def test_the_answer_to_a_look_up_that_was_given_up_is_not_taken_for_that_of_the_
     answered(asked, me)
     assert [fetch.mq.queue_id for fetch in bench.take(act.FetchOffset)] == [1]
     bench.one(act.FetchAssignment)
-    assert [bench.core.assigning.is_late(each) for each in (given_up, asked)] == [True, False]
+    assert [bench.core.assigning.is_late("orders", each.asked_at) for each in (given_up, asked)] == [True, False]
     answered(given_up, me, other)
     assert len(bench.core.state.queues) == 2, "nothing is taken away any more"
 
