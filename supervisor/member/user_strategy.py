@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import count
+from typing import NamedTuple
 
 from ...remoting.errors import UsageError
 from ...remoting.queues import MessageQueue
@@ -17,18 +19,44 @@ from .user_process import UserProcess, UserProcessError
 ANSWER_TIMEOUT_S = 10.0
 
 
+class _Known(NamedTuple):
+    number: int
+    queues: Sequence[MessageQueue]
+    members: Sequence[str]
+
+
+class _Answer(NamedTuple):
+    """To what was known as `number`; no own queues, not even an empty list, where it failed."""
+
+    number: int
+    own: list[MessageQueue] | None
+    error: str = ""
+
+
 class UserStrategy:
     """The function at `import_path`, called in its own process with (group, client id, queues, client ids)."""
 
     def __init__(
-        self, import_path: str, group: str, client_id: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        import_path: str,
+        group: str,
+        client_id: str,
+        *,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        process: UserProcess | None = None,
     ) -> None:
+        """`process` answers in place of one that imports the function."""
         self._answer_timeout_s = answer_timeout_s
         self._path = import_path
         self._group = group
         self._client_id = client_id
-        self.process = UserProcess(import_path, "rocketcrew.workers.strategy", [import_path])
+        self.process = process or UserProcess(import_path, "rocketcrew.workers.strategy", [import_path])
         self._turn = asyncio.Lock()
+        self._numbers = count()
+        self._known: dict[str, _Known] = {}
+        """What is known last of each topic."""
+        self._answers: dict[str, _Answer] = {}
+        """The last answer of each."""
 
     async def start(self) -> None:
         """Start the process. Raises UsageError when the function cannot be had."""
@@ -38,24 +66,39 @@ class UserStrategy:
             raise UsageError(f"consumer.allocate_strategy = {self._path!r}: {error}") from error
 
     async def allocate(self, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-        """The own queues. Raises AllocationError when the function fails, gives nonsense or takes too long."""
+        """The own ones of a topic's queues, of which there is at least one. Raises AllocationError when the function fails,
+        gives nonsense or takes too long.
+
+        Its process answers one question at a time. What is asked of a topic meanwhile is one question, of what is known last:
+        or the line would grow, and its answers get older, as soon as all topics together take longer than look-ups come.
+        """
         if self._client_id not in members:
             return []
+        topic, number = queues[0].topic, next(self._numbers)
+        self._known[topic] = _Known(number, queues, members)
         async with self._turn:
-            ordered = sorted(queues)
-            question = {
-                "group": self._group,
-                "client_id": self._client_id,
-                "queues": ordered,
-                "client_ids": sorted(members),
-            }
-            try:
-                reply = await self.process.ask(question, self._answer_timeout_s)
-            except UserProcessError as error:
-                raise AllocationError(str(error)) from error
-            if "error" in reply:
-                raise AllocationError(f"{self._path}: {reply['error']}")
-            return [ordered[position] for position in reply["queues"]]
+            answer = self._answers.get(topic)
+            if answer is None or answer.number < number:
+                answer = self._answers[topic] = await self._ask(self._known[topic])
+        if answer.own is None:
+            raise AllocationError(answer.error)
+        return answer.own
+
+    async def _ask(self, known: _Known) -> _Answer:
+        ordered = sorted(known.queues)
+        question = {
+            "group": self._group,
+            "client_id": self._client_id,
+            "queues": ordered,
+            "client_ids": sorted(known.members),
+        }
+        try:
+            reply = await self.process.ask(question, self._answer_timeout_s)
+        except UserProcessError as error:
+            return _Answer(known.number, None, str(error))
+        if "error" in reply:
+            return _Answer(known.number, None, f"{self._path}: {reply['error']}")
+        return _Answer(known.number, [ordered[position] for position in reply["queues"]])
 
     async def kill(self) -> None:
         """End the process."""
