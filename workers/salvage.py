@@ -2,9 +2,10 @@
 
 A worker killed at any instant leaves whole batches and at most one torn one at the end of its open file, because it only ever
 appends. After a loss of power it may also hold pages of zeros: each batch carries a checksum, and the first one that does not
-hold ends the prefix. The rest of the file is cut off, the prefix is fsynced and renamed into `ready/`, and counts as done.
-A file without a whole batch is removed. Only for workers that are certainly dead: the file of a living one would be cut under
-its feet.
+hold ends the prefix. A synced copy of the prefix takes the file's place, is renamed into `ready/`, and counts as done. The
+file itself may have had a sync that failed while its worker lived; the kernel then takes its pages for written, and another
+sync would say yes with nothing on the disk. A file without a whole batch is removed. Only for workers that are certainly
+dead: the file of a living one would be taken from under its feet.
 
 A name that is no longer in `open/` was sealed by its worker in its last moment, or salvaged by one that was killed before it
 said so. In `ready/` it is read there and left as it is; if it is in neither, the loader has taken it already, or it held
@@ -15,18 +16,17 @@ not (core/journal.py), and the loader's own record of offsets keeps what runs ag
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 
 from ..conf.segment_format import OPEN_DIR, READY_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
-from ..durable.files import SyncError, sync_path
+from ..durable.files import CALLS, FileCalls, sync_path, write_atomically
 from ..remoting.errors import UsageError
 from .packets import Salvaged
 from .prefix import Prefix, complete_prefix
-from .sealing import seal_file
+from .sealing import publish
 
 pa: Any = pyarrow
 
@@ -41,7 +41,7 @@ def warm_up() -> None:
     reader.read_next_batch_with_custom_metadata()
 
 
-def salvage(path: Path) -> Salvaged:
+def salvage(path: Path, calls: FileCalls = CALLS) -> Salvaged:
     """Salvage `open/<name>` (see the module's text). Raises UsageError for a path that is no open segment, OSError."""
     worker, seq = _named(path)
     ready_dir = path.parent.parent / READY_DIR
@@ -56,11 +56,10 @@ def salvage(path: Path) -> Salvaged:
         path.unlink()
         sync_path(path.parent)
         return nothing_of(path)
-    os.truncate(path, prefix.size_bytes)
-    try:
-        seal_file(path, ready_dir)
-    except SyncError:
-        seal_file(path, ready_dir, anew=True)
+    with path.open("rb") as file:
+        whole = file.read(prefix.size_bytes)
+    write_atomically(path, whole, durable=True, calls=calls)
+    publish(path, ready_dir, calls)
     return Salvaged(path.name, worker, seq, path.name, prefix.rows, prefix.size_bytes, prefix.finished.queues())
 
 

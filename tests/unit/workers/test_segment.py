@@ -124,6 +124,22 @@ def test_a_segment_whose_sync_failed_is_not_sealed_but_a_copy_of_it(tmp_path: Pa
     assert not list((tmp_path / "open").iterdir())
 
 
+def test_a_worker_that_was_killed_after_a_sync_that_failed_leaves_what_a_salvage_copies(tmp_path: Path) -> None:
+    segments, disk = writer(tmp_path), Losing()
+    append(segments, [1, 2])
+    detached = segments.detach()
+    assert detached is not None
+    sealer = Sealer(tmp_path / READY_DIR, pause=give_up, waits=None, calls=disk)
+    with pytest.raises(GiveUpError):
+        sealer.add(*detached)
+    found = salvage(detached[0], disk)
+    assert (found.sealed_name, found.rows) == (detached[0].name, 2)
+    (ready,) = (tmp_path / READY_DIR).iterdir()
+    assert offsets_in(ready) == [1, 2]
+    assert ready.stat().st_ino in disk.synced - disk.lost
+    assert not list((tmp_path / "open").iterdir())
+
+
 def test_a_segment_of_which_the_disk_has_lost_some_is_never_sealed(tmp_path: Path) -> None:
     segments, disk = writer(tmp_path), Losing()
     append(segments, [1, 2])
