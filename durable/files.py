@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,7 @@ class FileCalls:
 
 
 CALLS: Final = FileCalls()
+_PIECE_BYTES: Final = 1 << 22
 
 
 class SyncError(OSError):
@@ -56,6 +58,33 @@ def sync_path(path: Path, calls: FileCalls = CALLS) -> None:
         raise SyncError(error.errno, error.strerror, str(path)) from error
     finally:
         calls.close(descriptor)
+
+
+def sync_copy(path: Path, size_bytes: int | None = None, calls: FileCalls = CALLS) -> None:
+    """Put a synced copy, of the first `size_bytes` (None: of all), in the place of a file whose own sync may have failed.
+
+    Raises OSError where the disk refuses, and leaves no draft then. What it holds is for the caller to have looked at.
+    """
+    left = path.stat().st_size if size_bytes is None else size_bytes
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        descriptor = calls.open(str(draft), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            done = 0
+            with path.open("rb") as file:
+                while left and (piece := file.read(min(left, _PIECE_BYTES))):
+                    calls.write(descriptor, piece, done)
+                    done, left = done + len(piece), left - len(piece)
+                os.fchmod(descriptor, stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+            calls.fsync(descriptor)
+        finally:
+            calls.close(descriptor)
+        calls.rename(str(draft), str(path))
+    except OSError:
+        with contextlib.suppress(OSError):
+            calls.unlink(str(draft))
+        raise
+    sync_path(path.parent, calls)
 
 
 def spark_path(path: Path) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow
 
 from ..conf.segment_format import OPEN_DIR, READY_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
-from ..durable.files import CALLS, FileCalls, sync_path, write_atomically
+from ..durable.files import CALLS, FileCalls, sync_copy, sync_path
 from ..remoting.errors import UsageError
 from .packets import Salvaged
 from .prefix import Prefix, complete_prefix
@@ -56,9 +56,7 @@ def salvage(path: Path, calls: FileCalls = CALLS) -> Salvaged:
         path.unlink()
         sync_path(path.parent)
         return nothing_of(path)
-    with path.open("rb") as file:
-        whole = file.read(prefix.size_bytes)
-    write_atomically(path, whole, durable=True, calls=calls)
+    sync_copy(path, prefix.size_bytes, calls)
     publish(path, ready_dir, calls)
     return Salvaged(path.name, worker, seq, path.name, prefix.rows, prefix.size_bytes, prefix.finished.queues())
 

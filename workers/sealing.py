@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from ..conf.segment_format import OPEN_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
-from ..durable.files import CALLS, FileCalls, SyncError, sync_path, write_atomically
+from ..durable.files import CALLS, FileCalls, SyncError, sync_copy, sync_path
 from .packets import Sealed
 
 FILES_MAX: Final = 4
@@ -145,7 +145,7 @@ def put_copy(path: Path, calls: FileCalls = CALLS) -> None:
             errno.EIO, "the disk has lost some of it; when its worker has ended, what is whole is kept, the rest runs again",
             str(path),
         )  # fmt: skip
-    write_atomically(path, path.read_bytes(), durable=True, calls=calls)
+    sync_copy(path, calls=calls)
 
 
 def publish(path: Path, ready_dir: Path, calls: FileCalls = CALLS) -> None:

@@ -43,7 +43,7 @@ import pyarrow.dataset
 from ...client.logs import get_logger
 from ...conf.columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from ...conf.segment_format import OUTCOMES_DIR
-from ...durable.files import make_folders, spark_path
+from ...durable.files import CALLS, FileCalls, make_folders, spark_path
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
@@ -104,6 +104,7 @@ class DeltaTarget:
     def __init__(
         self, path: Place, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None,
         keep_outcomes_s: float = math.inf, vacuum: bool = False, merge: MergeBounds | None = None,
+        calls: FileCalls = CALLS,
     ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has, for those that only read. `merge`: of small
         files; None: none are."""
@@ -111,6 +112,7 @@ class DeltaTarget:
         self._partition_by = partition_by
         self._append = append
         self._start = start
+        self._calls = calls
         self._keep_outcomes_s = keep_outcomes_s
         self._vacuums = vacuum
         self._vacuumed_s = -math.inf
@@ -224,13 +226,15 @@ class DeltaTarget:
         return True
 
     def _check(self, plan: Plan, path: Path) -> None:
-        """A commit that an earlier process made, perhaps of a machine that went down: whole, and on the disk."""
+        """A commit that an earlier try made, perhaps of a machine that went down or on a disk that failed: whole, and on the
+        disk."""
         found = self._found_in_log((plan.id,))
         if found is not None:
             version = found[1]
             names: list[str] = self._snapshot.get_add_actions().column("path").to_pylist()
             check_commit(path, version, {unquote(name) for name in names})
-            sync_commits(path, version, int(self._snapshot.version()))
+            sync_commits(path, version, version, anew=True, calls=self._calls)
+            sync_commits(path, version + 1, int(self._snapshot.version()), calls=self._calls)
 
     def _sync(self) -> None:
         """Bring to the disk what is in the log and may not be there: other loaders' last commits too, which they may not
@@ -240,7 +244,7 @@ class DeltaTarget:
         newest = int(self._snapshot.version())
         if not 0 <= self._synced <= newest + 1:  # the first time, or of another table
             self._synced = first_unsynced(newest)
-        sync_commits(self.path, self._synced, newest)
+        sync_commits(self.path, self._synced, newest, calls=self._calls)
         self._synced = newest + 1
 
     def start(self) -> None:

@@ -4,7 +4,9 @@
   synced: entries, the files that they name, checkpoints, folders.
 - A power cut before that may leave an entry whose files are not whole, and sizes prove nothing. So a commit that a loader
   finds made when it starts is read from beginning to end before it counts. One that is damaged is refused with what to do:
-  its segments are still there. Nothing is ever taken out of a table here, as others may have read it.
+  its segments are still there. A whole one is copied, file by file, as its sync may have failed: the kernel then takes what
+  is not on the disk for written, and a second sync succeeds. Nothing is ever taken out of a table here, as others may have
+  read it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...durable.files import sync_path
+from ...durable.files import CALLS, FileCalls, sync_copy, sync_path
 from ..delta_log import LOG_DIR, entry_of, is_delta
 from ..errors import LoaderError
 from ..object_store import STATE_DIR
@@ -32,27 +34,35 @@ def first_unsynced(newest: int) -> int:
     return max(newest - _UNSYNCED_MAX, 0)
 
 
-def sync_commits(table: Path, first: int, last: int) -> None:
-    """What commits from one version to another have written is on the disk when this returns.
+def sync_commits(table: Path, first: int, last: int, *, anew: bool = False, calls: FileCalls = CALLS) -> None:
+    """What commits from one version to another have written is on the disk when this returns. `anew`: as synced copies, where
+    a sync may have failed before, since a second one says nothing; `check_commit` was asked before.
 
     A version whose entry is gone is older: a checkpoint has replaced it. The log's folder is not listed, as it has an entry
     for each of thousands of commits. Raises LoaderError for an entry that cannot be read.
     """
+
+    def put(path: Path) -> None:
+        if anew:
+            sync_copy(path, calls=calls)
+        else:
+            sync_path(path, calls)
+
     log, there = table / LOG_DIR, [version for version in range(first, last + 1) if entry_of(table, version).exists()]
     folders = {table, log}
     for version in there:
         for added in _added(entry_of(table, version)):
             path = table / unquote(added["path"])
             if path.exists():  # a merge may have replaced it, and a vacuum deleted it
-                sync_path(path)
+                put(path)
                 folders.update(parent for parent in path.parents if parent.is_relative_to(table))
-        sync_path(entry_of(table, version))
+        put(entry_of(table, version))
         if (checkpoint := log / f"{version:020d}.checkpoint.parquet").exists():
-            sync_path(checkpoint)
+            put(checkpoint)
     if there and (hint := log / "_last_checkpoint").exists():
-        sync_path(hint)
+        put(hint)
     for folder in sorted(folders, reverse=True):
-        sync_path(folder)
+        sync_path(folder, calls)
 
 
 def check_commit(table: Path, version: int, live: Collection[str]) -> None:
@@ -63,7 +73,7 @@ def check_commit(table: Path, version: int, live: Collection[str]) -> None:
         if unquote(added["path"]) in live and (fault := _fault(path, added)):
             raise LoaderError(
                 f"version {version} of the Delta table {table} is not whole on the disk: {path} {fault}. The machine went"
-                f" down before it was synced, and its segments are all here. {_way_out(table, version)}"
+                f" down or the disk failed before it was synced, and its segments are all here. {_way_out(table, version)}"
             )
 
 

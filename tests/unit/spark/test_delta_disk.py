@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -12,10 +14,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from loader_world import World
 
+from rocketcrew.durable.files import FileCalls
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.spark.delta_log import LOG_DIR, entry_of
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.object_store import STATE_DIR
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
 
 worlds = pytest.mark.parametrize("world", ["deltalake"], indirect=True)
 
@@ -139,3 +143,43 @@ def test_files_that_a_later_version_needs_no_more_are_not_asked_for(world: World
     path.unlink()
     world.drain(world.loader())
     world.assert_exact()
+
+
+class Losing(FileCalls):
+    """A disk that cannot write what its first fsync of a data file or of an entry is for, and says yes to each later one: as
+    Linux does."""
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+        self.lost: set[int] = set()
+        self.synced: set[int] = set()
+
+    def fsync(self, fd: int) -> None:
+        file = os.fstat(fd).st_ino
+        if not self.lost and os.readlink(f"/proc/self/fd/{fd}").endswith(self._suffix):
+            self.lost.add(file)
+            self._kept = os.fdopen(os.dup(fd), "rb")  # so that its number is nobody else's
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self.synced.add(file)
+
+
+def on(world: World, disk: FileCalls) -> DeltaTarget:
+    return DeltaTarget(world.table, append_by_delta_rs, lambda: None, calls=disk)
+
+
+@worlds
+@pytest.mark.parametrize("suffix", [".parquet", "00001.json"])
+def test_what_a_commit_wrote_on_a_disk_that_refused_it_counts_as_a_copy(
+    world: World, segments: Any, suffix: str
+) -> None:
+    disk = Losing(suffix)
+    world.seal([segments.Record(offset) for offset in (1, 2)])
+    with pytest.raises(OSError, match="Input/output error"):
+        world.drain(world.loader(target=on(world, disk)))
+    assert disk.lost
+    world.drain(world.loader(target=on(world, disk)))
+    world.assert_exact()
+    world.assert_clean()
+    table = DeltaTable(str(world.table))
+    written = [*map(Path, table.file_uris()), entry_of(world.table, 1)]
+    assert {path.stat().st_ino for path in written} <= disk.synced - disk.lost
