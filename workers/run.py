@@ -36,6 +36,7 @@ class Run:
         self.slowest_ns = 0
         self.filtered = 0
         self.has_rows = False
+        """A row of it may be kept, or be in the segment that is open."""
         self.failures: dict[int, Failure] = {}
         self.spans: dict[int, int] = {}
         """First queue offset of each inner batch, by position."""
@@ -47,12 +48,15 @@ class Run:
         """When its first record began, where that is known."""
 
     def cut(self, end: int, now_ns: int) -> Run:
-        """The records before `end`, all of which have ended, as a run of their own; what is left starts there."""
+        """The records before `end`, all of which have ended, as a run of their own; what is left starts there.
+
+        Whether the part has rows, the caller knows. What is left keeps its own mark: the loop may set it at this moment for a
+        row of its own. If it was the part's, what is left waits for the seal of a segment that it has no rows in: no harm.
+        """
         part = Run(self.chunk_id, self.queue, self.offsets, self.start)
         part.records = end - self.start
         part.failures, self.failures = self.failures, {}
         part.filtered, self.filtered = self.filtered, 0
-        part.has_rows, self.has_rows = self.has_rows, False  # what the loop sets beside us may be of the part: no harm
         part.spans = self.spans
         if self.by_cell:
             part.busy_ns = max(0, now_ns - self.began_ns)

@@ -157,9 +157,10 @@ class Runner:
     def cut_ended(self) -> int:
         """Beside a call: what has ended of the run under way becomes a finished run. Returns of how many messages the rows
         that are kept are the finished runs'. The lock is held."""
-        run, cell = self._current, self._cell
+        # In this order: the loop may begin a run, and keep a row of it, at any moment. To end one takes the lock.
+        finished, run, cell = len(self._buffer.kept), self._current, self._cell
         if run is None:
-            return len(self._buffer.kept)
+            return finished
         end, state = run.settled, cell[STATE]
         if run.by_cell and state not in (0, BETWEEN):
             index = bisect_left(run.offsets, state - 1, run.start)

@@ -4,6 +4,7 @@ record is reported once, with its rows, and is held until then."""
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
@@ -20,8 +21,10 @@ from rocketcrew.workers.failures import Failure
 from rocketcrew.workers.message import make_message
 from rocketcrew.workers.packets import REPORTS, Report, decode_reports
 from rocketcrew.workers.rows import RowBuffer
+from rocketcrew.workers.run import Run
 from rocketcrew.workers.runner import Runner
 from rocketcrew.workers.unreported import look
+from rocketcrew.workers.worker import WorkerLoop
 
 pa: Any = pyarrow
 Make = Callable[..., Any]
@@ -197,3 +200,106 @@ def test_a_handler_that_fills_the_same_row_anew_writes_different_rows(
     assert block.column("text").to_pylist() == [chr(n) for n in numbers]
     assert block.column("tags").to_pylist() == [[n] for n in numbers]
     assert block.column("place").to_pylist() == [{"at": [n]} for n in numbers]
+
+
+# --- the loop goes on at any moment of a report --------------------------------------------------------------------------
+
+LOCKED_S = 0.02
+REPORT = tuple(
+    function.__code__
+    for function in (Runner.cut_ended, Run.cut, RowBuffer.take, WorkerLoop.report_beside, WorkerLoop._write_and_report)  # pyright: ignore[reportPrivateUsage]
+)
+
+
+class Beside:
+    """A loop in a thread of its own, which a report lets go on by one call at the given step (instruction)."""
+
+    def __init__(self, bench: Make, folder: Path, first_call: int) -> None:
+        """The loop is to stand in the call of record `first_call`."""
+        self.folder, self._first = folder, first_call
+        self._go = [threading.Event() for _ in range(12)]
+        self._in_call = [threading.Event() for _ in range(12)]
+        beside = self
+
+        @handler(schema="n int")
+        def handle(message: Any) -> Any:
+            number: int = message.queue_offset
+            beside._in_call[number].set()
+            assert beside._go[number].wait(60)
+            return {"n": number} if number in (0, 1, 10) else None
+
+        self.bench = bench(handle, schema="n int", folder=folder, bounds=WorkerBounds(flush_interval_us=10_000_000))
+        self.bench.worker.offer_reports(thread=False)
+        self._loop = threading.Thread(target=lambda: self.bench.steps(1))
+
+    def let(self, *numbers: int) -> None:
+        for number in numbers:
+            self._go[number].set()
+
+    def start(self) -> None:
+        """As far as the call of the first record."""
+        self._loop.start()
+        assert self._in_call[self._first].wait(60)
+
+    def go_on(self, number: int, until_call: int) -> None:
+        """That call ends; the loop comes to the next one, or to the lock, which the report holds: of that nothing tells."""
+        self.let(number)
+        self._in_call[until_call].wait(LOCKED_S)
+
+    def report(self, step: int, go_on: Callable[[], object]) -> bool:
+        """A report beside; False where it has fewer steps."""
+        at, before = AtStep(step, go_on, REPORT), sys.gettrace()
+        sys.settrace(at)
+        try:
+            self.bench.worker.report_beside()
+        finally:
+            sys.settrace(before)
+        return at.left <= 0
+
+    def end(self) -> list[Report]:
+        self.let(*range(12))
+        if self._loop.ident is None:
+            self._loop.start()
+        self._loop.join(60)
+        self.bench.steps(1)
+        return [entry for packet in self.bench.packets() if packet[0] == REPORTS for entry in decode_reports(packet)[0]]
+
+
+def with_rows_are_held(entries: list[Report], chunk_id: int, index: int) -> bool:
+    found = [entry for entry in entries if entry.chunk_id == chunk_id and 0 <= index - entry.start < entry.records]
+    return len(found) == 1 and found[0].segment_seq > 0
+
+
+def test_a_row_that_is_kept_at_any_moment_of_a_report_is_reported_with_its_segment(
+    bench: Make, make_record: Make, tmp_path: Path
+) -> None:
+    step, goes_on = 0, True
+    while goes_on:
+        step += 1
+        beside = Beside(bench, tmp_path / str(step), 1)
+        beside.bench.chunk([make_record(offset=number) for number in range(4)], 1)
+        beside.bench.steps(1)
+        beside.let(0)
+        beside.start()
+        goes_on = beside.report(step, lambda beside=beside: beside.go_on(1, 2))
+        entries = beside.end()
+        assert all(with_rows_are_held(entries, 1, index) for index in (0, 1)), (step, entries)
+    assert step > 100
+
+
+def test_a_row_of_a_chunk_that_begins_at_any_moment_of_a_report_is_reported_with_its_segment(
+    bench: Make, make_record: Make, tmp_path: Path
+) -> None:
+    step, goes_on = 0, True
+    while goes_on:
+        step += 1
+        beside = Beside(bench, tmp_path / str(step), 10)
+        beside.let(0, 1)
+        beside.bench.steps(1)
+        beside.bench.chunk([make_record(offset=number) for number in range(2)], 1, window_open=True)
+        beside.bench.steps(1)
+        beside.bench.chunk([make_record(offset=number) for number in (10, 11)], 2)
+        goes_on = beside.report(step, lambda beside=beside: (beside.start(), beside.go_on(10, 11)))
+        entries = beside.end()
+        assert all(with_rows_are_held(entries, *place) for place in ((1, 0), (1, 1), (2, 0))), (step, entries)
+    assert step > 100
