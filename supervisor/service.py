@@ -143,7 +143,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signal, number)
         self.client_id = own_client_id(self.settings)
-        data_dir, group = Path(self.settings.supervisor.data_dir), self.settings.consumer.group
+        # Handlers may change the current folder of their workers, and functions of foreach that of the loader.
+        data_dir, group = Path(self.settings.supervisor.data_dir).absolute(), self.settings.consumer.group
         member = self.client_id if is_broadcasting(self.settings) else ""
         self._slot = take_slot(data_dir, group, member, mode=slot_mode(self.settings.spark.master))
         lock: int | None = None

@@ -103,12 +103,17 @@ def _credentials(s: SecuritySettings) -> Credentials | None:
     return Credentials(**parse_key_file(text, where))
 
 
+def _absolute(path: str) -> str:
+    """Workers read the file when a handler sends for the first time, which may have changed their current folder before."""
+    return str(Path(path).absolute()) if path else ""
+
+
 def _tls(s: SecuritySettings) -> TlsOptions:
     return TlsOptions(
         auth_server=s.tls_auth_server,
-        trust_cert_path=s.tls_trust_cert_path,
-        cert_path=s.tls_cert_path,
-        key_path=s.tls_key_path,
+        trust_cert_path=_absolute(s.tls_trust_cert_path),
+        cert_path=_absolute(s.tls_cert_path),
+        key_path=_absolute(s.tls_key_path),
         key_password=s.tls_key_password,
         check_hostname=s.tls_check_hostname,
         server_name=s.tls_server_name,

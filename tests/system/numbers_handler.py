@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from rocketcrew import Message, handler
@@ -67,3 +68,10 @@ def undeclared(message: Message) -> dict[str, object]:
     """A row of which nobody has declared the columns."""
     value = int(message.body)
     return {"number": value, "text": "7" if value % 50 == 7 else "other"}
+
+
+@handler(schema="number bigint")
+def number_from_elsewhere(message: Message) -> dict[str, int]:
+    """One row a message, and its worker's current folder is the one that the variable names."""
+    os.chdir(os.environ["ELSEWHERE"])
+    return {"number": int(message.body)}
