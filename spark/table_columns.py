@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Final
 
+from ..remoting.errors import UsageError
 from .delta_log import is_delta
 from .iceberg_catalog import is_iceberg
 from .object_store import STATE_DIR, Place
 
 _BATCH: Final = re.compile(r"batch_id=(\d+)")
+_GIVE: Final = "give the path of a folder that is new, empty or a table of ours"
 _STATE: Final = re.compile(r"(\d+)-.*\.json")
 
 
@@ -30,6 +33,18 @@ def table_columns(table: Place) -> tuple[tuple[str, str], ...]:
         return tuple((str(name), str(type_)) for name, type_ in json.loads(states[max(states)].read_bytes())["columns"])
     except (OSError, ValueError, KeyError, TypeError):
         return ()
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise UsageError for a file, or for a folder that holds something and no table: rows of somebody else beside ours would
+    be read as one table, or make both unreadable."""
+    if folder.is_file():
+        raise UsageError(f"the table folder {folder} is a file: {_GIVE}")
+    if not folder.is_dir() or is_delta(folder) or is_iceberg(folder):
+        return
+    seen = [entry.name for entry in folder.iterdir() if not entry.name.startswith(("_", "."))]
+    if seen and not any(map(_BATCH.fullmatch, seen)):
+        raise UsageError(f"the table folder {folder} holds {min(seen)!r}, which is no batch of rocketcrew: {_GIVE}")
 
 
 def _states(table: Place) -> dict[int, Place]:

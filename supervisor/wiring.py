@@ -15,7 +15,7 @@ from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
 from ..spark.iceberg_catalog import ICEBERG, ICEBERG_SPARK, catalog_of, hadoop_catalog_of
 from ..spark.object_store import check_conditional_puts, place_of
-from ..spark.table_columns import table_columns
+from ..spark.table_columns import refuse_foreign, table_columns
 from ..workers.boot import COLUMNS_FILE, NEW_TABLE, TableSpec, WorkerBoot, WorkerBounds
 from ..workers.cells import CELLS_FILE
 from ..workers.failures import Attempts
@@ -171,7 +171,8 @@ def table_at(settings: Settings, folder: Path, *, probe: bool = True) -> TableSp
     conditional puts, by an object that is put and deleted, unless `probe` is False. Of a table on HDFS nothing is asked, as
     that takes Spark: the loader compares columns at its start.
 
-    Raises UsageError and LoaderError for a table on an S3 server that can't be asked, or that ignores conditional puts.
+    Raises UsageError for a folder of something else, and UsageError and LoaderError for a table on an S3 server that can't be
+    asked, or that ignores conditional puts.
     """
     target = where(settings.spark, folder)
     columns: tuple[tuple[str, str], ...] = ()
@@ -181,6 +182,8 @@ def table_at(settings: Settings, folder: Path, *, probe: bool = True) -> TableSp
             catalog_of(place, settings.spark.options)  # refused here, before a message is pulled
         if settings.spark.load and probe:
             check_conditional_puts(place)
+        if settings.spark.load and isinstance(place, Path):
+            refuse_foreign(place)
         columns = table_columns(place)
     elif settings.results.enabled and settings.spark.format == ICEBERG_SPARK:
         hadoop_catalog_of(target, settings.spark.options)
