@@ -22,6 +22,9 @@ from ..remoting.stored import MAGIC_V2, record_info
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 V6_EXTRA = 12
 """Bytes that an address has more than one of version 4."""
+COUNTED_PER_PAIR_MAX = 32
+"""Names times records, for each property that there is, up to which they are counted in an array of that size: usual messages
+share their names, and a few with thousands of names of their own would need gigabytes."""
 pc: Any = pyarrow.compute
 arrow: Any = pa
 
@@ -184,6 +187,8 @@ class Properties:
 
     def _names_twice(self) -> bool:
         pairs = self._record * len(self._known) + self._codes
+        if self._records * len(self._known) > COUNTED_PER_PAIR_MAX * len(pairs):
+            return len(np.unique(pairs)) < len(pairs)
         return bool(len(pairs)) and int(np.bincount(pairs).max()) > 1
 
     def _set_dicts(self, found: Sequence[dict[str, str]]) -> None:

@@ -32,6 +32,9 @@ BYTES_MAX = 8 * 1024 * 1024
 """Of records in one Arrow batch; with the largest pull on top."""
 COMPRESSED_WEIGHT = 9
 """A compressed record counts as so many more: what it grows to is known only when it is decoded."""
+TIME_MIN_MS = -62_135_596_800_000
+TIME_MAX_MS = 253_402_300_799_999
+"""The years 1 to 9999, which Spark and Python can show."""
 _UNUSUAL = SYSFLAG_COMPRESSED | SYSFLAG_INNER_BATCH
 _OF_PROPERTIES = frozenset({"tags", "keys", "properties", "messageId"})
 
@@ -165,9 +168,9 @@ class Rows:
             case "reconsumeTimes":
                 return pa.array(block.reconsume_times()).cast(kind)
             case "bornTimestamp":
-                return pa.array(block.born_ms() * 1000).cast(kind)
+                return _times(block.born_ms(), kind)
             case "storeTimestamp":
-                return pa.array(block.store_ms() * 1000).cast(kind)
+                return _times(block.store_ms(), kind)
             case "body":
                 return self._bodies(block)
             case "record":
@@ -202,6 +205,13 @@ class Rows:
             queue, offset = self._queue, block.offset_at(start)
             where = f"message at offset {offset} of {queue.topic} on {queue.broker_name}, queue {queue.queue_id}"
             raise ProtocolError(f"{error.what}; failOnDataLoss=false shows such bodies as null", where) from None
+
+
+def _times(ms: Any, kind: Any) -> pa.Array[Any]:
+    """Null where no timestamp is: a producer writes any number that it likes."""
+    out = (ms < TIME_MIN_MS) | (ms > TIME_MAX_MS)
+    times: pa.Array[Any] = arrow.array(np.where(out, 0, ms) * 1000, mask=out).cast(kind)
+    return times
 
 
 def _of_properties(name: str, block: Block, properties: Properties) -> pa.Array[Any]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import tracemalloc
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ from rocketcrew.remoting.stored import MAGIC_V1, MAGIC_V2, StoredMessage, encode
 from rocketcrew.source.blocks import Properties
 from rocketcrew.source.columns import COLUMNS, arrow_schema, check_columns, ddl, default_columns
 from rocketcrew.source.outgoing_rows import ROW_KEY, messages_of, row_form, write_key
-from rocketcrew.source.rows import BYTES_MAX, Rows
+from rocketcrew.source.rows import BYTES_MAX, TIME_MAX_MS, TIME_MIN_MS, Rows
 
 QUEUE = MessageQueue("t", "a", 3)
 ALL = list(COLUMNS)
@@ -221,6 +222,38 @@ def test_properties_are_those_that_one_record_alone_would_have(texts: list[str])
     columns: Any = found.maps()
     maps = columns.to_pylist()
     assert [dict(one) for one in maps] == [decode_properties(text) for text in texts]
+
+
+def test_messages_with_many_names_of_their_own_take_the_memory_of_what_they_hold() -> None:
+    own = {0: 3000, 700: 3000, 1400: 3000, 1999: 3000}
+    texts = [
+        "".join(f"{number}-{name}\x01v\x02" for name in range(own[number])) if number in own else "TAGS\x01red\x02"
+        for number in range(2000)
+    ]
+    tracemalloc.start()
+    try:
+        found = Properties(pa.array(texts, pa.string()))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20
+    names = ["a" * (1 + number) for number in range(40)]
+    twice = "".join(f"{name}\x01v\x02" for name in [*names, names[7]])
+    maps: Any = Properties(pa.array([twice, *[""] * 2000], pa.string())).maps()
+    assert maps.to_pylist()[0] == [(name, "v") for name in names], "the last one counts"
+    column: Any = found.column("TAGS")
+    assert column.null_count == len(own)
+
+
+@pytest.mark.parametrize("born_ms", [2**62, -(2**62), TIME_MAX_MS + 1, TIME_MIN_MS - 1])
+def test_a_time_that_no_calendar_has_is_null(born_ms: int) -> None:
+    taken = rows(["bornTimestamp", "queueOffset"])
+    stored = [
+        StoredMessage("t", b"", b"", queue_id=3, queue_offset=number, born_timestamp_ms=time)
+        for number, time in enumerate((born_ms, TIME_MAX_MS, TIME_MIN_MS))
+    ]
+    taken.take(b"".join(map(encode_message, stored)), 0, 3)
+    assert [row["bornTimestamp"] and row["bornTimestamp"].year for row in listed(taken)] == [None, 9999, 1]
 
 
 # Rows to messages.
