@@ -27,8 +27,8 @@ def split_address(address: str) -> tuple[str, int]:
         raise UsageError(f"address {address!r}: port {port_text!r} is not a number from 1 to {PORT_MAX}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not host or any(character.isspace() for character in host):
-        raise UsageError(f"address {address!r}: the host is empty or contains blanks")
+    if not host or not host.isprintable() or " " in host:
+        raise UsageError(f"address {address!r}: the host is empty or contains blanks or control characters")
     return host, int(port_text)
 
 

@@ -21,12 +21,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError
+from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ..remoting.headers import GetRoute
 from ..remoting.names import DEFAULT_TOPIC, MASTER_ID
 from ..remoting.queues import MessageQueue
@@ -37,11 +37,10 @@ from .name_servers import NameServers
 from .remoting_client import Remoting
 from .request_rules import vip_address
 from .route_cache import KnownRoutes
-from .routes import BrokerTable, default_route, queues_to_read, queues_to_write
+from .routes import BrokerTable, default_route, judged, queues_to_read, queues_to_write
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 ROUTES_MAX = 4_096
-QUEUES_MAX = 65_536
 REFRESH_PARALLEL_MAX = 8
 
 _log = get_logger("rocketcrew.client")
@@ -254,14 +253,7 @@ class Cluster:
         where = self.name_servers.where
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, code, f"{where} for topic {topic}")
-        route = TopicRouteData.decode(answer.body)
-        if any(max(data.read_queue_nums, data.write_queue_nums) > QUEUES_MAX for data in route.queue_datas):
-            raise ProtocolError(f"more than {QUEUES_MAX} queues on one broker", f"route of topic {topic} from {where}")
-        return replace(
-            route,
-            queue_datas=tuple(sorted(route.queue_datas, key=lambda data: data.broker_name)),
-            broker_datas=tuple(sorted(route.broker_datas, key=lambda data: data.broker_name)),
-        )
+        return judged(TopicRouteData.decode(answer.body), f"route of topic {topic} from {where}")
 
     def _keep(self, table: dict[str, _Entry], topic: str, route: TopicRouteData) -> None:
         now_s = self._clock()

@@ -6,14 +6,46 @@ findBrokerAddressInSubscribe, cleanOfflineBroker).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..remoting.bodies import QueueData, TopicRouteData
 from ..remoting.codes import PERM_READ, PERM_WRITE
-from ..remoting.errors import UsageError
+from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.names import MASTER_ID
 from ..remoting.queues import MessageQueue
+from .address import split_address
+
+QUEUES_MAX = 65_536
+"""Of a topic on all of its brokers together."""
+QUEUE_DIGITS_MAX = 9
+
+
+def judged(route: TopicRouteData, where: str) -> TopicRouteData:
+    """The route in order of brokers, without addresses that are none, and without brokers that have no other.
+
+    Raises ProtocolError for more queues than a topic can have: `where` says whose answer it is.
+    """
+    datas = route.queue_datas
+    counts = ([data.read_queue_nums for data in datas], [data.write_queue_nums for data in datas])
+    if any(sum(number for number in numbers if number > 0) > QUEUES_MAX for numbers in counts):
+        raise ProtocolError(f"more than {QUEUES_MAX} queues of one topic", where)
+    brokers = [replace(data, broker_addrs=_real(data.broker_addrs)) for data in route.broker_datas]
+    return replace(
+        route,
+        queue_datas=tuple(sorted(datas, key=lambda data: data.broker_name)),
+        broker_datas=tuple(sorted((one for one in brokers if one.broker_addrs), key=lambda data: data.broker_name)),
+    )
+
+
+def _real(addresses: Mapping[int, str]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for broker_id, address in addresses.items():
+        with contextlib.suppress(UsageError):
+            split_address(address)
+            found[broker_id] = address
+    return found
 
 
 def refuse_static(topic: str, route: TopicRouteData) -> None:
@@ -65,7 +97,8 @@ def _ordered_queues(topic: str, setting: str) -> list[MessageQueue]:
     for part in setting.split(";"):
         broker_name, _, count = part.rpartition(":")
         if broker_name and count.isascii() and count.isdigit():
-            found += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(min(int(count), 65_535))]
+            queues = min(int(count[:QUEUE_DIGITS_MAX]), QUEUES_MAX - len(found))
+            found += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(queues)]
     return found
 
 

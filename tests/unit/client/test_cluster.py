@@ -233,11 +233,30 @@ async def test_without_a_default_topic_the_error_names_the_users_topic(make_peer
             await cluster.publish_route("new")
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"queueDatas":[{}]}', route_of("a", queues=1 << 20).encode()])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{", b'{"queueDatas":[{}]}', route_of("a", queues=1 << 20).encode(),
+     route_of(*(f"b{number}" for number in range(60)), queues=65_536).encode()],
+)  # fmt: skip
 async def test_an_answer_that_is_no_route(make_peer, body):
     async with make_peer(Routes(t=body)) as server, cluster_of(server.address) as cluster:
         with pytest.raises(ProtocolError):
             await cluster.route("t")
+
+
+async def test_addresses_that_are_none_are_left_out_and_brokers_without_another(make_peer):
+    told = TopicRouteData(
+        queue_datas=tuple(QueueData(name, 2, 2, 6) for name in "abcd"),
+        broker_datas=(
+            BrokerData("a", {0: "127.0.0.1:99999", 1: "127.0.0.1:10911"}), BrokerData("b", {}),
+            BrokerData("c", {0: ""}), BrokerData("d", {0: "\0:1"}),
+        ),
+    )  # fmt: skip
+    async with make_peer(Routes(t=told)) as server, cluster_of(server.address) as cluster:
+        route = await cluster.route("t")
+        assert route.broker_datas == (BrokerData("a", {1: "127.0.0.1:10911"}),)
+        with pytest.raises(UnreachableError, match="b: the route of topic t names no address of a master"):
+            await cluster.address_of(MessageQueue("t", "b", 0))
 
 
 async def test_the_address_of_a_queue_is_looked_up_on_a_miss(make_peer):
