@@ -3,8 +3,8 @@
 `<folder>/<client id>/<group>/offsets.json`, the folder being ~/.rocketmq_offsets unless it is configured. The file is a JSON
 object whose `offsetTable` has message queues as keys, written raw as fastjson does; Java reads ours and we read Java's, so
 that a member may be replaced by one of the other kind. What was there before lies beside it as `.bak` and is read when the
-file is damaged or empty. Java overwrites in place; here a new file takes the old one's name, so that a kill leaves a whole
-one.
+file is damaged or empty. Java overwrites in place; here a new file, which is on the disk, takes the old one's name, so that a
+kill and a loss of power leave a whole one.
 
 Queues in the file that are not ours stay in it.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from ...durable.files import make_folders, write_atomically
 from ...remoting.errors import ProtocolError, UsageError
 from ...remoting.fastjson import dumps_object_keys, is_object, loads
 from ...remoting.queues import MessageQueue
@@ -63,12 +64,10 @@ class LocalOffsets:
         problems: list[str] = []
         for path in (self.path, self._bak):
             try:
-                data = path.read_bytes()
-                if data.strip():
-                    table = parse(data)
-                    if problems:
-                        log.warning("local_offsets_from_bak", path=str(path), error=problems[0])
-                    return table
+                table = parse(path.read_bytes())
+                if problems:
+                    log.warning("local_offsets_from_bak", path=str(path), error=problems[0])
+                return table
             except FileNotFoundError:
                 continue
             except (OSError, ProtocolError) as error:
@@ -91,50 +90,53 @@ class LocalOffsets:
     def write(self, changes: dict[MessageQueue, int]) -> None:
         """Merge and store. Raises OSError; the table in memory then is as before."""
         table = {**self.table, **changes}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_name(FILE_NAME + ".new")
-        beside.write_bytes(dumps_object_keys({"offsetTable": dict(sorted(table.items()))}))
+        make_folders(self.path.parent)
         if self.path.exists():
             # A second name for what is there, so that at no moment the file itself is missing.
             self._bak.unlink(missing_ok=True)
             os.link(self.path, self._bak)
-        os.replace(beside, self.path)
+        write_atomically(self.path, dumps_object_keys({"offsetTable": dict(sorted(table.items()))}), durable=True)
         self.table = table
 
 
+class _Batch:
+    """Commits that are stored by one write."""
+
+    def __init__(self) -> None:
+        self.actions: list[Commit] = []
+        self.ok = False
+
+
 class LocalCommits:
-    """Performs `Commit` on the file, all of one turn of the loop in one write; `now` is the loop's clock."""
+    """Performs `Commit` on the file, all of one turn of the loop in one write, by a thread, as disks are slow; `now` is the
+    loop's clock."""
 
     def __init__(self, offsets: LocalOffsets, core: Core, now: Callable[[], float]) -> None:
         self._offsets = offsets
         self._core = core
         self._now = now
-        self._waiting: list[Commit] = []
-        self._written: asyncio.Future[bool] | None = None
+        self._batch = _Batch()
+        self._turn = asyncio.Lock()
 
     async def commit(self, action: Commit) -> None:
         """One commit, answered by `Committed`."""
-        self._waiting.append(action)
-        if self._written is None:
-            loop = asyncio.get_running_loop()
-            self._written = loop.create_future()
-            loop.call_soon(self._write)
-        ok = await self._written
-        self._core.handle(ev.Committed(action.handle, action.offset, ok), self._now())
+        batch = self._batch
+        batch.actions.append(action)
+        async with self._turn:
+            await asyncio.sleep(0)  # all that this turn of the loop commits
+            if batch is self._batch:
+                self._batch = _Batch()
+                batch.ok = await asyncio.to_thread(self._write, batch.actions)
+        self._core.handle(ev.Committed(action.handle, action.offset, batch.ok), self._now())
 
-    def _write(self) -> None:
-        written, self._written = self._written, None
-        actions, self._waiting = self._waiting, []
-        ok = False
+    def _write(self, actions: Sequence[Commit]) -> bool:
         try:
             self._write_all(actions)
-            ok = True
-        except OSError as error:
-            log.error("local_offsets_not_written", path=str(self._offsets.path), error=str(error))
-        finally:  # whatever it was: a commit without an answer would leave its offset where it is for ever
-            assert written is not None
-            if not written.done():
-                written.set_result(ok)
+        except Exception as error:  # a commit without an answer would leave its offset where it is for ever
+            unexpected = None if isinstance(error, OSError) else error
+            log.error("local_offsets_not_written", path=str(self._offsets.path), error=str(error), exc_info=unexpected)
+            return False
+        return True
 
     def _write_all(self, actions: Sequence[Commit]) -> None:
         changes: dict[MessageQueue, int] = {}

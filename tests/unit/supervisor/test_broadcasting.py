@@ -80,9 +80,11 @@ def test_a_damaged_file_is_replaced_by_its_bak_and_two_are_an_error(tmp_path: Pa
     for damage in ("", '{"offsetTable":{{"bro'):
         offsets.path.write_text(damage)
         assert LocalOffsets(offsets.path).read(A) == 5
-    (tmp_path / "offsets.json.bak").write_text('{"offsetTable":{"orders":1}}')
-    with pytest.raises(UsageError, match="Move the file away"):
-        LocalOffsets(offsets.path)
+    for damage in ('{"offsetTable":{"orders":1}}', ""):  # an empty one is not "nothing was consumed yet"
+        offsets.path.write_text(damage)
+        (tmp_path / "offsets.json.bak").write_text(damage)
+        with pytest.raises(UsageError, match="Move the file away"):
+            LocalOffsets(offsets.path)
 
 
 class Answers:
