@@ -48,7 +48,9 @@ class Report:
         for position, length in self.damaged:
             lines.append(f"damaged: {length} bytes at {position} of the log cannot be read")
         if self.wrong_entries:
-            lines.append(f"queues: {self.wrong_entries} entries are missing or wrong; they are made anew from the log")
+            lines.append(
+                f"queues: {self.wrong_entries} entries are missing or wrong; a queue is made anew when it is read"
+            )
         lines += [f"  {text}" for text in self.first_wrong]
         lines += [f"table {name}: {reason}" for name, reason in self.tables.items()]
         if self.set_aside:

@@ -7,8 +7,9 @@ again; they are never changed. Records that retention removed from the commit lo
 the first entry whose record is still there.
 
 An entry of size 0 is a *filler*: the message with that offset was in a damaged part of the log. Its position is that of the
-next record of the queue, so that positions ascend over the whole file. Entries of zeros at the end are no entries: the
-genuine broker makes these files at their full size.
+next record of the queue, so that positions ascend over the whole file, and its tags code is FILLER_CODE (0 in stores of
+earlier versions), so that a page of zeros is never taken for fillers: it is damage, and the queue is made anew. Entries of
+zeros at the end are no entries: the genuine broker makes these files at their full size.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ENTRY_BYTES = ENTRY.size
 SEGMENT_BYTES = 300_000 * ENTRY_BYTES  # as the genuine files
 
 TRIM_BYTES = 1_024 * ENTRY_BYTES
+FILLER_CODE = -1
 
 Entry = tuple[int, int, int]  # position, size, tags code
 
@@ -78,7 +80,17 @@ class ConsumeQueue:
 
     def append_missing(self, position: int, count: int) -> None:
         """Give `count` offsets to messages that are lost; `position` is that of the next record of the queue."""
-        self.append_entries([(position, 0, 0)] * count)
+        self.append_entries([(position, 0, FILLER_CODE)] * count)
+
+    def is_filler(self, offset: int, entry: Entry) -> bool:
+        """Whether `entry`, which is the one at `offset`, is a filler. One of size 0 that is none is damage."""
+        position, size, tags_code = entry
+        return (
+            size == 0
+            and (position > 0 or tags_code == FILLER_CODE)
+            and offset + 1 < self.next_offset
+            and self.entry(offset + 1)[0] == position
+        )
 
     @property
     def has_holes(self) -> bool:
@@ -116,10 +128,17 @@ class ConsumeQueue:
             self._file.truncate(keep * ENTRY_BYTES)
             self.next_offset = self.max_offset = keep
 
-    def drop_records_below(self, position: int) -> None:
-        """The commit log begins at `position` now."""
-        self.min_offset = self.first_at_or_above(position)
-        self._file.drop_before(self.min_offset * ENTRY_BYTES)
+    def drop_records_below(self, position: int) -> bool:
+        """The commit log begins at `position` now. False, and nothing is dropped, when the entries do not say where:
+        one of zeros in their midst would be taken for an old one, and all before it would go."""
+        first = self.first_at_or_above(position)
+        if first > self.file_start:
+            said, size, tags_code = self.entry(first - 1)
+            if said < 0 or size < 0 or (said == size == 0 and tags_code != FILLER_CODE):
+                return False
+        self.min_offset = first
+        self._file.drop_before(first * ENTRY_BYTES)
+        return True
 
     def restart_at(self, offset: int) -> None:
         """Forget all entries; the next one is `offset`."""

@@ -121,6 +121,11 @@ class DelayLevels:
         offset = self._delivered.get(level, 0)
         self._paused_until_ms = now_ms + FAILURE_PAUSE_MS  # unless all goes well
         message = store.message_in(SCHEDULE_TOPIC, level - 1, offset)
+        is_there = queue.min_offset <= offset < queue.max_offset
+        if not is_there or queue.entry(offset)[2] != self._due_ms[level]:  # the queue was damaged, and made anew since
+            self._paused_until_ms = 0
+            self._look(store, level)
+            return
         if message is not None:
             try:
                 store_again(real_message(message))

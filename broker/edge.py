@@ -280,7 +280,10 @@ class Edge:
         self._say_failure()
         if self.broker.trouble != self._trouble:
             self._trouble = self.broker.trouble
-            _log.warning("storage.trouble" if self._trouble else "storage.works_again", reason=self._trouble)
+            if self._trouble is not None:
+                _log.warning("storage.trouble", reason=self._trouble)
+            else:
+                _log.info("storage.works_again")
         self.write()
 
     def _arm(self) -> None:

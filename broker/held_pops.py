@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..remoting.codes import RequestCode
 from ..remoting.command import Command
+from .held_bytes import HeldBytes, held_bytes
 from .wanted import Wanted
 
 ANY_QUEUE = -1
@@ -36,6 +37,10 @@ class HeldPop:
     wanted: Wanted
     deadline_ms: int
     number: int = 0
+    size_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size_bytes = held_bytes(self.command, self.wanted)
 
 
 class Arrival(NamedTuple):
@@ -95,22 +100,23 @@ class HeldPops:
         self._by_channel: dict[int, dict[int, HeldPop]] = {}
         self._deadlines: list[tuple[int, int]] = []  # heap; entries of what was woken are skipped
         self._next_number = 0
+        self.bytes = HeldBytes()
         self.to_wake: dict[tuple[str, str, int], None] = {}
         """Topic, group and queue (-1: any) for which one more is to be woken: something is there for it."""
 
     def __len__(self) -> int:
         return len(self._all)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._all) >= self._held_max
+    def has_room(self, held: HeldPop) -> bool:
+        return len(self._all) < self._held_max and self.bytes.has_room(held.channel, held.size_bytes)
 
     def count(self, topic: str, group: str, queue_id: int) -> int:
         """How many wait for that queue (-1: for any)."""
         return sum(held.queue_id == queue_id for held in self._by_topic.get(topic, {}).get(group, {}).values())
 
     def hold(self, held: HeldPop) -> None:
-        """Keep a request; look at `is_full` first. One that was held before keeps its place."""
+        """Keep a request; look at `has_room` first. One that was held before keeps its place."""
+        self.bytes.add(held.channel, held.size_bytes)
         if not held.number:
             self._next_number += 1
             held.number = self._next_number
@@ -190,6 +196,7 @@ class HeldPops:
     def _end(self, ended: list[HeldPop]) -> list[HeldPop]:
         for held in ended:
             del self._all[held.number]
+            self.bytes.add(held.channel, -held.size_bytes)
             groups = self._by_topic[held.topic]
             del groups[held.group][held.number]
             if not groups[held.group]:

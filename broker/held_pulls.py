@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ..remoting.command import Command
 from ..remoting.headers import PullRequest
+from .held_bytes import HeldBytes, held_bytes
 from .wanted import Wanted
 
 NO_PROPERTIES: Mapping[str, str] = {}
@@ -41,6 +42,10 @@ class HeldPull:
     deadline_ms: int
     number: int = 0
     skipped: bool = False
+    size_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size_bytes = held_bytes(self.command, self.wanted)
 
 
 class HeldPulls:
@@ -54,6 +59,7 @@ class HeldPulls:
         self._deadlines: list[tuple[int, int]] = []  # heap; entries of pulls that ended are skipped
         self._next_number = 0
         self._skipped: dict[int, HeldPull] = {}
+        self.bytes = HeldBytes()  # of those that are parked too
         self.parked: dict[int, list[HeldPull]] = {}
         """By channel: pulls that are due, and whose answers wait until the peer has read what it got before."""
 
@@ -61,9 +67,10 @@ class HeldPulls:
         return len(self._all) + sum(map(len, self.parked.values()))
 
     def hold(self, pull: HeldPull) -> bool:
-        """Keep a pull; False when there are too many, then the caller answers it now."""
-        if len(self._all) >= self._held_max:
+        """Keep a pull; False when there are too many, or they are too large: then the caller answers it now."""
+        if len(self._all) >= self._held_max or not self.bytes.has_room(pull.channel, pull.size_bytes):
             return False
+        self.bytes.add(pull.channel, pull.size_bytes)
         self._next_number += 1
         pull.number = self._next_number
         self._all[pull.number] = pull
@@ -102,16 +109,20 @@ class HeldPulls:
 
     def drop_channel(self, channel: int) -> int:
         """Forget the pulls of a closed connection; returns how many."""
-        parked = len(self.parked.pop(channel, []))
+        parked = len(self.unparked(channel))
         return parked + len(self._end(list(self._by_channel.get(channel, {}).values())))
 
     def park(self, pull: HeldPull) -> None:
         """Keep a pull that was given out, until `unparked`."""
+        self.bytes.add(pull.channel, pull.size_bytes)
         self.parked.setdefault(pull.channel, []).append(pull)
 
     def unparked(self, channel: int) -> list[HeldPull]:
         """The parked pulls of a connection, which are parked no longer."""
-        return self.parked.pop(channel, [])
+        pulls = self.parked.pop(channel, [])
+        for pull in pulls:
+            self.bytes.add(channel, -pull.size_bytes)
+        return pulls
 
     def next_deadline_ms(self) -> int | None:
         while self._deadlines and self._deadlines[0][1] not in self._all:
@@ -121,6 +132,7 @@ class HeldPulls:
     def _end(self, pulls: list[HeldPull]) -> list[HeldPull]:
         for pull in pulls:
             del self._all[pull.number]
+            self.bytes.add(pull.channel, -pull.size_bytes)
             self._skipped.pop(pull.number, None)
             _discard(self._by_queue, (pull.request.topic, pull.request.queue_id), pull.number)
             _discard(self._by_channel, pull.channel, pull.number)

@@ -9,8 +9,9 @@ Rules:
   they are flushed and synced, then the position is written. Recovery cuts the queues back to the checkpoint and reads
   the log from there, so a start costs what was stored since the last checkpoint, whatever the log's size.
 - What a start does with a log or queues that are damaged is in recovery.py; nothing that cannot be read is ever removed.
-- Each read compares topic, queue, offset and position of the records with what was asked. Where they differ, the queue is
-  built anew in steps (`rebuild_some`); until that is done, reads of it and puts to it raise `QueueRebuilding`.
+- Each read compares topic, queue, offset and position of the records with what was asked, and each entry that it passes over
+  with its neighbours. Where they do not agree, the queue is built anew in steps (`rebuild_some`); until that is done, reads
+  of it and puts to it raise `QueueRebuilding`.
 - Retention drops whole segments of the log; queues then begin at their first record that is still there.
 """
 
@@ -21,15 +22,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import islice
-from struct import Struct
 from typing import NoReturn
 
-from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from ..remoting.errors import ProtocolError, RocketcrewError, UsageError
 from ..remoting.stored import (
-    MAGIC_V1,
-    MAGIC_V2,
     RECORD_MIN_BYTES,
     StoredMessage,
     decode_message,
@@ -46,9 +44,20 @@ from .checkpoint import (
     for_genuine,
     stored_ms_in,
 )
-from .consume_queue import SEGMENT_BYTES, ConsumeQueue
+from .consume_queue import SEGMENT_BYTES, ConsumeQueue, Entry
 from .key_index import KeyIndex
 from .log_scan import BLANK_MIN_BYTES, blank
+from .record_heads import (
+    HEAD_BYTES,
+    Named,
+    Taken,
+    are_records,
+    in_log,
+    is_head,
+    named_at,
+    segment_stored_ms,
+    stored_ms_at,
+)
 from .recovery import Found, Key, Rebuild, Recovery
 from .retention import keep_from_by_age, keep_from_by_space
 from .storage import Storage, StorageError
@@ -59,16 +68,6 @@ QUEUES = "consumequeue"
 INDEX_STEP_BYTES = 1 << 20
 FIND_MAX = 4_000  # records that one query by key reads: some 40 ms; genuine: as many as it answers with (64)
 REBUILD_STEP_BYTES = 4 << 20  # in one tick: some 30 ms
-RECORD_HEAD_BYTES = 76  # up to and with the store time, also behind an IPv6 born host; every record has that many
-
-# What says which record one is: size, magic, queue id, queue offset, own position, sysFlag.
-_IDENTITY = Struct(">ii4xi4xqqi")
-_BODY_AT = {
-    0: 88,
-    SYSFLAG_BORN_HOST_V6: 100,
-    SYSFLAG_STORE_HOST_V6: 100,
-    SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6: 112,
-}
 
 
 class GetStatus(Enum):
@@ -258,15 +257,18 @@ class MessageStore:
         codes, sql = wanted.codes, wanted.sql
         bytes_left = self._limits.bytes_max
         runs: list[list[int]] = []  # [position, length] of log ranges
-        taken: list[tuple[int, int, int]] = []  # offset, position, size
+        taken: list[Taken] = []
         at = offset
         scan_end = min(queue.max_offset, offset + max(self._limits.scan_entries_max, messages_max))
         full = False
+        floor, log_end = self._log.start, self._log.end
         while at < scan_end and not full:
             for position, size, tags_code in queue.entries(at, min(messages_max, scan_end - at)):
-                if size and (
-                    (codes is None or tags_code in codes)
-                    and (sql is None or wanted.takes_record(self._read_checked(queue, at, position, size)))
+                if not floor <= position <= log_end - size or size < RECORD_MIN_BYTES:
+                    if not queue.is_filler(at, (position, size, tags_code)):
+                        self._begin_rebuild(queue)
+                elif (codes is None or tags_code in codes) and (
+                    sql is None or wanted.takes_record(self._read_checked(queue, at, position, size))
                 ):
                     if len(taken) == messages_max or (size > bytes_left and taken):
                         full = True
@@ -277,46 +279,26 @@ class MessageStore:
                         runs.append([position, size])
                     bytes_left -= size
                     taken.append((at, position, size))
+                floor = position + size
                 at += 1
         low, high = queue.min_offset, queue.max_offset
         if not taken:
             return Fetched(GetStatus.NO_MATCHED_MESSAGE, at, low, high)
-        if not all(self._in_log(position, length) for position, length in runs):
+        if not all(in_log(self._log, position, length) for position, length in runs):
             self._begin_rebuild(queue)
         read = self._log.read
         body = read(*runs[0]) if len(runs) == 1 else b"".join([read(position, length) for position, length in runs])
-        self._check(queue, body, taken)
+        if not are_records(body, queue.topic, queue.queue_id, taken):
+            self._begin_rebuild(queue)
         return Fetched(GetStatus.FOUND, at, low, high, body, len(taken))
-
-    def _in_log(self, position: int, length_bytes: int) -> bool:
-        return self._log.start <= position and length_bytes > 0 and position + length_bytes <= self._log.end
-
-    def _check(self, queue: ConsumeQueue, body: bytes, taken: list[tuple[int, int, int]]) -> None:
-        """Raise QueueRebuilding unless `body` holds the records of these offsets (offset, position, size), and no others."""
-        name = queue.topic.encode()
-        topics = {MAGIC_V1: bytes([len(name) & 0xFF]) + name, MAGIC_V2: len(name).to_bytes(2, "big") + name}
-        at = 0
-        for offset, position, size in taken:
-            if size < RECORD_MIN_BYTES:
-                self._begin_rebuild(queue)
-            said_size, magic, queue_id, said_offset, said_position, sysflag = _IDENTITY.unpack_from(body, at)
-            topic = topics.get(magic)
-            body_at = _BODY_AT[sysflag & (SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6)] + at
-            topic_at = body_at + int.from_bytes(body[body_at - 4 : body_at], "big")
-            if (
-                (said_size, queue_id, said_offset, said_position) != (size, queue.queue_id, offset, position)
-                or topic is None
-                or body[topic_at : topic_at + len(topic)] != topic
-            ):
-                self._begin_rebuild(queue)
-            at += size
 
     def _read_checked(self, queue: ConsumeQueue, offset: int, position: int, size: int) -> bytes:
         """The record of one entry. Raises QueueRebuilding when another one is there."""
-        if not self._in_log(position, size):
+        if not in_log(self._log, position, size):
             self._begin_rebuild(queue)
         record = self._log.read(position, size)
-        self._check(queue, record, [(offset, position, size)])
+        if not are_records(record, queue.topic, queue.queue_id, [(offset, position, size)]):
+            self._begin_rebuild(queue)
         return record
 
     def record_in(self, topic: str, queue_id: int, offset: int) -> bytes | None:
@@ -325,29 +307,46 @@ class MessageStore:
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
         self._refuse_rebuilding((topic, queue_id))
-        position, size, _ = queue.entry(offset)
-        return self._read_checked(queue, offset, position, size) if size else None
+        entry = queue.entry(offset)
+        return None if queue.is_filler(offset, entry) else self._read_checked(queue, offset, entry[0], entry[1])
 
     def message_in(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
         """As `record_in`, decoded; None also when its body is not what was stored. Raises QueueRebuilding."""
         return _decoded(self.record_in(topic, queue_id, offset))
 
     def record_at(self, position: int) -> bytes | None:
-        """The whole record that begins at `position` of the commit log, None when none does."""
-        if not self._log.start <= position < self._log.end:
+        """The whole record that begins at `position` of the commit log, None when none does. Raises QueueRebuilding.
+
+        Anybody can send a body with bytes in it that look like a record at their own position. So a record is one that an
+        entry of its queue names, and nothing more than its head is read before that is known.
+        """
+        named = named_at(self._log, position)
+        if named is None or not self._is_entry(named, position):
             return None
-        size = int.from_bytes(self._log.read(position, 4), "big", signed=True)
-        if not 0 < size <= self._log.end - position:
-            return None
-        record = self._log.read(position, size)
+        record = self._log.read(position, named.size)
         try:
-            info = record_info(record)
+            record_info(record)
         except ProtocolError:
             return None
-        return record if info.physical_offset == position and info.end == size else None
+        return record
+
+    def _is_entry(self, named: Named, position: int) -> bool:
+        """Whether its queue has an entry for a record there. Raises QueueRebuilding, also when the entry at its offset is
+        damaged: else that would hide a record."""
+        key = named.topic, named.queue_id
+        queue = self._queues.get(key)
+        if queue is None or not queue.min_offset <= named.offset < queue.next_offset:
+            return False
+        self._refuse_rebuilding(key)
+        entry = queue.entry(named.offset)
+        is_named = entry[:2] == (position, named.size)
+        if not is_named:
+            self._check_head(queue, named.offset, entry)
+        return is_named
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes]:
-        """Records of a topic that may have that key, newest first, stored in [begin_ms, end_ms]; the caller compares."""
+        """Records of a topic that may have that key, newest first, stored in [begin_ms, end_ms]; the caller compares.
+        Raises QueueRebuilding."""
         seen: set[int] = set()
         for position in islice(self._index.positions(topic, key, begin_ms, end_ms), FIND_MAX):
             record = None if position in seen or position >= self._flushed else self.record_at(position)
@@ -360,7 +359,7 @@ class MessageStore:
                 yield record
 
     def message_at(self, position: int) -> StoredMessage | None:
-        """As `record_at`, decoded."""
+        """As `record_at`, decoded. Raises QueueRebuilding."""
         return _decoded(self.record_at(position))
 
     def store_time_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
@@ -373,33 +372,19 @@ class MessageStore:
 
     def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:
         """Of a lost message: that of the next one. Raises QueueRebuilding when the entry is not of this queue."""
-        position, size, _ = queue.entry(offset)
-        if not self._in_log(position, RECORD_HEAD_BYTES):
+        entry = queue.entry(offset)
+        self._check_head(queue, offset, entry)
+        return stored_ms_at(self._log, entry[0])
+
+    def _check_head(self, queue: ConsumeQueue, offset: int, entry: Entry) -> None:
+        """Raise QueueRebuilding unless the entry at `offset` is a filler, or the head of its record is where it says."""
+        position, size, _ = entry
+        if queue.is_filler(offset, entry):
+            is_there = in_log(self._log, position, HEAD_BYTES)
+        else:
+            is_there = is_head(self._log, queue.queue_id, (offset, position, size))
+        if not is_there:
             self._begin_rebuild(queue)
-        if size:
-            _, magic, queue_id, said_offset, said_position, _ = _IDENTITY.unpack(
-                self._log.read(position, _IDENTITY.size)
-            )
-            if magic not in (MAGIC_V1, MAGIC_V2) or (queue_id, said_offset, said_position) != (
-                queue.queue_id,
-                offset,
-                position,
-            ):
-                self._begin_rebuild(queue)
-        return self._log_time_ms(position)
-
-    def _log_time_ms(self, position: int) -> int:
-        """Store time of the record at `position`, read from its head alone."""
-        head = self._log.read(position, RECORD_HEAD_BYTES)
-        born_host_is_v6 = int.from_bytes(head[36:40], "big") & SYSFLAG_BORN_HOST_V6
-        return int.from_bytes(head[68:76] if born_host_is_v6 else head[56:64], "big")
-
-    def _segment_time_ms(self, start: int) -> int | None:
-        """Store time of a segment's first record; None when it cannot be read."""
-        if not self._in_log(start, RECORD_HEAD_BYTES):
-            return None
-        _, magic, _, _, said_position, _ = _IDENTITY.unpack(self._log.read(start, _IDENTITY.size))
-        return self._log_time_ms(start) if magic in (MAGIC_V1, MAGIC_V2) and said_position == start else None
 
     def search(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """Offset by store time: LOWER = first stored at or after the time (max offset when all are older),
@@ -461,7 +446,7 @@ class MessageStore:
 
     def drop_older_than(self, store_time_ms: int) -> None:
         """Drop log segments all of whose records were stored before `store_time_ms`; the last one always stays."""
-        self._keep_from(keep_from_by_age(self._log, store_time_ms, self._segment_time_ms))
+        self._keep_from(keep_from_by_age(self._log, store_time_ms, partial(segment_stored_ms, self._log)))
 
     def drop_beyond(self, disk_share: float) -> None:
         """Drop the oldest log segments while log, queues and index take more than this share of the disk; the last one always
@@ -490,7 +475,8 @@ class MessageStore:
     def drop_expired_entries(self) -> None:
         """Let queues begin at their first record that is still in the log."""
         for queue in self._queues.values():
-            queue.drop_records_below(self._log.start)
+            if not queue.drop_records_below(self._log.start):
+                self._plan_rebuild(queue)
 
     def remove_topic(self, topic: str) -> None:
         """Forget the queues of a topic. Its records stay in the log until retention drops them."""
@@ -507,11 +493,14 @@ class MessageStore:
 
     # Rebuilding
 
-    def _begin_rebuild(self, queue: ConsumeQueue) -> NoReturn:
+    def _plan_rebuild(self, queue: ConsumeQueue) -> None:
         key = queue.topic, queue.queue_id
         assert self._rebuild is not None, "recover comes first"
         self._rebuilds.setdefault(key, self._rebuild(key))
-        raise QueueRebuilding(*key)
+
+    def _begin_rebuild(self, queue: ConsumeQueue) -> NoReturn:
+        self._plan_rebuild(queue)
+        raise QueueRebuilding(queue.topic, queue.queue_id)
 
     def _refuse_rebuilding(self, key: Key) -> None:
         if key in self._rebuilds:
@@ -672,11 +661,11 @@ class MessageStore:
             return True
         offset = queue.next_offset - 1
         position, size, _ = queue.entry(offset)
-        if position < self._log.start or not size:
+        if size < RECORD_MIN_BYTES:  # the last one is no filler
+            return False
+        if position < self._log.start:
             return True
-        return self._in_log(position, size) and self._log.read(position, _IDENTITY.size)[12:16] == (
-            queue.queue_id.to_bytes(4, "big")
-        )
+        return is_head(self._log, queue.queue_id, (offset, position, size))
 
 
 def encode_at(messages: list[StoredMessage], position: int) -> list[bytes]:

@@ -4,6 +4,7 @@ Rules:
 - Only the KV configuration is kept over a restart (kvConfig.json, as RocketMQ writes it); brokers register again within
   their interval.
 - A master that registers with another data version than before replaces all its topics; the same version only renews.
+- What brokers of others register is bounded, each time and in all: the broker of this process shares the loop with it.
 - A broker is gone when its connection closes or when it was silent for longer than it announced itself. The broker that
   lives in the same process has no connection; it registers by `register`, and renews itself from its own tick.
 - Routes are written with quoted keys for clients that read them (version >= 401 or when asked), with raw ones else;
@@ -50,7 +51,7 @@ from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.fastjson import dumps_object_keys
 from ..remoting.headers import GetRoute
 from ..remoting.names import MASTER_ID
-from ..remoting.registration import DEFLATED, decode_compressed_registration
+from ..remoting.registration import DEFLATED, TOPICS_MAX, decode_compressed_registration
 from .acl import Acl
 from .effects import SILENCE, CloseChannel, Effect, Intercept, Later, Reply, intercepted
 from .refusal import FAQ, Refused
@@ -59,6 +60,10 @@ from .storage import DiskFailed, Storage, StorageError
 DEFAULT_TIMEOUT_MS = 120_000
 SCAN_INTERVAL_MS = 5_000
 KV_ENTRIES_MAX = 10_000
+REGISTRATION_MAX_BYTES = 8 << 20  # of TOPICS_MAX topics as JSON: some 4 MB, more with attributes
+VERSION_MAX_BYTES = 64 << 10  # what any other request has as its body
+BROKERS_MAX = 1_000  # addresses
+TOPICS_OF_ALL_MAX = 200_000  # each counts for each broker that has it
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 KV_TABLE = "config/kvConfig.json"
 
@@ -153,6 +158,7 @@ class NameServerCore:
                 remark = f" request type {command.code} not supported"
                 response = command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
             else:
+                refuse_long_body(command)
                 if self.acl is not None:
                     self.acl.check_name_server(command)
                 response = handler(now_ms, channel, command)
@@ -198,7 +204,7 @@ class NameServerCore:
         key = (registration.cluster, address)
         known = tables.live.get(key)
         version = registration.table.data_version
-        if known is not None and known.broker_id != registration.broker_id:
+        if known is not None and (known.broker_name, known.broker_id) != (name, registration.broker_id):
             self._forget(known)
             known = None
         broker = tables.brokers.get(name) or BrokerData(name, {}, registration.cluster)
@@ -268,24 +274,42 @@ class NameServerCore:
         if body and (request.compressed or body.startswith(DEFLATED)):
             table = decode_compressed_registration(body).topic_config_serialize_wrapper
         else:
+            refuse_many_topics(body.count(b'"topicName"'))
             table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else TopicConfigTable()
-        self.register(
-            now_ms,
-            Registration(
-                request.cluster_name,
-                request.broker_name,
-                request.broker_id,
-                request.broker_addr,
-                table,
-                request.heartbeat_timeout_millis or DEFAULT_TIMEOUT_MS,
-            ),
-            channel,
+        refuse_many_topics(len(table.topic_config_table))  # also when they are written in another way
+        registration = Registration(
+            request.cluster_name,
+            request.broker_name,
+            request.broker_id,
+            request.broker_addr,
+            table,
+            request.heartbeat_timeout_millis or DEFAULT_TIMEOUT_MS,
         )
+        self._refuse_beyond_bounds(registration)
+        self.register(now_ms, registration, channel)
         master = self._tables.brokers[request.broker_name].broker_addrs.get(MASTER_ID)
         slave = request.broker_id != MASTER_ID
         response = RegisterBrokerResponse(request.ha_server_addr, master if slave else None)
         orders = KvTable(dict(self._tables.kv.get(ORDER_NAMESPACE, {}))).encode()
         return command.response(ResponseCode.SUCCESS, response.to_fields(), orders)
+
+    def _refuse_beyond_bounds(self, registration: Registration) -> None:
+        """Raises Refused where another broker, or its topics, would be too many."""
+        tables, version = self._tables, registration.table.data_version
+        known = tables.live.get((registration.cluster, registration.address))
+        if known is None and len(tables.live) >= BROKERS_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"this name server has {BROKERS_MAX} brokers already, and takes no more"
+            )
+        if registration.broker_id != MASTER_ID or (known is not None and known.data_version == version):
+            return  # its topics are not looked at
+        name, topics = registration.broker_name, registration.table.topic_config_table
+        of_others = sum(len(queues) - (name in queues) for queues in tables.topics.values())
+        if of_others + len(topics) > TOPICS_OF_ALL_MAX:
+            remark = (
+                f"this name server keeps at most {TOPICS_OF_ALL_MAX} topics of all brokers, and others have {of_others}"
+            )
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
 
     def _unregister_broker(self, now_ms: int, channel: int, command: Command) -> Command:
         request = UnregisterBroker.from_fields(command.fields)
@@ -430,6 +454,20 @@ class NameServerCore:
         if values is None:
             raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
         return command.response(ResponseCode.SUCCESS, body=KvTable(dict(values)).encode())
+
+
+def refuse_long_body(command: Command) -> None:
+    """Raises Refused. Bodies are JSON, and reading them must not hold others up."""
+    bytes_max = REGISTRATION_MAX_BYTES if command.code == RequestCode.REGISTER_BROKER else VERSION_MAX_BYTES
+    if len(command.body) > bytes_max:
+        remark = f"a body of {len(command.body)} bytes; this name server takes at most {bytes_max} of such a request"
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def refuse_many_topics(count: int) -> None:
+    if count > TOPICS_MAX:
+        remark = f"a registration of {count} topics; this name server takes at most {TOPICS_MAX} of one broker"
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def queue_data(broker_name: str, topic: TopicConfig) -> QueueData:

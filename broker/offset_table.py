@@ -23,7 +23,7 @@ from ..remoting.body import Body
 from .table_text import BucketedText
 
 SEPARATOR = "@"
-PAIRS_MAX = 200_000  # of topic and group; groups need no members to leave offsets here
+PAIRS_MAX = 200_000  # of topic and group
 GIVEN_MAX = 3  # answers with one reset on one connection
 GIVEN_ALL_MAX = 16  # on all connections: several may pull the queue in turn, and new ones come
 
@@ -151,6 +151,13 @@ class OffsetTable:
     def has_room(self, topic: str, group: str) -> bool:
         """Whether one more can be kept: this pair of topic and group is known, or there are not too many."""
         return topic + SEPARATOR + group in self._committed or len(self._committed) < PAIRS_MAX
+
+    def make_room(self, is_needed: Callable[[str], bool]) -> None:
+        """Forget the offsets of all groups that are not needed, but where a reset is pending."""
+        for group in [group for group in self._topics_of if not is_needed(group)]:
+            self._forget(
+                [(topic, group) for topic in self.topics_of(group) if topic + SEPARATOR + group not in self._resets]
+            )
 
     def has_group(self, group: str) -> bool:
         """Whether the group has a committed offset anywhere."""

@@ -136,14 +136,17 @@ class Pops:
         for _ in range(count):
             waiting.popleft()
 
-    def save(self, offsets: OffsetTable, end_of: Callable[[str, int], int | None]) -> None:
+    def save(
+        self, offsets: OffsetTable, end_of: Callable[[str, int], int | None], may_keep: Callable[[str, str], bool]
+    ) -> None:
         """Once a second: commit how far groups are done, for whoever asks for their lag; the whole table when it is due.
 
         What was committed by pulls or asked for by a reset is not set back, unless it is above the end of the queue.
+        `may_keep` says whether an offset of a topic and group may be kept.
         """
         for key in self.table.touched:
             floor = self.table.floor(key)
-            if floor is None or not offsets.has_room(key.topic, key.group):
+            if floor is None or not may_keep(key.topic, key.group):
                 continue
             committed = offsets.query(key.topic, key.group, key.queue_id)
             end = end_of(key.topic, key.queue_id)

@@ -29,6 +29,7 @@ DEPTH_MAX = 64  # of parentheses and unary operators, while it is read
 NESTED_MAX = 100  # of calls, while it is evaluated: a chain of OR or AND is one, however long
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
+_LONG_DIGITS_MAX = len(str(_LONG_MAX))
 
 _TOKEN = re.compile(
     r"""\s+|--[^\r\n]*(?:\r\n|\r|\n|$)|/\*.*?\*/
@@ -263,9 +264,10 @@ class _Parser:
         if self._next == "text":
             value = self._text()
         elif self._next == "int":
-            value = int(self._take("int").text.rstrip("lL"))
+            digits = self._take("int").text.rstrip("lL")  # of too many Python makes no number
+            value = int(digits) if len(digits) <= _LONG_DIGITS_MAX else _LONG_MAX + 1
             if value > _LONG_MAX:
-                raise self._wrong(f"{value} is too large")
+                raise self._wrong(f"{digits:.100} is too large")
         elif self._next == "float":
             value = float(self._take("float").text)
         elif self._next in ("TRUE", "FALSE", "NULL"):

@@ -62,6 +62,7 @@ from .timers import (
     timer_due_ms,
 )
 from .topic_table import TIMER_TOPIC, TopicTable, illegal_topic, system_topics
+from .transactions import GROUP as TRANSACTIONS_GROUP
 from .transactions import Transactions, commit_positions, half_of
 
 TOPICS_TABLE = "config/topics.json"
@@ -71,6 +72,7 @@ CLOCK_AHEAD_MAX_MS = 86_400_000  # how far the clock may have been set back sinc
 GROUPS_TABLE = "config/subscriptionGroup.json"
 OFFSETS_TABLE = "config/consumerOffset.json"
 DELAYS_TABLE = "config/delayOffset.json"
+ROOM_INTERVAL_MS = 60_000
 POP_CK_MAX_BYTES = 128  # of a check point as a property, without the broker's name: seven numbers, name and separators
 
 
@@ -154,6 +156,7 @@ class BrokerState:
         self._journal_saved = -1  # what the table of topics that was written last has of the journal
         self._saved_groups = -1
         self._saved_offsets = -1
+        self._next_room_ms = 0
         self._positions: tuple[int, int, int] | None = None  # what has to be flushed for them; where a start must read
 
     # Start and keeping
@@ -322,7 +325,7 @@ class BrokerState:
     def save_tables(self, flushed: int) -> None:
         """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""
         self._keep_positions(flushed)
-        self.pops.save(self.offsets, self._end_of)
+        self.pops.save(self.offsets, self._end_of, lambda topic, group: self.offset_refusal(topic, group) is None)
         self.save_groups()
         self.save_offsets()
 
@@ -337,6 +340,31 @@ class BrokerState:
         if self.offsets.changes != self._saved_offsets:
             self.storage.replace(OFFSETS_TABLE, self.offsets.dump(), sync=sync)
             self._saved_offsets = self.offsets.changes
+
+    def offset_refusal(self, topic: str, group: str) -> Refused | None:
+        """Why no offset of the group may be kept, None when one may: whoever commits, pulls or pops asks this.
+
+        A member or an administrator must have made the group. One whose retry topic is there was made: a kill may take the
+        settings of a group within a second, but not that topic.
+        """
+        if not self._is_made(group):
+            return Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        if not self.has_offset_room(topic, group):
+            return Refused(
+                ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some"
+            )
+        return None
+
+    def _is_made(self, group: str) -> bool:
+        return self.groups.known(group) is not None or RETRY_PREFIX + group in self.topics
+
+    def has_offset_room(self, topic: str, group: str) -> bool:
+        """Whether there is room for an offset. Where there is none, groups that nobody made give theirs up: brokers of
+        earlier versions kept offsets of any name. That looks at all of them, so it is done once in a while."""
+        if not self.offsets.has_room(topic, group) and self.now_ms >= self._next_room_ms:
+            self._next_room_ms = self.now_ms + ROOM_INTERVAL_MS
+            self.offsets.make_room(lambda name: name == TRANSACTIONS_GROUP or self._is_made(name))
+        return self.offsets.has_room(topic, group)
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """The pending reset of a queue, which is over then, also after a kill: else it would be repeated, and take back what

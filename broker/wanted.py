@@ -6,15 +6,15 @@ The genuine broker has SQL92 switched off (enablePropertyFilter); this one alway
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from ..remoting.errors import UsageError
 from ..remoting.properties import decode_properties
 from ..remoting.stored import record_info
-from ..remoting.subscription import EXPRESSION_SQL92, EXPRESSION_TAG
-from .sql92 import compile_sql
+from ..remoting.subscription import EXPRESSION_SQL92, EXPRESSION_TAG, parse_subscription
+from .sql92 import EXPRESSION_CHARACTERS_MAX, compile_sql
 
 COMPILED_MAX = 1024
 compiled = lru_cache(maxsize=COMPILED_MAX)(compile_sql)
@@ -44,10 +44,29 @@ class Wanted(NamedTuple):
 EVERYTHING = Wanted()
 
 
-def by_expression(expression_type: str | None, sub_string: str, codes: frozenset[int]) -> Wanted:
-    """What a subscription wants. Raises UsageError for an expression that is wrong or of a kind that is not known."""
+def by_text(expression_type: str | None, text: str) -> Wanted:
+    """What a request wants that brings an expression of its own. Raises UsageError as `by_expression`."""
+    if expression_type not in (None, "", EXPRESSION_TAG):
+        return by_expression(expression_type, text, ())
+    _refuse_long(len(text))
+    parsed = parse_subscription(text)
+    return by_expression(EXPRESSION_TAG, parsed.sub_string, parsed.codes)
+
+
+def by_expression(expression_type: str | None, sub_string: str, codes: Collection[int]) -> Wanted:
+    """What a subscription wants. Raises UsageError for an expression that is wrong, too long or of an unknown kind."""
     if expression_type in (None, "", EXPRESSION_TAG):
-        return EVERYTHING if sub_string == "*" else Wanted(codes)
+        _refuse_long(max(len(sub_string), len(codes)))
+        return EVERYTHING if sub_string == "*" else Wanted(frozenset(codes))
     if expression_type == EXPRESSION_SQL92:
         return Wanted(sql=compiled(sub_string))
     raise UsageError(f"The broker does not support consumer to filter message by {expression_type}")
+
+
+def _refuse_long(length: int) -> None:
+    """Each pull brings its expression along, or refers to it, and is looked at for each message: as with SQL92."""
+    if length > EXPRESSION_CHARACTERS_MAX:
+        raise UsageError(
+            f"the tag expression has {length} characters; {EXPRESSION_CHARACTERS_MAX} are possible: subscribe to '*', or use "
+            "fewer tags"
+        )

@@ -4,8 +4,7 @@ Without a committed offset the answer is 0, not "not found", when the queue stil
 a young topic starts at 0 whatever its ConsumeFromWhere says. The genuine broker asks in addition whether that message is
 in memory; ours always is.
 
-No offset is kept for a group that no member and no administrator has made. One whose retry topic is there was made: a kill
-may take the settings of a group within a second, but not that topic.
+No offset is kept for a group that no member and no administrator has made.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.headers import OffsetResponse, QueryOffset, UpdateOffset
-from ...remoting.names import RETRY_PREFIX
 from ..refusal import Refused
 from ..state import BrokerState, Call
 
@@ -40,14 +38,13 @@ def query(state: BrokerState, call: Call) -> Command:
 def update(state: BrokerState, call: Call) -> Command:
     request = UpdateOffset.from_fields(call.command.fields)
     group = request.consumer_group
-    if state.groups.known(group) is None and RETRY_PREFIX + group not in state.topics:
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+    refusal = state.offset_refusal(request.topic, group)
+    if refusal is not None:
+        raise refusal
     topic = state.topics.get(request.topic)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} not exist!")
     if not 0 <= request.queue_id < topic.read_queue_nums:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId[{request.queue_id}] is illegal")
-    if not state.offsets.has_room(request.topic, group):
-        raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
     state.offsets.commit(request.topic, group, request.queue_id, request.commit_offset)
     return call.command.response(ResponseCode.SUCCESS)

@@ -31,7 +31,6 @@ from ...remoting.pop_headers import (
 )
 from ...remoting.properties import PROPERTY_POP_CK, encode_properties
 from ...remoting.stored import decode_messages, encode_message, walk
-from ...remoting.subscription import EXPRESSION_TAG, parse_subscription
 from ..effects import Reply
 from ..held_pops import ANY_QUEUE, HeldPop, News
 from ..message_store import Fetched, GetStatus, QueueRebuilding
@@ -41,7 +40,7 @@ from ..refusal import Refused
 from ..state import BrokerState, Call
 from ..storage import StorageError
 from ..topic_table import illegal_topic
-from ..wanted import EVERYTHING, Wanted, by_expression
+from ..wanted import EVERYTHING, Wanted, by_text
 from .pull import check_queue, consuming_group, readable_topic
 
 CODES = (RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION, RequestCode.POLLING_INFO)
@@ -88,10 +87,7 @@ def wanted_of(request: PopRequest | NotificationRequest) -> Wanted:
     if isinstance(request, NotificationRequest) or not request.exp:
         return EVERYTHING
     try:
-        if request.exp_type in (None, "", EXPRESSION_TAG):
-            parsed = parse_subscription(request.exp)
-            return by_expression(EXPRESSION_TAG, parsed.sub_string, frozenset(parsed.codes))
-        return by_expression(request.exp_type, request.exp, frozenset())
+        return by_text(request.exp_type, request.exp)
     except UsageError as error:
         remark = f"parse the consumer's subscription failed: {error}"
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
@@ -103,8 +99,9 @@ def check(state: BrokerState, request: PopRequest | NotificationRequest) -> Topi
     if request.queue_id >= 0:  # else any queue
         check_queue(topic, request.queue_id, request.consumer_group)
     consuming_group(state, request.consumer_group)
-    if not state.offsets.has_room(request.topic, request.consumer_group):
-        raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
+    refusal = state.offset_refusal(request.topic, request.consumer_group)
+    if refusal is not None:
+        raise refusal
     check_retry_topic(state, pop_retry_topic(request.topic, request.consumer_group))
     return topic
 
@@ -156,7 +153,7 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int, news: News | None = 
         keys = keys_of(state, held, topic, 0, retries_first=False) if news is None else keys_in(held, news.asked(held))
         found = any(has_message(state, key) for key, _ in keys)
     if not found and not full and now_ms < held.deadline_ms:
-        full = waiting.is_full
+        full = not waiting.has_room(held)
         if not full:
             waiting.hold(held)
     if goes_on:  # more is there for another one; or for this one, where nothing that is wanted could be read yet

@@ -26,7 +26,6 @@ from ...remoting.codes import (
 from ...remoting.command import Command
 from ...remoting.errors import UsageError
 from ...remoting.headers import PullRequest
-from ...remoting.subscription import EXPRESSION_TAG, parse_subscription
 from ..client_table import ConsumerGroup
 from ..effects import Reply
 from ..held_pulls import HeldPull
@@ -34,7 +33,7 @@ from ..message_store import Fetched, GetStatus, QueueRebuilding
 from ..refusal import FAQ, Refused
 from ..state import BrokerState, Call
 from ..topic_table import readable
-from ..wanted import Wanted, by_expression
+from ..wanted import Wanted, by_expression, by_text
 
 ROUND_BYTES_MAX = 1 << 20  # of answers to held pulls of one connection, before it has to read
 
@@ -57,8 +56,9 @@ def handle(state: BrokerState, call: Call) -> Command | None:
     wanted = check(state, request)
     fetched = fetch(state, request, wanted, call.channel)
     code = answer_code(fetched, request.queue_offset)
-    if request.sys_flag & PULL_COMMIT_OFFSET and state.offsets.has_room(request.topic, request.consumer_group):
-        state.offsets.commit(request.topic, request.consumer_group, request.queue_id, request.commit_offset)
+    topic, group = request.topic, request.consumer_group
+    if request.sys_flag & PULL_COMMIT_OFFSET and state.offset_refusal(topic, group) is None:
+        state.offsets.commit(topic, group, request.queue_id, request.commit_offset)
     if code == ResponseCode.PULL_NOT_FOUND and request.sys_flag & PULL_SUSPEND:
         config = state.config
         asked_ms = request.suspend_timeout_millis if config.long_polling_enable else config.short_polling_ms
@@ -126,12 +126,8 @@ def check(state: BrokerState, request: PullRequest) -> Wanted:
 
 
 def wanted_in_request(request: PullRequest) -> Wanted:
-    text = request.subscription or "*"
     try:
-        if request.expression_type in (None, "", EXPRESSION_TAG):
-            parsed = parse_subscription(text)
-            return by_expression(EXPRESSION_TAG, parsed.sub_string, frozenset(parsed.codes))
-        return by_expression(request.expression_type, text, frozenset())
+        return by_text(request.expression_type, request.subscription or "*")
     except UsageError as error:
         remark = f"parse the consumer's subscription failed: {error}"
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
@@ -148,9 +144,8 @@ def wanted_of_group(members: ConsumerGroup, request: PullRequest) -> Wanted:
 
 def wanted_by(subscription: SubscriptionData) -> Wanted:
     """What a subscription of a heartbeat wants. Raises Refused."""
-    codes = frozenset(subscription.code_set)
     try:
-        return by_expression(subscription.expression_type, subscription.sub_string, codes)
+        return by_expression(subscription.expression_type, subscription.sub_string, subscription.code_set)
     except UsageError as error:
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
 

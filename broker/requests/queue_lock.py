@@ -1,4 +1,7 @@
-"""LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42 (BR/processor/AdminBrokerProcessor.java). The code is always 0: read the list."""
+"""LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42 (BR/processor/AdminBrokerProcessor.java). The code is always 0: read the list.
+
+Only queues that can be read are locked: a lock takes memory for a while, and queue ids are any number.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,12 @@ def handle(state: BrokerState, call: Call) -> Command:
     if command.code == RequestCode.UNLOCK_BATCH_MQ:
         state.locks.unlock(request.consumer_group, request.client_id, request.mq_set)
         return command.response(ResponseCode.SUCCESS)
-    mine = [queue for queue in request.mq_set if queue.broker_name == state.config.name and queue.topic in state.topics]
+    mine = [
+        queue
+        for queue in request.mq_set
+        if queue.broker_name == state.config.name
+        and (topic := state.topics.get(queue.topic)) is not None
+        and 0 <= queue.queue_id < topic.read_queue_nums
+    ]
     granted = state.locks.lock(call.now_ms, request.consumer_group, request.client_id, mine)
     return command.response(ResponseCode.SUCCESS, body=LockBatchResponse(tuple(granted)).encode())

@@ -43,7 +43,7 @@ def _steps(state: BrokerState, command: Command) -> Steps:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId[{wanted}] is illegal")
     if illegal_group(request.group):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the group name {request.group!r} is illegal")
-    if not state.offsets.has_room(request.topic, request.group):
+    if not state.has_offset_room(request.topic, request.group):
         raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
     targets: dict[int, int] = {}
     for queue_id in range(topic.read_queue_nums) if wanted < 0 else (wanted,):

@@ -5,11 +5,13 @@ A topic that does not exist is made on first use when the request names a defaul
 limit, or when the group consumes in order (it holds queue locks), it goes to `%DLQ%group` instead.
 
 A batch becomes one record per message, all in one queue; the header's properties (WAIT and the batch's own UNIQ_KEY)
-are not mixed into the messages' own, as 5.5.0 does not either.
+are not mixed into the messages' own, as 5.5.0 does not either. It has at most as many messages as our producers put into
+one, and none without a body: each of them takes a while, and nobody else is served meanwhile.
 """
 
 from __future__ import annotations
 
+from ...client.outgoing import BATCH_MAX
 from ...remoting.admin_bodies import TopicConfig
 from ...remoting.batch import decode_batch
 from ...remoting.codes import (
@@ -145,9 +147,12 @@ def send_batch(state: BrokerState, call: Call, request: SendRequest, topic: Topi
     command = call.command
     body = bytes(command.body)
     check_sizes(state, len(body), request.properties or "")
+    refuse_batch_beyond_bound(body)
     entries = decode_batch(body)
     if not entries or request.topic.startswith(RETRY_PREFIX):
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group, nor an empty batch")
+    if not all(entry.body for entry in entries):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch is illegal: one of its messages has no body")
     parsed = [decode_properties(entry.properties) for entry in entries]
     for properties in parsed:
         if is_half(properties):
@@ -173,6 +178,21 @@ def send_batch(state: BrokerState, call: Call, request: SendRequest, topic: Topi
         trace_on=True,
     )
     return command.response(ResponseCode.SUCCESS, response.to_fields())
+
+
+def refuse_batch_beyond_bound(body: bytes) -> None:
+    """Looks at the size that each message begins with, and at no more messages than a batch may have; sizes that make no
+    sense are found when the batch is read."""
+    position = count = 0
+    while position < len(body):
+        if count == BATCH_MAX:
+            remark = f"the batch is illegal: it has more than {BATCH_MAX} messages; send it in parts"
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        size = int.from_bytes(body[position : position + 4], "big", signed=True)
+        if size <= 0:
+            return
+        position += size
+        count += 1
 
 
 def new_message(call: Call, request: SendRequest, topic: TopicConfig, queue_id: int, body: bytes) -> StoredMessage:

@@ -272,6 +272,14 @@ def test_locks(broker):
     assert lock(broker, "c3", queues) == {queues[2]}, "nobody gives up another one's lock"
 
 
+def test_only_queues_that_can_be_read_are_locked(broker):
+    """Queue ids may be any number: a request of 1 MB took 14,000 locks of a topic with 4 queues."""
+    broker.send()
+    queues = [MessageQueue("T", "broker-a", number) for number in (-1, 0, 3, 4, 9, 2**31 - 1)]
+    assert lock(broker, "c1", queues) == set(queues[1:3])
+    assert len(broker.core.state.locks._groups["g"]) == 2
+
+
 def test_locks_expire(broker):
     broker.send()
     queue = MessageQueue("T", "broker-a", 0)

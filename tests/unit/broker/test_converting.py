@@ -12,6 +12,7 @@ from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.converting import convert, records_of, to_convert, used_bytes
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.pop_table import Key
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.errors import UsageError
@@ -211,6 +212,7 @@ def test_what_was_popped_is_in_flight_in_the_new_store_too(make, tmp_path):
     broker = make(storage, flush="async", mapped_file_size_commit_log=OLD_BYTES)
     for number in range(3):
         broker.send(body=b"%d" % number)
+    broker.core.state.groups.put(SubscriptionGroupConfig("g"))
     header = PopRequest("g", "T", 0, 2, 60_000, 0, broker.now_ms, 0, "TAG", "*")
     assert broker.call(RequestCode.POP_MESSAGE, header).code == 0
     storage.abandon()

@@ -22,6 +22,7 @@ from rocketcrew.broker.state import DELAYS_TABLE
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
 from rocketcrew.broker.syncing import KEPT_OPEN_MAX, DiskCalls, Syncer
 from rocketcrew.broker.transactions import GROUP, HALF_TOPIC
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.admin_headers import CreateTopic, TopicName
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.headers import EndTransaction, MaxOffset, ResetOffset, SendRequestV2
@@ -184,6 +185,7 @@ def test_a_reset_of_what_was_popped_is_acknowledged_when_the_disk_has_it(slow, t
     send(slow)
     slow.core.begin_flush()
     finish(slow)
+    slow.core.state.groups.put(SubscriptionGroupConfig("g"))
     pop = PopRequest("g", "T", 0, 1, 60_000, 0, slow.now_ms, 0, "TAG", "*")
     assert slow.call(RequestCode.POP_MESSAGE, pop).code == 0
     reset = ResetOffset("T", "g", -1, is_force=True, queue_id=0, offset=0)
@@ -198,6 +200,7 @@ def test_a_reset_in_rounds_is_acknowledged_when_the_disk_has_it(slow, tools):
     send(slow)
     slow.core.begin_flush()
     finish(slow)
+    slow.core.state.groups.put(SubscriptionGroupConfig("g"))
     pop = PopRequest("g", "T", 0, 1, 60_000, 0, slow.now_ms, 0, "TAG", "*")
     assert slow.call(RequestCode.POP_MESSAGE, pop).code == 0
     assert slow.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset("T", "g", 0, is_force=True)) == []
@@ -603,6 +606,7 @@ def test_what_is_shown_again_is_noted_when_the_disk_has_it(make, tools, flush):
     send(broker)
     broker.core.begin_flush()
     finish(broker)
+    broker.core.state.groups.put(SubscriptionGroupConfig("g"))
     popped = PopRequest("g", "T", 0, 32, 5_000, 60_000, broker.now_ms, 0, "TAG", "*")
     ((_, answer),) = tools.replies(broker.request(RequestCode.POP_MESSAGE, popped))
     assert answer.code == 0

@@ -8,7 +8,14 @@ from typing import ClassVar
 import pytest
 
 from rocketcrew.broker.effects import CloseChannel, Reply
-from rocketcrew.broker.name_server import NameServerCore
+from rocketcrew.broker.name_server import (
+    BROKERS_MAX,
+    REGISTRATION_MAX_BYTES,
+    TOPICS_OF_ALL_MAX,
+    VERSION_MAX_BYTES,
+    NameServerCore,
+    Registration,
+)
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
 from rocketcrew.remoting.admin_bodies import (
     ClusterInfo,
@@ -37,9 +44,10 @@ from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.headers import GetRoute
-from rocketcrew.remoting.registration import INFLATED_MAX_BYTES
+from rocketcrew.remoting.registration import INFLATED_MAX_BYTES, TOPICS_MAX
 
 T0 = 1_700_000_000_000
+HEADER = RegisterBroker("b1", "1.1.1.1:1", "c", "", 0)
 
 
 class Server:
@@ -263,6 +271,52 @@ def test_a_compressed_registration_that_lies_is_refused(server, inflated):
     answer = register_compressed(server, zlib.compress(inflated))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "registration" in answer.remark
+
+
+def test_topics_of_one_registration_are_counted_before_they_are_read(server):
+    """600,000 in a body of 1.5 MB held up name server and broker for 14 s."""
+    topics = [f"t{number}" for number in range(TOPICS_MAX + 1)]
+    for answer in (
+        register_compressed(server, zlib.compress(b"\0\0\0\2{}" + len(topics).to_bytes(4, "big") + b"never read")),
+        server.call(RequestCode.REGISTER_BROKER, HEADER, b'{"topicName"' * len(topics) + b"never read"),
+        register_compressed(server, compressed(topics)),
+        server.register(topics),
+    ):
+        assert (answer.code, str(TOPICS_MAX) in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert server.register(topics[:-1]).code == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "bytes_max"),
+    [(RequestCode.REGISTER_BROKER, REGISTRATION_MAX_BYTES), (RequestCode.QUERY_DATA_VERSION, VERSION_MAX_BYTES)],
+)
+def test_a_long_body_is_not_read(server, code, bytes_max):
+    answer = server.call(code, HEADER, b"[" * (bytes_max + 1))
+    assert (answer.code, "takes at most" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+def test_brokers_and_the_topics_of_all_of_them_are_bounded(server):
+    """Each of them may come from anybody who can connect."""
+    rounds = TOPICS_OF_ALL_MAX // TOPICS_MAX
+    topics = {f"t{number}": TopicConfig(f"t{number}", 4, 4) for number in range(TOPICS_MAX)}
+    table = TopicConfigTable(topics, DataVersion(counter=1))
+    for number in range(rounds):
+        server.core.register(T0, Registration("c", f"b{number}", 0, f"1.1.1.1:{number}", table))
+    assert server.register(["one"], "more", "1.1.1.1:9999").code == ResponseCode.SYSTEM_ERROR
+    assert server.register(["one", "other"], "b0", "1.1.1.1:0", counter=2).code == 0, "instead of its own"
+    assert server.register(["one"], "more", "1.1.1.1:9999").code == 0
+    for number in range(rounds + 1, BROKERS_MAX):
+        assert server.register([], "b", f"1.1.1.1:{number}", broker_id=number).code == 0
+    assert server.register([], "b", "1.1.1.1:9998").code == ResponseCode.SYSTEM_ERROR
+    assert server.register(["other"], "b1", "1.1.1.1:1", counter=2).code == 0, "those that are there are renewed"
+
+
+def test_a_broker_that_changes_its_name_leaves_nothing_under_the_old_one(server):
+    server.register(["T", "U"], "before")
+    server.register(["T"], "after")
+    assert (server.brokers("T"), server.route("U")) == (["after"], None)
+    info = ClusterInfo.decode(server.call(RequestCode.GET_BROKER_CLUSTER_INFO).body)
+    assert list(info.broker_addr_table) == ["after"]
 
 
 def test_a_body_that_grows_beyond_measure_is_refused(server):

@@ -7,9 +7,11 @@ from random import Random
 
 import pytest
 
+from rocketcrew.broker.group_table import illegal_group
 from rocketcrew.broker.pop_table import Key
 from rocketcrew.broker.pops import POPS_JOURNAL, POPS_TABLE
 from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.check_points import check_point_of, start_offsets
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
@@ -34,6 +36,9 @@ SHOWN_AGAIN = "%RETRY%g_T"
 
 
 def pop_header(broker, most=32, queue_id=-1, poll_ms=0, tags="*", group="g", topic="T", **more):
+    """What a member of the group sends; another one's heartbeat has made the group."""
+    if not illegal_group(group):
+        broker.core.state.groups.put(SubscriptionGroupConfig(group))
     fields = {"init_mode": INIT_MIN, "exp_type": "TAG", "exp": tags, "order": False, "broker_name": "broker-a", **more}
     fields.setdefault("invisible_time", INVISIBLE_MS)
     return PopRequest(group, topic, queue_id, most, poll_time=poll_ms, born_time=broker.now_ms, **fields)
@@ -312,6 +317,7 @@ def test_what_waits_has_a_bound_and_what_is_in_flight_too(make):
 
 def test_a_notification_says_that_there_is_something(broker, tools):
     send(broker, 1)
+    broker.heartbeat()
     asked = NotificationRequest("g", "T", -1, 15_000, broker.now_ms)
     assert broker.call(RequestCode.NOTIFICATION, asked).fields["hasMsg"] == "true"
     pop(broker)

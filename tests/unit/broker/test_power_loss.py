@@ -22,6 +22,7 @@ from rocketcrew.broker.core import BrokerCore
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.effects import Effect, Reply
 from rocketcrew.broker.syncing import DiskCalls
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.check_points import check_point_of, start_offsets
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
@@ -156,6 +157,7 @@ class Life:
 
 def pop(core: BrokerCore, now_ms: int, most: int) -> list[tuple[int, Command]]:
     """The numbers of what the group pops, each with its acknowledgement."""
+    core.state.groups.put(SubscriptionGroupConfig(GROUP))  # as members do by their heartbeats
     header = PopRequest(GROUP, "T", -1, most, INVISIBLE_MS, 0, now_ms, INIT_MIN, "TAG", "*")
     command = Command(RequestCode.POP_MESSAGE, header.to_fields(), b"", 0)
     effects = core.handle(now_ms, 2, "127.0.0.1:5", command)

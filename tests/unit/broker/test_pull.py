@@ -100,6 +100,7 @@ def test_broadcasting_can_be_forbidden(broker):
 
 def test_the_offset_that_comes_along(broker):
     broker.send()
+    broker.heartbeat()
     header = broker.pull_header(1, sys_flag=PULL_COMMIT_OFFSET | 4, commit_offset=1)
     broker.call(RequestCode.PULL_MESSAGE, header)
     assert broker.call(RequestCode.QUERY_CONSUMER_OFFSET, QueryOffset("g", "T", 0)).fields["offset"] == "1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocketcrew.broker.storage import MemoryStorage, StorageError
+from rocketcrew.client.outgoing import BATCH_MAX
 from rocketcrew.remoting.admin_headers import CreateTopic
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.bodies import LockBatch
@@ -139,6 +140,21 @@ def test_batches_that_cannot_be(broker):
     plain = encode_batch([(0, b"a", "")])
     assert broker.send(topic="%RETRY%g", body=plain, code=code).code == ResponseCode.MESSAGE_ILLEGAL
     assert broker.read(topic="TBW102") == []
+
+
+def test_a_batch_of_more_messages_than_producers_send_is_refused_before_it_is_read(broker):
+    """190,000 of them held everybody up for 14 s, and the answer was longer than clients read."""
+    code = RequestCode.SEND_BATCH_MESSAGE
+    answer = broker.send(body=encode_batch([(0, b"a", "")] * (BATCH_MAX + 1)) + b"never read", code=code)
+    assert (answer.code, f"more than {BATCH_MAX} messages" in answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    assert broker.send(body=encode_batch([(0, b"a", "")] * BATCH_MAX), code=code).code == 0
+    assert broker.core.state.store.max_offset("T", 0) == BATCH_MAX
+
+
+def test_a_batch_has_no_message_without_a_body(broker):
+    batch = encode_batch([(0, b"a", ""), (0, b"", ""), (0, b"c", "")])
+    assert broker.send(body=batch, code=RequestCode.SEND_BATCH_MESSAGE).code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.core.state.store.max_offset("T", 0) == 0
 
 
 def test_a_batch_is_stored_whole_or_not_at_all(make):

@@ -126,3 +126,12 @@ def test_a_long_chain_is_evaluated_without_nesting():
 def test_what_nests_too_deep_is_refused_when_it_is_read(chain):
     with pytest.raises(UsageError, match="nested deeper"):
         compile_sql(chain)
+
+
+@pytest.mark.parametrize("digits", ["9223372036854775808", "1" * 20, "1" * 5_000, "1" * 5_000 + "L"])
+def test_a_number_that_no_long_can_be_is_refused_however_many_digits_it_has(broker, digits):
+    """Of more than 4,300 digits Python makes no number; that ended the request without an answer."""
+    broker.send()
+    answer = broker.pull(tags=f"a = {digits}", expression_type="SQL92")
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "is too large" in answer.remark

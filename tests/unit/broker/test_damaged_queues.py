@@ -1,0 +1,158 @@
+"""A damaged consume queue hides nothing that the log has: what an entry says wrong is noticed, and the queue is made anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketcrew.broker.consume_queue import FILLER_CODE
+from rocketcrew.broker.message_store import GetStatus, MessageStore, QueueRebuilding, StoreLimits
+from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.broker.tags import message_tags_code, tags_hash
+from rocketcrew.broker.wanted import EVERYTHING, Wanted
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.headers import ViewMessage
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.stored import StoredMessage, decode_messages
+
+T0 = 1_700_000_000_000
+SEGMENT_BYTES = 4_096
+LIMITS = StoreLimits(32, 262_144, 800, SEGMENT_BYTES)
+SCHEDULE_QUEUE = "consumequeue/SCHEDULE_TOPIC_XXXX/1"
+
+
+def opened(storage):
+    store = MessageStore(storage, LIMITS, "127.0.0.1", 10911)
+    store.recover(lambda topic: topic == "T", message_tags_code)
+    return store
+
+
+def filled(storage, count=60):
+    store = opened(storage)
+    tagged = encode_properties({"TAGS": "a"}).encode()
+    for number in range(count):
+        store.put(T0 + number, StoredMessage("T", b"%03d" % number, tagged), tags_hash("a"))
+    store.checkpoint_now()
+    return store
+
+
+def damage(storage, at, data, queue="consumequeue/T/0"):
+    storage.open(queue, 1, buffered=True).overwrite(at, data)
+
+
+def rebuilt(store):
+    while store.is_rebuilding:
+        store.rebuild_some()
+    return store.rebuilt_queues
+
+
+def read(store, wanted=EVERYTHING):
+    found, at = [], store.min_offset("T", 0)
+    while (fetched := store.get("T", 0, at, 32, wanted)).status in {GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE}:
+        found += [message.body for message in decode_messages(fetched.body)] if fetched.count else []
+        at = fetched.next_offset
+    return found
+
+
+@pytest.mark.parametrize(
+    ("at", "data"),
+    [
+        (100, bytes(800)),
+        (0, bytes(20)),
+        (59 * 20, bytes(19) + b"a"),
+        (108, bytes(12)),  # the position is whole, and the rest zeros: as fillers of earlier versions
+        (92, bytes(40)),  # from the middle of one entry to the middle of another
+        (100, bytes(12)),  # position and size, with the tags code there still
+        (100, b"\x7f" * 8),  # a position far behind the log
+        (106, b"\xff" * 6),  # a size below 0
+    ],
+)
+@pytest.mark.parametrize("wanted", [EVERYTHING, Wanted(frozenset({tags_hash("a")})), Wanted(frozenset({7}))])
+def test_zeros_and_nonsense_in_a_queue_hide_no_message(at, data, wanted):
+    storage = MemoryStorage()
+    filled(storage)
+    damage(storage, at, data)
+    store = opened(storage)
+    if not store.found.rebuilt:
+        with pytest.raises(QueueRebuilding):
+            read(store, wanted)
+    rebuilt(store)
+    assert len(read(store, wanted)) == (0 if wanted.codes == {7} else 60)
+    assert len(read(store)) == 60
+
+
+@pytest.mark.parametrize("look", ["record_in", "store_time_ms", "search"])
+def test_each_way_to_look_at_an_entry_notices_zeros(look):
+    storage = MemoryStorage()
+    filled(storage)
+    damage(storage, 600, bytes(20))
+    store = opened(storage)
+    looks = {
+        "record_in": lambda: store.message_in("T", 0, 30).body,
+        "store_time_ms": lambda: store.store_time_ms("T", 0, 30),
+        "search": lambda: store.search("T", 0, T0 + 30),
+    }
+    with pytest.raises(QueueRebuilding):
+        looks[look]()
+    assert rebuilt(store) == 1
+    assert looks[look]() == {"record_in": b"030", "store_time_ms": T0 + 30, "search": 30}[look]
+
+
+def test_retention_does_not_take_zeros_for_old_entries():
+    """Entries of zeros in the midst of a queue would make the search for the first kept one pass over all before them."""
+    storage = MemoryStorage()
+    store = filled(storage, count=400)
+    kept = next(offset for offset in range(400) if store.queue("T", 0).entry(offset)[0] >= SEGMENT_BYTES)
+    damage(storage, 180 * 20, bytes(100 * 20))
+    store = opened(storage)
+    store.drop_older_than(T0 + kept + 1)
+    assert rebuilt(store) == 1
+    assert store.log_start == SEGMENT_BYTES
+    assert (store.min_offset("T", 0), len(read(store))) == (kept, 400 - kept)
+
+
+def test_fillers_stand_for_lost_messages_wherever_the_next_one_is():
+    """Also at the very front of the log; and those of earlier versions have no mark."""
+    storage = MemoryStorage()
+    store = filled(storage, count=20)
+    queue = store.queue("T", 0)
+    queue.restart_at(0)
+    queue.append_missing(0, 3)
+    assert [queue.entry(offset) for offset in range(3)] == [(0, 0, FILLER_CODE)] * 3
+    assert [queue.is_filler(offset, queue.entry(offset)) for offset in range(3)] == [True, True, False]
+    queue.append(0, 100, 0)
+    queue.append_entries([(100, 0, 0), (100, 0, 0), (100, 90, 0), (190, 0, 0), (200, 90, 0)])
+    assert [queue.is_filler(offset, queue.entry(offset)) for offset in range(9)] == [
+        *(True, True, True, False),
+        *(True, True, False),
+        *(False, False),  # it names another place than the next one
+    ]
+
+
+def test_damaged_delay_levels_deliver_all_and_not_too_early(make):
+    broker = make(message_delay_level="200ms 5m")
+    for number in range(20):
+        broker.send(body=b"%02d" % number, properties={"DELAY": "2"})
+    broker.core.stop()
+    damage(broker.storage, 0, bytes(200), SCHEDULE_QUEUE)
+    broker.start()
+    broker.later(1_000)
+    broker.later(1_000)
+    assert broker.read() == []
+    for _ in range(3):
+        broker.later(300_000)
+    assert [message.body for message in broker.read()] == [b"%02d" % number for number in range(20)]
+    assert broker.core.state.store.rebuilt_queues == 1
+
+
+def test_a_message_is_found_by_its_place_when_its_entry_is_damaged(make):
+    broker = make()
+    broker.send(body=b"kept")
+    broker.send(body=b"next")
+    (message, _) = broker.read()
+    broker.core.stop()
+    damage(broker.storage, 0, bytes(20))
+    broker.start()
+    view = ViewMessage(message.physical_offset)
+    assert broker.call(RequestCode.VIEW_MESSAGE_BY_ID, view).code == 2
+    broker.later(1_000)
+    assert broker.call(RequestCode.VIEW_MESSAGE_BY_ID, view).code == 0
