@@ -78,17 +78,51 @@ def _iceberg(table: Path) -> Any:
         raise UsageError(f"{table} holds no batch yet: nothing was loaded")
     found = target.table()
     try:
-        names = {field.field_id: field.name for field in found.schema().fields}
-        renamed = any(
-            names.get(field.field_id, field.name) != field.name or field.name not in names.values()
-            for schema in found.schemas().values()
-            for field in schema.fields
-        )
-        if renamed or any(task.delete_files for task in found.scan().plan_files()):
-            return found.scan().to_arrow()
+        if not _names_tell(found) or any(task.delete_files for task in found.scan().plan_files()):
+            return ds.dataset(found.scan().to_arrow())
         return ds.dataset([str(file) for file in data_files(found)], schema=found.schema().as_arrow(), format="parquet")
     except failures() as error:
         raise LoaderError(f"the Iceberg table {table} can't be read: {short_line(error)}") from None
+
+
+def _names_tell(table: Any) -> bool:
+    """Whether every name in the files of an Iceberg table, also within nested columns, is that of the same column today.
+
+    It is not where a column was renamed, dropped or made anew, and where writers had to write another name into the files:
+    `net total` is `net_x20total` there.
+    """
+    from pyiceberg.schema import index_name_by_id, sanitize_column_names
+
+    schema = table.schema()
+    paths = index_name_by_id(schema).items()
+    return sanitize_column_names(schema).fields == schema.fields and all(
+        index_name_by_id(one).items() <= paths for one in table.schemas().values()
+    )
+
+
+def rows_of(table: Any) -> list[Mapping[str, Any]]:
+    """The rows of an Arrow table; times that Python has none for, outside of its years, are texts."""
+    columns: dict[str, list[Any]] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            columns[name] = column.to_pylist()
+        except (OverflowError, ValueError):
+            columns[name] = column.cast(_with_texts(column.type)).to_pylist()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _with_texts(kind: Any) -> Any:
+    """The type with a string for each time in it."""
+    types: Any = pa.types
+    if types.is_temporal(kind):
+        return pa.string()
+    if types.is_map(kind):
+        return pa.map_(_with_texts(kind.key_type), _with_texts(kind.item_type))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_texts(kind.value_type)))
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_with_texts(field.type)) for field in kind])
+    return kind
 
 
 class DuckViews:
@@ -110,7 +144,7 @@ class DuckViews:
         refused = (errors.ParserException, errors.CatalogException, errors.BinderException)
         try:
             found = self._connection.sql(statement)
-            return [] if found is None else list(found.to_arrow_table().to_pylist())
+            return [] if found is None else rows_of(found.to_arrow_table())
         except refused as error:
             raise UsageError(f"{statement!r}: {error}. That was DuckDB; --engine spark asks Spark") from None
         except (errors.Error, pa.ArrowException, OSError) as error:

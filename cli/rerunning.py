@@ -66,7 +66,7 @@ class Rerun:
             staging.mkdir(parents=True, exist_ok=True)
             check = partial(check_fits, table=table, segments=None)
             infer = Inferring(staging / COLUMNS_FILE, structlog.get_logger(), check)
-        self._rows: RowBuffer[tuple[QueueKey, int]] = RowBuffer(schema, group, infer)
+        self._rows: RowBuffer[tuple[QueueKey, int]] = RowBuffer(schema, group, infer, table.folders)
         self._segments = SegmentWriter(
             staging, f"rerun-{time.time_ns():x}", self._rows.schema, seal_rows=SEAL_ROWS, seal_bytes=SEAL_BYTES,
             seal_idle_ms=1000, pause=_refuse,

@@ -235,6 +235,8 @@ class Remoting:
                 _, connection = await loop.create_connection(
                     lambda: self._new_connection(address), host, port, **self._tls_arguments(host)
                 )
+        except UnicodeError as error:  # a name with an empty label, or one of more than 63 characters
+            return UnreachableError(address, f"cannot connect: the host is no name ({error})")
         except TimeoutError:
             return TimedOutError(address, f"not connected within {self._connect_timeout_ms} ms")
         except ssl.SSLError as error:

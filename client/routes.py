@@ -97,7 +97,7 @@ def _ordered_queues(topic: str, setting: str) -> list[MessageQueue]:
     for part in setting.split(";"):
         broker_name, _, count = part.rpartition(":")
         if broker_name and count.isascii() and count.isdigit():
-            queues = min(int(count[:QUEUE_DIGITS_MAX]), QUEUES_MAX - len(found))
+            queues = min(int(count.lstrip("0")[:QUEUE_DIGITS_MAX] or 0), QUEUES_MAX - len(found))
             found += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(queues)]
     return found
 

@@ -180,11 +180,40 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
             columns.append(Column(name, spark_type(arrow)))
         except TypeNotForSparkError as error:
             raise TypeNotForSparkError(f"column {name!r}: {error}") from None
-    folded = [name.casefold() for name in schema.names]
-    for name in schema.names:
-        if folded.count(name.casefold()) > 1:
-            raise TypeNotForSparkError(f"column {name!r}: Spark does not tell it from another one that differs in case")
+    twice = named_twice(schema)
+    if twice:
+        raise TypeNotForSparkError(f"column {twice!r}: Spark does not tell it from another one that differs in case")
     return tuple(columns)
+
+
+def folded(name: str) -> str:
+    """What is equal of two names that are one to Spark, which compares without regard to case."""
+    return name.casefold()
+
+
+def named_twice(kind: Any) -> str:
+    """The first name in a schema, or within a type, that is one to Spark with another one beside it, as a path; empty: none.
+
+    Within a struct too: Spark can't read a table with such columns, and delta-rs makes none.
+    """
+    of: Any = pa.types
+    fields: list[Any] = []
+    if isinstance(kind, pa.Schema):
+        fields = list(kind)
+    elif of.is_struct(kind):
+        fields = list(kind.fields)
+    elif of.is_map(kind):
+        return named_twice(kind.key_type) or named_twice(kind.item_type)
+    elif of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
+        return named_twice(kind.value_type)
+    seen: set[str] = set()
+    for field in fields:
+        if folded(field.name) in seen:
+            return str(field.name)
+        seen.add(folded(field.name))
+        if within := named_twice(field.type):
+            return f"{field.name}.{within}"
+    return ""
 
 
 PARTITION_TYPES = frozenset({"string", "boolean", "tinyint", "smallint", "int", "bigint", "date"})
@@ -219,10 +248,10 @@ def merged(table: Sequence[Column], segment: Sequence[Column]) -> tuple[Column, 
 
 def misfits(table: Sequence[Column], rows: Sequence[Column]) -> list[str]:
     """What of the `rows` does not go into the table, a column each; empty: they fit."""
-    known = {column.name.casefold(): column for column in table}
+    known = {folded(column.name): column for column in table}
     wrong: list[str] = []
     for column in rows:
-        there = known.get(column.name.casefold(), column)
+        there = known.get(folded(column.name), column)
         if there.name != column.name:
             wrong.append(
                 f"column {column.name!r} is called {there.name!r} there, and names in two cases are one to Spark"

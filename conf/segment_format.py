@@ -21,15 +21,15 @@ This module imports nothing heavy at load: the supervisor needs the folder names
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from isal import isal_zlib
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_crc32: Callable[[bytearray | memoryview], int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+_crc32: Callable[..., int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 FORMAT_VERSION: Final = 1
 """Version of the layout below. A reader refuses a higher one; a writer of a new layout raises it."""
@@ -50,6 +50,8 @@ nothing wrong."""
 CHECK_PREFIX: Final = b"\x01crc32:"
 """Found first where it is meant: no other metadata holds a control character, and they stand before the rows."""
 CHECK_BLANK: Final = CHECK_PREFIX + b"00000000"
+_LENGTH_END: Final = 8
+"""A message begins with a mark of four bytes and the length of its metadata in as many; then that follows, and the rows."""
 
 GROUP: Final = "_group"
 TOPIC: Final = "_topic"
@@ -141,10 +143,40 @@ def with_check(memory: bytearray, start: int, end: int) -> None:
     memory[at : at + 8] = b"%08x" % _crc32(memoryview(memory)[start:end])
 
 
-def check_holds(message: bytearray, check: bytes) -> bool:
-    """Whether the encoded batch with the metadata `check` is as it was written; `message` is changed by the look."""
-    at = message.find(check)
-    if at < 0 or len(check) != len(CHECK_BLANK):
-        return False
-    message[at : at + len(check)] = CHECK_BLANK
-    return check == CHECK_PREFIX + b"%08x" % _crc32(message)
+class ReadBatch(NamedTuple):
+    """A record batch of a segment as it was read."""
+
+    batch: Any
+    metadata: Mapping[bytes, bytes]
+    end: int
+    """Where it ends in the file."""
+    holds: bool | None
+    """Whether its bytes are as they were written; None: it carries no checksum, as those of early versions."""
+
+
+def read_batches(source: Any, reader: Any) -> Iterator[ReadBatch]:
+    """The batches up to the end of the stream, each with what its checksum says; `reader` is Arrow's of the file `source`."""
+    start = source.tell()
+    while True:
+        try:
+            batch, metadata = reader.read_next_batch_with_custom_metadata()
+        except StopIteration:
+            return
+        end = source.tell()
+        source.seek(start)
+        yield ReadBatch(batch, metadata or {}, end, check_holds(memoryview(source.read_buffer(end - start))))
+        start = end
+
+
+def check_holds(message: memoryview) -> bool | None:
+    """Whether the encoded batch is as it was written; None: it carries no checksum.
+
+    One of which only the name or only the mark is there does not hold: damage must not make a batch look like an early one.
+    """
+    head = bytes(message[: _LENGTH_END + int.from_bytes(message[4:_LENGTH_END], "little")])
+    at = head.find(CHECK_PREFIX)
+    if at < 0:
+        return False if META_BATCH_CHECK in head else None
+    end = at + len(CHECK_BLANK)
+    crc = _crc32(message[end:], _crc32(CHECK_BLANK, _crc32(message[:at])))
+    return head[at:end] == CHECK_PREFIX + b"%08x" % crc

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
@@ -60,31 +62,46 @@ def sync_path(path: Path, calls: FileCalls = CALLS) -> None:
         calls.close(descriptor)
 
 
-def sync_copy(path: Path, size_bytes: int | None = None, calls: FileCalls = CALLS) -> None:
-    """Put a synced copy, of the first `size_bytes` (None: of all), in the place of a file whose own sync may have failed.
+def sync_copy(
+    path: Path, size_bytes: int | None = None, calls: FileCalls = CALLS, check: Callable[[Path], None] | None = None
+) -> None:
+    """Put a synced copy, of the first `size_bytes` (None: of all), in the place of a file whose own sync may have failed; its
+    times and rights stay.
 
-    Raises OSError where the disk refuses, and leaves no draft then. What it holds is for the caller to have looked at.
+    `check` looks at the copy before it counts, and raises: of a file that the disk has lost some of, one look may be answered
+    from memory and the next one not. Raises OSError where the disk refuses, and leaves no draft then.
     """
-    left = path.stat().st_size if size_bytes is None else size_bytes
     draft = path.with_name(f".{path.name}.new")
     try:
         descriptor = calls.open(str(draft), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            done = 0
-            with path.open("rb") as file:
-                while left and (piece := file.read(min(left, _PIECE_BYTES))):
-                    calls.write(descriptor, piece, done)
-                    done, left = done + len(piece), left - len(piece)
-                os.fchmod(descriptor, stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+            _copy(path, descriptor, size_bytes, calls)
             calls.fsync(descriptor)
         finally:
             calls.close(descriptor)
+        if check is not None:
+            check(draft)
         calls.rename(str(draft), str(path))
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             calls.unlink(str(draft))
         raise
     sync_path(path.parent, calls)
+
+
+def _copy(path: Path, descriptor: int, size_bytes: int | None, calls: FileCalls) -> None:
+    done = 0
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        size_bytes = status.st_size if size_bytes is None else size_bytes
+        while done < size_bytes:
+            piece = file.read(min(size_bytes - done, _PIECE_BYTES))
+            if not piece:
+                raise OSError(errno.EIO, f"it ends at byte {done}, not {size_bytes}", str(path))
+            calls.write(descriptor, piece, done)
+            done += len(piece)
+    os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
+    os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def spark_path(path: Path) -> str:
@@ -149,11 +166,28 @@ def remove_tree(path: Path) -> None:
 
 
 def try_lock(path: Path) -> int | None:
-    """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it.
+
+    Who held it may have removed the file between our open and our flock, and another one have made and locked it anew: the
+    lock of a file that has no name keeps nobody away.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_named(descriptor, path):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
-        return None
-    return descriptor
+
+
+def _is_named(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -154,6 +155,10 @@ class Outcomes:
 _NOTHING = OffsetSet()
 
 
+class DamagedOutcomesError(ValueError):
+    """Bytes that no version of this program has written."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchOutcomes:
     """What a batch of the table's ledger holds, or several: how many rows they brought, and the outcomes noted with them.
@@ -173,15 +178,25 @@ class BatchOutcomes:
 
     @classmethod
     def unpack(cls, packed: bytes) -> BatchOutcomes:
-        """What `pack` made. Raises ValueError for anything else."""
+        """What `pack` made. Raises DamagedOutcomesError for anything else, and ValueError for what another version made."""
         try:
             data: dict[str, Any] = json.loads(gzip.decompress(packed))
-            if data["version"] != OUTCOMES_VERSION:
-                raise ValueError(f"version {data['version']!r}, this program knows {OUTCOMES_VERSION}")
-            rows = data["rows"]
-            return cls(None if rows is None else int(rows), Outcomes.from_json(data["outcomes"]))
-        except (OSError, EOFError, KeyError, TypeError) as error:
-            raise ValueError(f"not a list of outcomes: {type(error).__name__}: {error}") from None
+            version = data["version"]
+            if version == OUTCOMES_VERSION:
+                rows = data["rows"]
+                return cls(None if rows is None else int(rows), Outcomes.from_json(data["outcomes"]))
+        except (
+            OSError,
+            EOFError,
+            zlib.error,
+            ValueError,
+            KeyError,
+            TypeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
+            raise DamagedOutcomesError(f"not a list of outcomes: {type(error).__name__}: {error}") from None
+        raise ValueError(f"version {version!r}, this program knows {OUTCOMES_VERSION}")
 
 
 def notes_from_json(text: bytes) -> Outcomes:

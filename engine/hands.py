@@ -28,6 +28,7 @@ from pathlib import Path
 
 import structlog
 
+from ..durable.files import write_atomically
 from ..remoting.log_keys import place_keys
 from ..remoting.queues import MessageQueue
 from ..workers.cells import STATE, CellFile, CellView, map_cell, private_cell
@@ -75,8 +76,7 @@ class Hands:
                 if path.suffix in (CELL, DEATH):
                     self._read(path)
             for path in hands.glob(f"{partition}.*{OVER}"):
-                topic, broker, queue_id, offsets = json.loads(path.read_text())
-                self.over |= {(MessageQueue(topic, broker, queue_id), offset) for offset in offsets}
+                self.over |= _records_over(path)
             for record, count in self._unseen.items():
                 self.deaths[record] += count // UNSEEN_PER_DEATH
             CellFile(self._path, 1).close()
@@ -110,11 +110,19 @@ class Hands:
         file.close()
         if cell is not None and queue is not None:
             told = [*queue, list(range(cell.offset, cell.last + 1))]
-            draft = self._path.with_suffix(".new")
-            draft.write_text(json.dumps(told))
-            draft.replace(self._path.with_suffix(OVER))
+            write_atomically(self._path.with_suffix(OVER), json.dumps(told), durable=True)
 
     def put_down(self) -> None:
         """The attempt ends, and nothing of the handler's is under way."""
         self.cell[STATE] = 0
         self._path.unlink(missing_ok=True)
+
+
+def _records_over(path: Path) -> set[Record]:
+    """What that file says was over its time limit. Nothing, where it is damaged: it runs, and is stopped, once more."""
+    try:
+        topic, broker, queue_id, offsets = json.loads(path.read_text())
+        return {(MessageQueue(str(topic), str(broker), int(queue_id)), int(offset)) for offset in offsets}
+    except (ValueError, TypeError) as error:
+        _log.warning("hands_not_noted", folder=str(path.parent), error=f"{path.name}: {error}")
+        return set()

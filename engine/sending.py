@@ -62,7 +62,7 @@ class FailureSender:
     def send_file(self, path: Path) -> Outcomes:
         """Send all messages of the file, but those that were sent by an earlier run. Raises StoppedError."""
         beside = path.with_suffix(SENT_SUFFIX)
-        sent = int(beside.read_text()) if beside.exists() else 0
+        sent = read_sent(beside)
         found: dict[tuple[str, QueueKey], list[int]] = {}
         at = 0
         with pa.memory_map(str(path)) as source:
@@ -71,7 +71,8 @@ class FailureSender:
                 at += len(rows)
                 if at > sent:
                     self._link.run(self._send(rows))
-                    write_atomically(beside, str(at), durable=False)
+                    # Renamed and not synced it may be empty after a loss of power; one sync for GROUP_MAX sends costs little.
+                    write_atomically(beside, str(at), durable=True)
                 for row in rows:
                     key = QueueKey(self._group, row["topic"], row["broker"], row["queue_id"])
                     found.setdefault((self._kind(row), key), []).append(row["offset"])
@@ -109,6 +110,17 @@ class FailureSender:
                 _log.warning("send_back_waits", topic=row["topic"], offset=row["offset"], retry_s=self._retry_s)
                 told = time.monotonic()
             await asyncio.sleep(self._retry_s)
+
+
+def read_sent(path: Path) -> int:
+    """How many messages of a file were sent. None, where that was not noted or cannot be read: sent twice is not lost."""
+    try:
+        return max(0, int(path.read_text()))
+    except FileNotFoundError:
+        return 0
+    except ValueError as error:
+        _log.warning("sent_not_read", file=str(path), error=str(error))
+        return 0
 
 
 def way_back(

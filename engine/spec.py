@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..conf.folders import NO_FOLDERS, FolderNames
 from ..durable.outcomes import Outcomes
 from ..remoting.queues import MessageQueue
 from ..workers.boot import WorkerBounds
@@ -37,6 +38,7 @@ class TaskSpec:
     after: Mapping[MessageQueue, int] = field(default_factory=dict[MessageQueue, int])
     schema: str = ""
     results: bool = True
+    folders: FolderNames = NO_FOLDERS
     seen: bool = False
     bounds: WorkerBounds = field(default_factory=WorkerBounds)
     deaths_max: int = 3

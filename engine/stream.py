@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from ..conf.folders import folder_names
 from ..conf.settings import Settings, require
 from ..durable.files import spark_path
 from ..remoting.errors import RocketcrewError
@@ -139,6 +140,7 @@ class Stream:
             handler=spec, run=f"{time.time_ns():x}", prefix="", folder=self._home.batches, group=group,
             namespace=access.namespace, tags=tags_by_topic(settings, access), schema=settings.results.schema,
             results=settings.results.enabled and bool(settings.results.schema or handler.schema),
+            folders=folder_names(self._config.format, str(self._config.target), self._config.partition_by),
             bounds=task_bounds(settings), deaths_max=settings.workers.max_worker_deaths, spans=settings.trace.spans,
             log_format=settings.log.format, log_level=settings.log.level,
         )  # fmt: skip

@@ -94,7 +94,8 @@ class Table:
         return batch
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and let the table's next loader in."""
+        self._target.close()
         self._threads.shutdown()
 
 

@@ -96,7 +96,9 @@ class Task:
         self._filter = process.handler.filter
         handler, soft_ns, hard_ns = process.for_task(spec, hands.cell, partition)
         self.limits_ns = soft_ns, hard_ns
-        self._rows: RowBuffer[Place] | None = RowBuffer(process.schema, spec.group) if spec.results else None
+        self._rows: RowBuffer[Place] | None = (
+            RowBuffer(process.schema, spec.group, folders=spec.folders) if spec.results else None
+        )
         self._runner = Runner(
             handler, self._rows, cell=hands.cell, bounds=spec.bounds, clock=time.monotonic_ns, flush=self._flush,
             log=process.log,

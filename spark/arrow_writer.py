@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pyarrow.compute
-import pyarrow.dataset
 import pyarrow.parquet
 
 from ..conf.columns import Column, plain_schema
+from ..conf.folders import in_folder_name
 from .column_bounds import with_bounds
 from .convert import REPEATING
 from .errors import LoaderError
@@ -26,11 +27,11 @@ from .object_store import Place
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
-ds: Any = pyarrow.dataset
 pq: Any = pyarrow.parquet
 
-PARTITIONS_MAX = 4_096
-"""Folders that one staged file may be spread over."""
+FOLDERS_AT_ONCE = 512
+"""Folders that are written into at one time: in each is an open file, of which a process has 1,024 as a rule."""
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 
 class NoWriter:
@@ -60,11 +61,11 @@ class NoWriter:
 
 
 class ArrowWriter(NoWriter):
-    """Writes Parquet files in this process; `partition_by`: a folder for each value of these columns."""
+    """Writes Parquet files in this process; `partition_by`: a folder for each value of these columns, named as Spark does."""
 
-    def __init__(self, partition_by: Sequence[str] = (), partitions_max: int = PARTITIONS_MAX) -> None:
+    def __init__(self, partition_by: Sequence[str] = (), folders_at_once: int = FOLDERS_AT_ONCE) -> None:
         self._partition_by = tuple(partition_by)
-        self._partitions_max = partitions_max
+        self._folders_at_once = folders_at_once
 
     def write(self, files: Sequence[Path], output: Place, columns: Sequence[Column], bytes_in: int) -> None:
         """As `Writer.write`; a column that a staged file lacks its copy lacks too, which readers show as null."""
@@ -76,47 +77,93 @@ class ArrowWriter(NoWriter):
             schema = plain_schema(stored)
             if not self._partition_by and stored.types == schema.types:
                 _place(file, output / f"part-{place:05d}.parquet")
-            else:
-                self._rewrite(file, schema, output, place)
+                continue
+            try:
+                self._rewrite(file, schema, output, f"part-{place:05d}.parquet")
+            except pa.ArrowInvalid as error:
+                by = ", ".join(self._partition_by)
+                raise LoaderError(
+                    f"the rows could not be written to {output} by {by or 'Arrow'}: {error}. The segments stay"
+                ) from None
 
-    def _rewrite(self, file: Path, schema: Any, output: Path, place: int) -> None:
-        wanted = pa.schema([schema.field(name) for name in self._partition_by])
-        parquet = ds.ParquetFileFormat()
-        try:
-            ds.write_dataset(
-                pa.RecordBatchReader.from_batches(schema, _batches(file, schema, self._partition_by)),
-                str(output),
-                format=parquet,
-                file_options=parquet.make_write_options(
-                    compression="snappy",
-                    use_dictionary=REPEATING,
-                    store_schema=False,
-                    write_page_checksum=True,
-                    write_statistics=with_bounds(schema),
-                ),
-                partitioning=ds.partitioning(wanted, flavor="hive"),
-                basename_template=f"part-{place:05d}-{{i}}.parquet",
-                existing_data_behavior="overwrite_or_ignore",
-                max_partitions=self._partitions_max,
-                use_threads=False,
-            )
-        except pa.ArrowInvalid as error:
-            by = ", ".join(self._partition_by)
-            raise LoaderError(
-                f"the rows could not be written to {output} by {by or 'Arrow'}: {error}. The segments stay"
-            ) from None
+    def _rewrite(self, file: Path, schema: Any, output: Path, name: str) -> None:
+        """A file in each folder; where there are many folders, some of them in each pass over the rows.
+
+        Arrow's own write_dataset names folders as URLs are, with three characters for each byte beyond ASCII, which Spark
+        takes for as many letters.
+        """
+        by = self._partition_by
+        folders = _folders(file, schema, by)
+        for start in range(0, len(folders), self._folders_at_once):
+            some = folders[start : start + self._folders_at_once]
+            with ExitStack() as writers:
+                opened: dict[str, Any] = {}
+                for batch in _batches(file, schema, by, None if len(some) == len(folders) else some):
+                    for folder, rows in _spread(batch, by):
+                        if folder not in opened:
+                            (output / folder).mkdir(parents=True, exist_ok=True)
+                            opened[folder] = writers.enter_context(_writer(output / folder / name, rows.schema))
+                        opened[folder].write_batch(rows)
 
 
-def _batches(file: Path, schema: Any, partition_by: Sequence[str]) -> Iterator[Any]:
+def _writer(file: Path, schema: Any) -> Any:
+    return pq.ParquetWriter(
+        str(file),
+        schema,
+        compression="snappy",
+        use_dictionary=REPEATING,
+        store_schema=False,
+        write_page_checksum=True,
+        write_statistics=with_bounds(schema),
+    )
+
+
+def _folders(file: Path, schema: Any, by: Sequence[str]) -> Any:
+    """The folders that a file's rows go to."""
+    if not by:
+        return pa.array([""])
+    columns = pa.schema([schema.field(name) for name in by])
+    folders: Any = pa.array([], pa.string())
+    for batch in pq.ParquetFile(str(file)).iter_batches(columns=list(by)):
+        here = _folder_of(_with_names(batch.select(columns.names).cast(columns), by), by)
+        folders = pa.concat_arrays([folders, here.unique()]).unique()
+    return folders
+
+
+def _batches(file: Path, schema: Any, by: Sequence[str] = (), folders: Any = None) -> Iterator[Any]:
+    """The rows of a file, those that go to `folders` (None: all)."""
     for rows in pq.ParquetFile(str(file)).iter_batches():
-        batch = rows.cast(schema)
-        for name in partition_by:
-            if pa.types.is_string(schema.field(name).type):
-                # A folder named "day=" is no value to any reader. Spark does the same.
-                column = batch.column(name)
-                told = pc.if_else(pc.equal(column, ""), None, column)
-                batch = batch.set_column(batch.schema.get_field_index(name), schema.field(name), told)
-        yield batch
+        batch = _with_names(rows.cast(schema), by)
+        yield batch if folders is None else batch.filter(pc.is_in(_folder_of(batch, by), folders))
+
+
+def _with_names(batch: Any, by: Sequence[str]) -> Any:
+    """The rows with the values of the columns `by` as they are in the names of folders."""
+    for name in by:
+        column = batch.column(name)
+        values = column.unique()
+        # A folder named "day=" is no value to any reader. Spark does the same.
+        names = [in_folder_name(value) if value else None for value in values.cast(pa.string()).to_pylist()]
+        told = pa.array(names, pa.string()).take(pc.index_in(column, values))
+        batch = batch.set_column(batch.schema.get_field_index(name), name, told)
+    return batch
+
+
+def _folder_of(named: Any, by: Sequence[str]) -> Any:
+    """Of each row the path of its folder; no name has a slash in it."""
+    names = [pc.binary_join_element_wise(name, pc.fill_null(named.column(name), _NULL_FOLDER), "=") for name in by]
+    return pc.binary_join_element_wise(*names, "/") if names else pa.array([""] * len(named), pa.string())
+
+
+def _spread(named: Any, by: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The rows of each folder, in their order."""
+    encoded = _folder_of(named, by).dictionary_encode()
+    rest = named.drop_columns(list(by)).take(pc.sort_indices(encoded.indices))
+    start = 0
+    counts = {one["values"]: one["counts"] for one in encoded.indices.value_counts().to_pylist()}
+    for number, folder in enumerate(encoded.dictionary.to_pylist()):
+        yield folder, rest.slice(start, counts[number])
+        start += counts[number]
 
 
 def _place(file: Path, target: Path) -> None:

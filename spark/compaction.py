@@ -52,6 +52,7 @@ from .merged_file import compression_of, write_merged
 from .merging import MergeBounds, merge_groups
 from .object_store import Place
 from .outcome_levels import joined, read_part
+from .table_keys import check_ours
 from .table_lock import locked_table, only_merge
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
@@ -315,6 +316,8 @@ def _link(entry: Path, target: Path) -> None:
 def merge_files(files: Sequence[Path], output: Path) -> None:
     """All rows of `files`, in order, as one file; columns that some lack are null there. Raises LoaderError."""
     opened = [_opened(file) for file in files]
+    for file, one in zip(files, opened, strict=True):
+        check_ours(file, one.schema_arrow.names)
     try:
         schema = pa.unify_schemas([one.schema_arrow.remove_metadata() for one in opened])
     except pa.ArrowException as error:

@@ -10,8 +10,9 @@ after a crash is swept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,6 @@ import pyarrow.parquet
 
 from ..conf.columns import Column, widened
 from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, ORIGIN_TOPIC, QUEUE_ID, STORE_TIME, TOPIC
-from .errors import BadSegmentError
 from .plan import Plan, SegmentFacts, Take
 from .progress import Progress
 from .segments import read_rows, with_epochs
@@ -52,7 +52,7 @@ class Staged:
 
 
 class DamagedSegmentError(Exception):
-    """A segment turned out bad only when it was read again, as a rule for all of its columns."""
+    """A segment turned out bad only when it was read again, as a rule for all of its columns, or made into Parquet."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
@@ -103,50 +103,76 @@ def stage(
 ) -> Staged:
     """Write the plan's rows into `folder` (made anew). Raises DamagedSegmentError, or OSError (disk full).
 
-    `progress` counts each segment.
+    `facts` of its segments, in its epochs; `progress` counts each segment.
     """
     progress = progress or Progress()
     folder.mkdir(parents=True)
     parts = divide(plan.takes, facts, cores, file_bytes)
     files = tuple(folder / f"part-{place:05d}.parquet" for place in range(len(parts)))
     progress.expect(sum(map(len, parts)))
-    rows = sum(threads.map(partial(_write_part, ready, plan, progress), files, parts))
-    kept = tuple(file for file in files if file.exists())
-    return Staged(kept, rows, sum(file.stat().st_size for file in kept))
+    written = [
+        one for some in threads.map(partial(_write_part, ready, plan, facts, progress), files, parts) for one in some
+    ]
+    kept = tuple(file for file, _ in written)
+    return Staged(kept, sum(rows for _, rows in written), sum(file.stat().st_size for file in kept))
 
 
-def _write_part(ready: Path, plan: Plan, progress: Progress, file: Path, part: Sequence[Take]) -> int:
+def _write_part(
+    ready: Path, plan: Plan, facts: dict[str, SegmentFacts], progress: Progress, file: Path, part: Sequence[Take]
+) -> list[tuple[Path, int]]:
+    """The files that the part becomes, each with its rows: more than one where Arrow's types differ that are one to Spark, as
+    when a column is declared NOT NULL from some segment on."""
+    written: list[tuple[Path, int]] = []
     writer: Any = None
-    count = 0
     try:
         for take in part:
-            try:
-                rows = read_rows(ready / take.name, take)
-            except BadSegmentError as error:
-                raise DamagedSegmentError(take.name, str(error)) from None
-            progress.count()
-            if not rows.num_rows:
-                continue
-            if any(column.name == EPOCH for column in plan.columns):
-                rows = with_epochs(rows, plan.epochs)
-            wide = widened(rows.schema, plan.columns)
-            if wide != rows.schema:
-                rows = rows.cast(wide)
-            if writer is None:
-                writer = pq.ParquetWriter(
-                    str(file),
-                    rows.schema.remove_metadata(),
-                    compression="snappy",
-                    use_dictionary=REPEATING,
-                    write_statistics=_ASKED_FOR,
-                    store_schema=False,
-                    coerce_timestamps="us",
-                    allow_truncated_timestamps=True,
-                    write_page_checksum=True,
-                )
-            writer.write_table(rows)
-            count += rows.num_rows
+            with _damage_of(take.name):
+                rows = _rows_of(ready, plan, facts[take.name], take)
+                progress.count()
+                if not rows.num_rows:
+                    continue
+                if writer is None or not rows.schema.equals(writer.schema):
+                    if writer is not None:
+                        writer.close()
+                    written.append((file.with_stem(f"{file.stem}-{len(written)}") if written else file, 0))
+                    writer = _parquet_writer(written[-1][0], rows.schema)
+                writer.write_table(rows)
+                written[-1] = written[-1][0], written[-1][1] + rows.num_rows
     finally:
         if writer is not None:
             writer.close()
-    return count
+    return written
+
+
+@contextmanager
+def _damage_of(name: str) -> Generator[None]:
+    """What Arrow refuses of a segment's rows has that segment set aside; a full disk or memory says nothing of it."""
+    try:
+        yield
+    except (pa.ArrowException, ValueError) as error:
+        if isinstance(error, MemoryError):
+            raise
+        raise DamagedSegmentError(name, str(error)) from None
+
+
+def _rows_of(ready: Path, plan: Plan, facts: SegmentFacts, take: Take) -> Any:
+    rows = read_rows(ready / take.name, take)
+    if any(column.name == EPOCH for column in plan.columns):
+        # Of the plan's epochs, which are those of every queue that ever began anew, these queues have theirs in their keys.
+        rows = with_epochs(rows, [key for key in facts.ends if key.epoch])
+    wide = widened(rows.schema, plan.columns)
+    return rows if wide == rows.schema else rows.cast(wide)
+
+
+def _parquet_writer(file: Path, schema: Any) -> Any:
+    return pq.ParquetWriter(
+        str(file),
+        schema.remove_metadata(),
+        compression="snappy",
+        use_dictionary=REPEATING,
+        write_statistics=_ASKED_FOR,
+        store_schema=False,
+        coerce_timestamps="us",
+        allow_truncated_timestamps=True,
+        write_page_checksum=True,
+    )

@@ -100,20 +100,23 @@ def merge_small_files(
         version = merge.commit(read, merge.info(read, groups))
     on_point("committed")
     try:
-        _follow(log, version, metadata.configuration.get(CHECKPOINT_PROPERTY))
+        _follow(path, log, version, metadata.configuration.get(CHECKPOINT_PROPERTY))
     except Exception as error:  # noqa: BLE001 -- the commit stands, whatever is said of what comes behind it
         get_logger().warning("delta_checkpoint_not_made", table=str(path), error=short(error))
     taken = [one for group in groups for one in group]
     return Merged(len(taken), len(groups), sum(one.bytes for one in taken))
 
 
-def _follow(log: Any, version: int, interval: str | None) -> None:
+def _follow(path: Place, log: Any, version: int, interval: str | None) -> None:
     """Take the snapshot to our commit, and make the checkpoint that is due there: Spark makes one at the multiples of the
-    interval, delta-rs just before them; whoever commits behind this makes none."""
+    interval, delta-rs just before them; whoever commits behind this makes none. It is synced at once: the table is read by
+    it."""
     log.update_incremental()
     every = int(interval or CHECKPOINT_COMMITS)
     if 0 in (version % every, (version + 1) % every):
         log.create_checkpoint()
+        if isinstance(path, Path):
+            sync_commits(path, int(log.version()), int(log.version()))
 
 
 def small_files(log: Any) -> Iterator[SmallFile]:

@@ -127,24 +127,54 @@ def next_stretch(
     Each is compared with those before it too: where a loader comes late, a topic and the one made again wait together.
     `times` is asked where the pieces of a segment do not agree with what is loaded: seldom.
     """
-    current = opened(loaded.queues)
+    current = _Current(opened(loaded.queues), request)
     first: tuple[QueueKey, ...] | None = None
     openings: tuple[Opening, ...] = ()
     known = _Known(loaded, dict(tops), times)
     for place, segment in enumerate(segments):
         try:
-            epochs, found = _epochs_of(segment, current, known, request)
+            epochs, found = _epochs_of(segment, current, known)
         except UnclearError as error:
             return Stretch(place, first or (), openings) if place else Stretch(1, (), (), str(error))
         if first is None:
             first, openings = epochs, found
-            current = {**current, **{opening.key.in_epoch(0): opening.key.epoch for opening in found}}
+            current = current.after(found)
+            known.begin(first)
             for opening in found:
                 known.tops |= begun(known.tops, opening.key, opening.ends.first_us, opening.inherits)
         elif epochs != first or found:
             return Stretch(place, first, openings)
-        known.add(segment, first)
+        known.add(segment)
     return Stretch(len(segments), first or (), openings)
+
+
+class _Current:
+    """The epochs in which segments are that show nothing else: of all queues that ever began anew, so they are put together
+    once for all segments."""
+
+    def __init__(self, epochs: Mapping[QueueKey, int], request: EpochRequest) -> None:
+        self._epochs = epochs
+        self._request = request
+        early, late = dict(epochs), dict(epochs)
+        for key in request.queues:
+            base = key.in_epoch(0)
+            early[base] = min(early.get(base, 0), key.epoch - 1)
+            late[base] = max(late.get(base, 0), key.epoch)
+        self._early = early, _keys_of(early)
+        self._late = late, _keys_of(late)
+
+    def of(self, segment: SegmentFacts) -> tuple[Mapping[QueueKey, int], tuple[QueueKey, ...]]:
+        """By keys in epoch 0, and as keys in order."""
+        return self._early if segment.name in self._request.segments else self._late
+
+    def after(self, openings: Iterable[Opening]) -> _Current:
+        """These for the next segments."""
+        found = {opening.key.in_epoch(0): opening.key.epoch for opening in openings}
+        return _Current({**self._epochs, **found}, self._request) if found else self
+
+
+def _keys_of(epochs: Mapping[QueueKey, int]) -> tuple[QueueKey, ...]:
+    return tuple(sorted(base.in_epoch(epoch) for base, epoch in epochs.items() if epoch))
 
 
 class _Known:
@@ -160,9 +190,12 @@ class _Known:
         self._before: list[SegmentFacts] = []
         self._epochs: dict[QueueKey, QueueKey] = {}
 
-    def add(self, segment: SegmentFacts, epochs: Iterable[QueueKey]) -> None:
-        self._before.append(segment)
+    def begin(self, epochs: Iterable[QueueKey]) -> None:
+        """Segments that are added are in these epochs."""
         self._epochs = {key.in_epoch(0): key for key in epochs}
+
+    def add(self, segment: SegmentFacts) -> None:
+        self._before.append(segment)
         for base in segment.ends:
             key = self._epochs.get(base, base)
             self.tops[key] = top_with_pieces(self.tops.get(key, NO_TOP), segment.ends[base], segment.pieces_of(base))
@@ -198,16 +231,11 @@ class _Known:
 
 
 def _epochs_of(
-    segment: SegmentFacts, current: Mapping[QueueKey, int], known: _Known, request: EpochRequest
+    segment: SegmentFacts, current: _Current, known: _Known
 ) -> tuple[tuple[QueueKey, ...], tuple[Opening, ...]]:
     """Raises UnclearError."""
-    epochs = dict(current)
-    for key in request.queues:
-        base = key.in_epoch(0)
-        if segment.name in request.segments:
-            epochs[base] = min(epochs.get(base, 0), key.epoch - 1)
-        else:
-            epochs[base] = max(epochs.get(base, 0), key.epoch)
+    epochs, keys = current.of(segment)
+    changed: dict[QueueKey, int] = {}
     openings: list[Opening] = []
     for base in segment.ends:
         key = base.in_epoch(epochs.get(base, 0))
@@ -215,13 +243,13 @@ def _epochs_of(
         if top is None:
             continue
         if (late := _of_before(segment, key, top, known)) is not None:
-            epochs[base] = late.epoch
+            changed[base] = late.epoch
             continue
         opening = _opening(segment, key, top, known)
         if opening is not None:
             openings.append(opening)
-            epochs[base] = opening.key.epoch
-    return tuple(sorted(base.in_epoch(epoch) for base, epoch in epochs.items() if epoch)), tuple(openings)
+            changed[base] = opening.key.epoch
+    return _keys_of({**epochs, **changed}) if changed else keys, tuple(openings)
 
 
 def _of_before(segment: SegmentFacts, key: QueueKey, top: Top, known: _Known) -> QueueKey | None:
@@ -297,7 +325,7 @@ def inherited(openings: Iterable[Opening], loaded: OffsetSet) -> OffsetSet:
 
 def in_epochs(segment: SegmentFacts, epochs: Iterable[QueueKey]) -> SegmentFacts:
     """The segment's facts with its queues in the given epochs."""
-    newest = {key.in_epoch(0): key for key in epochs}
+    newest: dict[tuple[str, str, str, int, int], QueueKey] = {(*key[:4], 0): key for key in epochs}
     if not newest:
         return segment
 

@@ -162,8 +162,8 @@ class Loader:
             self._drop_plan(plan, "the table has moved on")
 
     def _was_committed(self, plan: Plan) -> bool:
-        """Whether the plan is the table's newest batch, and done with that: an earlier process may be dead, and its commit
-        still be made, by a server that was slow with it."""
+        """Whether the plan is a batch of the table, and done with that: an earlier process may be dead, and its commit still
+        be made, by a server that was slow with it."""
         if not self._target.has(plan):
             return False
         self._log.info("plan_was_committed", plan=plan.id, batch=plan.batch)
@@ -369,10 +369,14 @@ class Loader:
             fitting.append(segment)
         return columns, fitting
 
-    def misfits(self) -> dict[str, str]:
-        """Sealed segments that the table can't take, each with the reason: what `step` would set aside."""
+    def columns(self) -> tuple[Column, ...]:
+        """Those of the table, none where there is none yet."""
+        return self._state().columns
+
+    def misfits(self, columns: tuple[Column, ...]) -> tuple[dict[str, str], tuple[Column, ...]]:
+        """Sealed segments that a table of `columns` can't take, each with the reason: what `step` would set aside. And the
+        columns that it has with the others."""
         *_, ready = self._gather()
-        columns = self._state().columns
         found: dict[str, str] = {}
         for file in ready:
             segment = self._facts[file.path.name]
@@ -380,7 +384,7 @@ class Loader:
                 columns = merged(columns, segment.columns)
             except ColumnConflictError as error:
                 found[segment.name] = str(error)
-        return found
+        return found, columns
 
     def _delete_known(self, takes: Iterable[Take]) -> None:
         for take in takes:

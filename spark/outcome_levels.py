@@ -2,6 +2,7 @@
 
     <first>-<last>.<level>.json.gz     the outcomes of these batches, in the table's folder of outcomes
     0-<last>.forgotten.json.gz         of these only the number of rows, and which offsets they were about
+    <first>-<last>.damaged             the file of these batches as it was found: it counts too, and ends whoever reads it
 
 Merged files cover the numbers from the lowest up without a hole, so a commit's own file counts exactly when its number is
 above all of them. A merged file is on the disk under its name before the first of its parts is deleted: whoever dies leaves
@@ -11,6 +12,9 @@ There is no lock. A commit of before outcomes were has no file, so a file that w
 never was: who lists the commits' own files looks at the merged ones again after it, and begins anew when they have changed.
 So two loaders that merge the same parts write the same file, or one of them writes none. A reader that finds a listed part
 gone lists anew.
+
+A damaged file would keep its group from being merged, and so all above it, for merged files have no hole between them: the
+files of a table would grow for ever. So a merge sets it aside under the other name, and goes on as if that commit had none.
 """
 
 from __future__ import annotations
@@ -19,13 +23,13 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..client.logs import get_logger
 from ..durable.intervals import IntervalSet, OffsetSet
-from ..durable.outcomes import FORGOTTEN, PASSED, BatchOutcomes, Outcomes
+from ..durable.outcomes import FORGOTTEN, PASSED, BatchOutcomes, DamagedOutcomesError, Outcomes
 from .errors import LoaderError
 from .object_store import Place, write_whole
 
@@ -45,7 +49,10 @@ DRAFT_S: Final = 3600.0
 READS_MAX: Final = 5
 """Listings of one reading, each because a part was merged away under it."""
 _FORGOTTEN_LEVEL: Final = LEVEL_MAX + 1
+_DAMAGED_LEVEL: Final = -1
 _NAME: Final = re.compile(rf"(\d+)-(\d+)\.(\d+|forgotten){re.escape(SUFFIX)}")
+_DAMAGED_NAME: Final = re.compile(r"(\d+)-(\d+)\.damaged")
+"""Without the suffix of the others: what has that, and is no merged file, is a commit's own."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,6 +63,18 @@ class Part:
     last: int
     level: int
     path: Place | None
+
+
+class DamagedPartError(LoaderError):
+    """A file of outcomes is not what was written."""
+
+
+class Found(NamedTuple):
+    """What lies in the folder, but for commits' own files: merged ones that count, those that lie in others, damaged ones."""
+
+    merged: list[Part]
+    covered: list[Part]
+    damaged: list[Part]
 
 
 Singles = Callable[[int], Iterable[Part]]
@@ -94,12 +113,12 @@ class OutcomeLevels:
             yield self._which(same) if len(same) > 1 and self._which else same[0]
 
     def _listed(self) -> list[Part]:
-        merged, _ = self._merged()
+        merged = self._merged().merged
         for _ in range(READS_MAX):
             own = list(self._singles(merged[-1].last if merged else 0))
-            before, (merged, _) = merged, self._merged()
+            before, (merged, _, damaged) = merged, self._merged()
             if merged == before:  # else a file that seems to lack may have been merged away meanwhile
-                return [*merged, *own]
+                return sorted([*merged, *own, *damaged], key=lambda part: (part.first, -part.level))
         raise self._restless()
 
     def read(self, above: int = 0) -> list[BatchOutcomes]:
@@ -118,7 +137,7 @@ class OutcomeLevels:
     def tidy(self, now_s: float, keep_s: float) -> None:
         """One pass: merge what is due, forget what is older than `keep_s`, delete what is covered. Raises OSError.
 
-        `now_s` is wall-clock time. What is damaged stays as it is, for whoever reads it to name.
+        `now_s` is wall-clock time. What is damaged is set aside as it is, for whoever reads it to name.
         """
         self._delete_covered()
         self._delete_drafts(now_s - DRAFT_S)
@@ -133,9 +152,27 @@ class OutcomeLevels:
 
     def _merge(self) -> None:
         for group in chain.from_iterable(merges(self._sure(), self._fan) for _ in range(LEVEL_MAX)):
-            told = [read_part(part) for part in group]
-            check_whole(told)
-            self._replace(group, f"{group[0].first}-{group[-1].last}.{group[0].level + 1}", joined(told))
+            for some in in_whole_pieces([self._readable(part) for part in group]):
+                parts, told = zip(*some, strict=True)
+                self._replace(parts, f"{parts[0].first}-{parts[-1].last}.{parts[0].level + 1}", joined(told))
+
+    def _readable(self, part: Part) -> tuple[Part, BatchOutcomes]:
+        """The part, and what it says; a damaged one is set aside, and is then one that its commit never wrote.
+
+        The copy is on the disk before the file goes, so a reader that looks at commits' own files first finds one of both.
+        """
+        try:
+            return part, read_part(part)
+        except DamagedPartError as error:
+            assert part.path is not None
+            aside = self._folder / f"{part.first}-{part.last}.damaged"
+            write_whole(aside, part.path.read_bytes())
+            part.path.unlink(missing_ok=True)
+            get_logger().error(
+                "outcomes_set_aside", file=str(part.path), moved_to=str(aside), error=str(error.__cause__)
+            )
+            gone = replace(part, path=None)
+            return gone, read_part(gone)
 
     def _sure(self) -> list[Part]:
         """What is to be read, up to the first number of which it is unknown what is."""
@@ -148,7 +185,7 @@ class OutcomeLevels:
         return found
 
     def _forget(self, before_s: float) -> None:
-        merged, _ = self._merged()
+        merged = self._merged().merged
         old: list[Part] = []
         for part in merged:
             assert part.path is not None
@@ -156,7 +193,8 @@ class OutcomeLevels:
                 break
             old.append(part)
         if any(part.level != _FORGOTTEN_LEVEL for part in old):
-            self._replace(old, f"0-{old[-1].last}.forgotten", forgotten(joined([read_part(part) for part in old])))
+            parts, told = zip(*map(self._readable, old), strict=True)
+            self._replace(parts, f"0-{old[-1].last}.forgotten", forgotten(joined(told)))
 
     def _replace(self, parts: Sequence[Part], name: str, told: BatchOutcomes) -> None:
         """Write the file that has what `parts` have, then delete these; on a disk it is as old as the newest of them."""
@@ -168,7 +206,7 @@ class OutcomeLevels:
                 part.path.unlink(missing_ok=True)
 
     def _delete_covered(self) -> None:
-        merged, covered = self._merged()
+        merged, covered, _ = self._merged()
         for part in covered:
             assert part.path is not None
             part.path.unlink(missing_ok=True)
@@ -184,23 +222,24 @@ class OutcomeLevels:
                 if draft.stat().st_ctime < before_s:
                     draft.unlink()
 
-    def _merged(self) -> tuple[list[Part], list[Part]]:
-        """The merged files that count, and those that lie in others."""
+    def _merged(self) -> Found:
         found: list[Part] = []
+        damaged: list[Part] = []
         try:
             paths: list[Place] = [*self._folder.iterdir()]
         except FileNotFoundError:
-            return [], []
+            return Found([], [], [])
         for path in paths:
-            match = _NAME.fullmatch(path.name)
-            if match:
+            if match := _DAMAGED_NAME.fullmatch(path.name):
+                damaged.append(Part(int(match[1]), int(match[2]), _DAMAGED_LEVEL, path))
+            elif match := _NAME.fullmatch(path.name):
                 level = _FORGOTTEN_LEVEL if match[3] == "forgotten" else int(match[3])
                 found.append(Part(int(match[1]), int(match[2]), level, path))
         counting: list[Part] = []
         covered: list[Part] = []
         for part in sorted(found, key=lambda one: (one.first, -one.last, -one.level)):
             (covered if counting and part.last <= counting[-1].last else counting).append(part)
-        return counting, covered
+        return Found(counting, covered, damaged)
 
 
 @functools.cache
@@ -221,6 +260,20 @@ def check_whole(told: Iterable[BatchOutcomes], *, passed: bool = False) -> None:
                 " table (spark.target)"
             )
         passed = passed or bool(one.outcomes.of_kind(PASSED))
+
+
+def in_whole_pieces(found: Iterable[tuple[Part, BatchOutcomes]]) -> list[list[tuple[Part, BatchOutcomes]]]:
+    """Cut where outcomes are gone that may say that a hole before them was filled: of one file nobody would see it any more
+    (`check_whole`), of two that follow each other everybody does. Pure."""
+    pieces: list[list[tuple[Part, BatchOutcomes]]] = []
+    passed = False
+    for part, told in found:
+        if not pieces or (passed and told.rows is None):
+            pieces.append([])
+            passed = False
+        pieces[-1].append((part, told))
+        passed = passed or bool(told.outcomes.of_kind(PASSED))
+    return pieces
 
 
 def forgotten(told: BatchOutcomes) -> BatchOutcomes:
@@ -244,5 +297,11 @@ def read_part(part: Part) -> BatchOutcomes:
         return BatchOutcomes(None, Outcomes())
     try:
         return BatchOutcomes.unpack(path.read_bytes())
+    except DamagedOutcomesError as error:
+        raise DamagedPartError(
+            f"{path} can't be used: {error}. Put a good copy in its place, or move it away to go on without what it explains"
+        ) from error
     except ValueError as error:
-        raise LoaderError(f"{path} can't be used: {error}. Move it away to go on without what it explains") from None
+        raise LoaderError(
+            f"{path} can't be used: {error}. Load with the version that wrote it, or a newer one"
+        ) from None

@@ -8,13 +8,14 @@
     recovered    it was finished just before a kill -9 that took the last notes along: no rows, sent back or dead letter; only
                  where the brokers cannot say which (cli/sent_on.py)
     forgotten    its batch is older than spark.keep_outcomes_days, and nothing more is known of it
-    waiting      its rows are sealed and not loaded yet, or the group has not committed it yet
+    waiting      its rows are sealed and not loaded yet, or the group has not committed it yet; where brokers were not asked,
+                 that nobody says what became of it
     skipped      the group was reset past it
     lost         the broker had deleted it before the group read it; nothing can bring it back, and the report says so
     elsewhere    POP: the broker had shown it to the group, or passed it over for its tag, and this table's members did not
                  have it: another one did, or its time was over and it came again from the retry topic
     before       the group began after it, or the broker deleted it unread before that; in retry topics, whose offsets go on
-                 when the group is re-run, an earlier epoch has it
+                 when the group is re-run, another epoch has it
 
 Unexplained is what none of these says:
 
@@ -24,6 +25,9 @@ Unexplained is what none of these says:
                  are the records of a sealed segment that vanished before it was loaded
     overlap      the table has its rows more than once
     foreign      the table has rows of it that the ledger knows nothing of
+
+From the first record that anybody knows on, up to the last one or to what the group has committed, each offset has its word
+whatever the broker still has: what it has deleted since stays unexplained, and cannot be run again.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..durable.intervals import OFFSET_MAX, IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import (
     DEAD_LETTER,
     ELSEWHERE,
@@ -115,11 +119,26 @@ class QueueReport:
     key: QueueKey
     ends: QueueEnds | None
     fates: Mapping[Fate, IntervalSet]
+    out_of_reach: IntervalSet = field(default_factory=IntervalSet)
+    """What nobody can run again: no broker has it, or a later epoch of the queue has begun."""
 
     @property
     def unexplained(self) -> IntervalSet:
         """Offsets that nothing explains."""
-        return IntervalSet.of(piece for fate in UNEXPLAINED for piece in self.fates.get(fate, IntervalSet()).pieces)
+        return self._of(UNEXPLAINED)
+
+    @property
+    def to_run_again(self) -> IntervalSet:
+        """What is not in the table, should be, and may still be had."""
+        return self._of(RUN_AGAIN) - self.out_of_reach
+
+    @property
+    def gone(self) -> IntervalSet:
+        """What is not in the table, should be, and cannot be run again."""
+        return self._of(RUN_AGAIN) & self.out_of_reach
+
+    def _of(self, fates: Iterable[Fate]) -> IntervalSet:
+        return _joined(self.fates.get(fate, IntervalSet()) for fate in fates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,17 +175,12 @@ class Report:
         return sum(queue.fates[fate].count() for queue in self.queues if fate in queue.fates)
 
     def to_run_again(self) -> OffsetSet:
-        """What is not in the table and should be: missing, unknown and quarantined records, of each queue's newest epoch.
+        """What is not in the table and should be: missing, unknown and quarantined records, as far as brokers have them.
 
-        Of an earlier one they may not be there any more; what a deliberate re-run left of it stays named.
+        Of each queue's newest epoch: of an earlier one they may not be there any more; what a deliberate re-run left of it
+        stays named.
         """
-        newest = {queue.key.in_epoch(0): queue.key for queue in sorted(self.queues, key=lambda one: one.key)}
-        return OffsetSet.of(
-            (queue.key, queue.fates[fate])
-            for queue in self.queues
-            for fate in RUN_AGAIN
-            if fate in queue.fates and newest[queue.key.in_epoch(0)] == queue.key
-        )
+        return OffsetSet.of((queue.key, queue.to_run_again) for queue in self.queues)
 
     def to_reopen(self) -> OffsetSet:
         """Of these, what the table takes for loaded. What another loader brings in the meantime is none of it."""
@@ -184,46 +198,58 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -
     }  # fmt: skip
     newest = {key.in_epoch(0): key for key in sorted(keys)}
     ends = {newest.get(key, key): found for key, found in (cluster or {}).items()}
-    earlier = _earlier(table, keys)
+    others = _other_epochs(table, keys)
     queues = tuple(
-        _queue(table, key, ends.get(key), earlier.get(key, IntervalSet())) for key in sorted(keys | ends.keys())
-    )
+        _queue(
+            table, key, ends.get(key), others.get(key, IntervalSet()),
+            open_=cluster is None and newest.get(key.in_epoch(0), key) == key,
+        )
+        for key in sorted(keys | ends.keys())
+    )  # fmt: skip
     named = any(fate in queue.fates for queue in queues for fate in UNEXPLAINED)
     differs = table.rows is not None and table.rows[0] != table.rows[1] and not named
     found, loaded = table.rows or (0, 0)
     return Report(queues, table.rows if differs else None, loaded - found, table.loaded)
 
 
-def _earlier(table: TableFacts, keys: Iterable[QueueKey]) -> dict[QueueKey, IntervalSet]:
-    """Per queue of a retry topic and epoch, what earlier epochs account for: its offsets go on when the group is re-run."""
+def _other_epochs(table: TableFacts, keys: Iterable[QueueKey]) -> dict[QueueKey, IntervalSet]:
+    """Per queue of a retry topic and epoch, what its other epochs account for: its offsets go on when the group is re-run."""
+    retried = sorted(key for key in keys if key.topic.startswith(RETRY_PREFIX))
     found: dict[QueueKey, IntervalSet] = {}
-    before: dict[QueueKey, IntervalSet] = {}
-    for key in sorted(keys):
-        if key.topic.startswith(RETRY_PREFIX):
+    for one_way in (retried, retried[::-1]):
+        passed: dict[QueueKey, IntervalSet] = {}
+        for key in one_way:
             base = key.in_epoch(0)
-            found[key] = before.get(base, IntervalSet())
+            so_far = passed.get(base, IntervalSet())
+            found[key] = found.get(key, IntervalSet()) | so_far
             noted = (table.outcomes.of_queue(kind, key) for kind in KINDS if kind not in (*NOT_ACCOUNTED, ELSEWHERE))
-            before[base] = _joined((found[key], table.loaded.of_queue(key), *noted))
+            passed[base] = _joined((so_far, table.loaded.of_queue(key), *noted))
     return found
 
 
-def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None, earlier: IntervalSet) -> QueueReport:
+def _queue(
+    table: TableFacts, key: QueueKey, ends: QueueEnds | None, others: IntervalSet, *, open_: bool
+) -> QueueReport:
+    """`others`: what other epochs have. `open_`: nobody was asked up to where the group has committed, so that a record of
+    which nobody says anything may be in hand."""
     present, loaded = table.present.of_queue(key), table.loaded.of_queue(key)
     waiting, settled = table.waiting.of_queue(key), table.settled.of_queue(key)
     aside = table.quarantined.of_queue(key)
     noted = {kind: table.outcomes.of_queue(kind, key) for kind in KINDS if kind != ROWS and kind not in NOT_ACCOUNTED}
     elsewhere = noted.pop(ELSEWHERE) - settled
     known = _joined((present, loaded, settled, *noted.values()))
-    before = _before(known, waiting | aside, ends) | earlier
-    elsewhere -= before  # it names all that was shown, from 0 on
     expected = table.outcomes.of_queue(ROWS, key)
+    first = _first(known, waiting | aside, ends)
+    before = IntervalSet.of([(0, first)]) | others
+    elsewhere -= before  # it names all that was shown, from 0 on
+    all_known = _joined((known, elsewhere, waiting, aside, expected))
     fates: dict[Fate, IntervalSet] = {
         Fate.LOADED: present & loaded,
         Fate.FOREIGN: present - loaded,
         Fate.MISSING: expected - present,
         Fate.OVERLAP: table.overlaps.of_queue(key),
     }
-    rest = _joined((known, elsewhere, waiting, aside, _span(ends))) - present - expected
+    rest = _joined((all_known, _between(first, all_known, ends), _span(ends))) - present - expected
     for fate, some in (
         (Fate.WAITING, waiting - loaded),
         (Fate.SENT_BACK, noted[SENT_BACK]),
@@ -241,11 +267,13 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None, earlier: In
         (Fate.LOST, noted[LOST] - settled),
         (Fate.BEFORE, before),
         (Fate.ELSEWHERE, elsewhere),
+        (Fate.WAITING, rest - all_known if open_ else IntervalSet()),
     ):
         fates[fate] = fates.get(fate, IntervalSet()) | (rest & some)
         rest = rest - some
     fates[Fate.UNKNOWN] = rest
-    return QueueReport(key, ends, {fate: offsets for fate, offsets in fates.items() if offsets})
+    out_of_reach = IntervalSet() if open_ else IntervalSet.of([(0, OFFSET_MAX if ends is None else ends.min)])
+    return QueueReport(key, ends, {fate: offsets for fate, offsets in fates.items() if offsets}, out_of_reach)
 
 
 def _told(queue: QueueReport, told: Mapping[Fate, OffsetSet]) -> QueueReport:
@@ -274,9 +302,16 @@ def _from(ends: QueueEnds | None) -> IntervalSet:
     return IntervalSet.of([(ends.min if ends.committed is None else max(0, ends.committed), ends.max)])
 
 
-def _before(known: IntervalSet, waiting: IntervalSet, ends: QueueEnds | None) -> IntervalSet:
-    """Below the first record that anybody knows: the group began there. With none known, below what it committed."""
+def _first(known: IntervalSet, waiting: IntervalSet, ends: QueueEnds | None) -> int:
+    """The first record that anybody knows: the group began there. With none known, what it committed."""
     first = min((one.pieces[0][0] for one in (known, waiting) if one), default=None)
     if first is None:
-        first = 0 if ends is None or ends.committed is None else ends.committed
-    return IntervalSet.of([(0, first)])
+        return 0 if ends is None or ends.committed is None else ends.committed
+    return first
+
+
+def _between(first: int, all_known: IntervalSet, ends: QueueEnds | None) -> IntervalSet:
+    """From the first record that is known to the last one, or to what the group has committed of what there ever was."""
+    committed = 0 if ends is None else min(ends.committed or 0, ends.max)
+    last = all_known.pieces[-1][1] if all_known else 0
+    return IntervalSet.of([(first, max(last, committed))])

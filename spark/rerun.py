@@ -13,7 +13,7 @@ import os
 import secrets
 from collections.abc import Generator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +88,10 @@ class Reopened:
         """As the target does."""
         self._target.sweep()
 
+    def close(self) -> None:
+        """As the target does."""
+        self._target.close()
+
 
 def folder_target(table: Path, threads: Executor) -> Target:
     """A target for the table in the folder `table` that needs no JVM."""
@@ -124,13 +128,16 @@ def load_again(table: Path, staging: Path, records: OffsetSet, rows_lost: int) -
     Hold `only_rerun`, and have `records` (`Report.to_reopen`) and `rows_lost` from a report made under it.
     """
     rows = 0
-    with ThreadPoolExecutor(2, "rerun") as threads:
+    with (
+        ThreadPoolExecutor(2, "rerun") as threads,
+        closing(Reopened(folder_target(table, threads), records, rows_lost)) as target,
+    ):
         folder = Staging(staging)
         folder.lock()
         try:
             loader = Loader(
                 folder,
-                Reopened(folder_target(table, threads), records, rows_lost),
+                target,
                 Trigger(rows=1, bytes=1, wait_ms=0),
                 BATCH_MAX,
                 threads=threads,

@@ -1,15 +1,16 @@
 """Reading sealed segments: is it one of ours and whole, which records does it hold, and the rows of the chosen ones.
 
-A segment is mapped, not read: its facts cost the pages of the key columns alone. Everything that planning relies on is
-checked here, once per file: the version, the key columns and their types, that Arrow finds every batch whole, and
-that rows stand record by record with `_seq` counting from 0. Whatever fails is a `BadSegmentError`, never a crash of
-the loader, and never a reason not to load the others.
+A segment is mapped, not read into memory. Everything that planning relies on is checked here, once per file: the version,
+the key columns and their types, that Arrow finds every batch whole and nothing after the last one, that each batch's
+checksum holds, and that rows stand record by record with `_seq` counting from 0. Whatever fails is a `BadSegmentError`,
+never a crash of the loader, and never a reason not to load the others. Rows are checked once more when they are read, which
+may be hours later: checksums cost some hundredths of making Parquet of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pyarrow.compute
 from ..conf.columns import Column, TypeNotForSparkError, columns_of
 from ..conf.segment_format import (
     BROKER,
+    END_OF_STREAM,
     EPOCH,
     FORMAT_VERSION,
     GROUP,
@@ -31,7 +33,9 @@ from ..conf.segment_format import (
     SEQ,
     STORE_TIME,
     TOPIC,
+    ReadBatch,
     key_fields,
+    read_batches,
 )
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from .errors import BadSegmentError
@@ -44,6 +48,9 @@ pc: Any = pyarrow.compute
 _QUEUE_COLUMNS = (GROUP, TOPIC, BROKER, QUEUE_ID)
 PIECES_MAX = 4
 """Of one queue in one segment: what a topic was before and after it was made again is told by the places between."""
+_DAMAGE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, ArithmeticError)
+"""What reading damaged bytes raises: Arrow tells them by its own exceptions, ValueError, or an OSError without a number, and
+Python does not make a text, a time or a key of whatever it is given."""
 _PLACES = [KEY_COLUMNS.index(name) for name in (*_QUEUE_COLUMNS, OFFSET, SEQ, STORE_TIME)]
 
 
@@ -54,61 +61,68 @@ def read_facts(path: Path) -> SegmentFacts:
         raise BadSegmentError("not a file")
     if not size:
         raise BadSegmentError("the file is empty")
-    columns = _checked_columns(path)
-    with _arrow_errors("cut off or damaged"):
+    with _damage_named("not an Arrow stream"):
+        columns = _checked_columns(path)
+    with _damage_named("cut off or damaged"):
         keys, told = _read_keys(path)
-        keys.validate(full=True)
-    starts = _record_starts(keys)
-    offsets, ends, pieces = _records(starts)
-    again = offsets.count() < starts.num_rows
-    if again:
-        _check_one_time(starts)
-    return SegmentFacts(path.name, size, keys.num_rows, offsets, again, columns, ends, _finished(told, offsets), pieces)
+        starts = _record_starts(keys)
+        offsets, ends, pieces = _records(starts)
+        again = offsets.count() < starts.num_rows
+        if again:
+            _check_one_time(starts)
+        finished = _finished(told, offsets)
+    return SegmentFacts(path.name, size, keys.num_rows, offsets, again, columns, ends, finished, pieces)
 
 
 def read_times(path: Path, key: QueueKey, offsets: IntervalSet) -> tuple[Ends, ...]:
     """Some records of a queue (in epoch 0), each with its own store time. Raises BadSegmentError, or OSError."""
-    with _arrow_errors("cut off or damaged"):
+    with _damage_named("cut off or damaged"):
         keys, _ = _read_keys(path)
-        keys.validate(full=True)
-    starts = keys.filter(_is_start(keys))
-    for name, value in zip(_QUEUE_COLUMNS, key[:4], strict=True):
-        starts = starts.filter(pc.equal(starts.column(name), value))
-    times = starts.column(STORE_TIME).cast(pa.int64()).to_pylist()
-    return tuple(
-        Ends(offset, offset, time, time)
-        for offset, time in zip(starts.column(OFFSET).to_pylist(), times, strict=True)
-        if offset in offsets
-    )
+        starts = keys.filter(_is_start(keys))
+        for name, value in zip(_QUEUE_COLUMNS, key[:4], strict=True):
+            starts = starts.filter(pc.equal(starts.column(name), value))
+        times = starts.column(STORE_TIME).cast(pa.int64()).to_pylist()
+        return tuple(
+            Ends(offset, offset, time, time)
+            for offset, time in zip(starts.column(OFFSET).to_pylist(), times, strict=True)
+            if offset in offsets
+        )
 
 
 def readable_offsets(path: Path) -> OffsetSet:
-    """Every record that can still be made out in a bad segment: what must not be taken for loaded. Raises nothing."""
+    """Every record that can still be made out in a bad segment, up to the first damage: what must not be taken for loaded.
+    Raises nothing."""
     parts: list[OffsetSet] = []
-    try:
-        with pa.memory_map(str(path)) as source:
-            for batch, told in _batches_until_damage(pa.ipc.open_stream(source)):
-                offsets, *_ = _records(batch)
-                parts += (offsets, _finished([told], offsets))
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, BadSegmentError):
-        return OffsetSet()
+    with suppress(*_DAMAGE), pa.memory_map(str(path)) as source:
+        for read in _sound_batches(source, pa.ipc.open_stream(source)):
+            keys = pa.Table.from_batches([read.batch])
+            keys.validate(full=True)
+            offsets, *_ = _records(_without_nulls(keys))
+            parts += (offsets, _finished([_told(read.metadata)], offsets))
     return OffsetSet.union(parts)
 
 
-def _batches_until_damage(reader: Any) -> Iterator[tuple[Any, bytes]]:
-    while True:
-        try:
-            batch, metadata = reader.read_next_batch_with_custom_metadata()
-            table = pa.Table.from_batches([batch])
-            table.validate(full=True)
-        except (StopIteration, pa.ArrowException, OSError):
-            return
-        yield table, _told(metadata)
+def _sound_batches(source: Any, reader: Any) -> Iterator[ReadBatch]:
+    """The batches of a segment, as read by Arrow's `reader` of the mapped file `source`.
+
+    Raises BadSegmentError at the first of which the checksum does not hold, and where something follows the last one: a page
+    of zeros looks like an end to Arrow.
+    """
+    end = source.tell()
+    for number, read in enumerate(read_batches(source, reader), 1):
+        if read.holds is False:
+            raise BadSegmentError(
+                f"batch {number}, which ends at byte {read.end}, is not as it was written: its checksum says so"
+            )
+        yield read
+        end = read.end
+    source.seek(end)
+    if source.size() > end and source.read_buffer().to_pybytes() != END_OF_STREAM:
+        raise BadSegmentError(f"its stream ends at byte {end}, and other bytes follow")
 
 
-def _told(metadata: Any) -> bytes:
-    told: bytes = b"" if metadata is None else metadata.get(META_BATCH_OUTCOMES) or b""
-    return told
+def _told(metadata: Mapping[bytes, bytes]) -> bytes:
+    return metadata.get(META_BATCH_OUTCOMES) or b""
 
 
 def _finished(told: Iterable[bytes], offsets: OffsetSet) -> OffsetSet:
@@ -129,18 +143,20 @@ def _finished(told: Iterable[bytes], offsets: OffsetSet) -> OffsetSet:
 
 
 @contextmanager
-def _arrow_errors(what: str) -> Generator[None]:
-    """Arrow tells bad bytes by its own exceptions, by ValueError, or by an OSError without a number."""
+def _damage_named(what: str) -> Generator[None]:
+    """What damaged bytes raise becomes a BadSegmentError; a disk that refuses (an OSError with a number) is none."""
     try:
         yield
-    except (pa.ArrowException, ValueError, OSError) as error:
+    except BadSegmentError:
+        raise
+    except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise BadSegmentError(f"{what}: {error}") from None
 
 
 def _checked_columns(path: Path) -> tuple[Column, ...]:
-    with _arrow_errors("not an Arrow stream"), pa.memory_map(str(path)) as source:
+    with pa.memory_map(str(path)) as source:
         schema: Any = pa.ipc.open_stream(source).schema
     metadata: dict[bytes, bytes] = schema.metadata or {}
     version = metadata.get(META_VERSION)
@@ -163,18 +179,32 @@ def _checked_columns(path: Path) -> tuple[Column, ...]:
 
 def _read_keys(path: Path) -> tuple[Any, list[bytes]]:
     """The queue, offset and row-number columns of all batches, and what each is noted with."""
-    options = pa.ipc.IpcReadOptions(included_fields=_PLACES)
+    keys, told = _read_table(path, _PLACES)
+    # In one piece: all that is asked of them later costs by the piece, and there is one for each flush.
+    return _without_nulls(keys.combine_chunks()), told
+
+
+def _read_table(path: Path, places: list[int] | None = None) -> tuple[Any, list[bytes]]:
+    """The columns in these places, or all, over the mapped file and checked to the last byte: C++ code that believes damaged
+    lengths crashes. And what each batch is noted with."""
     batches: list[Any] = []
     told: list[bytes] = []
     with pa.memory_map(str(path)) as source:
-        reader = pa.ipc.open_stream(source, options=options)
-        with suppress(StopIteration):
-            while True:
-                batch, metadata = reader.read_next_batch_with_custom_metadata()
-                batches.append(batch)
-                told.append(_told(metadata))
-        # In one piece: all that is asked of them later costs by the piece, and there is one for each flush.
-        return pa.Table.from_batches(batches, reader.schema).combine_chunks(), told
+        reader = pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=places))
+        for read in _sound_batches(source, reader):
+            batches.append(read.batch)
+            told.append(_told(read.metadata))
+        table = pa.Table.from_batches(batches, reader.schema)
+    table.validate(full=True)
+    return table, told
+
+
+def _without_nulls(keys: Any) -> Any:
+    """These rows, in which no key is null: Arrow reads what a schema excludes. Raises BadSegmentError."""
+    for place in _PLACES:
+        if keys.column(KEY_COLUMNS[place]).null_count:
+            raise BadSegmentError(f"key column {place}, {KEY_COLUMNS[place]}, has nulls")
+    return keys
 
 
 def _is_start(rows: Any) -> Any:
@@ -228,7 +258,7 @@ def _check_one_time(starts: Any) -> None:
     times = [(STORE_TIME, "min"), (STORE_TIME, "max")]
     grouped = starts.group_by([*_QUEUE_COLUMNS, OFFSET], use_threads=False).aggregate(times)
     differ = pc.not_equal(*(grouped.column(f"{name}_{kind}") for name, kind in times))
-    for row in grouped.filter(differ).slice(0, 1).to_pylist():
+    for row in grouped.select([TOPIC, BROKER, QUEUE_ID, OFFSET]).filter(differ).slice(0, 1).to_pylist():
         raise BadSegmentError(
             f"{row[TOPIC]} {row[BROKER]} {row[QUEUE_ID]} has two records with offset {row[OFFSET]}, stored at different"
             " times: was the topic made again while it was written?"
@@ -266,26 +296,33 @@ def intervals_of(ordered: Any) -> IntervalSet:
 def read_rows(path: Path, take: Take) -> Any:
     """The rows of `path` (a good segment) that `take` chooses, as a `pyarrow.Table` over the mapped file.
 
-    They are checked to the last byte: C++ code that believes damaged lengths crashes. Raises BadSegmentError. Of a
-    record that was handled twice in this segment the first run counts, also when the second gave other rows.
+    Raises BadSegmentError. Of a record that was handled twice in this segment the first run counts, also when the second gave
+    other rows.
     """
-    with _arrow_errors("cut off or damaged"):
-        with pa.memory_map(str(path)) as source:
-            rows = pa.ipc.open_stream(source).read_all()
-        rows.validate(full=True)
+    with _damage_named("cut off or damaged"):
+        rows, _ = _read_table(path)
     if take.part is None or not rows.num_rows:
         return rows
     # In a plan a queue has one epoch, and a segment knows of none.
     return _chosen(rows, take.part.rekeyed(lambda key: key.in_epoch(0)))
 
 
-def with_epochs(rows: Any, epochs: Sequence[QueueKey]) -> Any:
-    """The rows with the column EPOCH: what `epochs` says of their queue, null for the others."""
-    column = pa.nulls(rows.num_rows, pa.int64())
-    for key in epochs:
-        same = [pc.equal(rows.column(name), value) for name, value in zip(_QUEUE_COLUMNS, key[:4], strict=True)]
-        column = pc.if_else(pc.and_(pc.and_(same[0], same[1]), pc.and_(same[2], same[3])), key.epoch, column)
-    return rows.append_column(EPOCH, column)
+def with_epochs(rows: Any, epochs: Iterable[QueueKey]) -> Any:
+    """The rows with the column EPOCH: what `epochs` says of their queue, null for the others.
+
+    Each row gets the number that its queue has where every value of one key column goes with all those of the others, or null
+    where it has a value that is in no key: so the rows are gone over as often for thousands of queues as for one.
+    """
+    queues = dict.fromkeys(epochs, 0)
+    numbers: Any = pa.scalar(0)
+    for place, name in enumerate(_QUEUE_COLUMNS):
+        values = {value: number for number, value in enumerate({key[place] for key in queues})}
+        column = rows.column(name)
+        own = pc.index_in(column, value_set=pa.array(list(values), column.type)).cast(pa.int64())
+        numbers = pc.add(pc.multiply(numbers, len(values)), own)
+        queues = {key: number * len(values) + values[key[place]] for key, number in queues.items()}
+    found = pc.index_in(numbers, value_set=pa.array(list(queues.values()), pa.int64()))
+    return rows.append_column(EPOCH, pa.array([key.epoch for key in queues], pa.int64()).take(found))
 
 
 def _chosen(rows: Any, part: OffsetSet) -> Any:

@@ -36,13 +36,18 @@ def table_columns(table: Place) -> tuple[tuple[str, str], ...]:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise UsageError for a file, or for a folder that holds something and no table: rows of somebody else beside ours would
-    be read as one table, or make both unreadable."""
+    """Raise UsageError for a file, for a folder that cannot be read, or one that holds something and no table: rows of
+    somebody else beside ours would be read as one table, or make both unreadable. One in which a batch of ours was begun is
+    the loader's to judge, which knows what to do with what a lost one has left."""
     if folder.is_file():
         raise UsageError(f"the table folder {folder} is a file: {_GIVE}")
-    if not folder.is_dir() or is_delta(folder) or is_iceberg(folder):
-        return
-    seen = [entry.name for entry in folder.iterdir() if not entry.name.startswith(("_", "."))]
+    try:
+        begun = (folder / STATE_DIR).is_dir()
+        if begun or not folder.is_dir() or is_delta(folder) or is_iceberg(folder):
+            return
+        seen = [entry.name for entry in folder.iterdir() if not entry.name.startswith(("_", "."))]
+    except OSError as error:
+        raise UsageError(f"the table folder {folder} can't be read: {error.strerror}") from None
     if seen and not any(map(_BATCH.fullmatch, seen)):
         raise UsageError(f"the table folder {folder} holds {min(seen)!r}, which is no batch of rocketcrew: {_GIVE}")
 

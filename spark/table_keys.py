@@ -2,7 +2,7 @@
 
 Files are read one by one, every page against its checksum where it has one, and only key columns are kept: memory holds one
 file's keys and the intervals found. A file that the Delta
-log names and the disk does not have is a finding, no failure: its records are then missing.
+log names and the disk does not have is a finding, no failure: its records are then missing. So is a file of somebody else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..durable.outcomes import NO_ROWS, SETTLED, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
 from .accounts import NO_DETAIL, detail_after
 from .delta_log import is_delta
-from .errors import BadSegmentError, unreadable
+from .errors import BadSegmentError, LoaderError, unreadable
 from .iceberg_catalog import is_iceberg
 from .object_store import Place
 from .outcome_levels import joined
@@ -71,6 +71,8 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
         for file in files:
             try:
                 presence.add(_keys_of(file))
+            except ForeignFileError as error:
+                broken.append(str(error))
             except (OSError, pa.ArrowException) as error:
                 broken.append(unreadable(file, error, iceberg=is_iceberg(table)))
     newest = ledger.state.epochs
@@ -111,9 +113,24 @@ def _keys_of(file: Place) -> Any:
     """The key columns of a data file, of which every page was looked at: checksums name bytes that have changed."""
     source = str(file) if isinstance(file, Path) else pa.BufferReader(pa.py_buffer(file.read_buffer()))
     reader: Any = pq.ParquetFile(source, page_checksum_verification=True)
+    check_ours(file, reader.schema_arrow.names)
     wanted = [name for name in (*_QUEUE, OFFSET, SEQ, EPOCH) if name in reader.schema_arrow.names]
     batches = [batch.select(wanted) for batch in reader.iter_batches(use_threads=True)]
     return pa.Table.from_batches(batches, pa.schema([reader.schema_arrow.field(name) for name in wanted]))
+
+
+class ForeignFileError(LoaderError):
+    """A data file that no loader has written."""
+
+
+def check_ours(file: Place, names: Iterable[str]) -> None:
+    """Raise ForeignFileError for a data file that lacks key columns, by the names of those that it has."""
+    missing = [name for name in (*_QUEUE, OFFSET, SEQ) if name not in names]
+    if missing:
+        raise ForeignFileError(
+            f"{file} is no file of rocketcrew, as it has no column {missing[0]}: take it out of the table, whose readers take"
+            " its rows for the table's"
+        )
 
 
 class Presence:

@@ -16,11 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
+from ..conf.segment_format import READY_DIR
 from ..remoting.errors import RocketcrewError, UsageError
 from .config import LoaderConfig
 from .connect import shown
@@ -168,8 +171,10 @@ class Work:
         for staging in stagings:
             staging.lock()
         self._statuses = [self._status_of(staging) for staging in stagings]
-        with ThreadPoolExecutor(max(2, config.cores), "loader") as threads:
-            target = self._target_of(config, self._writer, threads)
+        with (
+            ThreadPoolExecutor(max(2, config.cores), "loader") as threads,
+            closing(self._target_of(config, self._writer, threads)) as target,
+        ):
             desks = [
                 Desk(make_loader(config, staging, target, threads, self._at_point), status)
                 for staging, status in zip(stagings, self._statuses, strict=True)
@@ -358,12 +363,19 @@ class Work:
 
 
 def refuse_misfits(loaders: Sequence[Loader], config: LoaderConfig) -> None:
-    """Raise UsageError when segments that wait do not fit the table: nothing was loaded yet, and nothing was moved."""
-    found = [(name, why) for loader in loaders for name, why in loader.misfits().items()]
+    """Raise UsageError when segments that wait do not fit the table: nothing was loaded yet, and nothing was moved.
+
+    Nor do they fit where those of a folder before bring a column that the table has not yet.
+    """
+    columns = loaders[0].columns()
+    found: list[tuple[Path, str]] = []
+    for loader, folder in zip(loaders, config.stagings, strict=True):
+        misfits, columns = loader.misfits(columns)
+        found += [(folder / READY_DIR / name, why) for name, why in misfits.items()]
     if found:
-        name, why = found[0]
+        path, why = found[0]
         raise UsageError(
-            f"{len(found)} of the sealed segments do not fit the table {config.target}; {name}: {why}. Nothing was loaded."
+            f"{len(found)} of the sealed segments do not fit the table {config.target}; {path}: {why}. Nothing was loaded."
             " Load into another table, or have `rocketcrew load --quarantine` set these segments aside and run their messages"
             " again: `rocketcrew reconcile --rerun`"
         )

@@ -187,7 +187,7 @@ def table_at(settings: Settings, folder: Path, *, probe: bool = True) -> TableSp
         columns = table_columns(place)
     elif settings.results.enabled and settings.spark.format == ICEBERG_SPARK:
         hadoop_catalog_of(target, settings.spark.options)
-    return TableSpec(target, columns, settings.spark.partition_by)
+    return TableSpec(target, columns, settings.spark.partition_by, settings.spark.format)
 
 
 def attempts_of(s: Settings) -> Attempts:

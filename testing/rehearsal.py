@@ -29,6 +29,7 @@ import pyarrow
 import pyarrow.ipc
 
 from ..client.outgoing import OutgoingMessage
+from ..conf.folders import folder_names
 from ..conf.segment_format import KEY_COLUMNS, OPEN_DIR, READY_DIR
 from ..conf.settings import Settings, is_broadcasting, load
 from ..remoting.arguments import FILLED, NONE, TABLE, TEXT, TEXTS, check, number, refuse
@@ -446,7 +447,10 @@ class _Member:
         infer = None
         if declared is None and settings.results.schema == INFER:
             infer = Inferring(self._folder / "columns.ddl", self._log)
-        rows = RowBuffer[Place](None if declared is None else as_schema(declared), settings.consumer.group, infer)
+        spark = settings.spark
+        folders = folder_names(spark.format, spark.target, spark.partition_by)
+        schema = None if declared is None else as_schema(declared)
+        rows = RowBuffer[Place](schema, settings.consumer.group, infer, folders)
         for part in (OPEN_DIR, READY_DIR):
             (self._folder / part).mkdir(exist_ok=True)
         segments = SegmentWriter(

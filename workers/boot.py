@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..client.access import Access
+from ..conf.folders import FolderNames, folder_names
 from ..conf.settings import SentrySettings
 from .failures import Attempts
 from .link import Transport
@@ -44,11 +45,18 @@ class WorkerBounds:
 
 
 class TableSpec(NamedTuple):
-    """What rows are loaded into, as far as their columns go. `columns`: names and Spark types, none where it is new."""
+    """What rows are loaded into, as far as their columns go. `columns`: names and Spark types, none where it is new.
+    `format`: `spark.format`, on which the names of folders depend."""
 
     target: str
     columns: tuple[tuple[str, str], ...] = ()
     partition_by: tuple[str, ...] = ()
+    format: str = ""
+
+    @property
+    def folders(self) -> FolderNames:
+        """Those that the table makes of values."""
+        return folder_names(self.format, self.target, self.partition_by)
 
 
 NEW_TABLE: Final = TableSpec("")

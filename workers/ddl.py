@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ..conf.columns import BATCH_COLUMN
+from ..conf.columns import BATCH_COLUMN, folded, named_twice
 from ..remoting.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,17 +101,15 @@ def fields_of(kind: Any) -> list[Field]:
 
 def checked(schema: pa.Schema) -> pa.Schema:
     """`schema`, or UsageError for names that cannot be columns (Spark compares names without regard to case)."""
-    seen: set[str] = set()
     if not len(schema) or len(schema) > COLUMNS_MAX:
         raise UsageError(f"schema: {len(schema)} columns, legal are 1 to {COLUMNS_MAX}")
     for name in schema.names:
         if name.startswith("_") or not name:
             raise UsageError(f'schema: column "{name}": names that start with "_" belong to the key columns; rename it')
-        if name.casefold() == BATCH_COLUMN:
+        if folded(name) == BATCH_COLUMN:
             raise UsageError(f'schema: column "{name}" is one that every table has, the number of the batch: rename it')
-        if name.lower() in seen:
-            raise UsageError(f'schema: column "{name}" is declared twice (names are compared without regard to case)')
-        seen.add(name.lower())
+    if twice := named_twice(schema):
+        raise UsageError(f'schema: column "{twice}" is declared twice (names are compared without regard to case)')
     return schema
 
 

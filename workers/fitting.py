@@ -1,9 +1,10 @@
 """Fit what a handler returns to the declared columns: rows and Arrow batches -> arrays, or an error naming the column.
 
 Arrow's own conversion is trusted except where it loses data without a word: a float in an integer column is cut off, a key
-that a struct does not have vanishes, and an integer in a column of times counts as so many microseconds or days, whatever its
+that a struct does not have vanishes, and a number in a column of times counts as so many microseconds or days, whatever its
 unit was. The same within nested values, and a text or a dict that would become a list of its letters or keys. All are errors
-here. NOT NULL is checked here too, at any depth (Arrow does not).
+here. What only the converted arrays tell, at any depth: a null where none may be, a time that is outside of the years that
+Python and Spark have, a number that became infinite in 32 bits. And a value that no folder of the table can be named by.
 """
 
 from __future__ import annotations
@@ -15,19 +16,25 @@ import decimal
 import inspect
 import numbers
 import operator
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
 
 import pyarrow
+import pyarrow.compute
 
+from ..conf.folders import NO_FOLDERS, FolderNames
 from ..remoting.errors import RocketcrewError
 from .ddl import fields_of, to_ddl
 from .misfits import CONVERSION_ERRORS, check_entries, reason
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
+pc: Any = pyarrow.compute
 
+FLOAT_MAX: Final = (2 - 2**-23) * 2.0**127
+"""The largest finite number in 32 bits."""
 UNORDERED: Final = (
     "the handler returned Sends in a set, which has no order, so a retry would mix up their unique keys: return a list"
 )
@@ -44,10 +51,21 @@ _LASTING: Final[frozenset[type]] = frozenset({bytes, NONE_TYPE})
 """Of a column of lists, dicts or buffers, what needs no copy."""
 _LASTING_TEXT: Final[frozenset[type]] = _LASTING | {str}
 """The same of a column of strings: Arrow takes any buffer for one."""
+_TIMES: Final = (NONE_TYPE, datetime.date, str, pa.Scalar)
+"""In a column of times: these, and what Arrow itself refuses when it is of no use there."""
 DATACLASSES_MAX: Final = 1_000
 """Row classes whose fields are remembered; a handler that makes classes without end is only slower."""
 Arrays = list[Any]
 """One Arrow array per declared column."""
+_YEARS: Final = (datetime.datetime.min, datetime.datetime.max)  # noqa: DTZ901  they have no zone in Arrow either
+_YEARS_US: Final = tuple(pa.scalar(each, pa.timestamp("us")).value for each in _YEARS)
+_LIMITS: Final[dict[Any, tuple[float, float]]] = {
+    pa.timestamp("us", "UTC"): _YEARS_US,
+    pa.timestamp("us"): _YEARS_US,
+    pa.date32(): tuple(pa.scalar(each, pa.date32()).value for each in (datetime.date.min, datetime.date.max)),
+    pa.float32(): (-FLOAT_MAX, FLOAT_MAX),
+}
+"""The least and the largest value of types that Arrow fills beyond them."""
 
 
 class RowError(RocketcrewError):
@@ -83,7 +101,8 @@ class Columns:
     a slice.
     """
 
-    def __init__(self, schema: pyarrow.Schema) -> None:
+    def __init__(self, schema: pyarrow.Schema, folders: FolderNames = NO_FOLDERS) -> None:
+        """`folders`: those that the table makes of values, by `spark.partition_by`."""
         self.schema = schema
         self.names: list[str] = list(schema.names)
         self._fields = fields_of(schema)
@@ -108,6 +127,14 @@ class Columns:
             number for number, field in enumerate(self._fields) if not field.nullable or _has_not_null(field.type)
         ]
         """Columns that may not be null, or something within them."""
+        self._bounded = [number for number, kind in enumerate(kinds) if any(map(_LIMITS.get, _leaf_types(kind)))]
+        """Columns with times or 32-bit floats in them, which may be too large."""
+        self._folders = folders
+        self._folder_columns = [
+            number for number, field in enumerate(self._fields)
+            if field.name in folders.columns and pa.types.is_string(field.type)
+        ]  # fmt: skip
+        """Columns whose values name folders, of any length."""
         self._as_declared: tuple[Any, Any] | None = None
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type, and a batch
         of it without rows."""
@@ -243,7 +270,7 @@ class Columns:
         if isinstance(whole, pa.ChunkedArray):
             return None
         converted: Arrays = whole.flatten()
-        return None if self._has_nulls(converted) else converted
+        return converted if self._is_sound(converted) else None
 
     def _by_column(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:
         """The same column by column. Raises RowError."""
@@ -261,18 +288,34 @@ class Columns:
                 raise self._misfit(number, reason(column, field.type) or str(error) or type(error).__name__) from error
             if isinstance(array, pa.ChunkedArray):
                 raise self._misfit(number, "more than 2 GiB in the rows of one message")
-            converted.append(self._without_nulls(number, array))
+            converted.append(self._sound(number, array, partial(pa.array, column)))
         return converted
 
-    def _has_nulls(self, arrays: Arrays) -> bool:
-        """Where none may be."""
-        return any(_null_in(self._fields[number], arrays[number]) for number in self._not_null)
+    def _is_sound(self, arrays: Arrays) -> bool:
+        """Whether nothing of what `_sound` refuses is in sight. A few calls for a block of rows, whatever their number."""
+        for number in self._not_null:
+            if _null_in(self._fields[number], arrays[number]):
+                return False
+        for number in self._bounded:
+            if any(map(_is_extreme, _leaves(arrays[number]))):
+                return False
+        return not any(self._folder_fault(number, arrays[number]) for number in self._folder_columns)
 
-    def _without_nulls(self, number: int, array: Any) -> Any:
-        """The array of a column. Raises RowError for one with a null where none may be."""
+    def _sound(self, number: int, array: Any, converted: Callable[[Any], Any]) -> Any:
+        """The array of a column; `converted` gives what it was made from as another type. Raises RowError for a null where
+        none may be, for what is too large for its type or for Python, and for what no folder can be named by."""
         if number in self._not_null and (null := _null_in(self._fields[number], array)):
             raise self._misfit(number, f"{null}, but declared not null")
+        if number in self._bounded and (fault := _too_large(array, converted)):
+            raise self._misfit(number, fault)
+        if number in self._folder_columns and (fault := self._folder_fault(number, array)):
+            raise self._misfit(number, fault)
         return array
+
+    def _folder_fault(self, number: int, array: Any) -> str:
+        """What is wrong with a value that the table is partitioned by; empty where nothing is."""
+        faults = (self._folders.fault(self.names[number], value) for value in array.unique().to_pylist())
+        return next(filter(None, faults), "")
 
     def _check(self, number: int, column: list[Any]) -> None:
         """Raise RowError for what Arrow would lose in silence."""
@@ -301,7 +344,7 @@ class Columns:
         known, schema = self._as_declared, table.schema
         if known is not None and schema.equals(known[0]):
             found: Any = pa.concat_batches([table, known[1]])
-            if not self._not_null or not self._has_nulls(found.columns):
+            if self._is_sound(found.columns):
                 return found
         converted = self._batch_of(_copied(self._cast(table)))
         if schema.names == self.names and schema.types == [field.type for field in self._fields]:
@@ -334,19 +377,20 @@ class Columns:
         converted: Arrays = []
         for number, field in enumerate(self._fields):
             if field.name not in names:
-                array: Any = pa.nulls(table.num_rows, field.type)
+                given: Any = pa.nulls(table.num_rows, field.type)
+                array = given
             else:
-                array = table.column(field.name)
-                if array.type != field.type:
+                array = given = table.column(field.name)
+                if given.type != field.type:
                     try:
-                        _check_cast(array.type, field.type)
-                        array = array.cast(field.type)
+                        _check_cast(given.type, field.type)
+                        array = given.cast(field.type)
                     except CONVERSION_ERRORS as error:
-                        given = "" if str(array.type) in str(error) else f"given as Arrow's {array.type}: "
-                        raise self._misfit(number, f"{given}{error}") from error
+                        kind = "" if str(given.type) in str(error) else f"given as Arrow's {given.type}: "
+                        raise self._misfit(number, f"{kind}{error}") from error
                 if isinstance(array, pa.ChunkedArray):
                     array = _single_chunk(array, field.type)
-            converted.append(self._without_nulls(number, array))
+            converted.append(self._sound(number, array, given.cast))
         return converted
 
     def _misfit(self, number: int, reason: str) -> RowError:
@@ -383,12 +427,12 @@ def _lasting(kind: Any) -> frozenset[type]:
 
 
 def _copier(kind: Any) -> Callable[[Any], Any]:
-    """What copies a value of this type, see `_copy`."""
+    """What copies a value of this type, see `copy_of`."""
     if not _has_struct(kind):
-        return _copy
+        return copy_of
     if pa.types.is_struct(kind):
         fields: dict[Any, Callable[[Any], Any]] = {field.name: _copier(field.type) for field in fields_of(kind)}
-        return lambda value: _copy_dict(value, lambda name: fields.get(name, _copy))
+        return lambda value: _copy_dict(value, lambda name: fields.get(name, copy_of))
     if pa.types.is_map(kind):
         items = _copier(kind.item_type)
         return lambda value: _copy_dict(value, lambda _name: items)
@@ -419,20 +463,20 @@ def _copy_list(value: Any, copy: Callable[[Any], Any]) -> Any:
     return [copy(each) for each in value]
 
 
-def _copy(value: Any) -> Any:
+def copy_of(value: Any) -> Any:
     """The value as it is now, of the same class, so that Arrow makes the same of it. Raises UnknownValueError."""
     kind = value.__class__
     if kind in IMMUTABLE:
         return value
     if kind is list:
         # Looked at by their classes, most lists need no look at each value.
-        return value[:] if IMMUTABLE.issuperset(map(type, value)) else [_copy(each) for each in value]
+        return value[:] if IMMUTABLE.issuperset(map(type, value)) else [copy_of(each) for each in value]
     if kind is tuple:
-        return value if IMMUTABLE.issuperset(map(type, value)) else tuple([_copy(each) for each in value])
+        return value if IMMUTABLE.issuperset(map(type, value)) else tuple([copy_of(each) for each in value])
     if kind is dict:
         if IMMUTABLE.issuperset(map(type, value.values())):
             return value.copy()
-        return {key: _copy(each) for key, each in value.items()}
+        return {key: copy_of(each) for key, each in value.items()}
     if kind is bytearray:
         return value[:]
     if isinstance(value, str | bytes | numbers.Number):
@@ -457,6 +501,74 @@ def _parts_of(kind: Any) -> list[Any]:
     return [kind.key_field, kind.item_field] if pa.types.is_map(kind) else fields_of(kind)
 
 
+def _leaf_types(kind: Any) -> list[Any]:
+    """The type, or those of the values at the ends of a nested one."""
+    parts = _parts_of(kind)
+    return [leaf for part in parts for leaf in _leaf_types(part.type)] if parts else [kind]
+
+
+def _leaves(array: Any) -> Iterator[Any]:
+    """Arrays of these types, without what is within a null."""
+    children = _children(array)
+    if not children:
+        yield array
+    for child in children:
+        yield from _leaves(child)
+
+
+def _children(array: Any) -> Arrays:
+    """The arrays that a nested one consists of, in the order of `_parts_of`; none of a plain one."""
+    kind = array.type
+    if pa.types.is_map(kind):
+        return [array.keys, array.items]
+    if pa.types.is_struct(kind) or pa.types.is_list(kind):
+        return array.flatten() if pa.types.is_struct(kind) else [array.flatten()]
+    return []
+
+
+def _is_extreme(leaf: Any) -> bool:
+    """Whether a time is outside of the years 1 to 9999, or a 32-bit float infinite, which it may have been before."""
+    limits = _LIMITS.get(leaf.type)
+    if limits is None:
+        return False
+    found = pc.min_max(leaf)
+    least, most = found["min"], found["max"]
+    if pa.types.is_floating(leaf.type):
+        least, most = least.as_py(), most.as_py()
+    else:  # as_py() of such a time is what fails
+        least, most = least.value, most.value
+    return least is not None and (least < limits[0] or most > limits[1])
+
+
+def _too_large(array: Any, converted: Callable[[Any], Any]) -> str:
+    """What of a column is larger than its type, or Python's, can be; empty where nothing is."""
+    for place, leaf in enumerate(_leaves(array)):
+        if not _is_extreme(leaf):
+            continue
+        if not pa.types.is_floating(leaf.type):
+            return (
+                "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
+            )
+        wide = list(_leaves(converted(_with_doubles(array.type))))[place]
+        if isinstance(wide, pa.ChunkedArray):
+            wide = wide.combine_chunks()
+        if pc.any(pc.and_(pc.is_inf(leaf), pc.is_finite(wide))).as_py():
+            return "a number that is infinite in 32 bits: declare the column double"
+    return ""
+
+
+def _with_doubles(kind: Any) -> Any:
+    """The type with a double for each float in it."""
+    if kind == pa.float32():
+        return pa.float64()
+    parts = [part.with_type(_with_doubles(part.type)) for part in _parts_of(kind)]
+    if pa.types.is_map(kind):
+        return pa.map_(*parts)
+    if pa.types.is_struct(kind):
+        return pa.struct(parts)
+    return pa.list_(*parts) if parts else kind
+
+
 def _null_in(field: Any, array: Any) -> str:
     """What of a column is null where its field says that it is not; empty where nothing is."""
     return "is null" if array.null_count and not field.nullable else _null_within(array)
@@ -465,18 +577,11 @@ def _null_in(field: Any, array: Any) -> str:
 def _null_within(array: Any) -> str:
     """The same of the parts of a nested array."""
     kind = array.type
-    if pa.types.is_map(kind):
-        children: Arrays = [array.keys, array.items]
-    elif pa.types.is_list(kind):
-        children = [array.flatten()]
-    elif pa.types.is_struct(kind):
-        children = array.flatten()
-        if array.null_count:  # what is null has no fields
-            valid = array.is_valid()
-            children = [child.filter(valid) for child in children]
-    else:
-        return ""
-    for field, child in zip(_parts_of(kind), children, strict=True):
+    children = _children(array)
+    if children and array.null_count and pa.types.is_struct(kind):  # what is null has no fields
+        valid = array.is_valid()
+        children = [child.filter(valid) for child in children]
+    for field, child in zip(_parts_of(kind) if children else (), children, strict=True):
         if child.null_count and not field.nullable:
             return f"field {field.name} is null"
         if found := _null_within(child):
@@ -486,8 +591,14 @@ def _null_within(array: Any) -> str:
 
 def _check_cast(given: Any, declared: Any) -> None:
     """Raise LossError where Arrow's cast of one type to the other would lose something in silence, at any depth."""
+    if pa.types.is_dictionary(given):
+        given = given.value_type
     if _family(declared) in ("time", "date") and pa.types.is_integer(given):
         _check_times([0])
+    elif _family(declared) == "integer" and pa.types.is_temporal(given):
+        raise LossError(f"expected an integer, got {given}, of which nobody would know the unit: cast it to int64")
+    elif pa.types.is_decimal(declared) and pa.types.is_floating(given):
+        raise LossError(f"expected a decimal, got {given}, of which digits would be lost: cast it to {declared}")
     elif pa.types.is_struct(given) and pa.types.is_struct(declared):
         fields = {field.name: field.type for field in fields_of(declared)}
         for field in fields_of(given):
@@ -513,18 +624,22 @@ def _check_integers(values: Iterable[Any]) -> None:
 
 
 def _check_times(values: Iterable[Any]) -> None:
+    """Raise LossError for what is no time: Arrow takes anything that can be made an int, as of floats and Decimals."""
     for kind in set(map(type, values)):
-        if hasattr(kind, "__index__"):
-            raise LossError(
-                f"expected a datetime or a date, got {kind.__name__}, whose unit nobody knows: convert it, as by"
-                " datetime.fromtimestamp(milliseconds / 1000, UTC)"
+        if kind.__name__ == "NaTType":  # a datetime by its class
+            raise LossError("expected a datetime or a date, got NaT: return None")
+        # Arrow refuses any string, and of its own scalars and numpy's those of another type or unit.
+        if issubclass(kind, _TIMES) or kind.__name__ == "datetime64":
+            continue
+        number = hasattr(kind, "__index__") or hasattr(kind, "__float__")
+        raise LossError(
+            f"expected a datetime or a date, got {kind.__name__}"
+            + (
+                ", whose unit nobody knows: convert it, as by datetime.fromtimestamp(milliseconds / 1000, UTC)"
+                if number
+                else ": return one"
             )
-
-
-def _check_dates(values: Sequence[Any]) -> None:
-    _check_times(values)
-    if any(kind.__name__ == "NaTType" for kind in set(map(type, values))):
-        raise LossError("expected a date, got NaT, of which Arrow makes the year 1: return None")
+        )
 
 
 def _family(kind: Any) -> str:
@@ -535,7 +650,7 @@ def _family(kind: Any) -> str:
 
 
 _CHECKS: Final[dict[str, Callable[[Sequence[Any]], None]]] = {
-    "integer": _check_integers, "time": _check_times, "date": _check_dates,
+    "integer": _check_integers, "time": _check_times, "date": _check_times,
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ Asked only once Arrow has refused a column: so it may try value by value. Arrow'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
@@ -182,6 +183,8 @@ def _time(value: Any, kind: Any) -> str:
     what, how = ("a date", "date") if pa.types.is_date(kind) else ("a datetime", "datetime")
     if isinstance(value, str):
         return _expected(what, value, f"return {how}.fromisoformat(value)")
+    if isinstance(value, date) and how == "datetime" and not isinstance(value, datetime):
+        return _expected(what, value, "return datetime.combine(value, time())")
     return _expected(what, value, "return one") if not hasattr(value, "year") else ""
 
 

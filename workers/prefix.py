@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow
 
-from ..conf.segment_format import END_OF_STREAM, META_BATCH_CHECK, META_BATCH_OUTCOMES, check_holds
+from ..conf.segment_format import END_OF_STREAM, META_BATCH_OUTCOMES, read_batches
 from .ranges import OffsetSets
 
 pa: Any = pyarrow
@@ -29,28 +29,21 @@ class Prefix:
 def complete_prefix(path: Path) -> Prefix:
     """The whole batches of a segment that may be torn at its end; changes nothing. Raises OSError for a file unread."""
     prefix = Prefix()
-    with pa.OSFile(str(path), "rb") as file, path.open("rb") as raw:
-        size = file.size()
+    with pa.OSFile(str(path), "rb") as file:
         try:
             reader = pa.ipc.open_stream(file)
             prefix.size_bytes = file.tell()
-            while True:
-                batch, metadata = reader.read_next_batch_with_custom_metadata()
-                end = file.tell()
-                if end > size:
+            for read in read_batches(file, reader):
+                if not read.holds:
                     break
-                raw.seek(prefix.size_bytes)
-                message = bytearray(raw.read(end - prefix.size_bytes))
-                if metadata is None or not check_holds(message, metadata.get(META_BATCH_CHECK, b"")):
-                    break
-                prefix.finished.add_json(metadata.get(META_BATCH_OUTCOMES, b""), f"segment {path.name}")
-                prefix.size_bytes = end
-                prefix.rows += batch.num_rows
+                prefix.finished.add_json(read.metadata.get(META_BATCH_OUTCOMES, b""), f"segment {path.name}")
+                prefix.size_bytes = read.end
+                prefix.rows += read.batch.num_rows
                 prefix.batches += 1
-        except StopIteration:
-            raw.seek(prefix.size_bytes)
-            if raw.read(len(END_OF_STREAM)) == END_OF_STREAM:
-                prefix.size_bytes += len(END_OF_STREAM)
+            else:
+                file.seek(prefix.size_bytes)
+                if file.read(len(END_OF_STREAM)) == END_OF_STREAM:
+                    prefix.size_bytes += len(END_OF_STREAM)
         except _TORN as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the disk refuses: what it does not give now must not be cut off

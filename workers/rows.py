@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow
 
+from ..conf.folders import NO_FOLDERS, FolderNames
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from ..remoting.errors import ProtocolError
 from .ddl import fields_of, to_ddl
@@ -78,9 +79,12 @@ class RowBuffer(Generic[Owner]):
         schema: pyarrow.Schema | None,
         group: str,
         infer: Callable[[list[Any]], pyarrow.Schema] | None = None,
+        folders: FolderNames = NO_FOLDERS,
     ) -> None:
-        """`schema` None = no columns are declared, every row is an error; but with `infer` the first rows decide."""
+        """`schema` None = no columns are declared, every row is an error; but with `infer` the first rows decide. `folders`:
+        those of the table, which not every value can name."""
         self._infer = infer
+        self._folders = folders
         self.on_columns: Callable[[], None] = lambda: None
         """Called when `schema` has become known by the first rows."""
         self._columns: Columns | None = None
@@ -99,7 +103,7 @@ class RowBuffer(Generic[Owner]):
         self.schema = _segment_schema(schema, group)
         self._width = 1
         if schema is not None:
-            self._use(Columns(schema))
+            self._use(Columns(schema, folders))
 
     def _use(self, columns: Columns) -> None:
         self._columns, self._width = columns, columns.width
@@ -155,7 +159,7 @@ class RowBuffer(Generic[Owner]):
         if not rows:
             return None
         schema = infer(rows)
-        self._use(Columns(schema))
+        self._use(Columns(schema, self._folders))
         self.schema = _segment_schema(schema, self._group)
         self.on_columns()
         return rows
@@ -284,8 +288,9 @@ def _unusable(result: object) -> str:
 
 
 def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Any]]:
-    """Row values and Arrow tables in a handler's result; a table without rows is nothing. What a generator yields is taken
-    before it goes on, as it may fill the same memory again. Raises RowError."""
+    """Arrow tables in a handler's result, and the values of the rows after the last of them: those before one are in a table,
+    too, so that the order stays. A table without rows is nothing. What a generator yields is taken before it goes on, as it
+    may fill the same memory again. Raises RowError."""
     if _is_row(result):
         return [columns.values_of(result)], []
     if isinstance(result, _TABLES):
@@ -304,6 +309,9 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
                 with contextlib.suppress(UnknownValueError):
                     values[-1] = columns.taken(values[-1])
         elif row.num_rows:
+            if values:
+                parts.append(columns.batch(values))
+                values = []
             parts.append(columns.fit_arrow(row))
     return values, parts
 

@@ -22,11 +22,11 @@ from typing import Any
 import pyarrow
 
 from ..conf.segment_format import OPEN_DIR, READY_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
-from ..durable.files import CALLS, FileCalls, sync_copy, sync_path
+from ..durable.files import CALLS, FileCalls, sync_path
 from ..remoting.errors import UsageError
 from .packets import Salvaged
 from .prefix import Prefix, complete_prefix
-from .sealing import publish
+from .sealing import publish, put_copy
 
 pa: Any = pyarrow
 
@@ -56,7 +56,7 @@ def salvage(path: Path, calls: FileCalls = CALLS) -> Salvaged:
         path.unlink()
         sync_path(path.parent)
         return nothing_of(path)
-    sync_copy(path, prefix.size_bytes, calls)
+    put_copy(path, prefix.size_bytes, calls)
     publish(path, ready_dir, calls)
     return Salvaged(path.name, worker, seq, path.name, prefix.rows, prefix.size_bytes, prefix.finished.queues())
 

@@ -130,22 +130,27 @@ def seal_file(path: Path, ready_dir: Path, *, anew: bool = False, calls: FileCal
     OSError; a second try after the rename went through is harmless."""
     if path.exists():
         if anew:
-            put_copy(path, calls)
+            put_copy(path, calls=calls)
         else:
             sync_path(path, calls)
     publish(path, ready_dir, calls)
 
 
-def put_copy(path: Path, calls: FileCalls = CALLS) -> None:
-    """Put a synced copy in the place of a complete segment. Raises OSError, also where some of it cannot be read any more."""
+def put_copy(path: Path, size_bytes: int | None = None, calls: FileCalls = CALLS) -> None:
+    """Put a synced copy in the place of a segment of whole batches; `size_bytes`: of so many bytes, where others follow.
+    Raises OSError, also where some of it cannot be read any more."""
     from .prefix import complete_prefix  # it brings pyarrow, which the supervisor does without
 
-    if complete_prefix(path).size_bytes != path.stat().st_size:
-        raise OSError(
-            errno.EIO, "the disk has lost some of it; when its worker has ended, what is whole is kept, the rest runs again",
-            str(path),
-        )  # fmt: skip
-    sync_copy(path, calls=calls)
+    whole = path.stat().st_size if size_bytes is None else size_bytes
+
+    def check(copy: Path) -> None:
+        if complete_prefix(copy).size_bytes != whole:
+            raise OSError(
+                errno.EIO, "the disk has lost some of it; when its worker has ended, what is whole is kept, the rest runs"
+                " again", str(path),
+            )  # fmt: skip
+
+    sync_copy(path, whole, calls, check)
 
 
 def publish(path: Path, ready_dir: Path, calls: FileCalls = CALLS) -> None:

@@ -25,7 +25,10 @@ def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) 
 
     `segments`: the staging folder, whose newest sealed segment shows the columns of what is not loaded yet.
     """
-    ours = columns_of(schema)
+    try:
+        ours = columns_of(schema)
+    except TypeNotForSparkError as error:
+        raise UsageError(f"the handler's columns are none that Spark has: {error}") from None
     check_partition_columns(table.partition_by, ours)
     there = [Column(*column) for column in table.columns]
     wrong, where = misfits(there, ours), f"the table {table.target}"

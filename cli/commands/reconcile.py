@@ -220,6 +220,7 @@ def as_object(report: Report, broken: list[str]) -> dict[str, object]:
             "counts": {fate.value: offsets.count() for fate, offsets in one.fates.items()},
             "sent_to": {fate.value: topic for fate, topic in sent_to(one).items()},
             "unexplained": {fate.value: one.fates[fate].pieces for fate in UNEXPLAINED if fate in one.fates},
+            "cannot_be_run_again": one.gone.pieces,
         }
         for one in report.queues
     ]  # fmt: skip
@@ -259,6 +260,10 @@ def as_lines(report: Report, broken: list[str]) -> list[str]:
         lines += [
             f"  UNEXPLAINED {fate.value}: {compact(one.fates[fate])}" for fate in UNEXPLAINED if fate in one.fates
         ]
+        if one.gone:
+            lines.append(
+                f"  cannot be run again: {compact(one.gone)} (no broker has it now, or a later epoch has begun)"
+            )
     if report.rows is not None:
         lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
     lines += [f"unreadable {name}" for name in broken]

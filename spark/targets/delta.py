@@ -217,9 +217,10 @@ class DeltaTarget:
         return None
 
     def has(self, plan: Plan) -> bool:
-        """Whether the plan is the table's newest batch. An older one is answered by its records: they are loaded."""
-        batch = self._refresh()
-        if batch != plan.batch or self._winner(batch) != plan.id:
+        """Whether the plan became its batch, as far as the log still says so of one that others have gone on from: else it is
+        answered by its records, which are loaded."""
+        newest = self._refresh()
+        if newest < plan.batch or plan.id != (self._winner(newest) if newest == plan.batch else self._named(plan)):
             return False
         if isinstance(self.path, Path):
             self._check(plan, self.path)
@@ -230,11 +231,11 @@ class DeltaTarget:
         disk."""
         found = self._found_in_log((plan.id,))
         if found is not None:
-            version = found[1]
+            version, newest = found[1], int(self._snapshot.version())
             names: list[str] = self._snapshot.get_add_actions().column("path").to_pylist()
             check_commit(path, version, {unquote(name) for name in names})
             sync_commits(path, version, version, anew=True, calls=self._calls)
-            sync_commits(path, version + 1, int(self._snapshot.version()), calls=self._calls)
+            sync_commits(path, max(version + 1, first_unsynced(newest)), newest, calls=self._calls)
 
     def _sync(self) -> None:
         """Bring to the disk what is in the log and may not be there: other loaders' last commits too, which they may not
@@ -277,20 +278,31 @@ class DeltaTarget:
         except LoaderError:
             # Whatever it says: when the number is somebody else's now, that is why. And when it is ours, the commit was made
             # all the same: its answer was lost on the way, and a second try found the first one there.
-            if self._refresh() < plan.batch or (not isinstance(path, ObjectPath) and self._is_ours(plan)):
+            newest = self._refresh()
+            if newest < plan.batch or (not isinstance(path, ObjectPath) and self._is_ours(plan, newest)):
                 raise
-            if not self._is_ours(plan):
+            if not self._is_ours(plan, newest):
                 raise _taken(self.path, plan) from None
-        if self._refresh() < plan.batch:
+        newest = self._refresh()
+        if newest < plan.batch:
             raise LoaderError(f"{self.path}: the commit of batch {plan.batch} ended well, but is not in the log")
-        if not self._is_ours(plan):
+        if not self._is_ours(plan, newest):
             raise _taken(self.path, plan)
         self._sync()
         self._tidy(plan)
 
-    def _is_ours(self, plan: Plan) -> bool:
-        """Whether the log names this plan for its number: asked always, as Spark skips a repeated number in silence."""
+    def _is_ours(self, plan: Plan, newest: int) -> bool:
+        """Whether the log names this plan for its number: asked always, as Spark skips a repeated number in silence.
+
+        When others have gone on while we stood still, the winner's state may be deleted, and the log alone counts.
+        """
+        if newest > plan.batch:
+            return self._named(plan) == plan.id
         return self._logged(plan.batch, self._tried(plan.batch)) == plan.id
+
+    def _named(self, plan: Plan) -> str | None:
+        """The plan that the log names for this one's number, among those of which there are files; None: none of them."""
+        return self._in_log({plan.id, *self._tried(plan.batch), *tried_outcomes(self.path / STATE_DIR, plan.batch)})
 
     def _tidy(self, plan: Plan) -> None:
         delete_old_states(self.path / STATE_DIR, plan, STATES_KEPT)
@@ -362,14 +374,17 @@ class DeltaTarget:
 
         While the number is free they stay: a commit that a dead loader has begun may still be made, and would be a batch
         without a state. Whoever gets the number deletes them. And a plan of a loader that died after its commit is found
-        again when others have gone on: its outcomes count.
+        again when others have gone on: its outcomes count. So where the log names nobody, it must be there from its first
+        entry on to say that the number, below the newest, is another's.
         """
-        if plan.batch > self._refresh():
+        newest = self._refresh()
+        if plan.batch > newest:
             return
-        tried = {plan.id, *self._tried(plan.batch), *tried_outcomes(self.path / STATE_DIR, plan.batch)}
-        if self._in_log(tried) not in (None, plan.id):
+        named = self._named(plan)
+        lost = named is None and plan.batch < newest and entry_of(self.path, 0).exists()
+        if lost or named not in (None, plan.id):
             self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
-        if self._outcomes_of_another(plan):
+        if lost or self._outcomes_of_another(plan):
             outcomes_path(self.path / STATE_DIR, plan).unlink(missing_ok=True)
 
     def _outcomes_of_another(self, plan: Plan) -> bool:
@@ -388,6 +403,9 @@ class DeltaTarget:
                 with contextlib.suppress(FileNotFoundError):
                     if probe.stat().st_mtime < time.time() - PROBE_S:
                         probe.unlink()
+
+    def close(self) -> None:
+        """Nothing is locked."""
 
     def _state_path(self, batch: int, plan_id: str) -> Place:
         return self.path / STATE_DIR / f"{batch}-{plan_id}.json"

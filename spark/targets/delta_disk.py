@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -20,7 +22,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...durable.files import CALLS, FileCalls, sync_copy, sync_path
+from ...durable.files import CALLS, FileCalls, SyncError, sync_copy, sync_path
 from ..delta_log import LOG_DIR, entry_of, is_delta
 from ..errors import LoaderError
 from ..object_store import STATE_DIR
@@ -36,17 +38,22 @@ def first_unsynced(newest: int) -> int:
 
 def sync_commits(table: Path, first: int, last: int, *, anew: bool = False, calls: FileCalls = CALLS) -> None:
     """What commits from one version to another have written is on the disk when this returns. `anew`: as synced copies, where
-    a sync may have failed before, since a second one says nothing; `check_commit` was asked before.
+    a sync may have failed before, since a second one says nothing.
 
     A version whose entry is gone is older: a checkpoint has replaced it. The log's folder is not listed, as it has an entry
-    for each of thousands of commits. Raises LoaderError for an entry that cannot be read.
+    for each of thousands of commits. Raises LoaderError for an entry that cannot be read, and for a file that is not whole
+    where it is copied.
     """
 
-    def put(path: Path) -> None:
+    def put(path: Path, check: Callable[[Path], None] | None = None) -> None:
         if anew:
-            sync_copy(path, calls=calls)
-        else:
+            sync_copy(path, calls=calls, check=check)
+            return
+        try:
             sync_path(path, calls)
+        except SyncError:  # told once, and it may be another loader's file, whose own sync says yes then
+            sync_copy(path, calls=calls, check=check)
+            raise
 
     log, there = table / LOG_DIR, [version for version in range(first, last + 1) if entry_of(table, version).exists()]
     folders = {table, log}
@@ -54,7 +61,7 @@ def sync_commits(table: Path, first: int, last: int, *, anew: bool = False, call
         for added in _added(entry_of(table, version)):
             path = table / unquote(added["path"])
             if path.exists():  # a merge may have replaced it, and a vacuum deleted it
-                put(path)
+                put(path, partial(_refuse_fault, table, version, added))
                 folders.update(parent for parent in path.parents if parent.is_relative_to(table))
         put(entry_of(table, version))
         if (checkpoint := log / f"{version:020d}.checkpoint.parquet").exists():
@@ -69,12 +76,19 @@ def check_commit(table: Path, version: int, live: Collection[str]) -> None:
     """Read all that the commit has added and that is `live`: the paths of the newest version, as names of files. Raises
     LoaderError when that is not what its writer wrote."""
     for added in _added(entry_of(table, version)):
-        path = table / unquote(added["path"])
-        if unquote(added["path"]) in live and (fault := _fault(path, added)):
-            raise LoaderError(
-                f"version {version} of the Delta table {table} is not whole on the disk: {path} {fault}. The machine went"
-                f" down or the disk failed before it was synced, and its segments are all here. {_way_out(table, version)}"
-            )
+        if unquote(added["path"]) in live:
+            _refuse_fault(table, version, added, table / unquote(added["path"]))
+
+
+def _refuse_fault(table: Path, version: int, added: dict[str, Any], path: Path) -> None:
+    """`path` is the file, or a copy of it."""
+    if fault := _fault(path, added):
+        file = table / unquote(added["path"])
+        raise LoaderError(
+            f"version {version} of the Delta table {table} is not whole on the disk: {file} {fault}."
+            " The machine went down or the disk failed before it was synced, and its segments are all here."
+            f" {_way_out(table, version)}"
+        )
 
 
 def explain_torn_log(table: Path) -> str:
@@ -87,7 +101,40 @@ def explain_torn_log(table: Path) -> str:
         return f". {error}"
     if entries and int(entries[0].stem) and not list((table / LOG_DIR).glob("*.checkpoint*")):
         return f". The log has no entry of version 0. {_way_out(table, 0)}"
-    return ""
+    return _explain_torn_checkpoint(table)
+
+
+def _explain_torn_checkpoint(table: Path) -> str:
+    """As `explain_torn_log`, of the newest checkpoint and of the one that is noted as the last. Without them the log is read
+    from an earlier one, or from its first entry: where there is neither, they stay."""
+    noted = table / LOG_DIR / "_last_checkpoint"
+    there = sorted((table / LOG_DIR).glob("[0-9]*.checkpoint*.parquet"))
+    last = {path.name.partition(".")[0] for path in there[-1:]}
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # one that is torn itself is passed over
+        last.add(f"{json.loads(noted.read_bytes())['version']:020d}")
+    torn = [path for path in there if path.name.partition(".")[0] in last and _torn(path)]
+    gone = not last <= {path.name.partition(".")[0] for path in there}
+    if not (torn or gone) or not (entry_of(table, 0).exists() or len(torn) < len(there)):
+        return ""
+    away = " and ".join(str(path) for path in (*torn, noted) if path.exists())
+    return (
+        ". The machine went down before the log's last checkpoint was synced, and the log's entries have all that it had."
+        f" While nothing else uses the table, move {away} to another place, and start again"
+    )
+
+
+def _torn(path: Path) -> bool:
+    try:
+        _rows(path)
+    except (OSError, pa.ArrowException):
+        return True
+    return False
+
+
+def _rows(path: Path) -> int:
+    with pq.ParquetFile(path, page_checksum_verification=True) as opened:
+        file: Any = opened
+        return sum(batch.num_rows for batch in file.iter_batches())
 
 
 def explain_no_log(table: Path) -> str:
@@ -118,9 +165,7 @@ def _fault(path: Path, added: dict[str, Any]) -> str:
     try:
         if path.stat().st_size != added["size"]:
             return f"has {path.stat().st_size} bytes, not {added['size']}"
-        with pq.ParquetFile(path, page_checksum_verification=True) as opened:
-            file: Any = opened
-            rows = sum(batch.num_rows for batch in file.iter_batches())
+        rows = _rows(path)
     except (OSError, pa.ArrowException) as error:
         return f"cannot be read: {error}"
     noted = json.loads(added.get("stats") or "{}").get("numRecords", rows)

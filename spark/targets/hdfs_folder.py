@@ -61,6 +61,9 @@ class HdfsFolder:
                 f"{output} is gone, so batch {batch} was not committed: who deletes in {self._tmp}? The segments stay"
             ) from None
 
+    def sync(self) -> None:
+        """Nothing to do: a rename is in the name node's log when it returns."""
+
     def release(self, plan: Plan) -> None:
         """As `discard`: after the commit nothing of the plan is there."""
         self.discard(plan)
@@ -77,6 +80,9 @@ class HdfsFolder:
                 if left.stat().st_mtime < time.time() - LEFT_S:
                     left.remove_tree()
         self._tidy()
+
+    def close(self) -> None:
+        """Nothing is locked."""
 
     def _tries(self) -> list[HdfsPath]:
         try:

@@ -640,6 +640,9 @@ class IcebergTarget:
             with suppress(CommitFailedException):  # another loader sweeps too, or commits; the next start does it
                 removing.commit()
 
+    def close(self) -> None:
+        """Nothing is held: the catalog is closed after each look."""
+
     def files(self) -> list[Path]:
         """The data files of the table as it is. Raises LoaderError, UsageError where rows of them were deleted since."""
         table = self.table()

@@ -166,6 +166,12 @@ class LedgerTarget:
     def sweep(self) -> None:
         """Nothing is left lying."""
 
+    def close(self) -> None:
+        """Let the destination's next loader in, which may be one of this process."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
 
 def ledger_of(stagings: Sequence[Path]) -> Path:
     """The one ledger of these staging folders: in the first, or where an earlier loader of one of them had it.

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Generator
 from concurrent.futures import Executor
@@ -24,9 +25,10 @@ import pyarrow.parquet
 
 from ...durable.files import CALLS, FileCalls, SyncError, make_folders, remove_tree, sync_path, sync_tree, try_lock
 from ...remoting.errors import UsageError
+from ..errors import LoaderError
 from ..object_store import Place
 from ..plan import Plan
-from ..table_lock import lock_table
+from ..table_lock import LOCK_POLL_S, lock_table
 
 pq: Any = pyarrow.parquet
 
@@ -41,9 +43,10 @@ EARLY_SYNC_BYTES = 32 * 1024 * 1024
 class LocalFolder:
     """The folder `path` as a `TableFolder`. `threads` serve the fsyncs."""
 
-    def __init__(self, path: Path, threads: Executor) -> None:
+    def __init__(self, path: Path, threads: Executor, calls: FileCalls = CALLS) -> None:
         self.path = path
         self._threads = threads
+        self._calls = calls
         self._lock: int | None = None
         self._table_lock: int | None = None
         """Shared, on the table's folder, while a batch is written: a compaction exchanges the folder between two."""
@@ -59,20 +62,29 @@ class LocalFolder:
         """Take both locks, and delete what an earlier try left."""
         try:
             make_folders(self.path)
-            self._release(plan)
+            self.close()
             self._table_lock = lock_table(self.path, fcntl.LOCK_SH, TABLE_LOCK_WAIT_S)
-            remove_tree(self._tmp_dir(plan))
             self._lock = self._lock_of(plan)
+            remove_tree(self._tmp_dir(plan))
         except OSError as error:
             raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
         return self._tmp_dir(plan)
 
-    def _lock_of(self, plan: Plan) -> int | None:
-        """The plan's lock, made anew; another loader may remove the empty `_tmp` before the lock is in it."""
+    def _lock_of(self, plan: Plan) -> int:
+        """The plan's lock. Another loader may hold it, which sweeps what an earlier try left, and may remove the empty `_tmp`
+        before the lock is in it."""
+        deadline = time.monotonic() + TABLE_LOCK_WAIT_S
         while True:
             self._lock_path(plan).parent.mkdir(exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                return try_lock(self._lock_path(plan))
+                if (lock := try_lock(self._lock_path(plan))) is not None:
+                    return lock
+            if time.monotonic() >= deadline:
+                raise LoaderError(
+                    f"another process has had the lock {self._lock_path(plan)} for {TABLE_LOCK_WAIT_S:g} s: end it, and start"
+                    " again"
+                )
+            time.sleep(LOCK_POLL_S)
 
     def writing(self, output: Place) -> contextlib.AbstractContextManager[None]:
         """fsync those files that are finished while others are still written."""
@@ -91,11 +103,18 @@ class LocalFolder:
             if error.errno in _TAKEN:
                 raise FileExistsError(error.errno, error.strerror, str(batch)) from None
             raise
-        sync_path(self.path)
+        self.sync()
+
+    def sync(self) -> None:
+        """fsync the table's folder. After one that failed the next is believed: names are in a file system's journal, and one
+        that could not write this takes no more, so that nothing that depends on the names can be done either."""
+        sync_path(self.path, self._calls)
 
     def release(self, plan: Plan) -> None:
         """Give the locks back, and remove `_tmp` when it was the last."""
-        self._release(plan)
+        if self._lock is not None:  # else the file may be that of one who sweeps
+            self._lock_path(plan).unlink(missing_ok=True)
+        self.close()
         self._tidy()
 
     def discard(self, plan: Plan) -> None:
@@ -106,15 +125,17 @@ class LocalFolder:
     def sweep(self) -> None:
         """Delete the unfinished folders whose loader has ended, also those of staging folders that are gone."""
         for lock_path in (self.path / TMP_DIR).glob("*.lock"):
-            lock = try_lock(lock_path)
+            lock = None
+            with contextlib.suppress(FileNotFoundError):  # another start has swept, and removed `_tmp`
+                lock = try_lock(lock_path)
             if lock is not None:
                 remove_tree(lock_path.with_suffix(""))
                 lock_path.unlink(missing_ok=True)
                 os.close(lock)
         self._tidy()
 
-    def _release(self, plan: Plan) -> None:
-        self._lock_path(plan).unlink(missing_ok=True)
+    def close(self) -> None:
+        """Give the locks back."""
         for lock in (self._lock, self._table_lock):
             if lock is not None:
                 os.close(lock)

@@ -22,8 +22,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar, cast
 
 from ...conf.columns import BATCH_COLUMN, check_partition_columns
@@ -77,6 +77,10 @@ class TableFolder(Protocol):
         """Make all that was written durable, then rename it to `batch`. Raises FileExistsError when that is there."""
         ...
 
+    def sync(self) -> None:
+        """Have the names of the batches that are there survive a power failure: who renamed one may have died before."""
+        ...
+
     def release(self, plan: Plan) -> None:
         """The plan is written no more: leave nothing of `prepare` but what was published."""
         ...
@@ -87,6 +91,10 @@ class TableFolder(Protocol):
 
     def sweep(self) -> None:
         """Delete what loaders that are dead left unpublished."""
+        ...
+
+    def close(self) -> None:
+        """Give back the locks of what was prepared, and leave the rest to the sweep."""
         ...
 
 
@@ -155,12 +163,16 @@ class ParquetTarget:
     def has(self, plan: Plan) -> bool:
         """Whether batch `plan.batch` is this plan: it is the only number that a plan can ever get.
 
-        One of long ago, whose state file is gone, is answered by its records: they are loaded.
+        One of long ago, whose state file is gone, is answered by its records: they are loaded. Its segments are deleted by a
+        yes, so the rename is on the disk by then.
         """
         folder = batch_folder(self.path, plan.batch)
         if plan.batch < self._last_batch() and not (folder / STATE_FILE).exists():
             return False
-        return folder.exists() and self._read_state(plan.batch).plan_id == plan.id
+        if not folder.exists() or self._read_state(plan.batch).plan_id != plan.id:
+            return False
+        self._folder.sync()
+        return True
 
     def start(self) -> None:
         """Start the writer."""
@@ -173,14 +185,27 @@ class ParquetTarget:
         plan's own number with its neighbours, and the rename would find the place free. From here to the commit none can.
         """
         check_partition_columns(self._partition_by, plan.columns)
-        output = self._output = self._folder.prepare(plan)
-        if not self._is_next(plan):
-            raise _taken(self.path, plan)
-        with self._folder.writing(output):
-            self._writer.write(staged.files, output, plan.columns, staged.bytes)
-        written = self._folder.rows(output)
-        if written != staged.rows:
-            raise LoaderError(f"{output} holds {written} rows, but {staged.rows} were to be written: not committed")
+        with self._unlocked_when_failed(plan):
+            output = self._output = self._folder.prepare(plan)
+            if not self._is_next(plan):
+                raise _taken(self.path, plan)
+            with self._folder.writing(output):
+                self._writer.write(staged.files, output, plan.columns, staged.bytes)
+            written = self._folder.rows(output)
+            if written != staged.rows:
+                raise LoaderError(f"{output} holds {written} rows, but {staged.rows} were to be written: not committed")
+
+    @contextmanager
+    def _unlocked_when_failed(self, plan: Plan) -> Generator[None]:
+        """A compaction waits for the locks; whoever tries again takes them anew. What lost its number is of no use."""
+        try:
+            yield
+        except BatchTakenError:
+            self._folder.discard(plan)
+            raise
+        except BaseException:
+            self._folder.close()
+            raise
 
     def _is_next(self, plan: Plan) -> bool:
         batch = self._last_batch()
@@ -190,17 +215,23 @@ class ParquetTarget:
         """Rename the written folder to the plan's batch; see the top of this file."""
         output, self._output = self._output, None
         assert output is not None, "write() comes before commit()"
-        write_state(output / STATE_FILE, plan, accounts, told.rows or 0, durable=False, partition_by=self._partition_by)
-        (output / OUTCOMES_FILE).write_bytes(told.pack())
-        try:
-            self._folder.publish(output, batch_folder(self.path, plan.batch))
-        except FileExistsError:
-            raise _taken(self.path, plan) from None
+        with self._unlocked_when_failed(plan):
+            write_state(
+                output / STATE_FILE, plan, accounts, told.rows or 0, durable=False, partition_by=self._partition_by
+            )
+            (output / OUTCOMES_FILE).write_bytes(told.pack())
+            try:
+                self._folder.publish(output, batch_folder(self.path, plan.batch))
+            except FileExistsError:
+                raise _taken(self.path, plan) from None
+            self._tidy(plan)
+        self._folder.release(plan)
+
+    def _tidy(self, plan: Plan) -> None:
         if plan.batch % FAN == 0:  # before `release`: no compaction takes the folder away meanwhile
             self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
             for old in range(max(1, plan.batch - 2 * FAN), plan.batch - FAN):  # FAN of them at least stay
                 (batch_folder(self.path, old) / STATE_FILE).unlink(missing_ok=True)
-        self._folder.release(plan)
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
@@ -216,6 +247,10 @@ class ParquetTarget:
     def sweep(self) -> None:
         """Delete what dead loaders left unfinished, also those of staging folders that are gone."""
         self._folder.sweep()
+
+    def close(self) -> None:
+        """Give back the folder's locks."""
+        self._folder.close()
 
 
 def _taken(table: Place, plan: Plan) -> BatchTakenError:

@@ -99,6 +99,10 @@ class Target(Protocol):
         """Delete what loaders that are dead left unfinished; those that live may be at work."""
         ...
 
+    def close(self) -> None:
+        """Give back every lock, as the end of the process would: what is unfinished is another start's to sweep."""
+        ...
+
 
 class Engine(Protocol):
     """What does the writing: started when the first batch is there, cancelled when there is no time left."""

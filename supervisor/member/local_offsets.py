@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from ...durable.files import make_folders, write_atomically
+from ...durable.files import CALLS, FileCalls, make_folders, sync_path, write_atomically
 from ...remoting.errors import ProtocolError, UsageError
 from ...remoting.fastjson import dumps_object_keys, is_object, loads
 from ...remoting.queues import MessageQueue
@@ -55,8 +55,9 @@ def parse(data: bytes) -> dict[MessageQueue, int]:
 class LocalOffsets:
     """The file and its table in memory. Not for two processes at once: the client id is locked (slot.py)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, calls: FileCalls = CALLS) -> None:
         self.path = path
+        self._calls = calls
         self.table = self._load()
 
     def _load(self) -> dict[MessageQueue, int]:
@@ -91,11 +92,17 @@ class LocalOffsets:
         """Merge and store. Raises OSError; the table in memory then is as before."""
         table = {**self.table, **changes}
         make_folders(self.path.parent)
+        beside = self.path.with_name(FILE_NAME + ".new")
+        data = dumps_object_keys({"offsetTable": dict(sorted(table.items()))})
+        write_atomically(
+            beside, data, durable=True, calls=self._calls
+        )  # whole before anything of the others is touched
         if self.path.exists():
             # A second name for what is there, so that at no moment the file itself is missing.
             self._bak.unlink(missing_ok=True)
             os.link(self.path, self._bak)
-        write_atomically(self.path, dumps_object_keys({"offsetTable": dict(sorted(table.items()))}), durable=True)
+        self._calls.rename(str(beside), str(self.path))
+        sync_path(self.path.parent, self._calls)
         self.table = table
 
 

@@ -50,3 +50,6 @@ class NaiveTarget:
 
     def sweep(self) -> None:
         pass
+
+    def close(self) -> None:
+        pass

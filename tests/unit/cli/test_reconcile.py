@@ -40,3 +40,17 @@ def test_as_an_object_too() -> None:
     assert orders["counts"] == {"loaded": 10, "sent_back": 3, "no_rows": 1, "waiting": 6}
     assert (retry["sent_to"], retry["unexplained"]) == ({"dead_letter": "%DLQ%g"}, {"missing": ((2, 4),)})
     assert told["fine"] is False
+
+
+def test_what_no_broker_has_any_more_is_said_beside_what_it_is() -> None:
+    lost = QueueReport(ORDERS, QueueEnds(8, 20, 20), {Fate.UNKNOWN: IntervalSet.of([(5, 9)])}, IntervalSet.of([(0, 8)]))
+    report = Report((lost,), None)
+    assert as_lines(report, []) == [
+        "orders b 0: 4 unknown",
+        "  UNEXPLAINED unknown: 5-8",
+        "  cannot be run again: 5-7 (no broker has it now, or a later epoch has begun)",
+        "not everything is explained",
+    ]
+    queues = as_object(report, [])["queues"]
+    assert isinstance(queues, list)
+    assert queues[0]["cannot_be_run_again"] == ((5, 8),)

@@ -78,6 +78,13 @@ def deaf_address():
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.mark.parametrize("host", ["a..b", ".", "a" * 64, "\uff41\uff0e\uff0e\uff42"])
+async def test_a_host_that_is_no_name_is_not_reached(host):
+    async with client() as remoting:
+        with pytest.raises(UnreachableError, match="cannot connect"):
+            await remoting.request(f"{host}:10911", Command(34), timeout_ms=LONG_MS)
+
+
 async def test_connecting_is_bounded_by_its_own_timeout():
     with deaf_address() as address:
         async with client(access=Access(connect_timeout_ms=50)) as remoting:

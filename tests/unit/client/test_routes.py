@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rocketcrew.client.routes import BrokerTable, default_route, queues_to_read, queues_to_write
+from rocketcrew.client.routes import QUEUES_MAX, BrokerTable, default_route, queues_to_read, queues_to_write
 from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
@@ -34,6 +34,12 @@ def test_readable_queues_are_sorted_and_need_the_read_permission():
 
 def test_writable_queues_need_the_write_permission_and_a_master():
     assert names(queues_to_write("t", ROUTE)) == ["a-0", "w-0", "w-1"]
+
+
+@pytest.mark.parametrize("setting", ["b:65536;c:65536", "b:" + "9" * 5000, "b:0000000000004;c:70000"])
+def test_the_setting_of_an_ordered_topic_names_no_more_queues_than_a_topic_has(setting):
+    route = TopicRouteData(ROUTE.queue_datas, ROUTE.broker_datas, order_topic_conf=setting)
+    assert len(queues_to_write("t", route)) == QUEUES_MAX
 
 
 def test_ordered_topics_have_the_queues_of_their_setting():

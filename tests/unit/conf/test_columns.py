@@ -110,3 +110,22 @@ def test_rows_are_widened_where_the_table_is_wider_alone() -> None:
         [pa.field("a", pa.int64(), nullable=False), ("b", pa.string()), ("c", pa.float64()), ("d", pa.int8())]
     )
     assert widened(rows, table) == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (pa.struct([("x", pa.int32()), ("X", pa.int32())]), "s.X"),
+        (pa.struct([("x", pa.int32()), ("x", pa.int32())]), "s.x"),
+        (pa.large_list(pa.struct([("x", pa.int32()), ("X", pa.int32())])), "s.X"),
+        (pa.map_(pa.string(), pa.list_(pa.struct([("ß", pa.int32()), ("SS", pa.int32())]), 2)), "s.SS"),
+    ],
+)
+def test_names_within_a_struct_that_are_one_to_spark(kind: pa.DataType, path: str) -> None:
+    with pytest.raises(TypeNotForSparkError, match=f"column '{path}': Spark does not tell it from another one"):
+        columns_of(pa.schema([("s", kind)]))
+
+
+def test_the_same_name_in_two_structs_is_two_columns() -> None:
+    inner = pa.struct([("x", pa.int32())])
+    assert len(columns_of(pa.schema([("x", inner), ("y", pa.map_(inner, inner)), ("z", pa.list_(inner))]))) == 3

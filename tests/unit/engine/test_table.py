@@ -60,3 +60,10 @@ def test_arrow_writes_without_the_drivers_spark(tmp_path: Path) -> None:
     assert found.load() == 1
     assert [row[3] for row in read_table(tmp_path / "out")] == [3]
     found.close()
+
+
+def test_a_table_that_is_closed_lets_the_next_one_in(tmp_path: Path) -> None:
+    for _ in range(2):
+        found = table(tmp_path, format="foreach", function="builtins:print")
+        found.recover()
+        found.close()

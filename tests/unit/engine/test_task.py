@@ -190,6 +190,15 @@ def test_what_is_over_its_hard_limit_fails_at_the_next_attempt(tmp_path: Path) -
     assert (over["offset"], over["cause"], over["deaths"]) == (2, Cause.TIME_LIMIT, 0)
 
 
+@pytest.mark.parametrize("left", ["", "\0", "[]", "3", '["t", "a", 1, 2]', '["t", "a", "b", [2]]'])
+def test_a_note_of_it_that_is_damaged_ends_no_task(tmp_path: Path, left: str) -> None:
+    """Nobody knows what it was about: that runs, and is stopped, once more."""
+    (tmp_path / "hands").mkdir()
+    (tmp_path / "hands" / "0.1-1-w.over").write_text(left)
+    run_task(spec(helpers.count, tmp_path), [numbers(0, 3)], 0, 2)
+    assert CALLS == [0, 1, 2]
+
+
 def test_a_call_within_its_limits_is_left_alone(tmp_path: Path) -> None:
     cell = Hands(tmp_path, 0, 1, 1, "w").cell
     noted: list[str] = []

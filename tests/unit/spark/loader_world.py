@@ -63,6 +63,7 @@ class World:
         self.table = root / "table"
         self.roots = [root / "stage-0", root / "stage-1"]
         self.loaders_made = 0
+        self._targets: dict[Loader, Any] = {}
         self.segments_made = 0
         self.written: list[Any] = []
 
@@ -80,9 +81,10 @@ class World:
     ) -> Loader:
         self.loaders_made += 1
         number = self.loaders_made
+        target = target or self.target()
         loader = Loader(
             Staging(self.roots[at]),
-            target or self.target(),
+            target,
             trigger,
             limits,
             threads=self.threads,
@@ -93,6 +95,7 @@ class World:
             pieces_max=pieces_max,
             leave_gaps=leave_gaps,
         )
+        self._targets[loader] = target
         loader.recover(known_batch)
         return loader
 
@@ -123,7 +126,11 @@ class World:
         self.drain(self.loader())
 
     def drain(self, loader: Loader) -> list[BatchReport]:
-        return list(loader.drain(lambda: 10**13, lambda: False))
+        try:
+            return list(loader.drain(lambda: 10**13, lambda: False))
+        except Crash:
+            self._targets[loader].close()  # as the kernel does it
+            raise
 
     def drain_with_crash(self, point: str, **options: Any) -> None:
         with pytest.raises(Crash):

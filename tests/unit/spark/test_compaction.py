@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from loader_world import Crash, World, crash_at
 
 from rocketcrew.cli.main import run
+from rocketcrew.conf.segment_format import KEY_COLUMNS
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of, merge_files
 from rocketcrew.spark.errors import LoaderError
@@ -169,8 +170,9 @@ def test_what_fails_leaves_the_table_and_no_draft(world: World, segments: Any) -
 
 
 def test_files_with_other_types_are_not_merged(tmp_path: Path) -> None:
+    keys = {name: [0] for name in KEY_COLUMNS}
     for name, column in (("a", ["text"]), ("b", [1])):
-        pq.write_table(pa.table({"value": column}), tmp_path / name)
+        pq.write_table(pa.table({**keys, "value": column}), tmp_path / name)
     with pytest.raises(LoaderError, match=r"other columns.*stays as it is"):
         merge_files([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
 

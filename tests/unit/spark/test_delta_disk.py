@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from loader_world import World
+from loader_world import Crash, World
 
 from rocketcrew.durable.files import FileCalls
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
@@ -183,3 +183,74 @@ def test_what_a_commit_wrote_on_a_disk_that_refused_it_counts_as_a_copy(
     table = DeltaTable(str(world.table))
     written = [*map(Path, table.file_uris()), entry_of(world.table, 1)]
     assert {path.stat().st_ino for path in written} <= disk.synced - disk.lost
+
+
+@worlds
+def test_another_loader_s_file_that_the_disk_refused_is_copied_at_once(world: World, segments: Any) -> None:
+    """The kernel has told the failure to us, and would tell its own loader that all is well."""
+    world.load(1)
+    (other,) = map(Path, DeltaTable(str(world.table)).file_uris())
+    world.seal([segments.Record(2)])
+    disk = Losing(".parquet")
+    with pytest.raises(OSError, match="Input/output error"):
+        world.drain(world.loader(target=on(world, disk)))
+    assert other.stat().st_ino in disk.synced - disk.lost
+    world.drain(world.loader())
+    world.assert_exact()
+
+
+class Killing(FileCalls):
+    """Its loader dies at the first sync of what this commit wrote. `synced`: each with how many segments were there."""
+
+    def __init__(self, world: World, entry: Path) -> None:
+        self._world, self._entry = world, entry
+        self.dead = False
+        self.synced: dict[str, int] = {}
+
+    def fsync(self, fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if self._entry.exists() and not self.dead:
+            self.dead = True
+            raise Crash
+        self.synced[path] = len(list((self._world.roots[0] / "ready").iterdir()))
+
+
+def committed_killed_and_gone_on_from(world: World, segments: Any) -> Killing:
+    """A loader dies with its commit in the log and not synced, and another one commits on top of it."""
+    world.load(1)
+    disk = Killing(world, entry_of(world.table, 2))
+    world.seal([segments.Record(2)])
+    with pytest.raises(Crash):
+        world.drain(world.loader(target=on(world, disk)))
+    world.seal([segments.Record(3)], at=1)
+    world.drain(world.loader(at=1))
+    return disk
+
+
+@worlds
+def test_a_commit_that_others_have_gone_on_from_is_copied_before_its_segments_go(world: World, segments: Any) -> None:
+    disk = committed_killed_and_gone_on_from(world, segments)
+    before = {path: path.stat().st_ino for path in files_of_version(world, 2)}
+    loader = world.loader(target=on(world, disk))
+    world.drain(loader)
+    assert loader.totals.replanned == 0
+    for path, file in before.items():
+        assert path.stat().st_ino != file
+        assert disk.synced[str(path.with_name(f".{path.name}.new"))] == 1
+    world.assert_exact()
+    world.assert_clean()
+
+
+def files_of_version(world: World, version: int) -> list[Path]:
+    files = set(DeltaTable(str(world.table), version=version).file_uris())
+    files -= set(DeltaTable(str(world.table), version=version - 1).file_uris())
+    return [*map(Path, files), entry_of(world.table, version)]
+
+
+@worlds
+def test_a_torn_commit_that_others_have_gone_on_from_keeps_its_segments(world: World, segments: Any) -> None:
+    committed_killed_and_gone_on_from(world, segments)
+    zeroed(files_of_version(world, 2)[0])
+    with pytest.raises(LoaderError, match="Others have committed on top of it"):
+        world.loader()
+    assert len(list((world.roots[0] / "ready").iterdir())) == 1

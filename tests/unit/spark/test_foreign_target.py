@@ -29,7 +29,10 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
         look(tmp_path / "file")
 
 
-@pytest.mark.parametrize("entries", [(), ("_rocketcrew", ".hidden"), ("batch_id=1", "x.parquet"), ("_delta_log",)])
+@pytest.mark.parametrize(
+    "entries",
+    [(), ("_rocketcrew", ".hidden"), ("_rocketcrew", "metadata"), ("batch_id=1", "x.parquet"), ("_delta_log",)],
+)
 def test_a_new_folder_an_empty_one_and_a_table_are_not(tmp_path: Path, entries: tuple[str, ...]) -> None:
     look(tmp_path / "new")
     for entry in entries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ def test_narrower_rows_are_widened_and_the_table_keeps_its_type(world: World, se
     world.drain(world.loader())
     world.seal([segments.Record(2, extra={"n": 7})], columns=narrow)
     loader = world.loader()
-    assert loader.misfits() == {}
+    assert loader.misfits(loader.columns())[0] == {}
     world.drain(loader)
     assert loader.totals.quarantined == 0
     assert world.rows("_offset", "n") == [(1, 2**40), (2, 7)]
@@ -77,3 +78,25 @@ def test_a_loader_refuses_segments_that_do_not_fit_before_it_loads_any(
         "reconcile --rerun",
     ):
         assert words in status["error"]
+
+
+def two_types(world: World, segments: Any) -> LoaderConfig:
+    """Two supervisors' segments of one column, for a table that is not there yet."""
+    world.seal([segments.Record(1, extra={"n": 1})], columns=[("value", pa.string()), ("n", pa.int64())])
+    world.seal([segments.Record(2, extra={"n": "2"})], columns=[("value", pa.string()), ("n", pa.string())], at=1)
+    return LoaderConfig(world.roots[0], world.table, format="pyarrow", more_stagings=(world.roots[1],))
+
+
+def test_a_loader_of_two_folders_refuses_what_does_not_fit_the_other_ones(world: World, segments: Any) -> None:
+    work = Work(two_types(world, segments), segments.ArrowWriter())
+    assert (work.run(), work.batches) == (2, 0)
+    (second,) = (world.roots[1] / "ready").iterdir()
+    assert f"1 of the sealed segments do not fit the table {world.table}; {second}: " in work.error
+    for root in world.roots:
+        assert len(list((root / "ready").iterdir())) == 1, "nothing was loaded, nothing was moved"
+
+
+def test_or_sets_it_aside_where_that_is_wished(world: World, segments: Any) -> None:
+    work = Work(replace(two_types(world, segments), quarantine=True), segments.ArrowWriter())
+    assert (work.run(), work.batches) == (0, 1)
+    assert len(list((world.roots[1] / "bad").glob("*.arrows"))) == 1

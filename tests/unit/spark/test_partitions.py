@@ -13,12 +13,12 @@ import pytest
 from deltalake import DeltaTable
 from loader_world import World
 
+from rocketcrew.cli.reading import dataset
 from rocketcrew.conf.columns import Column, check_partition_columns
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.config import LoaderConfig
-from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun
 from rocketcrew.spark.table_keys import table_facts
@@ -136,9 +136,43 @@ def test_types_that_spark_reads_otherwise_are_made_plain(tmp_path: Path) -> None
     assert pq.read_table(file).to_pydict() == {"a": [7], "b": ["x"]}
 
 
-def test_more_folders_than_anyone_wants(tmp_path: Path) -> None:
-    with pytest.raises(LoaderError, match=r"could not be written to .* by a: .*The segments stay"):
-        written(tmp_path, tmp_path / "out", pa.table({"a": [1, 2, 3, 4]}), ArrowWriter(["a"], partitions_max=3))
+def read_folders(output: Path, **columns: pa.DataType) -> list[dict[str, Any]]:
+    hive = pa.dataset.partitioning(pa.schema(list(columns.items())), flavor="hive")
+    found: Any = pa.dataset.dataset(output, partitioning=hive).to_table()
+    rows: list[dict[str, Any]] = found.sort_by("n").to_pylist()
+    return rows
+
+
+def test_more_folders_than_files_can_be_open(tmp_path: Path) -> None:
+    table = pa.table({"a": ["x", "y", None, "z", "x", "y"], "n": list(range(6))})
+    output = written(tmp_path, tmp_path / "out", table, ArrowWriter(["a"], folders_at_once=2))
+    assert len(list(output.rglob("*.parquet"))) == 4, "one in each folder"
+    assert read_folders(output, a=pa.string()) == table.sort_by("n").select(["n", "a"]).to_pylist()
+
+
+def test_folders_have_the_names_that_spark_gives_them(tmp_path: Path) -> None:
+    odd = "\x01\n\"#%'*/:=?\\\x7f{[]^"
+    texts = ["Zürich", "日本", "a b+c~}", odd, "..", "100%20"]
+    table = pa.table({"t": texts, "d": pa.array([1] * 6, pa.date32()), "n": list(range(6))})
+    output = written(tmp_path, tmp_path / "out", table, ArrowWriter(["t", "d"]))
+    assert {folder.name for folder in output.iterdir()} == {
+        "t=Zürich", "t=日本", "t=a b+c~}", "t=..", "t=100%2520",
+        "t=%01%0A%22%23%25%27%2A%2F%3A%3D%3F%5C%7F%7B%5B%5D%5E",
+    }  # fmt: skip
+    assert [row["t"] for row in read_folders(output, t=pa.string(), d=pa.date32())] == texts
+
+
+def test_a_table_with_folders_of_both_names_is_read_and_compacted(world: World, segments: Any) -> None:
+    for first in (1, 2):
+        world.seal([segments.Record(first, ["Zürich"])])
+        loaded(world, "pyarrow", "value")
+    folder = world.table / "batch_id=1" / "value=Zürich"
+    folder.rename(folder.with_name("value=Z%C3%BCrich"))  # as Arrow names it
+    assert rows(world.table) == [(1, 0, "Zürich"), (2, 0, "Zürich")]
+    assert dataset(world.table).to_table().column("value").to_pylist() == ["Zürich"] * 2
+    compact(world.table, 128 * MIB)
+    assert rows(world.table) == [(1, 0, "Zürich"), (2, 0, "Zürich")]
+    assert reconcile(table_facts(world.table, ())[0], None).fine
 
 
 @pytest.mark.parametrize("format_", ["pyarrow", "deltalake"])

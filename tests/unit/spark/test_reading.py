@@ -16,7 +16,7 @@ from test_compaction import flip_a_value
 from test_partitions import loaded
 
 from rocketcrew import load, read
-from rocketcrew.cli.reading import DuckViews, dataset
+from rocketcrew.cli.reading import DuckViews, dataset, rows_of
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.views import latest_of
@@ -160,3 +160,21 @@ def test_other_programs_read_a_later_column_by_the_documents_lines(world: World,
         )
         found = connection.sql("SELECT _offset, _seq FROM latest ORDER BY 1, 2").fetchall()
         assert found == [(1, 0), (1, 1), (3, 0)]
+
+
+def test_a_time_that_python_has_none_for_is_a_text_in_an_answer(world: World, segments: Any) -> None:
+    late: Any = pa.scalar(253402300800000000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    day: Any = pa.scalar(1795778569, pa.int32()).cast(pa.date32())
+    rows: Any = pa.table({
+        "at": pa.array([late], late.type), "day": pa.array([day], day.type),
+        "s": pa.StructArray.from_arrays([pa.array([[late]], pa.list_(late.type))], ["l"]),
+        "m": pa.MapArray.from_arrays([0, 1], pa.array(["k"]), pa.array([late], late.type)), "n": [7],
+    })  # fmt: skip
+    (row,) = rows_of(rows)
+    assert row["at"] == row["s"]["l"][0] == row["m"][0][1] == "10000-01-01 00:00:00.000000Z"
+    assert isinstance(row["day"], str)
+    assert row["n"] == 7
+    world.seal([segments.Record(1)])
+    loaded(world, "pyarrow")
+    ((found,),) = answers(world.table, "SELECT TIMESTAMP '10000-01-01 00:00:00', _offset FROM results")
+    assert found == ("10000-01-01 00:00:00.000000", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -66,9 +65,6 @@ def test_one_loader_takes_the_folders_of_two_supervisors_each_record_once(
     with pytest.raises(Crash):
         world.drain(world.loader(1, target=first))
     assert dying.delivered == [(1, [0, 1]), (2, [2])]
-    assert first._lock is not None
-    os.close(first._lock)
-
     world.seal([record(2), record(3)], at=0)
     frames: Any = Frames()
     config = LoaderConfig(
@@ -107,9 +103,19 @@ def test_a_second_loader_of_one_destination_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match=r"another loader delivers to 'foreach app:keep'.*--staging A --staging B"):
         second.state()
     assert target_at(tmp_path / "g" / "1" / "segments" / "ledger", frames, "foreach app:other").state().batch == 0
-    assert first._lock is not None
-    os.close(first._lock)
+    first.close()
     assert second.state().batch == 0
+
+
+def test_one_process_delivers_as_often_as_it_is_asked_to(world: World, segments: Any) -> None:
+    """A notebook that calls `load` once more."""
+    for offset in (1, 2):
+        world.seal([segments.Record(offset)])
+        frames: Any = Frames()
+        config = LoaderConfig(world.roots[0], "", format="foreach", function="app:keep", max_wait_ms=0)
+        work = Work(config, frames, lambda config, writer, _: target_at(ledger_of(config.stagings), writer))
+        assert (work.run(), work.error) == (0, "")
+        assert frames.delivered == [(offset, [offset])]
 
 
 def test_two_ledgers_have_two_ids(world: World, segments: Any, tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def test_everything_arrives() -> None:
     assert (found.unit_name, found.unit_mode, found.namespace, found.namespace_v2) == ("eu", True, "n1", "n2")
     assert (found.vip_channel_enabled, found.namesrv_domain, found.namesrv_domain_subgroup) == (True, "d", "s")
     assert found.credentials == Credentials("me", "s", "t")
-    assert found.tls == TlsOptions(True, "ca.pem", "c.pem", "k.pem", "p", True, "broker")
+    files = [str(Path(name).absolute()) for name in ("ca.pem", "c.pem", "k.pem")]
+    assert found.tls == TlsOptions(True, *files, "p", True, "broker")
     assert found.wrap("%RETRY%g") == "%RETRY%n1%g"
 
 

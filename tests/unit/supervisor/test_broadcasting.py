@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from rocketcrew.client.identity import client_id, instance_name
+from rocketcrew.durable.files import FileCalls
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.fastjson import loads
 from rocketcrew.remoting.queues import MessageQueue
@@ -87,6 +91,47 @@ def test_a_damaged_file_is_replaced_by_its_bak_and_two_are_an_error(tmp_path: Pa
             LocalOffsets(offsets.path)
 
 
+class Disk(FileCalls):
+    """Notes what is synced and renamed, by name, and may be full."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.full = False
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(fd, data, position)
+
+    def fsync(self, fd: int) -> None:
+        self.done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{fd}')).name}")
+
+    def rename(self, path: str, new_path: str) -> None:
+        self.done.append(f"rename to {Path(new_path).name}")
+        super().rename(path, new_path)
+
+
+def test_what_is_stored_is_on_the_disk_before_it_takes_the_files_name(tmp_path: Path) -> None:
+    disk = Disk()
+    offsets = LocalOffsets(tmp_path / "g" / "offsets.json", disk)
+    offsets.write({A: 5})
+    assert disk.done[0] == "sync .offsets.json.new.new"
+    assert disk.done[-2:] == ["rename to offsets.json", "sync g"]
+
+
+def test_a_full_disk_leaves_the_bak_by_which_a_damaged_file_is_read(tmp_path: Path) -> None:
+    disk = Disk()
+    offsets = LocalOffsets(tmp_path / "offsets.json", disk)
+    offsets.write({A: 5})
+    offsets.write({A: 6})
+    offsets.path.write_text("")
+    again = LocalOffsets(offsets.path, disk)
+    disk.full = True
+    with pytest.raises(OSError, match="No space left"):
+        again.write({A: 7})
+    assert LocalOffsets(offsets.path).read(A) == again.read(A) == 5
+
+
 class Answers:
     """A core of which only the answers to commits are looked at."""
 
@@ -99,10 +144,20 @@ class Answers:
         self.seen.append((event.handle, event.offset, event.ok))
 
 
+class Noted(LocalOffsets):
+    """Knows which thread has written."""
+
+    by = 0
+
+    def write(self, changes: dict[MessageQueue, int]) -> None:
+        super().write(changes)
+        self.by = threading.get_ident()
+
+
 def test_commits_of_one_turn_are_one_write_and_a_late_one_undoes_nothing(tmp_path: Path) -> None:
     async def commit() -> None:
         core = Answers()
-        offsets = LocalOffsets(tmp_path / "offsets.json")
+        offsets = Noted(tmp_path / "offsets.json")
         commits = LocalCommits(offsets, cast("Core", core), lambda: 0.0)
         await asyncio.gather(
             commits.commit(act.Commit(1, A, 9, guarded=False)),
@@ -112,6 +167,7 @@ def test_commits_of_one_turn_are_one_write_and_a_late_one_undoes_nothing(tmp_pat
         assert sorted(core.seen) == [(1, 9, True), (2, 3, True), (3, 4, True)]
         assert offsets.table == {A: 9, B: 3}
         assert not (tmp_path / "offsets.json.bak").exists(), "one write"
+        assert offsets.by != threading.get_ident(), "the loop waits for no disk"
         await commits.commit(act.Commit(1, A, 2, guarded=False))
         assert LocalOffsets(offsets.path).read(A) == 2, "the broker's word, as after a reset"
         assert not commits.known(A)

@@ -48,7 +48,12 @@ names = st.text(min_size=1, max_size=8).filter(lambda name: not name.startswith(
 
 
 def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
-    fields = st.lists(st.builds(pa.field, names, inner, nullable=st.booleans()), min_size=1, max_size=3)
+    fields = st.lists(
+        st.builds(pa.field, names, inner, nullable=st.booleans()),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda field: field.name.casefold(),
+    )
     return st.one_of(
         inner.map(pa.list_),
         st.tuples(simple, inner).map(lambda pair: pa.map_(*pair)),
@@ -61,7 +66,7 @@ columns = st.lists(
     st.builds(pa.field, names, types, nullable=st.booleans()),
     min_size=1,
     max_size=5,
-    unique_by=lambda field: field.name.lower(),
+    unique_by=lambda field: field.name.casefold(),
 )
 
 
@@ -85,6 +90,10 @@ def test_ddl_comes_back(fields: list[pa.Field]) -> None:
         ("a decimal(x)", "expected a number"),
         ("a int not", 'expected "null"'),
         ("a int, A string", "declared twice"),
+        ("straße int, STRASSE string", "declared twice"),
+        ("s struct<x: int, X: int>", 'column "s.X" is declared twice'),
+        ("s array<struct<x: int, m: map<string, struct<y: int, Y: int>>>>", 'column "s.m.Y" is declared twice'),
+        ("s map<struct<x: int, X: int>, int>", 'column "s.X" is declared twice'),
         ("_offset int", "key columns"),
         ("a int; drop", 'unexpected ";'),
         ("1a int", "column name"),

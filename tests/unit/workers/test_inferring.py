@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 import structlog
 
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.testing import message as made
 from rocketcrew.workers.boot import COLUMNS_FILE
 from rocketcrew.workers.ddl import to_ddl
 from rocketcrew.workers.fitting import RowError
 from rocketcrew.workers.inferring import Inferring, as_rows, columns_of, declared_columns, frozen
+from rocketcrew.workers.rows import RowBuffer
 
 
 @dataclasses.dataclass
@@ -70,6 +73,49 @@ def test_what_is_rows() -> None:
     assert as_rows({"a": 1}) == [{"a": 1}]
     assert as_rows("text") is None
     assert as_rows(3) is None
+
+
+def test_a_row_that_a_generator_fills_anew_is_taken_before_it_goes_on(tmp_path: Path) -> None:
+    def generated() -> Iterator[dict[str, Any]]:
+        row: dict[str, Any] = {"buffer": bytearray(1), "inner": {"all": []}}
+        for number in range(3):
+            row["n"] = number
+            row["buffer"][0] = number
+            row["inner"]["all"].append(number)
+            yield row
+
+    def lines() -> Iterator[Line]:
+        line = Line("m", 0)
+        for line.line in range(3):
+            yield line
+
+    def batches() -> Iterator[Any]:
+        memory = bytearray(8)
+        for memory[0] in range(3):
+            array: Any = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(memory)])
+            yield pa.RecordBatch.from_arrays([array], ["n"])
+
+    wanted = [{"n": n, "buffer": bytes([n]), "inner": {"all": list(range(n + 1))}} for n in range(3)]
+    for given, rows in (
+        (generated(), wanted),
+        (lines(), [{"module": "m", "line": n} for n in range(3)]),
+        (batches(), [{"n": n} for n in range(3)]),
+    ):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        buffer = RowBuffer[int](None, "g", Inferring(folder / COLUMNS_FILE, structlog.get_logger()))
+        prepared = buffer.prepare(made("b"), given)
+        assert prepared is not None
+        buffer.keep(0, prepared)
+        batch, bad = buffer.take()
+        assert bad == []
+        assert batch is not None
+        assert batch.select(list(rows[0])).to_pylist() == rows
+
+
+def test_what_a_generator_yields_that_cannot_be_copied_is_taken_as_it_is() -> None:
+    assert as_rows(iter([lock := threading.Lock()])) == [lock]
+    assert as_rows([lock]) == [lock]
 
 
 def test_the_first_decides_for_all_and_for_later_starts(tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import pyarrow
 import pytest
 
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import DATACLASSES_MAX, Columns
 from rocketcrew.workers.message import make_message
 from rocketcrew.workers.rows import RowBuffer
+
+pa: Any = pyarrow
 
 
 @dataclass(slots=True)
@@ -111,3 +114,21 @@ def test_a_class_is_taken_also_when_no_more_are_remembered() -> None:
         row_class = dataclasses.make_dataclass("Made", ["a", "b"])
         for _ in range(2):
             assert columns.values_of(row_class(number, "x")) == (number, "x")
+
+
+@pytest.mark.parametrize("make", [list, iter])
+def test_rows_and_tables_of_one_message_stay_in_order(make: Callable[[list[Any]], Any]) -> None:
+    given = [{"n": 0}, table(1), table(), {"n": 2}, {"n": 3}, table(4, 5), {"n": 6}]
+    for at_once in (False, True):
+        buffer = RowBuffer[int](parse_ddl("n bigint"), "g")
+        prepared = buffer.prepare(make_message(b"x"), make(given), at_once=at_once)
+        assert prepared is not None
+        buffer.keep(0, prepared)
+        batch, _ = buffer.take()
+        assert batch is not None
+        assert batch.column("n").to_pylist() == list(range(7))
+        assert batch.column("_seq").to_pylist() == list(range(7))
+
+
+def table(*numbers: int) -> Any:
+    return pa.table({"n": pa.array(numbers, pa.int64())})

@@ -55,7 +55,7 @@ ROWS = [
     ("s struct<x: int not null>", {"s": {}}, "field x is null, but declared not null"),
     ("s array<struct<x: int not null>>", {"s": [{"x": 1}, {}]}, "field x is null, but declared not null"),
     ("s map<string, struct<x: int not null>>", {"s": {"k": {}}}, "field x is null, but declared not null"),
-    ("d date", {"d": NaTType()}, "expected a date, got NaT"),
+    ("d date", {"d": NaTType()}, "got NaT: return None"),
     ("c array<string>", {"c": "abc"}, "expected a list, got str"),
     ("c array<string>", {"c": {"a": 1}}, "expected a list, got dict"),
     ("t timestamp", {"t": datetime.datetime(2020, 1, 1, tzinfo=Zone())}, "utcoffset"),

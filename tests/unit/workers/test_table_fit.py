@@ -63,6 +63,12 @@ def test_what_does_not_fit_is_named_with_both_types_and_the_ways_out(ddl: str, s
         assert words in str(refused.value)
 
 
+def test_columns_that_are_one_to_spark_are_a_users_mistake() -> None:
+    schema = pa.schema([("s", pa.struct([("x", pa.int32()), ("X", pa.int32())]))])
+    with pytest.raises(UsageError, match=r"none that Spark has: column 's\.X'"):
+        check_fits(schema, NEW_TABLE, None)
+
+
 def test_what_waits_for_the_loader_has_a_word_too(tmp_path: Path) -> None:
     seal(tmp_path, "w-00000001.arrows", 1, ("a", pa.string()))
     seal(tmp_path, "w-00000002.arrows", 2, ("a", pa.int32()))
