@@ -20,7 +20,7 @@ from typing import Any
 
 from ..conf.segment_format import OPEN_DIR
 from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
-from ..remoting.errors import UsageError
+from ..remoting.errors import RocketcrewError, UsageError
 from ..source.offsets import Offsets, from_json, to_json
 from .hands import HANDS_DIR
 from .planned import Planned, is_known, parse_checkpoint
@@ -69,7 +69,7 @@ class Home:
             raise self._unusable(error) from None
         self._lock: int | None = None
 
-    def _unusable(self, error: OSError) -> UsageError:
+    def _unusable(self, error: OSError) -> RocketcrewError:
         from ..supervisor.slot import unusable  # with asyncio and multiprocess, for this error alone
 
         return unusable(self.root.parents[1], error, "that driver and executors share")

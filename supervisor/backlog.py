@@ -43,6 +43,8 @@ LIST_EVERY_S = 60.0
 LIST_SHARE = 0.005
 LIST_SHARE_ALONE = 0.05
 """Of the time may be spent on listing, with notices and without: a listing takes about 5 µs a file."""
+STALE_FILES_MAX = 64
+"""More entries of files that have gone than this, and than files, are swept out: one that stays would keep all of them."""
 BAD_AGAIN_S = 5.0
 """How often it is looked whether somebody has taken a segment out of bad/."""
 
@@ -81,7 +83,7 @@ class Files:
         self._known: dict[str, tuple[int, int]] = {}
         """By name: bytes, and the time of change in ns."""
         self._oldest: list[tuple[int, str]] = []
-        """A heap; what has gone is dropped when it comes to the top."""
+        """A heap; what has gone is dropped when it comes to the top, or when it is too much."""
         self.bytes = 0
 
     def __contains__(self, name: str) -> bool:
@@ -98,6 +100,9 @@ class Files:
         self.bytes += size - (before[0] if before is not None else 0)
         self._known[name] = size, changed_ns
         heapq.heappush(self._oldest, (changed_ns, name))
+        if len(self._oldest) > 2 * len(self._known) + STALE_FILES_MAX:
+            self._oldest = [(changed_ns, name) for name, (_, changed_ns) in self._known.items()]
+            heapq.heapify(self._oldest)
 
     def drop(self, name: str) -> None:
         """The file is gone."""

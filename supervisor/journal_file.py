@@ -15,11 +15,15 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import structlog
+
 from ..durable.files import sync_path
 from .core.journal import MAGIC, Entry, JournalEncoder, JournalState, replay, snapshot
 
 Write = Callable[[int, memoryview], int]
 """As os.write: descriptor and bytes; how many were taken."""
+
+log = structlog.get_logger("rocketcrew.journal")
 
 
 def read_journal(path: Path) -> JournalState:
@@ -28,7 +32,11 @@ def read_journal(path: Path) -> JournalState:
         data = path.read_bytes()
     except FileNotFoundError:
         return JournalState()
-    return replay(data, str(path))[0]
+    state, whole = replay(data, str(path))
+    if whole < len(data):
+        log.warning("journal_cut_short", file=str(path), read_bytes=whole, lost_bytes=len(data) - whole,
+                    effect="messages whose end is noted only in the lost part run again")  # fmt: skip
+    return state
 
 
 def keep_journal(path: Path, state: JournalState) -> None:
@@ -78,7 +86,7 @@ class JournalFile:
         self._rewrite()
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Write one block. Raises OSError (disk full): the state in memory has the entries all the same, and the next call
+        """Write them. Raises OSError (disk full): the state in memory has the entries all the same, and the next call
         tries to write all of it."""
         for entry in entries:
             self._went_back |= self.state.apply(entry)
@@ -86,7 +94,7 @@ class JournalFile:
             self._rewrite()
             self._sync_back()
             return
-        block = self._encoder.block(entries)
+        block = self._encoder.blocks(entries)
         self._size += len(block)
         self._torn = True
         _write_all(self._fd, block, self._write)

@@ -4,7 +4,8 @@
     HUP         reload the handler's code and settings    USR1   stacks of all processes into the log
     TTIN, TTOU  one worker more, one fewer                TSTP   pause pulling        CONT   resume
 
-The names are those of gunicorn and Celery. A signal only starts what the loop then does.
+The names are those of gunicorn and Celery. A signal only starts what the loop then does. A supervisor that is stopping
+changes nothing any more: it shows its status and stacks, and can be stopped at once.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ def hold_signals(loop: asyncio.AbstractEventLoop) -> None:
     """Until an Operator listens: its signals do nothing, instead of ending a supervisor that is starting."""
     for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGTSTP, signal.SIGCONT):
         loop.add_signal_handler(number, lambda: None)
+
+
+def check_changes(core: Core) -> None:
+    """Raise UsageError when it is stopping: what is changed then would be gone in a moment, or start what has to end."""
+    if core.state.stopping:
+        raise UsageError("it is stopping: nothing is changed any more. Ask the next one, when it has started")
 
 
 class Operator:
@@ -96,11 +103,11 @@ class Operator:
         return {
             signal.SIGQUIT: self._quick,
             signal.SIGHUP: self._reload_by_signal,
-            signal.SIGTTIN: lambda: self._scale_by_signal(1),
-            signal.SIGTTOU: lambda: self._scale_by_signal(-1),
+            signal.SIGTTIN: lambda: self._by_signal(lambda: self._scale_by(1), signal.SIGTTIN),
+            signal.SIGTTOU: lambda: self._by_signal(lambda: self._scale_by(-1), signal.SIGTTOU),
             signal.SIGUSR1: self._log_stacks_soon,
-            signal.SIGTSTP: self.pause,
-            signal.SIGCONT: self.resume,
+            signal.SIGTSTP: lambda: self._by_signal(self.pause, signal.SIGTSTP),
+            signal.SIGCONT: lambda: self._by_signal(self.resume, signal.SIGCONT),
         }
 
     def commands(self) -> dict[str, Command]:
@@ -113,16 +120,25 @@ class Operator:
             "stacks": self._asked_for_stacks,
         }
 
+    def _by_signal(self, do: Callable[[], object], number: signal.Signals) -> None:
+        try:
+            do()
+        except UsageError as error:
+            log.warning("signal_refused", signal=number.name, reason=str(error))
+
     # --- pause --------------------------------------------------------------------------------------------------
 
     def pause(self) -> dict[str, Any]:
-        """Pull nothing; what was pulled is finished, and the membership stays."""
+        """Pull nothing; what was pulled is finished, and the membership stays. Raises UsageError."""
+        check_changes(self._core)
         if OPERATOR not in self._core.state.paused:
             log.info("paused")
             self._core.handle(ev.Pause(OPERATOR), self._loop.time())
         return {"paused": True}
 
     def resume(self) -> dict[str, Any]:
+        """Pull again. Raises UsageError."""
+        check_changes(self._core)
         if OPERATOR in self._core.state.paused:
             log.info("resumed")
             self._core.handle(ev.Resume(OPERATOR), self._loop.time())
@@ -133,6 +149,7 @@ class Operator:
 
     def scale(self, workers: int) -> dict[str, Any]:
         """Have so many workers, 1 to WORKERS_MAX. Raises UsageError."""
+        check_changes(self._core)
         if not 1 <= workers <= WORKERS_MAX:
             raise UsageError(f"{workers} workers: 1 to {WORKERS_MAX} are possible")
         before = self._pool.staffing.policy.count
@@ -142,7 +159,7 @@ class Operator:
         self._pool.run_staffing()
         return {"workers": workers, "before": before}
 
-    def _scale_by_signal(self, by: int) -> None:
+    def _scale_by(self, by: int) -> None:
         workers = self._pool.staffing.policy.count + by
         if 1 <= workers <= WORKERS_MAX:
             self.scale(workers)
@@ -155,8 +172,7 @@ class Operator:
         One that is asked for during another follows it. Raises UsageError for a configuration that is wrong, or has
         another order: then nothing changes; and for one that is stopping. New code with another order ends in its boot.
         """
-        if self._core.state.stopping:
-            raise UsageError("it is stopping: nothing is reloaded any more")
+        check_changes(self._core)
         if self._coming is not None:
             self._again = True
             return {"reloading": True, "after": "the reload that is under way"}

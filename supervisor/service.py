@@ -61,7 +61,7 @@ from .member.group_member import GroupMember
 from .member.route_keeper import ROUTES_FILE
 from .member.stale_locks import StaleLocks
 from .notify import Notify
-from .operating import Operator, hold_signals
+from .operating import Operator, check_changes, hold_signals
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
 from .pool.child import HandlerError
 from .pool.hearing import OrderKept
@@ -69,7 +69,17 @@ from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
 from .sealing import Sealing
-from .slot import adopt, forget_targets, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
+from .slot import (
+    adopt,
+    forget_targets,
+    lock_client,
+    needs_room,
+    note_sockets,
+    slot_mode,
+    sweep_sockets,
+    take_slot,
+    unlock_client,
+)
 from .status import picture, staffing_picture
 from .wiring import (
     CELL_SLOTS,
@@ -107,6 +117,9 @@ class Summary:
     counters: dict[str, int]
     unfinished: int
     unsealed: int
+    """Finished, and its rows are not durable: with `unfinished` what comes again."""
+    uncommitted: int
+    """Finished for good, and not committed at the broker: comes again only where another member takes over."""
 
 
 class Supervisor:
@@ -131,10 +144,14 @@ class Supervisor:
         self._stop_signals = StopSignals()
         self._finished = asyncio.Event()
         self._forced = asyncio.Event()
-        self._left = act.Finished(0, 0)
+        self._left = act.Finished(0, 0, 0)
         self._web: WebServer | None = None
         self._to_end: list[Callable[[], Awaitable[None]]] = []
         """What a stop by force, or a start that failed, has to end."""
+
+    def _data_dir(self) -> Path:
+        """Absolute: handlers may change the current folder of their workers, and functions of foreach that of the loader."""
+        return Path(self.settings.supervisor.data_dir).absolute()
 
     async def run(self) -> Summary:
         """Run until a signal stops it. Raises what keeps it from starting."""
@@ -143,15 +160,16 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signal, number)
         self.client_id = own_client_id(self.settings)
-        # Handlers may change the current folder of their workers, and functions of foreach that of the loader.
-        data_dir, group = Path(self.settings.supervisor.data_dir).absolute(), self.settings.consumer.group
+        data_dir, group = self._data_dir(), self.settings.consumer.group
         member = self.client_id if is_broadcasting(self.settings) else ""
         self._slot = take_slot(data_dir, group, member, mode=slot_mode(self.settings.spark.master))
         lock: int | None = None
         try:
-            lock = lock_client(data_dir, group, self.client_id)
-            self._prepare()
-            if not await self._start_unless_stopped():
+            with needs_room(data_dir):
+                lock = lock_client(data_dir, group, self.client_id)
+                self._prepare()
+                started = await self._start_unless_stopped()
+            if not started:
                 return self._summary(EXIT_FINE)
             self.service = move_service(self.service, ServiceEvent.STARTED)
             self._lifecycle.started(os.getpid(), tuple(self.topics))
@@ -391,7 +409,7 @@ class Supervisor:
             "recent_failures": self.core.state.recent_failures.picture(now),
             **self._member.picture(),
         }  # fmt: skip
-        facts = worker_facts(self._pool.children.values(), self._pool.running, now)
+        facts = worker_facts(self._pool.children.values(), self._pool.running, self._pool.blocked(), now)
         return picture(self.core, self.service, facts, extra)
 
     async def stacks(self) -> list[ProcessStack]:
@@ -405,18 +423,23 @@ class Supervisor:
     def subscribe(self, topic: str, expression: str = "*") -> bool:
         """Consume the topic too, or with another filter: tags, or SQL92:expression; False when it is so already.
 
-        Raises StateError unless it runs, UsageError for a topic or filter that cannot be, or a topic that no handler takes.
+        Raises StateError unless it runs, UsageError for a topic or filter that cannot be, a topic that no handler takes, and
+        when it is stopping.
         """
         self.service = move_service(self.service, ServiceEvent.USE)
+        check_changes(self.core)
         check_takes(self.handler.name, self.handler.subscriptions or (), topic)
         return self._member.subscribe(*self._member.wish(topic, expression))
 
     def unsubscribe(self, topic: str) -> bool:
-        """Consume the topic no more; False when it is not subscribed. Raises StateError, UsageError for the last one."""
+        """Consume the topic no more; False when it is not subscribed. Raises StateError, UsageError for the last one and
+        when it is stopping."""
         self.service = move_service(self.service, ServiceEvent.USE)
+        check_changes(self.core)
         return self._member.unsubscribe(topic)
 
     async def _asked_to_subscribe(self, request: Any) -> dict[str, Any]:
+        check_changes(self.core)  # and once more when the broker has answered
         topic, expression = str(request.get("topic", "")), str(request.get("filter", "*"))
         await self._member.check_filter(topic, expression)
         return {"changed": self.subscribe(topic, expression)}
@@ -455,6 +478,7 @@ class Supervisor:
             "missing_topics": self._member.missing_topics(),
             "paused": sorted(self.core.state.paused),
             "processes": [each.as_dict() for each in stacks if each.process == "worker"],
+            "blocked": self._pool.blocked(),
         }
 
     def _asked_to_stop(self, request: Any) -> dict[str, Any]:
@@ -489,8 +513,11 @@ class Supervisor:
         await self._lifecycle.finish(HOOKS_STOP_S)
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)
-        clean = not (self._left.unfinished or self._left.unsealed or killed)
-        log.info("stopped", clean=clean, unfinished=self._left.unfinished, unsealed=self._left.unsealed)
+        left = self._left
+        clean = not (left.unfinished or left.unsealed or left.uncommitted or killed)
+        log.info(
+            "stopped", clean=clean, unfinished=left.unfinished, unsealed=left.unsealed, uncommitted=left.uncommitted
+        )
         return self._summary(EXIT_FINE)
 
     def _gave_up(self, error: str) -> None:
@@ -523,11 +550,15 @@ class Supervisor:
         self._left = self.core.assigning.left()
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)
-        log.warning("stopped_by_force", to_be_repeated=self._left.unfinished, unsealed=self._left.unsealed)
+        left = self._left
+        log.warning(
+            "stopped_by_force", to_be_repeated=left.unfinished, unsealed=left.unsealed, uncommitted=left.uncommitted
+        )
         return self._summary(EXIT_FORCED)
 
     def _summary(self, exit_code: int) -> Summary:
-        return Summary(exit_code, self.core.state.counters.as_dict(), self._left.unfinished, self._left.unsealed)
+        left = self._left
+        return Summary(exit_code, self.core.state.counters.as_dict(), left.unfinished, left.unsealed, left.uncommitted)
 
     async def _abandon(self) -> None:
         """End what was started, in any state of a start, the newest first."""

@@ -16,11 +16,14 @@ write one file of offsets.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import itertools
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +48,7 @@ from ..durable.files import make_folders, try_lock, write_atomically
 from ..durable.intervals import Intervals, OffsetSet
 from ..durable.mounts import Mount, check_local
 from ..durable.outcomes import SETTLED, Outcomes
-from ..remoting.errors import UsageError
+from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.ledger_place import known_ledger
 from ..workers.sealing import open_segments
@@ -72,6 +75,9 @@ TAKEN_SETTLED = "settled-*.json"
 """In the slot: settled.json of earlier versions, a file of facts by now. It also says of which queues these may have sent
 offsets before their notes were on the disk, so it stays until `recovered` is sealed: a start may fail."""
 CLIENTS_FOLDER = "clients"
+CLIENTS_LOOKED_AT_MAX = 4096
+"""Lock files, at one start; SLOTS_MAX of them at most are of members that run, and the next start looks at more."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 NAME_CHARACTERS_MAX = 200
 
 log = structlog.get_logger("rocketcrew.slot")
@@ -141,7 +147,8 @@ class Slot:
 def take_slot(
     data_dir: Path, group: str, member: str = "", *, mode: int = PRIVATE, mounts: Iterable[Mount] | None = None
 ) -> Slot:
-    """Lock the lowest free slot of the group, making it if need be. Raises UsageError when the folder is unusable.
+    """Lock the lowest free slot of the group, making it if need be. Raises UsageError when the folder is unusable,
+    RocketcrewError when its disk is full.
 
     `mode`: of a slot's folder that is made, whose segments hold what messages say. `mounts`: None for those of this process.
     `member` is the client id of a broadcasting member: it takes a new slot or its own, never another's.
@@ -170,12 +177,25 @@ def take_slot(
     )
 
 
-def unusable(data_dir: str | Path, error: OSError, where: str = "on a local disk") -> UsageError:
-    """The error for a data folder in which nothing can be made; `where` another one is to be."""
-    return UsageError(
-        f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror} ({error.filename}). Name a folder"
-        f" that this user may write, {where}"
-    )
+def unusable(data_dir: str | Path, error: OSError, where: str = "on a local disk") -> RocketcrewError:
+    """The error for a data folder in which nothing can be made; `where` another one is to be. A disk that is full is nothing
+    that the caller has done wrong (UsageError): whoever starts supervisors again may do so."""
+    place = f" ({error.filename})" if error.filename else ""  # what writes into an open file does not say which
+    said = f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror or error}{place}"
+    if error.errno in FULL:
+        return RocketcrewError(f"{said}. Make room on that disk, and start again: what is there is kept")
+    return UsageError(f"{said}. Name a folder that this user may write, {where}")
+
+
+@contextlib.contextmanager
+def needs_room(data_dir: str | Path) -> Generator[None]:
+    """Within this, that the disk of the data folder is full is told as such."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise unusable(data_dir, error) from error
+        raise
 
 
 def slot_mode(master: str) -> int:
@@ -396,19 +416,38 @@ def forget_targets(slot: Path) -> None:
 
 
 def lock_client(data_dir: Path, group: str, client_id: str) -> int:
-    """Lock the client id for this process; the descriptor that holds the lock. Raises UsageError when it is held."""
+    """Lock the client id for this process; the descriptor that holds the lock. Raises UsageError when it is held.
+
+    What killed members left is removed. Two starts do that one after the other: else one would find its own id locked, for
+    the moment in which the other looks at the file.
+    """
     path = _lock_file(data_dir, group, client_id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
+    looking = os.open(path.parent.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(looking, fcntl.LOCK_EX)
+        _remove_left_locks(path)
         fd = try_lock(path)
-        if fd is None:
-            raise UsageError(
-                f"a supervisor with the client id {client_id} already runs in group {group} on this host: give each its own"
-                f" cluster.instance_name (The consumer group[{group}] has been created before, specify another name please)"
-            )
-        if _is_still(path, fd):
-            return fd
-        os.close(fd)  # the one who held it has removed the file in between
+    finally:
+        os.close(looking)
+    if fd is None:
+        raise UsageError(
+            f"a supervisor with the client id {client_id} already runs in group {group} on this host: give each its own"
+            f" cluster.instance_name (The consumer group[{group}] has been created before, specify another name please)"
+        )
+    return fd
+
+
+def _remove_left_locks(own: Path) -> None:
+    """Lock files beside `own` that nobody holds: each start of a clustering member makes one of another name, and one that is
+    killed leaves it."""
+    others = (path for path in own.parent.glob("*.lock") if path != own)
+    for path in itertools.islice(others, CLIENTS_LOOKED_AT_MAX):
+        with contextlib.suppress(OSError):  # of another user
+            fd = try_lock(path)
+            if fd is not None:
+                with contextlib.closing(os.fdopen(fd)):
+                    path.unlink()
 
 
 def unlock_client(data_dir: Path, group: str, client_id: str, fd: int) -> None:
@@ -420,10 +459,3 @@ def unlock_client(data_dir: Path, group: str, client_id: str, fd: int) -> None:
 def _lock_file(data_dir: Path, group: str, client_id: str) -> Path:
     name = re.sub(r"[^A-Za-z0-9._#@-]", "_", client_id)[:NAME_CHARACTERS_MAX]
     return data_dir / group / CLIENTS_FOLDER / f"{name}.lock"
-
-
-def _is_still(path: Path, fd: int) -> bool:
-    try:
-        return os.fstat(fd).st_ino == path.stat().st_ino
-    except FileNotFoundError:
-        return False

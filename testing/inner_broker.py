@@ -227,7 +227,7 @@ class Requests:
         if answer.body and slot is None:
             return PullResult(answer.code, action.offset, dropped=True)
         header = PullResponse.from_fields(answer.fields)
-        return PullResult(answer.code, header.next_begin_offset, len(answer.body), slot)
+        return PullResult(answer.code, header.next_begin_offset, len(answer.body), slot, min_offset=header.min_offset)
 
     def send_back(self, action: act.SendBack, record: bytes) -> Command:
         """A failed message to its broker; one that was tried here to its limit as the orderly service sends it."""

@@ -6,6 +6,10 @@ outlives a machine-wide kill: hence the queue's name is in it too, not only numb
 word, aligned 8-byte stores, the state word last; a death between two stores blames nobody wrongly, since the handler is
 not running then.
 
+The file's pages have their place on the disk before it is mapped. A page without one is given it at its first touch, and
+where the disk is full that touch is the signal BUS, which ends the process without a word: a supervisor at its start, or a
+worker.
+
     file      16 words of header, then the cells of CELL_BYTES each
     header    word 0 MAGIC | word 1 STOPPING: not 0 = the supervisor is stopping; 0 in files that are older than this word
     word 0    STATE: queue offset of the (first) record in hand + 1; 0 = no handler call is under way; BETWEEN = several are,
@@ -21,11 +25,13 @@ not running then.
               reclaims, see claims.py
     word 18   HELD: the first record since the last report that only the worker can report, see unreported.py
     word 19   SEAL_WANTED: not 0 = what the worker has written is to be sealed beside the call; written by the supervisor
-    word 11   TEXT_BYTES | from word 20: JSON [topic, broker, queue id] of the chunk's queue
+    word 11   TEXT_BYTES | from word 20 to 125: JSON [topic, broker, queue id] of the chunk's queue
+    word 126  BLOCKED_NS: since when the worker cannot write its segment (monotonic), 0 = it can | 127 BLOCKED_ERRNO: why
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -70,6 +76,9 @@ KEPT: Final = 17
 HELD: Final = 18
 SEAL_WANTED: Final = 19
 TEXT: Final = 20
+BLOCKED_NS: Final = CELL_WORDS - 2
+BLOCKED_ERRNO: Final = CELL_WORDS - 1
+"""At the end, so that files of earlier versions are read as they were."""
 
 BETWEEN: Final = 1 << 63
 """A state that no queue offset has."""
@@ -79,6 +88,7 @@ KEYS_OF: Final = 1 << 62
 CONSUMED_DIRECTLY: Final = 1 << 61
 """CHUNK_ID while a message is consumed because an administrator asked for it: the record is not charged with what happens."""
 
+Place = Callable[[int, int, int], None]
 CellView = memoryview
 """The words of one cell, `memoryview.cast("Q")`; index it by STATE, CHUNK_ID, ..."""
 
@@ -102,24 +112,53 @@ class Cell(NamedTuple):
         return self.offset == BETWEEN - 1
 
 
+class Blocked(NamedTuple):
+    """A worker that cannot write its segment, and tries it again and again."""
+
+    since_ns: int
+    """Monotonic."""
+    error: str
+
+
+def give_place(fd: int, offset: int, size_bytes: int) -> None:
+    """Have the disk keep room for that part of a file; what is in it stays. Raises OSError where there is none."""
+    if sys.platform == "darwin":
+        return  # it has no such call
+    try:
+        os.posix_fallocate(fd, offset, size_bytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # not every file system knows it
+            raise
+
+
 class CellFile:
     """The supervisor's side: makes the file and reads cells."""
 
-    def __init__(self, path: Path, slots: int) -> None:
-        """Open or create; existing cells are kept (a dead run's may still be wanted). `slots` >= 1."""
+    def __init__(self, path: Path, slots: int, place: Place = give_place) -> None:
+        """Open or create; existing cells are kept (a dead run's may still be wanted). `slots` >= 1; `place` as give_place.
+
+        Raises OSError, with the path, where the disk has no room for it.
+        """
         if slots < 1:
             raise UsageError(f"cell file {path}: {slots} slots, at least 1 is needed")
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if os.pread(self._fd, 8, 0) != MAGIC.to_bytes(8, "little"):
-            os.ftruncate(self._fd, 0)  # new, or of another layout: there is nothing to be read in it
-        head = HEAD_WORDS * 8
-        size = max(slots * CELL_BYTES + head, os.fstat(self._fd).st_size)
-        os.ftruncate(self._fd, size)
-        self._map = mmap.mmap(self._fd, size)
+        try:
+            self._map = self._map_file(slots, place)
+        except OSError as error:
+            os.close(self._fd)
+            raise OSError(error.errno, error.strerror, str(path)) from error
         self._words = memoryview(self._map).cast("Q")
         self._words[0] = MAGIC
-        self.slots = (size - head) // CELL_BYTES
+        self.slots = (len(self._map) - HEAD_WORDS * 8) // CELL_BYTES
+
+    def _map_file(self, slots: int, place: Place) -> mmap.mmap:
+        if os.pread(self._fd, 8, 0) != MAGIC.to_bytes(8, "little"):
+            os.ftruncate(self._fd, 0)  # new, or of another layout: there is nothing to be read in it
+        size = max(slots * CELL_BYTES + HEAD_WORDS * 8, os.fstat(self._fd).st_size)
+        os.ftruncate(self._fd, size)
+        place(self._fd, 0, size)  # also in a file that is there: an earlier version left holes
+        return mmap.mmap(self._fd, size)
 
     def view(self, slot: int) -> CellView:
         """The live words of one cell; for reading."""
@@ -158,6 +197,13 @@ class CellFile:
             taken, words[STARTED_NS], words[PID], words[RSS_PEAK],
         )  # fmt: skip
 
+    def blocked(self, slot: int, pid: int) -> Blocked | None:
+        """Why the worker `pid` in `slot` cannot write its segment; None when it can, or has not mapped its cell yet: then an
+        earlier one's words may be there."""
+        words = self.view(slot)
+        since_ns = words[BLOCKED_NS] if words[PID] == pid else 0
+        return Blocked(since_ns, os.strerror(words[BLOCKED_ERRNO])) if since_ns else None
+
     def queue(self, slot: int) -> MessageQueue | None:
         """Which queue the chunk of that cell is of; None when it does not say (or cannot be read)."""
         words = self.view(slot)
@@ -171,7 +217,7 @@ class CellFile:
     def clear(self, slot: int) -> None:
         """Forget it, before a new worker gets the slot."""
         words = self.view(slot)
-        for word in range(TEXT):
+        for word in (*range(TEXT), BLOCKED_NS, BLOCKED_ERRNO):
             words[word] = 0
 
     def close(self) -> None:
@@ -194,7 +240,7 @@ def map_cell(path: Path, slot: int, pid: int) -> CellView:
         os.close(fd)
     base = HEAD_WORDS + slot * CELL_WORDS
     cell = memoryview(mapped).cast("Q")[base : base + CELL_WORDS]
-    for word in (STATE, CLAIM, ASKED, ANSWERED, GIVEN, KEPT, HELD, SEAL_WANTED):
+    for word in (STATE, CLAIM, ASKED, ANSWERED, GIVEN, KEPT, HELD, SEAL_WANTED, BLOCKED_NS, BLOCKED_ERRNO):
         cell[word] = 0
     cell[PID] = pid
     return cell
@@ -208,7 +254,7 @@ def private_cell() -> CellView:
 def queue_words(topic: str, broker_name: str, queue_id: int) -> tuple[memoryview, int]:
     """The text part of a cell for a queue, in whole words, and its bytes. A name too long for it is left out."""
     text = json.dumps([topic, broker_name, queue_id], separators=(",", ":"), ensure_ascii=False).encode()
-    if len(text) > (CELL_WORDS - TEXT) * 8:
+    if len(text) > (BLOCKED_NS - TEXT) * 8:
         text = b""
     padded = text.ljust(-(-len(text) // 8) * 8)
     return memoryview(padded).cast("Q"), len(text)

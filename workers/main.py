@@ -126,21 +126,33 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
     guard = ForkGuard(lambda: worker.lock)
     os.register_at_fork(before=guard.before, after_in_parent=guard.after_in_parent, after_in_child=worker.forked)
     try:
-        worker.run()
-    except LeavingError:
-        pass
-    except DescriptorsClosedError as error:
-        worker.accuse()
-        log.error("handler_closed_descriptors", error=str(error))
-        return EXIT_DESCRIPTORS
+        code = serve(worker, log)
     finally:
         if outbox is not None:
             outbox.close()
-    if handler.teardown is not None:
+    if code == EXIT_OK and handler.teardown is not None:
         try:
             run_hook(handler.teardown, loop)
         except BaseException as error:  # noqa: BLE001  the work is done and reported: nothing may spoil the exit code
             log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
+    return code
+
+
+def serve(worker: WorkerLoop, log: Any) -> int:
+    """Run until STOP, or until it has to leave; the exit code. Raises LinkClosedError, and what is a bug of ours."""
+    try:
+        worker.run()
+    except LeavingError:
+        pass
+    except LinkClosedError:
+        raise  # the supervisor is gone: nobody is to blame
+    except DescriptorsClosedError as error:
+        worker.accuse(error)
+        log.error("handler_closed_descriptors", error=str(error))
+        return EXIT_DESCRIPTORS
+    except Exception as error:
+        worker.accuse(error)
+        raise
     return EXIT_OK
 
 
@@ -295,7 +307,7 @@ def make_results(
     infer = None
     if schema is None and boot.schema == INFER and boot.columns_file is not None:
         infer = Inferring(boot.columns_file, log, partial(check_fits, table=boot.table, segments=boot.segments_dir))
-    bounds, rows = boot.bounds, RowBuffer[Place](schema, boot.group, infer)
+    bounds, rows = boot.bounds, RowBuffer[Place](schema, boot.group, infer, boot.table.folders)
     pause = SegmentPause(link, _sleep_ms, log, cell)
     segments = SegmentWriter(
         boot.segments_dir,
@@ -305,6 +317,7 @@ def make_results(
         seal_bytes=bounds.seal_bytes,
         seal_idle_ms=bounds.seal_idle_ms,
         pause=pause,
+        goes_on=pause.over,
     )
     rows.on_columns = lambda: segments.use(rows.schema)
     beside = SegmentPause(None, _sleep_ms, log)

@@ -32,7 +32,7 @@ from .rows import Prepared
 from .run import Run, records_of
 from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, ended_keys, error_keys
 from .sends import run_out
-from .user_errors import failure_of
+from .user_errors import failure_of, usable
 
 _SYSFLAG = Struct(">36xI")
 _RECONSUME_TIMES = Struct(">I")
@@ -121,10 +121,9 @@ class OrderedRunner(Runner):
             self._log.error("chunk_undecodable", **queue_keys(work.queue), error=str(error))
             return [Returned(work.chunk_id, 0, 1, Failure(Cause.FAILED, str(error)), -1)]
         self.begin_chunk(work.chunk_id, work.queue)
-        try:
-            return self._run_records(work, data, positions, offsets)
-        finally:
-            self._cell[STATE] = 0
+        found = self._run_records(work, data, positions, offsets)
+        self._cell[STATE] = 0  # not where an exception ends the worker: then it names whom that is charged to
+        return found
 
     def _run_records(
         self, work: OrderedWork, data: bytes, positions: list[int], offsets: list[int]
@@ -147,6 +146,7 @@ class OrderedRunner(Runner):
             if verdict.error is not None:
                 done = index + verdict.done
                 self._end_run(run, done)
+                self.naming.record(offsets[done])  # whatever its error does to us is its own
                 return self._given_back(work, done, end - done, batch, places, verdict.error, took)
             index = end
             if verdict.commit:
@@ -307,6 +307,7 @@ class OrderedRunner(Runner):
     ) -> list[Returned | Consumed]:  # fmt: skip
         """What to report of a failure of record `start`, whose call took `took_ns`; a rollback also gives back what was
         staged before it."""
+        error = usable(error)
         message = next((message for message, place in zip(batch, places, strict=True) if place >= start), None)
         keys = message_keys(message) if message is not None else {**queue_keys(work.queue)}
         if isinstance(error, Rollback):

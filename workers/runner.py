@@ -49,7 +49,7 @@ from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
 from .sends import run_out
 from .unreported import Unreported
-from .user_errors import describe_error, failure_of, user_traceback
+from .user_errors import describe_error, failure_of, usable, user_traceback
 
 MARK_NS: Final = 1_000_000
 """The start of a call is noted to the millisecond: of many short calls not each is worth a store."""
@@ -413,6 +413,7 @@ class Runner:
         """`took_ns` is the time of the message's call; 0 = it was not called."""
         if self._forked:
             end_fork(error)
+        error = usable(error)
         failure = failure_of(error)
         self._note(run, index, failure)
         ended = ended_keys(failure, error, took_ns)

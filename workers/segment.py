@@ -82,9 +82,11 @@ class SegmentWriter:
         seal_bytes: int,
         seal_idle_ms: int,
         pause: Pause,
+        goes_on: Callable[[], None] = lambda: None,
         write: Write = os.write,
     ) -> None:
-        """`folder` is the slot's `segments/`; its `open/` and `ready/` are made when missing. `write` as os.write."""
+        """`folder` is the slot's `segments/`; its `open/` and `ready/` are made when missing. `goes_on` is called when what
+        was tried again has succeeded. `write` as os.write."""
         self._open_dir = folder / OPEN_DIR
         self._ready_dir = folder / READY_DIR
         self._worker_id = worker_id
@@ -95,6 +97,7 @@ class SegmentWriter:
         self._seal_bytes = seal_bytes
         self._idle_ns = seal_idle_ms * NS_PER_MS
         self._pause = pause
+        self._goes_on = goes_on
         self._write = write
         self._name = ""
         self._rows = 0
@@ -191,8 +194,14 @@ class SegmentWriter:
         self._size += written
 
     def _insist(self, what: str, action: Callable[[], Result]) -> Result:
+        failed = False
         while True:
             try:
-                return action()
+                result = action()
             except OSError as error:
+                failed = True
                 self._pause(what, error)
+            else:
+                if failed:
+                    self._goes_on()
+                return result

@@ -18,8 +18,10 @@ is salvaged by its successor.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -31,6 +33,9 @@ from .api import Handler
 from .boot import WorkerBounds
 from .cells import (
     BEATS,
+    BETWEEN,
+    BLOCKED_ERRNO,
+    BLOCKED_NS,
     CHUNK_ID,
     CONSUMED_DIRECTLY,
     KEYS_OF,
@@ -39,6 +44,7 @@ from .cells import (
     SEAL_WANTED,
     STARTED_NS,
     STATE,
+    TAKEN,
     CellView,
     private_cell,
 )
@@ -132,6 +138,8 @@ class WorkerLoop:
         self._forked = False
         self._window_open = False
         """More may come before the last chunk is reported."""
+        self._unsent: list[Run] = []
+        """What is being reported."""
         self._idle = False
         """The last step found no packet, and left nothing unreported."""
         self._handler = handler
@@ -333,20 +341,26 @@ class WorkerLoop:
         self._forked = True
         self._runner.forked()
 
-    def accuse(self) -> None:
-        """Name the messages that are not reported yet in the cell: one of them has spoilt the worker."""
-        runs = self._runner.take()
-        if runs:
-            last = [run for run in runs if run.chunk_id == runs[-1].chunk_id]
-            records = sum(run.records for run in last)
-            first = last[0].start
-            cell = self._cell
-            cell[STATE] = 0
-            cell[CHUNK_ID] = last[0].chunk_id
-            cell[RECORDS] = records
-            cell[LAST] = last[0].offsets[first + records - 1]
-            cell[STARTED_NS] = self._clock()
-            cell[STATE] = last[0].offsets[first] + 1
+    def accuse(self, error: Exception) -> None:
+        """The worker ends by this error between two calls. Name in the cell the messages that are not reported yet: one of
+        them has spoilt it, and where nobody is to blame they would end workers for ever. A record that the cell names
+        already was being looked at; that of closed descriptors is found out at once, so it is of the last chunk."""
+        cell = self._cell
+        if self._forked or cell[STATE] not in (0, BETWEEN):
+            return
+        runs = [run for run in (*self._unsent, *self._runner.take()) if run.offsets]
+        if isinstance(error, DescriptorsClosedError):
+            runs = [run for run in runs if run.chunk_id == runs[-1].chunk_id]
+        if not runs:
+            return
+        first, last = runs[0].start, runs[-1].start + runs[-1].records - 1
+        cell[STATE] = 0
+        cell[CHUNK_ID] = runs[0].chunk_id
+        cell[RECORDS] = last - first + 1
+        cell[LAST] = runs[-1].offsets[last]
+        cell[TAKEN] = 0
+        cell[STARTED_NS] = self._clock()
+        cell[STATE] = runs[0].offsets[first] + 1 if runs[0].chunk_id == runs[-1].chunk_id else BETWEEN
 
     def flush(self) -> None:
         """Rows to the segment, then reports to the supervisor. Raises DescriptorsClosedError before anything is written."""
@@ -398,7 +412,7 @@ class WorkerLoop:
             batch, misfits = rows.take(messages)
             for place, error in misfits:
                 self._runner.fail_kept(place, error)
-            runs = self._runner.take()
+            runs = self._unsent = self._runner.take()
             if batch is not None:
                 finished = OffsetSets()
                 for run in runs:
@@ -407,7 +421,7 @@ class WorkerLoop:
                 for run in runs:
                     run.segment_seq = seq if run.has_rows else 0
         else:
-            runs = self._runner.take()
+            runs = self._unsent = self._runner.take()
         if runs:
             self._report(runs)
 
@@ -419,6 +433,7 @@ class WorkerLoop:
         packets = encode_reports([run.report() for run in runs], failures)
         for packet in packets:
             self._link.send(packet)
+        self._unsent = []
         self._runner.reported(len(packets))
 
     def _seal_if_due(self) -> None:
@@ -448,16 +463,21 @@ class WorkerLoop:
 
 class SegmentPause:
     """What a worker does while its segment cannot be written: say so, wait, and end when the supervisor is gone. Beside the
-    loop there is no `link`: the loop looks at it."""
+    loop there is no `link`: the loop looks at it.
+
+    It says so in its log, and in its cell: it reads no packet meanwhile, and `status` and `why-lag` are to know why.
+    """
 
     def __init__(
-        self, link: WorkerLink | None, sleep: Callable[[int], None], log: Any, cell: CellView | None = None
-    ) -> None:
-        """`sleep` takes milliseconds. Waiting for a disk is progress too: a beat in the `cell`."""
+        self, link: WorkerLink | None, sleep: Callable[[int], None], log: Any, cell: CellView | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:  # fmt: skip
+        """`sleep` takes milliseconds; `clock` is monotonic, in ns. Waiting for a disk is progress too: a beat in `cell`."""
         self._link = link
         self._cell = private_cell() if cell is None else cell
         self._sleep = sleep
         self._log = log
+        self._clock = clock
         self._tries = 0
 
     def __call__(self, what: str, error: OSError) -> None:
@@ -465,8 +485,16 @@ class SegmentPause:
         if self._tries % SEGMENT_LOG_EVERY == 0:
             self._log.error("segment_write_failed", what=what, error=str(error), retry_ms=SEGMENT_RETRY_MS)
         self._tries += 1
+        self._cell[BLOCKED_ERRNO] = error.errno or errno.EIO
+        if not self._cell[BLOCKED_NS]:
+            self._cell[BLOCKED_NS] = self._clock()
         self.waits()
         self._sleep(SEGMENT_RETRY_MS)
+
+    def over(self) -> None:
+        """It is written now; the next trouble is another one."""
+        self._tries = 0
+        self._cell[BLOCKED_NS] = 0
 
     def waits(self) -> None:
         """It is waiting. Raises LinkClosedError when nobody waits for the rows any more, DescriptorsClosedError when the

@@ -39,7 +39,8 @@ def reload(target: Target, wait: bool) -> None:
         if not staff["last_reload"].startswith("generation"):
             raise RocketcrewError(f"the reload was {staff['last_reload']}")
     kept = f"; only after a restart: {', '.join(answer['needs_restart'])}" if answer.get("needs_restart") else ""
-    target.tell(answer, answer.get("result", "reloading") + kept)
+    asked = "reloading" + (f", after {answer['after']}" if answer.get("after") else "")
+    target.tell(answer, answer.get("result", asked) + kept)
 
 
 def _until_over(target: Target) -> dict[str, Any]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 QUESTION: Final = "Set these offsets?"
+TOLD: Final = "the brokers have the offsets: each member goes on there when what it has in hand is finished"
 NEW_GROUP: Final = "To set where a group that never ran will start, add --new-group"
 
 
@@ -103,8 +104,8 @@ def reset(
 ) -> None:  # fmt: skip
     """Set the group's offsets; every queue is shown with its old and its new one first.
 
-    While members of the group run, the brokers tell them, as `mqadmin resetOffsetByTime` has it done; else the offsets are
-    set and read back. --reprocess needs the group at rest.
+    While members of the group run, the brokers tell them, as `mqadmin resetOffsetByTime` has it done, and the command does
+    not wait until they have moved; else the offsets are set and read back. --reprocess needs the group at rest.
 
     What is consumed again is dropped where it is in the table already: each record is in it once. A message that fails anew
     goes to the retry topic as a new record, whose rows are added (the view `latest` shows one set for each message). With
@@ -258,7 +259,8 @@ def report(moves: list[Move], group: str, members: list[str], *, as_json: bool, 
         queues = [asdict(move) | {"skipped": move.skipped, "repeated": move.repeated} for move in moves]
         click.echo(json.dumps({"group": group, "members": members, "done": done, "queues": queues}))
     else:
-        click.echo("the offsets are set" if done else "nothing was changed", err=True)
+        done_in_words = TOLD if members else "the offsets are set"
+        click.echo(done_in_words if done else "nothing was changed", err=True)
 
 
 @contextlib.contextmanager

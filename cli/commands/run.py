@@ -372,10 +372,19 @@ def _tell(summary: Summary, tell: Tell | None) -> None:
         tell({"event": "ended", **dataclasses.asdict(summary)})
     if not sys.stderr.isatty():
         return
+    click.echo(ended_line(summary), err=True)
+
+
+def ended_line(summary: Summary) -> str:
+    """What was done, and what comes again."""
     c = summary.counters
-    click.echo(
+    beside = (
+        f"; not committed {summary.uncommitted}, which come again only if another member takes over"
+        if summary.uncommitted
+        else ""
+    )
+    return (
         f"done {c['done_messages']}, failed {c['failed_messages']} (sent back {c['sent_back_messages']}),"
         f" filtered {c['filtered_messages']}, worker deaths {c['worker_deaths']}; to come again"
-        f" {summary.unfinished + summary.unsealed}",
-        err=True,
+        f" {summary.unfinished + summary.unsealed}{beside}"
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from ...remoting.names import RETRY_PREFIX
 from ...remoting.subscription import EXPRESSION_TAG
+from ...spark.status import LOADING, WAITING
 from ..controlling import Target, to_supervisor
 from ..tables import lines
 
@@ -67,7 +69,22 @@ def head_of(found: dict[str, Any]) -> list[str]:
     head.extend(f"MISMATCH {text}" for text in found["subscription_mismatch"])
     if staff["last_reload"].startswith("rolled back"):
         head.append(f"last reload {staff['last_reload']}")
-    return head
+    return head + _loader(found.get("loader", {}))
+
+
+def _loader(loader: dict[str, Any]) -> list[str]:
+    """One that fails, and has not come to work since."""
+    failures = loader.get("failures_in_a_row", 0)
+    if not failures or loader.get("state") in (WAITING, LOADING):
+        return []
+    often = "once" if failures == 1 else f"{failures} times in a row"
+    why = loader.get("error", "").partition("\n")[0]
+    return [f"LOADER failed {often}" + (f": {why}" if why else "")]
+
+
+def cannot_write(blocked: Mapping[str, Any]) -> str:
+    """Of a worker that tries to write its segment."""
+    return f"cannot write its segment: {blocked['error']}, for {blocked['seconds']:.0f} s"
 
 
 def _rate(limit: dict[str, Any]) -> str:
@@ -97,10 +114,17 @@ def workers_of(found: dict[str, Any]) -> list[dict[str, object]]:
             "FAILED": worker.get("failed", 0),
             "IN HAND": worker["messages"],
             "RSS MIB": worker.get("rss_bytes", 0) >> 20,
-            "RUNNING": " ".join(filter(None, (worker.get("running"), worker.get("progress")))),
+            "RUNNING": running_of(worker),
         }
         for worker in found["workers"]
     ]
+
+
+def running_of(worker: Mapping[str, Any]) -> str:
+    """What the worker does, in words."""
+    if worker.get("blocked"):
+        return cannot_write(worker["blocked"])
+    return " ".join(filter(None, (worker.get("running"), worker.get("progress"))))
 
 
 def queues_of(found: dict[str, Any]) -> list[dict[str, object]]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from ...conf.settings import load
+from ...client.validation import check_topic
 from ...remoting.subscription import split_subscription
-from ...supervisor.core.checks import check_consumer
 from ..controlling import Target, subscribed, to_change_supervisor
 
 
@@ -29,10 +28,10 @@ def subscribe(target: Target, subscription: str) -> None:
       rocketcrew subscribe 'orders:paid || shipped' -g billing
     """
     topic, _, expression = subscription.partition(":")
+    name, _ = split_subscription(subscription)
+    check_topic(name)
 
     def what(found: dict[str, Any]) -> str:
-        name, wish = split_subscription(subscription)
-        check_consumer(load({"consumer.group": found["group"]}, {}, None), {name: wish})  # as the supervisor does
         now = subscribed(found).get(name)
         return f"subscribe {subscription}" + (f", now with the filter {now['filter']!r}" if now else "")
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from ..controlling import Target, to_supervisor
+from .status import cannot_write
 
 FRAME: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 WORKER_FRAME: Final = "in worker_main"
@@ -44,16 +45,21 @@ def why_lag(target: Target) -> None:
       rocketcrew why-lag -g billing --json
     """
     answer = target.ask("holding")
-    answer["queues"] = [explained(queue, answer["processes"]) for queue in answer["queues"]]
+    blocked = answer.get("blocked", {})  # a supervisor that was started by an earlier version says nothing of it
+    answer["queues"] = [explained(queue, answer["processes"], blocked) for queue in answer["queues"]]
     target.tell(answer, text_of(answer))
 
 
-def explained(queue: Mapping[str, Any], workers: list[dict[str, Any]]) -> dict[str, Any]:
-    """The queue with the process that has the message in hand: its pid, what it runs, and the top of its stack."""
+def explained(
+    queue: Mapping[str, Any], workers: list[dict[str, Any]], blocked: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The queue with the process that has the message in hand: its pid, what it runs, the top of its stack, and since when it
+    cannot write its segment."""
     process = next((one for one in workers if one["name"] == queue["worker"]), None)
     if process is None:
-        return {**queue, "pid": None, "running": None, "top": ""}
-    return {**queue, "pid": process["pid"], "running": process["running"], "top": top_of(process["stack"])}
+        return {**queue, "pid": None, "running": None, "top": "", "blocked": None}
+    return {**queue, "pid": process["pid"], "running": process["running"], "top": top_of(process["stack"]),
+            "blocked": blocked.get(process["name"])}  # fmt: skip
 
 
 def top_of(stack: str) -> str:
@@ -92,11 +98,14 @@ def _lines(queue: Mapping[str, Any]) -> list[str]:
 
 def _holder(queue: Mapping[str, Any]) -> str:
     offset, running = queue["offset"], queue["running"]
+    who = f"worker {queue['worker']}" + (f" (pid {queue['pid']})" if queue["pid"] else "")
+    if queue["blocked"] and queue["holds"] in ("rows", "worker"):
+        done = "is finished, and its rows are" if queue["holds"] == "rows" else "is"
+        return f"offset {offset} {done} with {who}, which {cannot_write(queue['blocked'])}"
     if queue["holds"] != "worker":
         error = f" ({queue['error']})" if queue["error"] else ""
         subject = "its offset" if queue["holds"] == "opening" else f"offset {offset}"
         return f"{subject} {HOLDS[queue['holds']]}{error}"
-    who = f"worker {queue['worker']}" + (f" (pid {queue['pid']})" if queue["pid"] else "")
     at = f", in {queue['top']}" if queue["top"] else ""
     if running is None:
         return f"offset {offset} is with {who}, which is between two messages"

@@ -266,6 +266,11 @@ class JournalCommitted:
     offset: int
 
 
+def forgotten(mq: MessageQueue) -> JournalCommitted:
+    """Nothing is committed of the queue any more, nor finished: an offset below all others, which every version reads."""
+    return JournalCommitted(mq, -1, -1)
+
+
 @dataclass(slots=True, eq=False)
 class ChargesChanged:
     """`State.charges` is to be written before anything after this is done: a count must outlive the next death."""
@@ -292,10 +297,12 @@ class Heartbeat:
 @dataclass(slots=True, eq=False)
 class Finished:
     """Every queue has ended after a stop; what may be repeated, 0 = clean: messages `unfinished`, and those finished of which
-    rows are `unsealed` or which are not committed at the broker."""
+    rows are `unsealed`: they come again. What is `uncommitted` at the broker is finished for good, and in the journal: it
+    comes again only where another member takes over the queue."""
 
     unfinished: int
     unsealed: int
+    uncommitted: int
 
 
 Action = (

@@ -2,12 +2,18 @@
 
 A queue that was taken away drains: it pulls and starts nothing, settles successes and seals them, discards failures
 unsent (the new owner has them), commits without ever lowering the broker's offset, and ends, at the latest at its
-deadline. A queue that comes back while it drains is opened only after it ended, and takes over what was finished.
+deadline. A queue that comes back while it drains is opened only after it ended, and takes over what was finished. That is
+remembered for some drain deadlines while another member has the queue: an operator may reset it there, and we do not hear
+of it.
+
+Where a queue was moved (a reset, an offset that the broker does not have), the new offset is committed before it is pulled
+again. Old brokers push a reset to the members once, so it is kept until a broker has confirmed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import NamedTuple
 
 from ...durable.intervals import Intervals
 from ...durable.outcomes import SETTLED, SKIPPED
@@ -22,6 +28,7 @@ from .actions import (
     Heartbeat,
     JournalCommitted,
     JournalDone,
+    forgotten,
 )
 from .allocation import allocate
 from .chunks import Token
@@ -40,6 +47,16 @@ LAST_COMMIT_RETRY_S = 0.5
 STOP_COMMIT_TRIES = 3
 LOOK_UP_MAX_S = 20.0
 """The requests of one look-up have time-outs of a few seconds each."""
+FORGOTTEN_AFTER_DRAINS = 3
+"""Drain deadlines that what we finished of a queue is remembered while it is another member's: one is enough for a queue that
+goes and comes with a member that restarts."""
+
+
+class Move(NamedTuple):
+    """Where a queue is to go on, and from where on that skips messages (PulledQueue.skips_from)."""
+
+    offset: int
+    skips_from: int
 
 
 class Assigning:
@@ -60,6 +77,12 @@ class Assigning:
         """When the newest look-up was asked for that was answered, by topic: as many as were ever subscribed."""
         self._again: set[str] = set()
         """Those of them for which another one is wanted after it."""
+        self._moves: dict[MessageQueue, Move] = {}
+        """Of queues that are not open, and are or may soon be ours: no broker has confirmed these offsets yet."""
+        self._awaited: set[MessageQueue] = set()
+        """Queues that are to be opened here again, as far as the last look-up knew: the next one may take its time."""
+        self._elsewhere: dict[MessageQueue, float] = {}
+        """Since when remembered queues (State.recovered) are another member's."""
 
     # --- rebalance ----------------------------------------------------------------------------------------------
 
@@ -99,9 +122,13 @@ class Assigning:
         wanted = set(mine)
         changed = False
         for mq, pq in list(s.by_topic.get(topic, {}).items()):
-            if mq not in wanted and pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
+            if pq.state is QueueState.DRAINING:
+                s.pulled[pq.handle].ours = mq in wanted
+            elif mq not in wanted:
                 self.revoke(pq, now, send_failures=False)
                 changed = True
+        self._forget_elsewhere(topic, wanted, now)
+        self._awaited = {mq for mq in self._awaited if mq.topic != topic} | (wanted & s.lingering.keys())
         new = [mq for mq in mine if mq not in s.by_mq and mq not in s.lingering]
         self._open(new)
         if changed or new:
@@ -124,6 +151,8 @@ class Assigning:
         """The topic's queues end: what runs is finished, and failures are sent back."""
         self.s.topics = tuple(name for name in self.s.topics if name != topic)
         self._popping.unsubscribed(topic)
+        self._moves = {mq: move for mq, move in self._moves.items() if mq.topic != topic}
+        self._awaited = {mq for mq in self._awaited if mq.topic != topic}
         for pq in list(self.s.queues.values()):
             if pq.mq.topic == topic and pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
                 self.revoke(pq, now, send_failures=True)
@@ -140,19 +169,46 @@ class Assigning:
     def opened(self, handle: int, offset: int | None, now: float) -> None:
         """Where the queue begins; None = could not be found out, tried again soon."""
         q = self.s.pulled.get(handle)
-        if q is None or q.pq.state is not QueueState.OPENING:
+        if q is None or q.pq.state is not QueueState.OPENING or q.commit_asked >= 0:
             self.s.counters.late_answers += 1
-            return
+        elif offset is None:
+            self._open_failed(q.pq, now)
+        elif q.pq.mq in self._moves:
+            self._commit_first(q, offset)
+        else:
+            self._begin(q, offset, now)
+
+    def _open_failed(self, pq: ProcessQueue, now: float) -> None:
+        self._move(pq, QueueEvent.OPEN_FAILED)
+        self._awaited.add(pq.mq)
+        self._forget(pq, now)
+        self._soon(pq.mq.topic, now)
+
+    def _commit_first(self, q: PulledQueue, offset: int) -> None:
+        """The group is at `offset`, but the queue was moved, and no broker has confirmed that yet."""
+        q.moved_to, q.skips_from = self._moves[q.pq.mq]
+        self._commit_moved(q, offset)
+
+    def _committed_first(self, q: PulledQueue, offset: int, ok: bool, now: float) -> None:
+        """The answer to that; a later reset may have come meanwhile."""
+        mq = q.pq.mq
+        if not ok:
+            self._open_failed(q.pq, now)
+        elif self._moves[mq].offset != offset:
+            self._commit_first(q, offset)
+        else:
+            del self._moves[mq]
+            q.moved_to = q.skips_from = -1
+            self.s.recovered.pop(mq, None)
+            self._begin(q, offset, now)
+
+    def _begin(self, q: PulledQueue, offset: int, now: float) -> None:
         pq = q.pq
-        if offset is None:
-            self._move(pq, QueueEvent.OPEN_FAILED)
-            self._forget(pq, now)
-            self._soon(pq.mq.topic, now)
-            return
         self._move(pq, QueueEvent.OPENED)
         pq.next_offset = q.committed = offset
         # The journal learns at once where the queue begins: a reset must make it forget before anything new is noted.
         self.s.out.append(JournalCommitted(pq.mq, offset, offset))
+        self._elsewhere.pop(pq.mq, None)
         floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
         if offset >= floor:
             finished.discard_below(offset)
@@ -199,6 +255,8 @@ class Assigning:
             self._forget(pq, now)
             return
         pq.send_failures = send_failures
+        if (q := self.s.pulled.get(pq.handle)) is not None:
+            q.ours = send_failures
         self._dispatching.drop_waiting(pq)
         if not self.s.finishes(pq):
             self._dispatching.withdraw(pq)
@@ -230,24 +288,57 @@ class Assigning:
         """RESET_CONSUMER_CLIENT_OFFSET: begin again at these offsets, whatever was committed (MQClientInstance.resetOffset).
 
         Java drops the queue, sleeps 10 s and commits. Here what runs finishes first, as with an illegal offset, and a reset
-        that comes while one is under way replaces it. A queue that is leaving is its new owner's to reset.
+        that comes while one is under way replaces it. A queue that is leaving is its new owner's to reset, unless there is
+        none: it drains to be opened here again, or for a stop.
         """
         for mq, offset in offsets.items():
             pq = self.s.by_mq.get(mq)
-            if pq is None:
+            if pq is None or pq.state is QueueState.OPENING:
+                self._reset_unopened(mq, offset)
                 continue
             q = self.s.pulled[pq.handle]
+            if pq.state is QueueState.DRAINING and not q.ours:
+                q.forgets = True
+                continue
             self.s.log("warning", "offset_reset_by_admin", **place_keys(mq, offset), was=pq.head_offset)
+            q.skips_from = 0
             if pq.state is QueueState.ASSIGNED:
-                self.s.outcomes.add(SKIPPED, mq, pq.head_offset, offset)
                 self.moved(q, offset, now)
-            elif pq.state is QueueState.OPENING:
-                self.s.out.append(Commit(pq.handle, mq, offset, guarded=False))
-                self.revoke(pq, now, send_failures=False)
-                self._soon(mq.topic, now)
-            elif q.moved_to >= 0:
+            else:
                 q.moved_to = offset
                 q.final_commit = False
+
+    def _reset_unopened(self, mq: MessageQueue, offset: int) -> None:
+        """What was finished of it counts no more. If it is being opened, or is to be, or if a look-up has yet to say whose it
+        is, it begins there."""
+        self._forget_finished(mq)
+        s = self.s
+        unknown = mq.topic in s.topics and (mq.topic in self._asked or mq.topic not in self._answered)
+        if mq in s.by_mq or mq in self._awaited or unknown:
+            s.log("warning", "offset_reset_by_admin", **place_keys(mq, offset), was=-1)
+            self._moves[mq] = Move(offset, 0)
+
+    # --- what is remembered of queues that are not open --------------------------------------------------------------
+
+    def _forget_elsewhere(self, topic: str, wanted: Container[MessageQueue], now: float) -> None:
+        """The topic's queues that are not `wanted` are another member's: their moves are its affair, and what we finished of
+        them is forgotten after a while."""
+        self._moves = {mq: move for mq, move in self._moves.items() if mq.topic != topic or mq in wanted}
+        kept_s = FORGOTTEN_AFTER_DRAINS * self.s.config.drain_deadline_ms / 1000
+        for mq in [mq for mq in self.s.recovered if mq.topic == topic]:
+            since = self._elsewhere.get(mq)
+            if since is not None and now - since >= kept_s:
+                self._forget_finished(mq)
+            elif mq in wanted:
+                self._elsewhere.pop(mq, None)
+            else:
+                self._elsewhere.setdefault(mq, now)
+
+    def _forget_finished(self, mq: MessageQueue) -> None:
+        """What was finished of the queue, which is not open, counts no more, also after a restart."""
+        self.s.recovered.pop(mq, None)
+        self._elsewhere.pop(mq, None)
+        self.s.out.append(forgotten(mq))
 
     # --- what the mechanisms ask of the owner of a pulled queue -----------------------------------------------------
 
@@ -304,9 +395,11 @@ class Assigning:
         if q.final_commit:
             self._end(q, QueueEvent.DRAINED, now)
             return
-        offset = pq.head_offset if q.moved_to < 0 else q.moved_to
         # Also when it was committed before: the broker may have been killed since, and have forgotten it.
-        q.final_commit = self._commit(q, offset, guarded=q.moved_to < 0)
+        if q.moved_to < 0:
+            q.final_commit = self._commit(q, pq.head_offset, guarded=True)
+        else:
+            q.final_commit = self._commit_moved(q, pq.head_offset)
 
     def deadline(self, pq: ProcessQueue, now: float) -> None:
         """What is not finished by now, the next owner repeats."""
@@ -316,13 +409,15 @@ class Assigning:
             self.s.log("warning", "drain_deadline", **queue_keys(pq.mq), unfinished=pq.unfinished, unsealed=unsealed)
             if self.s.stopping:
                 self.s.unfinished_at_stop += pq.unfinished
-                # What is finished and not committed repeats too: another member begins at its offset.
+                self.s.unsealed_at_stop += unsealed
+                # What is finished and not committed is in our journal, but another member begins at the committed offset.
                 head = pq.head_offset
-                beyond = max(0, head - q.committed) + pq.ledger.finished_above(head).total()
-                self.s.unsealed_at_stop += unsealed + beyond
+                self.s.uncommitted_at_stop += max(0, head - q.committed) + pq.ledger.finished_above(head).total()
             if q.moved_to >= 0:
-                # A reset is sent to us once; it must hold although what runs did not finish in time.
-                self.s.out.append(Commit(pq.handle, pq.mq, q.moved_to, guarded=False))
+                # It must hold although what runs did not finish in time. The answer finds the queue ended: it is committed
+                # once more before the queue is opened again.
+                self._moves[pq.mq] = Move(q.moved_to, q.skips_from)
+                self._commit_moved(q, pq.head_offset)
             self._end(q, QueueEvent.DEADLINE, now)
 
     def _end(self, q: PulledQueue, event: QueueEvent, now: float) -> None:
@@ -330,8 +425,14 @@ class Assigning:
         self._move(pq, event)
         self._note_settled(q)
         finished = pq.ledger.finished_above(q.committed)  # also where the last commit was refused, until the deadline
-        if q.moved_to < 0 and finished:
+        if q.ours and pq.mq.topic in self.s.topics:
+            self._awaited.add(pq.mq)
+        if q.forgets:
+            self._forget_finished(pq.mq)
+        elif q.moved_to < 0 and (finished or pq.ledger.held):  # what is held the journal learns when it is sealed
             self.s.recovered[pq.mq] = (q.committed, finished)
+            if not q.ours:
+                self._elsewhere[pq.mq] = now
         self._dispatching.give_up(pq)
         self._forget(pq, now)
         self._pulling.feed_starved(now)
@@ -397,6 +498,13 @@ class Assigning:
         self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded, q.committed))
         return True
 
+    def _commit_moved(self, q: PulledQueue, start: int) -> bool:
+        """Ask for the offset that the queue was moved to. What an operator skips by that, from `start` on, is noted with it,
+        so that the last of several resets counts."""
+        if q.skips_from >= 0:
+            self.s.outcomes.add(SKIPPED, q.pq.mq, max(start, q.skips_from), q.moved_to)
+        return self._commit(q, q.moved_to, guarded=False)
+
     def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
         """The broker's answer to a Commit; a refused one is asked again at the next persist."""
         q = self.s.pulled.get(handle)
@@ -406,27 +514,38 @@ class Assigning:
         pq = q.pq
         q.commit_asked = -1
         if ok:
-            self.s.counters.commits += 1
-            q.committed_at = now
-            if self.s.charges.forget_below(pq.mq, offset):
-                self.s.out.append(ChargesChanged())
-            if offset != q.committed:
-                q.committed = offset
-                # A queue that was moved is not finished up to there; what is below only does not concern us any more.
-                self.s.out.append(JournalCommitted(pq.mq, pq.ledger.begin if q.moved_to < 0 else offset, offset))
+            self._confirmed(q, offset, now)
         else:
             self.s.counters.commit_errors += 1
-            if pq.state is QueueState.DRAINING:
-                # The offset of a queue that we are leaving: tried until the deadline, so that nothing is repeated.
-                q.last_commit_tries += q.final_commit
-                q.final_commit = False
-                if self.s.stopping and not pq.running() and self._enough_tries(q, offset):
-                    self._give_up_commit(q, offset, now)
-                elif now >= q.last_commit_at:
-                    due = q.last_commit_at = now + LAST_COMMIT_RETRY_S
-                    self.s.at(due, lambda at: self._check_drained(q, max(at, due)))  # timers tick in milliseconds
-                return
+        if pq.state is QueueState.OPENING:
+            self._committed_first(q, offset, ok, now)
+            return
+        if not ok and pq.state is QueueState.DRAINING:
+            # The offset of a queue that we are leaving: tried until the deadline, so that nothing is repeated.
+            q.last_commit_tries += q.final_commit
+            q.final_commit = False
+            if self.s.stopping and not pq.running() and self._enough_tries(q, offset):
+                self._give_up_commit(q, offset, now)
+            elif now >= q.last_commit_at:
+                due = q.last_commit_at = now + LAST_COMMIT_RETRY_S
+                self.s.at(due, lambda at: self._check_drained(q, max(at, due)))  # timers tick in milliseconds
+            return
         self._check_drained(q, now)
+
+    def _confirmed(self, q: PulledQueue, offset: int, now: float) -> None:
+        mq = q.pq.mq
+        self.s.counters.commits += 1
+        q.committed_at = now
+        if self.s.charges.forget_below(mq, offset):
+            self.s.out.append(ChargesChanged())
+        if q.moved_to == offset:
+            # It is not finished up to there; what is below only does not concern us any more. And what was finished above
+            # runs again: an offset that was never committed may be moved back to one that is no step back for the journal.
+            q.committed = offset
+            self.s.out += (forgotten(mq), JournalCommitted(mq, offset, offset))
+        elif offset != q.committed:
+            q.committed = offset
+            self.s.out.append(JournalCommitted(mq, q.pq.ledger.begin, offset))
 
     def _enough_tries(self, q: PulledQueue, offset: int) -> bool:
         """A stop with nothing unfinished does not wait for a broker that is away until its deadline: the journal has what is
@@ -468,10 +587,12 @@ class Assigning:
         return (q for q in self.s.pulled.values() if q.pq.state is not QueueState.OPENING and q.moved_to < 0)
 
     def left(self) -> Finished:
-        """What a stop at this moment leaves to be repeated, and finished without its rows being sealed."""
+        """What a stop at this moment leaves to be repeated: unfinished, finished without its rows being sealed, and of queues
+        that have ended what is not committed."""
         s, queues = self.s, self.s.queues.values()
         unfinished = s.unfinished_at_stop + sum(pq.unfinished for pq in queues)
-        return Finished(unfinished, s.unsealed_at_stop + sum(pq.ledger.held_messages() for pq in queues))
+        unsealed = s.unsealed_at_stop + sum(pq.ledger.held_messages() for pq in queues)
+        return Finished(unfinished, unsealed, s.uncommitted_at_stop)
 
     def check_finished(self) -> None:
         """After a stop: say so when the last queue has ended."""

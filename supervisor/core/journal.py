@@ -4,6 +4,8 @@ Pure: bytes in, state out, and back. The file is a header and *blocks*, one for 
 
     u32 length of the payload | u32 CRC-32 of it | payload: records, each u8 kind and a fixed or counted rest
 
+What is too long for one block, as a whole state may be, is cut into several.
+
 A torn or damaged block ends the replay: everything before it counts, nothing after it (the file is append-only, so what
 follows a damaged block cannot be trusted to be complete). Rows count as durable only when their segment is known to be
 sealed: by a record here, or because its file is found (the caller's affair).
@@ -27,8 +29,10 @@ Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
 """Per queue: intervals of records."""
 
 MAGIC = b"RCJ1"
+BLOCK_BYTES = 1024 * 1024
+"""A block that has so many takes no more records. One turn of the loop writes kilobytes."""
 BLOCK_BYTES_MAX = 64 * 1024 * 1024
-"""A longer block is damage, not data: one turn of the loop writes kilobytes."""
+"""A longer block is damage, not data."""
 
 _BLOCK = struct.Struct("<II")
 _NAME = struct.Struct("<BIH")
@@ -60,10 +64,11 @@ class JournalState:
     """The sum of all records; also what a compaction writes anew."""
 
     queues: dict[MessageQueue, QueueLog] = field(default_factory=dict[MessageQueue, QueueLog])
-    pending: dict[Token, list[tuple[MessageQueue, int, int]]] = field(
-        default_factory=dict[Token, list[tuple[MessageQueue, int, int]]]
+    pending: dict[Token, dict[MessageQueue, Intervals]] = field(
+        default_factory=dict[Token, dict[MessageQueue, Intervals]]
     )
-    """Finished, but their rows' segment is not sealed yet."""
+    """Finished, but their rows' segment is not sealed yet. With `results.commit_after = loaded` a segment waits until the
+    table has it: what it holds must not grow with each report of it."""
 
     def apply(self, entry: Entry) -> bool:
         """Add an entry. True where an offset went back: that must be on the disk before anything is done upon it, or a
@@ -71,7 +76,11 @@ class JournalState:
         if isinstance(entry, JournalDone):
             log = self._log(entry.mq)
             if entry.seq:
-                self.pending.setdefault((entry.worker_id, entry.seq), []).append((entry.mq, entry.start, entry.end))
+                held = self.pending.setdefault((entry.worker_id, entry.seq), {})
+                offsets = held.get(entry.mq)
+                if offsets is None:
+                    offsets = held[entry.mq] = Intervals()
+                offsets.add(entry.start, entry.end)
             else:
                 log.durable.add(entry.start, entry.end)
         elif isinstance(entry, JournalSealed):
@@ -88,11 +97,9 @@ class JournalState:
         if went_back:
             # The offset went back, a reset: everything that was finished is to run again, sealed or not.
             log.durable = Intervals()
-            for token, items in list(self.pending.items()):
-                kept = [item for item in items if item[0] != entry.mq]
-                if kept:
-                    self.pending[token] = kept
-                else:
+            for token, held in list(self.pending.items()):
+                held.pop(entry.mq, None)
+                if not held:
                     del self.pending[token]
         log.start, log.committed = entry.start, entry.offset
         log.durable.discard_below(entry.offset)
@@ -106,8 +113,12 @@ class JournalState:
 
     def sealed(self, token: Token) -> None:
         """The token's segment exists in whole: what waited for it is durable."""
-        for mq, start, end in self.pending.pop(token, ()):
-            log = self._log(mq)
+        for mq, offsets in self.pending.pop(token, {}).items():
+            self._durable(mq, offsets.pairs())
+
+    def _durable(self, mq: MessageQueue, pairs: Iterable[tuple[int, int]]) -> None:
+        log = self._log(mq)
+        for start, end in pairs:
             log.durable.add(max(start, log.committed), end)
 
     def join(self, salvaged: Iterable[tuple[str, int, Records]], sealed: Container[Token]) -> None:
@@ -120,14 +131,12 @@ class JournalState:
         for worker_id, seq, records in salvaged:
             if not records:
                 continue
-            reported = self.pending.pop((worker_id, seq), [])
+            reported = self.pending.pop((worker_id, seq), {})
             for mq, pairs in records:
                 found = IntervalSet.of(pairs)
                 if (worker_id, seq) in sealed:
-                    found &= IntervalSet.of((start, end) for queue, start, end in reported if queue == mq)
-                log = self._log(mq)
-                for start, end in found.pieces:
-                    log.durable.add(max(start, log.committed), end)
+                    found &= reported.get(mq, Intervals()).frozen()
+                self._durable(mq, found.pieces)
 
     def forget_pending(self) -> int:
         """Segments that nobody found: their messages run again. Returns how many segments."""
@@ -151,8 +160,10 @@ class JournalState:
                 mine.start, mine.committed = log.start, log.committed
             mine.durable.update(log.durable.pairs())
             mine.durable.discard_below(mine.committed)
-        for token, items in other.pending.items():
-            self.pending.setdefault(token, []).extend(items)
+        for token, held in other.pending.items():
+            mine_held = self.pending.setdefault(token, {})
+            for mq, offsets in held.items():
+                mine_held.setdefault(mq, Intervals()).update(offsets.pairs())
 
 
 class JournalEncoder:
@@ -162,21 +173,30 @@ class JournalEncoder:
         self._queues: dict[MessageQueue, int] = {}
         self._workers: dict[str, int] = {"": 0}
 
-    def block(self, entries: Iterable[Entry]) -> bytes:
-        """One block with these entries; empty bytes for none."""
+    def blocks(self, entries: Iterable[Entry]) -> bytes:
+        """These entries in as few blocks as hold them; empty bytes for none."""
+        blocks: list[bytes] = []
         out: list[bytes] = []
+        room = BLOCK_BYTES
         for entry in entries:
-            if isinstance(entry, JournalDone):
-                queue, worker = self._queue(entry.mq, out), self._worker(entry.worker_id, out)
-                out.append(_DONE.pack(_K_DONE, queue, entry.start, entry.end, worker, entry.seq))
-            elif isinstance(entry, JournalSealed):
-                out.append(_SEALED.pack(_K_SEALED, self._worker(entry.worker_id, out), entry.seq))
-            elif isinstance(entry, JournalCommitted):
-                out.append(_COMMITTED.pack(_K_COMMITTED, self._queue(entry.mq, out), entry.start, entry.offset))
-        if not out:
-            return b""
-        payload = b"".join(out)
-        return _BLOCK.pack(len(payload), zlib.crc32(payload)) + payload
+            before = len(out)
+            self._add(entry, out)
+            room -= sum(map(len, out[before:]))
+            if room <= 0:
+                blocks.append(_block(out))
+                out, room = [], BLOCK_BYTES
+        if out:
+            blocks.append(_block(out))
+        return b"".join(blocks)
+
+    def _add(self, entry: Entry, out: list[bytes]) -> None:
+        if isinstance(entry, JournalDone):
+            queue, worker = self._queue(entry.mq, out), self._worker(entry.worker_id, out)
+            out.append(_DONE.pack(_K_DONE, queue, entry.start, entry.end, worker, entry.seq))
+        elif isinstance(entry, JournalSealed):
+            out.append(_SEALED.pack(_K_SEALED, self._worker(entry.worker_id, out), entry.seq))
+        elif isinstance(entry, JournalCommitted):
+            out.append(_COMMITTED.pack(_K_COMMITTED, self._queue(entry.mq, out), entry.start, entry.offset))
 
     def _queue(self, mq: MessageQueue, out: list[bytes]) -> int:
         number = self._queues.get(mq)
@@ -193,6 +213,11 @@ class JournalEncoder:
         return number
 
 
+def _block(records: Sequence[bytes]) -> bytes:
+    payload = b"".join(records)
+    return _BLOCK.pack(len(payload), zlib.crc32(payload)) + payload
+
+
 def _name(kind: int, number: int, text: str) -> bytes:
     raw = text.encode()
     return _NAME.pack(kind, number, len(raw)) + raw
@@ -206,9 +231,10 @@ def snapshot(state: JournalState) -> tuple[bytes, JournalEncoder]:
         if log.committed >= 0:
             entries.append(JournalCommitted(mq, log.start, log.committed))
         entries.extend(JournalDone(mq, start, end, "", 0) for start, end in log.durable.pairs())
-    for (worker_id, seq), items in state.pending.items():
-        entries.extend(JournalDone(mq, start, end, worker_id, seq) for mq, start, end in items)
-    return MAGIC + encoder.block(entries), encoder
+    for (worker_id, seq), held in state.pending.items():
+        for mq, offsets in held.items():
+            entries.extend(JournalDone(mq, start, end, worker_id, seq) for start, end in offsets.pairs())
+    return MAGIC + encoder.blocks(entries), encoder
 
 
 def replay(data: bytes, where: str) -> tuple[JournalState, int]:

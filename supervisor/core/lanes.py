@@ -126,11 +126,13 @@ class Lanes(Ordered):
 
     def classified(self, worker_id: str, handle: int, keys: Sequence[bytes | None]) -> None:
         """A worker's answer to Classify: the keys of the first waiting messages; None = in no order."""
+        asked = self._asked.get(handle) == worker_id
+        if asked:
+            del self._asked[handle]  # also of a queue that was taken away meanwhile: the worker waits for nothing more
         pq = self.s.queues.get(handle)
-        if self._asked.get(handle) != worker_id or pq is None or not pq.waiting or len(keys) > pq.waiting[0].count:
+        if not asked or pq is None or not pq.waiting or len(keys) > pq.waiting[0].count:
             self.s.counters.late_answers += 1
             return
-        del self._asked[handle]
         self._enter_first(pq, keys)
         self.run()
 

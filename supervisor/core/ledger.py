@@ -18,6 +18,10 @@ from collections.abc import Iterable
 from ...durable.intervals import Intervals, IntervalSet
 from .chunks import Token
 
+STALE_STARTS_MAX = 64
+"""More entries of the past than this, and than segments that hold something, are swept out: one that is held for long would
+keep all that came after it."""
+
 
 class Held:
     """What waits for one segment: offsets, and how many messages they are."""
@@ -108,10 +112,13 @@ class Ledger:
         return held.messages if held is not None else 0
 
     def _forget_starts(self) -> None:
-        """Entries at the heap's top that are no segment's first offset any more."""
+        """Entries at the heap's top that are no segment's first offset any more; the others where they are too many."""
         starts, held = self._starts, self.held
         while starts and ((found := held.get(starts[0][1])) is None or found.offsets.start > starts[0][0]):
             heapq.heappop(starts)
+        if len(starts) > 2 * len(held) + STALE_STARTS_MAX:
+            starts[:] = [(found.offsets.start, token) for token, found in held.items()]
+            heapq.heapify(starts)
 
     def held_messages(self) -> int:
         """Finished messages whose rows are not safe yet; one that waits for several segments counts for each."""

@@ -192,9 +192,9 @@ class PulledQueue:
     """
 
     __slots__ = (
-        "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit",
-        "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "moved_to", "pq", "pull_pending",
-        "refusals", "refused_code", "settled_to", "starved",
+        "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit", "forgets",
+        "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "moved_to", "ours", "pq", "pull_pending",
+        "refusals", "refused_code", "settled_to", "skips_from", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -210,7 +210,13 @@ class PulledQueue:
         self.last_commit_tries, self.last_commit_at = 0, 0.0
         """How often that commit failed, and when it may be asked again."""
         self.moved_to = -1
-        """The broker said that our offset is not in the queue, and named this one: the queue ends, and is opened there."""
+        """The broker said that our offset is not in the queue, or an operator reset it: the queue ends, and goes on there."""
+        self.skips_from = -1
+        """Of a move by an operator: what lies between there (or our offset, if that is higher) and `moved_to` is skipped."""
+        self.ours = False
+        """It drains, but no other member has it: a reset that comes meanwhile is ours to commit."""
+        self.forgets = False
+        """It was reset while it drained for another member: what is finished of it counts for no later assignment."""
         self.end_offset = -1
         """What the queue's next message will get, as the last pull's answer said; -1 before it."""
         self.settled_to = -1

@@ -347,8 +347,9 @@ class State(Crew):
         self.paused: set[str] = set()
         """Who holds up pulling; what was pulled is still consumed."""
         self.stopping = self.finished = False
-        self.unfinished_at_stop = self.unsealed_at_stop = 0
-        """Messages of queues that ended at their deadline, finished but unsealed or not committed: to be expected again."""
+        self.unfinished_at_stop = self.unsealed_at_stop = self.uncommitted_at_stop = 0
+        """Messages of queues that ended at their deadline: not finished, or finished and their rows not sealed: these come
+        again; and finished for good, but not committed: these come again at another member."""
         self.sizer = ChunkSizer(config.chunk_target_us, config.chunk_messages_max)
         self.handles, self.chunk_ids, self._timer_ids = count(1), count(1), count()
         self._timers: list[tuple[float, int, Callable[[float], None]]] = []

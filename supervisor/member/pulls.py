@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from ...client.cluster import Cluster
-from ...client.operations import pull_position
+from ...client.operations import pull_header, pull_position
 from ...conf.settings import ConsumerSettings
 from ...remoting.bodies import SubscriptionData
 from ...remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
@@ -318,9 +318,12 @@ class Pulls:
             if response.dropped:
                 return PullResult(response.code, action.offset, dropped=True)
             self._last.note(action.mq, response.body)
-            return PullResult(
+            result = PullResult(
                 response.code, header.next_begin_offset, len(response.body), slot, end_offset=header.max_offset
             )
+            if response.code == ResponseCode.PULL_OFFSET_MOVED:
+                result.min_offset = pull_header(response, action.mq.broker_name).min_offset
+            return result
         self._refused(response.code)
         return PullResult(response.code, action.offset, slot=slot, remark=response.remark or "")
 

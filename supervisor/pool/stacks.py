@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -162,9 +162,11 @@ def _kernel_state(pid: int) -> str:
 
 
 def worker_facts(
-    children: Iterable[Child], running: Callable[[Child], Running | None], now: float
-) -> dict[str, dict[str, object]]:
-    """What is known of each worker without asking it, by its id: JSON types. `now` is in seconds of the core's clock."""
+    children: Iterable[Child], running: Callable[[Child], Running | None],
+    blocked: Mapping[str, Mapping[str, object]], now: float,
+) -> dict[str, dict[str, object]]:  # fmt: skip
+    """What is known of each worker without asking it, by its id: JSON types. `blocked` is as Pool.blocked gives it, `now` in
+    seconds of the core's clock."""
     facts: dict[str, dict[str, object]] = {}
     for child in children:
         found = running(child)
@@ -178,6 +180,7 @@ def worker_facts(
             "rss_bytes": _resident_bytes(child.process.pid),
             "running": None if found is None else str(found),
             "progress": child.progress if found is not None else "",
+            "blocked": blocked.get(child.worker_id),
         }
     return facts
 

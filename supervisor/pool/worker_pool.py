@@ -366,6 +366,15 @@ class Pool:
         seconds = max(0.0, self._loop.time() - cell.started_ns / 1e9)
         return Running(mq.topic, mq.broker_name, mq.queue_id, cell.offset, seconds)
 
+    def blocked(self) -> dict[str, dict[str, object]]:
+        """The workers that cannot write their segments, by id: the `error`, and for how many `seconds`. JSON types."""
+        now_ns = round(self._loop.time() * 1e9)
+        return {
+            child.worker_id: {"error": why.error, "seconds": round(max(0, now_ns - why.since_ns) / 1e9, 1)}
+            for child in self.children.values()
+            if (why := self._cells.blocked(child.cell_slot, child.process.pid)) is not None
+        }
+
     async def stacks(self, others: Callable[[], list[Helper]]) -> list[ProcessStack]:
         """The stacks of every worker, also of those that start or leave, of the forkservers, spares, and `others`."""
         children = sorted(self.children.values(), key=lambda child: (child.worker.index, child.worker_id))

@@ -16,15 +16,18 @@ from rocketcrew.broker.core import BrokerCore
 from rocketcrew.broker.effects import CloseChannel, Effect
 from rocketcrew.broker.name_server import NameServerCore
 from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.remoting.bodies import ResetOffsetBody
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.headers import ResetOffset, SendRequestV2
 from rocketcrew.remoting.properties import encode_properties, find_property
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_messages, record_info, walk
 from rocketcrew.remoting.subscription import parse_subscription
 
 from .network import Link, Request
 from .script import (
+    BROKER,
     DLQ_TOPIC,
     GROUP,
     RETRY_TOPIC,
@@ -292,9 +295,11 @@ class BrokerHost:
             known += [self.key_in(body[at:end]) for at, end in pairwise(positions)]
 
     def reset(self, key: QueueKey, offset: int) -> bool:
-        """An operator moves the group's offset of one queue; it is answered to the next pull."""
+        """An operator moves the group's offset of one queue; it is answered to the next pull, or the members are told."""
         if self.core is None:
             return False
+        if self.script.pushes_resets:
+            return self._push_reset(key, offset)
         header = ResetOffset(topic=key[0], group=GROUP, timestamp=-1, is_force=True, queue_id=key[1], offset=offset)
         command = Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_fields())
         effects = self.core.handle(int(self.world.now_ms), 0, "10.9.9.9:2", command)
@@ -303,6 +308,17 @@ class BrokerHost:
         self.truth.reset(key, offset)
         self._check_offsets(None)
         return True
+
+    def _push_reset(self, key: QueueKey, offset: int) -> bool:
+        """All members that are connected are told to begin there; False when nobody is."""
+        mq = MessageQueue(key[0], BROKER, key[1])
+        header = ResetOffset(topic=key[0], group=GROUP, timestamp=-1, is_force=True)
+        command = Command(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header.to_fields(), ResetOffsetBody({mq: offset}).encode()
+        )
+        for link in self.channels.values():
+            link.respond(command)
+        return bool(self.channels)
 
 
 def _succeeded(effects: list[Effect], channel: int, command: Command) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rocketcrew.supervisor.core.states import QUEUE, WORKER, WorkerEvent, WorkerState
 
-from .script import ACTIONS, BOOTS, FAULTS, POWER, STALLS
+from .script import ACTIONS, ANEW, BOOTS, FAULTS, POWER, STALLS
 from .simulation import Simulation
 
 EVENTS = (
@@ -25,7 +25,7 @@ EVENTS = (
     "a worker died over a key", "a key was not found out", "a worker that stood still went on",
     "a batch left segments behind", "a batch took all", "a batch was loaded", "a body found no room", "a clean stop",
     "a first offset was not found out", "a guarded commit left the broker's offset",
-    "a local offset was not written", "a member met a reset",
+    "a local offset was not written", "a member met a reset", "a pushed reset held", "a pushed reset was ended by a death",
     "a member was killed in the middle of a step", "a message ran again", "a message was dead-lettered",
     "a message was dropped", "messages were taken back from a slow worker",
     "messages of a queue that leaves were taken back", "a worker slept between its claim and its look",
@@ -69,7 +69,7 @@ def transition_name(transition: tuple[Enum, Enum]) -> str:
 def wanted() -> set[str]:
     """Everything that has to happen."""
     tables = {transition_name(transition) for table in (QUEUE, WORKER) for transition in table.keys() - FROM_OUTSIDE}
-    return tables | set(EVENTS) | {"fault: " + kind for kind in (*FAULTS, STALLS, BOOTS, ACTIONS, POWER)}
+    return tables | set(EVENTS) | {"fault: " + kind for kind in (*FAULTS, STALLS, BOOTS, ACTIONS, POWER, ANEW)}
 
 
 def seen_in(simulation: Simulation) -> Counter[str]:

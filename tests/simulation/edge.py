@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rocketcrew.remoting.bodies import (
-    SubscriptionData,
-)
+from rocketcrew.remoting.bodies import ResetOffsetBody, SubscriptionData
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.headers import (
@@ -26,6 +24,7 @@ from rocketcrew.workers.failures import Mode
 
 from .broker_host import SentAsNew
 from .network import Answer, Link, Sink
+from .pushed_resets import PushedResets
 from .script import ASKED_LEVELS, BROKER, GROUP, MAX_RECONSUME_TIMES, RETRY_TOPIC, TOPIC, number_of
 from .truth import Asker
 from .world import Violation
@@ -61,6 +60,7 @@ class Edge:
         """When the newest look-up was asked for that was answered, by topic."""
         self._looking: dict[str, float] = {}
         """Topics that a look-up is under way for, and since when."""
+        self.pushed = PushedResets(member)
         self._alone = member.script.broadcasting
         self._requests = Requests(GROUP, member.client_id, MAX_RECONSUME_TIMES)
         self._subscriptions = [SubscriptionData.of(TOPIC, member.script.subscription, 1)]
@@ -139,6 +139,10 @@ class Edge:
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and self._member.running:
             self._world.note("the broker told of a change of members")
             self._core.handle(ev.Rebalance(), self._world.now)
+        if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET and self._member.running:
+            offsets = ResetOffsetBody.decode(command.body).offset_table
+            self.pushed.heard(offsets)
+            self._core.handle(ev.ResetOffsets(offsets), self._world.now)
 
     # --- the core's requests ------------------------------------------------------------------------------------
 
@@ -195,6 +199,7 @@ class Edge:
         if queues and members and not self._member.stopping and not late:
             strategy = strategy_named(self._member.script.strategy)
             wanted = set(allocate(strategy, self._member.client_id, queues, members) or ())
+            self.pushed.looked_up(queues, wanted)
             for pq in self._core.state.queues.values():
                 if pq.mq.topic == topic and pq.state is QueueState.ASSIGNED and pq.mq not in wanted:
                     self._revoked.add(pq.handle)
@@ -221,6 +226,8 @@ class Edge:
         self._ask(self._requests.query_offset(action.mq), found)
 
     def _pull(self, action: act.Pull) -> None:
+        self.pushed.pulls(action)
+
         def sink(length_bytes: int) -> Slot | None:
             slot = self._core.room_for(action.handle, length_bytes)
             if slot is None:
@@ -232,6 +239,8 @@ class Edge:
                 self._core.handle(ev.NoAnswer(action.handle, slot), self._world.now)
                 return
             result = self._requests.pulled(action, response, slot)
+            if response.code == ResponseCode.PULL_OFFSET_MOVED:
+                result.min_offset = int(response.fields["minOffset"])
             if response.code not in WITH_OFFSETS:
                 self._world.note(f"a pull was refused with {response.code}")
             self._core.handle(ev.Pulled(action.handle, result), self._world.now)

@@ -9,7 +9,7 @@ from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.supervisor.core import events as ev
 
 from .member import SimMember
-from .script import ACTIONS, BOOTS, POWER, STALLS
+from .script import ACTIONS, ANEW, BOOTS, POWER, STALLS, TOPIC
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Faults:
             POWER: self._lose_power,
             "reset back": lambda: self._reset(back=True),
             "reset forward": lambda: self._reset(back=False),
+            ANEW: self._subscribe_anew,
             "slow network": self._slow,
             STALLS: self._stall_worker,
         }
@@ -243,6 +244,14 @@ class Faults:
                 member.event(member.core.handle, ev.Resume(), self.world.now)
 
         self.world.after(self.world.random.expovariate(1 / 500), resume)
+        return True
+
+    def _subscribe_anew(self) -> bool:
+        """As with another filter: its queues drain, and are opened again by the same member."""
+        member = self._member()
+        if member is None or not member.running or member.stopping:
+            return False
+        member.event(member.core.handle, ev.Subscribe(TOPIC), self.world.now)
         return True
 
     # --- operators ----------------------------------------------------------------------------------------------

@@ -172,8 +172,8 @@ class SimMember:
                 done.add(0, max(log.committed, 0))
                 for start, end in log.durable.pairs():
                     done.add(start, end)
-            for mq, start, end in chain.from_iterable(journal.pending.values()):
-                known.setdefault(mq, Intervals()).add(start, end)
+            for mq, offsets in chain.from_iterable(held.items() for held in journal.pending.values()):
+                known.setdefault(mq, Intervals()).update(offsets.pairs())
         return known
 
     def _check_failed_start(self) -> None:
@@ -347,7 +347,7 @@ class SimMember:
             self._check_entry(entry)
             self.notebook.journalled(entry)
             went_back |= self.parts.into_journal(self.journal, entry)
-        block = self._encoder.block(entries)
+        block = self._encoder.blocks(entries)
         try:
             self._count_down()
         except Killed:
@@ -364,8 +364,9 @@ class SimMember:
         """The journal says nothing that is not true."""
         truth = self.truth
         if isinstance(entry, act.JournalSealed):
-            for mq, start, end in self.journal.pending.get((entry.worker_id, entry.seq), ()):
-                truth.all_finished((mq.topic, mq.queue_id), start, end, "the journal (sealed)")
+            for mq, offsets in self.journal.pending.get((entry.worker_id, entry.seq), {}).items():
+                for start, end in offsets.pairs():
+                    truth.all_finished((mq.topic, mq.queue_id), start, end, "the journal (sealed)")
             return
         if isinstance(entry, act.JournalLost):
             return
@@ -412,13 +413,14 @@ class SimMember:
 
     def _core_finished(self, action: act.Finished) -> None:
         self.finished = action
-        clean = not (action.unfinished or action.unsealed)
+        clean = not (action.unfinished or action.unsealed or action.uncommitted)
         self.world.note("a clean stop" if clean else "a stop past its deadline")
         self.pool.stop()
 
     def workers_left(self) -> None:
         """All workers have left after a stop: sign off and end."""
         self.sealing.end()
+        self.edge.pushed.member_ended()
         self.edge.sign_off()
         self.alive = False
         self.folder.held = False
@@ -439,6 +441,7 @@ class SimMember:
             return
         self.alive = False
         self.folder.held = False
+        self.edge.pushed.member_ended()
         if not self.running:
             if self._taken_over:
                 self.world.note("a start failed after a take-over")

@@ -105,7 +105,7 @@ class Notebook:
     def logged(self, entry: Log, state: State) -> None:
         """The queue's end, and what came before it."""
         mq = queue_of(entry)
-        if entry.event == "pull_offset_illegal":
+        if entry.event == "pull_offset_illegal" or (entry.event == "offset_reset_by_admin" and mq in state.by_mq):
             assert mq is not None
             self._moved.add(mq)
         if entry.event == "reported_rows_lost":

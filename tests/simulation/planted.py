@@ -686,7 +686,7 @@ PLANTED = {
         ForgetsCounts, 60, ("kill member", "kill member in a step"), ONE_SLOT | {"deadly": 25}
     ),
     "key by restored topic": Planted(RestoredKey, 10, (), CONCURRENT),
-    "queue ends with open send-backs": Planted(EndsEarly, 60),
+    "queue ends with open send-backs": Planted(EndsEarly, 30, ("refuse send-backs", "stop member")),
     "finished messages forgotten at the end": Planted(ForgetsFinished, 80),
     "chunk handed out twice": Planted(HandsOutTwice, 40),
     "bytes of an ended queue kept": Planted(KeepsEnded, 120, ("reset back", "reset forward"), {"slow": 0.15}),

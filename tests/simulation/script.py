@@ -48,7 +48,8 @@ STALLS = "worker stands still"
 BOOTS = "fail a boot"
 ACTIONS = "fail an action"
 POWER = "lose power"
-"""These four are of some seeds only, see `perhaps_limited`."""
+ANEW = "subscribe anew"
+"""These five are of some seeds only, see `perhaps_limited`."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ class Script:
     """After how long a start that fails does, at most."""
     report_after_ms: float = field(default=REPORT_AFTER_MS, repr=False)
     """Of the core's settings."""
+    pushes_resets: bool = field(default=False, repr=False)
+    """The broker is one before 5.2: it tells the members of a reset once, and it is for them to commit the offset."""
 
     @classmethod
     def draw(cls, random: Random) -> Script:
@@ -168,10 +171,12 @@ class Script:
         faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4], BOOTS: [0, 1, 1, 3][draw // 32 % 4]}
         faults[ACTIONS] = [0, 1, 1, 3][draw // 128 % 4]
         faults[POWER] = [0, 0, 1, 2][draw // 2048 % 4]
+        faults[ANEW] = [0, 0, 1, 3][draw >> 27 & 3]
         seal_rows = [12, 40, 50_000, 50_000][draw // 512 % 4]
         limit = limit if self.order == "concurrent" else 0
         level = [0, 0, 0, 5][draw // 8192 % 4]
         drawn = replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows, delay_level=level)
+        drawn = replace(drawn, pushes_resets=draw >> 29 & 1 == 0)
         drawn = replace(drawn, rate=[30.0, 200.0, 0, 0, 0, 0, 0, 0][draw >> 22 & 7])
         drawn = replace(drawn, report_after_ms=[5.0, REPORT_AFTER_MS, REPORT_AFTER_MS, 60.0][draw >> 25 & 3])
         if draw >> 15 & 15 == 0:
@@ -198,7 +203,10 @@ class Script:
         weights = self.faults | {kind: self.faults[kind] + FOCUS_WEIGHT for kind in kinds}
         drawn_for = weights != self.faults or fields  # something that is known to show in such worlds
         rate = max(self.fault_rate, 0.02) if weights != self.faults else self.fault_rate
-        alone: dict[str, Any] = {"broadcasting": False, "report_after_ms": REPORT_AFTER_MS} if drawn_for else {}
+        alone: dict[str, Any] = {}
+        if drawn_for:
+            alone = {"broadcasting": False, "report_after_ms": REPORT_AFTER_MS, "pushes_resets": False}
+            weights = {kind: weight for kind, weight in weights.items() if kind != ANEW or kind in kinds}
         drawn: dict[str, Any] = {"faults": weights, "fault_rate": rate}
         if fields.get("order", self.order) != "concurrent":
             drawn["topic_limit"] = 0

@@ -140,7 +140,7 @@ class Simulation:
         Java (ConsumeMessageOrderlyService.processConsumeResult commits after a send-back only with autoCommit).
         """
         finished = member.finished
-        if finished is None or finished.unfinished or finished.unsealed:
+        if finished is None or finished.unfinished or finished.unsealed or finished.uncommitted:
             return
         for mq, (_, done) in member.core.state.recovered.items():
             before = member.held_at_stop.get(mq)
@@ -270,8 +270,9 @@ class Simulation:
             self.world.step()
         for member in stopping:
             self._count(member)
-            if member.finished is None or member.finished.unfinished or member.finished.unsealed:
-                raise Violation(f"{member.client_id} did not stop cleanly at rest: {member.finished}")
+            left = member.finished
+            if left is None or left.unfinished or left.unsealed or left.uncommitted:
+                raise Violation(f"{member.client_id} did not stop cleanly at rest: {left}")
             self._check_end(member)
 
     def _reckon(self) -> None:

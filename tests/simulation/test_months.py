@@ -112,7 +112,7 @@ class KeepsItsSegments(Parts):
     def into_journal(self, journal: JournalState, entry: Entry) -> bool:
         went_back = super().into_journal(journal, entry)
         if isinstance(entry, JournalSealed):
-            journal.pending[entry.worker_id, entry.seq] = []
+            journal.pending[entry.worker_id, entry.seq] = {}
         return went_back
 
 
@@ -162,7 +162,7 @@ def test_a_collection_is_found_wherever_it_is() -> None:
     found = sizes(module)
     assert found["rocketcrew.made_for_this.TABLE"] == 1 + 3
     assert found["rocketcrew.made_for_this.known"] == 7
-    assert found["JournalState.pending"] == 1 + 7  # one segment, seven queues in it
+    assert found["JournalState.pending"] == 1 + 7 + 7  # one segment, seven queues in it, an interval of each
     assert "rocketcrew.made_for_this.some" not in found
 
 

@@ -59,6 +59,27 @@ def test_the_status_for_people() -> None:
         assert words in text
 
 
+def test_the_status_says_that_a_worker_cannot_write_its_segment() -> None:
+    worker = status()["workers"][0] | {"blocked": {"error": "No space left on device", "seconds": 39.6}}
+    text = text_of(status(workers=[worker]))
+    assert "cannot write its segment: No space left on device, for 40 s" in text
+    assert "1/2 pages" not in text
+
+
+@pytest.mark.parametrize(
+    ("loader", "line"),
+    [
+        ({"state": "failed", "failures_in_a_row": 3, "error": "is full\non s3"}, "LOADER failed 3 times in a row: is full"),
+        ({"state": "starting", "failures_in_a_row": 1, "error": ""}, "LOADER failed once"),
+        ({"state": "loading", "failures_in_a_row": 3, "error": ""}, None),
+        ({"state": "failed", "failures_in_a_row": 0, "error": "of a run before"}, None),
+    ],
+)  # fmt: skip
+def test_the_status_says_that_the_loader_fails(loader: dict[str, Any], line: str | None) -> None:
+    said = [one for one in text_of(status(loader=loader)).splitlines() if one.startswith("LOADER")]
+    assert said == ([] if line is None else [line])
+
+
 def test_rates_are_differences() -> None:
     later = status(counters={**status()["counters"], "done_messages": 25})
     assert rates_of(status(), later, 2.0)["done_messages"] == 10.0
@@ -93,7 +114,7 @@ class Supervisor(Target):
 
     def ask(self, command: str, **arguments: object) -> dict[str, Any]:
         self.asked.append((command, arguments))
-        return status(**self.more) if command == "status" else {"changed": self.changed}
+        return status(**self.more) if command == "status" else {"changed": self.changed, **self.more}
 
 
 def called(command: click.Command, supervisor: Supervisor, **arguments: object) -> str:
@@ -155,15 +176,24 @@ def test_a_dry_run_refuses_what_would_be_refused() -> None:
     with pytest.raises(UsageError, match="has no expression"):
         called(subscribe, Supervisor(True, False, dry_run=True), subscription="w:SQL92:")
     for bad, said in (
-        ("bad topic", r"topic\[bad topic\] contains illegal"),
-        (":a", "topic is blank"),
-        ("t" * 128, "longer than"),
+        ("bad topic", "^topic 'bad topic' contains illegal"),
+        (":a", "^the topic is blank"),
+        ("t" * 128, "has 128 characters; at most 127"),
     ):
-        with pytest.raises(UsageError, match=said):
-            called(subscribe, Supervisor(True, False, dry_run=True), subscription=bad)
+        for dry_run in (True, False):
+            supervisor = Supervisor(True, False, dry_run=dry_run)
+            with pytest.raises(UsageError, match=said):
+                called(subscribe, supervisor, subscription=bad)
+            assert not supervisor.asked
     supervisor = Supervisor(True, False, dry_run=True, subscriptions={"t": {}, "%RETRY%g": {}})
     with pytest.raises(RocketcrewError, match="the only topic"):
         called(unsubscribe, supervisor, topic="t")
+
+
+def test_a_reload_that_waits_for_another_says_so() -> None:
+    supervisor = Supervisor(True, False, reloading=True, after="the reload that is under way")
+    assert called(reload, supervisor, wait=False) == "reloading, after the reload that is under way\n"
+    assert called(reload, Supervisor(True, False, reloading=True), wait=False) == "reloading\n"
 
 
 def test_a_topic_that_is_named_as_the_group_is_not_its_retry_topic() -> None:

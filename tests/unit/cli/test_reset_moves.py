@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.cli.commands.reset import REPEATED, Move, show_moves, time_of
+from rocketcrew.cli.commands.reset import REPEATED, TOLD, Move, report, show_moves, time_of
 from rocketcrew.remoting.errors import UsageError
 
 
@@ -22,6 +22,17 @@ def test_what_is_repeated_may_add_rows_and_that_is_said_first(
 ) -> None:
     show_moves([Move("orders", "broker-a", 0, 7, new)], "billing", [], reprocess=reprocess)
     assert (REPEATED in capsys.readouterr().out) == told
+
+
+@pytest.mark.parametrize(
+    ("members", "done", "said"),
+    [([], True, "the offsets are set"), (["10.0.0.1@1"], True, TOLD), (["10.0.0.1@1"], False, "nothing was changed")],
+)
+def test_what_members_have_yet_to_do_is_not_said_to_be_done(
+    capsys: pytest.CaptureFixture[str], members: list[str], done: bool, said: str
+) -> None:
+    report([Move("orders", "broker-a", 0, 7, 3)], "billing", members, as_json=False, done=done)
+    assert capsys.readouterr().err == said + "\n"
 
 
 def test_times_are_those_of_replay() -> None:

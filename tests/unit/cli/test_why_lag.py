@@ -32,8 +32,13 @@ def worker(offset: int | None = 3) -> dict[str, Any]:
             "stack": STACK, "note": ""}  # fmt: skip
 
 
-def text(*queues: dict[str, Any], workers: list[dict[str, Any]] | None = None, **more: Any) -> str:
-    told = [explained(one, workers or []) for one in queues]
+def text(
+    *queues: dict[str, Any],
+    workers: list[dict[str, Any]] | None = None,
+    blocked: dict[str, Any] | None = None,
+    **more: Any,
+) -> str:
+    told = [explained(one, workers or [], blocked or {}) for one in queues]
     return text_of({"group": "billing", "queues": told, "popped": [], "processes": workers or []} | more)
 
 
@@ -59,6 +64,15 @@ def test_whatever_else_holds_is_a_sentence(holds: str) -> None:
     (_, said) = text(queue(holds=holds, worker=None, error="ValueError: no")).splitlines()
     assert HOLDS[holds] in said
     assert said.endswith("(ValueError: no)")
+
+
+def test_a_worker_that_cannot_write_its_segment_is_the_reason() -> None:
+    full = {"w1": {"error": "No space left on device", "seconds": 40.2}}
+    cannot = "worker w1 (pid 77), which cannot write its segment: No space left on device, for 40 s"
+    assert f"offset 3 is with {cannot}" in text(queue(), workers=[worker(8)], blocked=full)
+    said = text(queue(holds="rows"), workers=[worker(None)], blocked=full)
+    assert f"offset 3 is finished, and its rows are with {cannot}" in said
+    assert HOLDS["table"] in text(queue(holds="table"), workers=[worker(None)], blocked=full), "its rows are sealed"
 
 
 def test_without_a_lag_one_line() -> None:

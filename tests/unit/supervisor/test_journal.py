@@ -45,7 +45,7 @@ def _applied(blocks: list[list[Entry]]) -> JournalState:
 
 def _file(blocks: list[list[Entry]]) -> bytes:
     encoder = JournalEncoder()
-    return MAGIC + b"".join(encoder.block(block) for block in blocks)
+    return MAGIC + b"".join(encoder.blocks(block) for block in blocks)
 
 
 @given(BLOCKS)
@@ -60,7 +60,7 @@ def test_a_snapshot_holds_the_state_and_its_encoder_goes_on(
 ) -> None:
     data, encoder = snapshot(_applied(before))
     assert replay(data, "j")[0] == _applied(before)
-    data += b"".join(encoder.block(block) for block in after)
+    data += b"".join(encoder.blocks(block) for block in after)
     assert replay(data, "j")[0] == _applied(before + after)
 
 
@@ -76,7 +76,7 @@ def test_what_waited_for_a_lost_segment_waits_no_longer_and_the_file_says_nothin
     state = _applied([*BLOCKS_3[:2], [lost]])
     assert state.pending == {}
     assert state.queues == _applied(BLOCKS_3[:2]).queues
-    assert snapshot(JournalState())[1].block([lost]) == b""
+    assert snapshot(JournalState())[1].blocks([lost]) == b""
 
 
 def test_a_tear_at_any_byte_leaves_the_whole_blocks_before_it() -> None:
@@ -131,7 +131,7 @@ def test_a_whole_block_that_means_nothing_is_refused_in_words(payload: bytes) ->
 
 
 def test_nothing_is_written_for_nothing() -> None:
-    assert JournalEncoder().block([]) == b""
+    assert JournalEncoder().blocks([]) == b""
 
 
 # --- meaning ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.pending import Waiter
 from rocketcrew.conf.settings import load
+from rocketcrew.durable.outcomes import LOST, SKIPPED
 from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, ResponseCode
 from rocketcrew.remoting.command import Command
@@ -296,6 +297,14 @@ def test_a_failure_that_the_core_cannot_be_told_keeps_no_other_answer_back(bench
     (group,) = seen
     assert isinstance(group, ExceptionGroup)
     assert group.exceptions == (scene.cannot_fail,)
+
+
+def test_an_offset_that_was_moved_comes_with_what_the_broker_still_has(bench: Bench, scene_with: SceneWith) -> None:
+    answer = Command(ResponseCode.PULL_OFFSET_MOVED, PullResponse(0, 300, 120, 400).to_fields())
+    scene_with({0: "master"}).pull(answer)
+    notes = bench.core.state.outcomes.take("g").kinds
+    found = {kind: [*one.pieces] for kind, records in notes.items() for one in records.queues.values()}
+    assert found == {LOST: [(5, 120)], SKIPPED: [(120, 300)]}
 
 
 def test_a_server_that_sends_us_away_is_asked_again_as_if_nothing_were_connected(bench: Bench) -> None:

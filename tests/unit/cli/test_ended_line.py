@@ -1,0 +1,18 @@
+"""What `run` says at its end."""
+
+from __future__ import annotations
+
+from rocketcrew.cli.commands.run import ended_line
+from rocketcrew.supervisor.service import Summary
+
+NAMES: list[str] = ["done_messages", "failed_messages", "sent_back_messages", "filtered_messages", "worker_deaths"]
+COUNTERS = dict.fromkeys(NAMES, 0)
+
+
+def test_what_is_not_durable_comes_again() -> None:
+    assert ended_line(Summary(0, COUNTERS, 3, 4, 0)).endswith("; to come again 7")
+
+
+def test_what_is_finished_for_good_comes_again_only_at_another_member() -> None:
+    said = ended_line(Summary(0, COUNTERS, 0, 0, 40))
+    assert said.endswith("; to come again 0; not committed 40, which come again only if another member takes over")

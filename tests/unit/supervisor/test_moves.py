@@ -1,0 +1,381 @@
+"""A queue that was moved goes on there, whatever it does at that moment; what is remembered of queues does not outlive it.
+
+Brokers before 5.2 push a reset to the members once: what a member does not make of it then is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rocketcrew.durable.intervals import Intervals
+from rocketcrew.durable.outcomes import LOST, SKIPPED
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.journal import MAGIC, JournalEncoder, JournalState, replay
+from rocketcrew.supervisor.core.pulling import PullResult
+from rocketcrew.supervisor.core.states import QueueState
+
+from .conftest import ME, TOPIC, Bench
+
+DRAIN_MS = 10_000
+
+
+def noted(bench: Bench) -> dict[str, list[tuple[int, int]]]:
+    """What became of messages of queue 0, as far as that was noted since the last look."""
+    notes = bench.core.state.outcomes.take("g")
+    return {kind: [*one.pieces] for kind, records in notes.kinds.items() for one in records.queues.values()}
+
+
+def reset(bench: Bench, offset: int) -> None:
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): offset}), bench.now)
+
+
+def with_one_in_hand(bench: Bench, offset: int = 500) -> tuple[int, act.Chunk]:
+    """Queue 0, of which a worker has one message."""
+    bench.worker("w1")
+    (handle,) = bench.open(0, offset=offset)
+    bench.found(handle, [offset])
+    (chunk,) = bench.dispatched()
+    return handle, chunk
+
+
+def subscribe_anew(bench: Bench) -> None:
+    bench.core.handle(ev.Subscribe(TOPIC), bench.now)
+
+
+def stop(bench: Bench) -> None:
+    bench.core.handle(ev.Stop(), bench.now)
+
+
+def goes_and_comes(bench: Bench) -> None:
+    """Another member takes the queue, and leaves before ours has drained."""
+    bench.revoke()
+    bench.commits()
+    bench.members([0])
+
+
+# --- a reset of a queue that drains -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drains", [subscribe_anew, stop, goes_and_comes])
+@pytest.mark.parametrize("offset", [100, 900])
+def test_a_reset_holds_where_the_queue_drains_and_no_other_member_has_it(
+    bench: Bench, drains: Callable[[Bench], None], offset: int
+) -> None:
+    handle, chunk = with_one_in_hand(bench)
+    drains(bench)
+    assert bench.pq(handle).state is QueueState.DRAINING
+    reset(bench, offset)
+    bench.done(chunk)
+    commit = bench.take(act.Commit)[-1]
+    assert (commit.offset, commit.guarded) == (offset, False)
+    assert noted(bench).get(SKIPPED, []) == ([(501, 900)] if offset == 900 else [])
+
+
+def test_a_queue_that_leaves_after_all_is_its_new_owners_to_reset(bench: Bench) -> None:
+    _, chunk = with_one_in_hand(bench)
+    subscribe_anew(bench)
+    bench.revoke()
+    reset(bench, 100)
+    bench.done(chunk)
+    commit = bench.take(act.Commit)[-1]
+    assert (commit.offset, commit.guarded) == (501, True)
+
+
+def test_what_a_queue_finished_that_was_reset_while_it_left_is_not_remembered(bench: Bench) -> None:
+    bench.worker("w1", "w2")
+    (handle,) = bench.open(0, offset=500)
+    bench.found(handle, [500, 501])
+    _, second = bench.dispatched()
+    bench.done(second)
+    bench.revoke()
+    reset(bench, 100)
+    bench.take(act.JournalCommitted)
+    bench.pass_ms(DRAIN_MS)
+    assert handle not in bench.core.state.queues
+    assert bench.core.state.recovered == {}
+    assert [entry.offset for entry in bench.take(act.JournalCommitted)] == [-1]
+
+
+# --- until a broker has confirmed it ------------------------------------------------------------------------------
+
+
+def ended_at_its_deadline(bench: Bench, offset: int) -> None:
+    """A reset; a handler that is too slow; and a broker that refuses the commit."""
+    _, _ = with_one_in_hand(bench)
+    reset(bench, offset)
+    bench.pass_ms(DRAIN_MS)
+    assert not bench.core.state.queues
+    assert bench.commits(ok=False) == [offset]
+    bench.take(act.Pull)
+    noted(bench)
+
+
+@pytest.mark.parametrize("offset", [100, 900])
+def test_a_move_whose_commit_was_refused_at_the_deadline_is_committed_before_the_queue_is_opened(
+    bench: Bench, offset: int
+) -> None:
+    ended_at_its_deadline(bench, offset)
+    for _ in range(3):
+        bench.members([0])
+        bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 500), bench.now)
+        bench.none(act.Pull)
+        assert bench.commits(ok=False) == [offset]
+        assert not bench.core.state.queues
+        bench.pass_ms(1_000)
+    bench.members([0])
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 500), bench.now)
+    bench.take(act.JournalCommitted)
+    assert bench.commits() == [offset]
+    assert bench.one(act.Pull).offset == offset
+    assert [entry.offset for entry in bench.take(act.JournalCommitted)] == [-1, offset, offset]
+    assert noted(bench) == ({SKIPPED: [(500, 900)]} if offset == 900 else {})
+
+
+def test_a_move_of_a_queue_that_another_member_has_now_is_forgotten(bench: Bench) -> None:
+    ended_at_its_deadline(bench, 100)
+    bench.revoke()
+    (handle,) = bench.open(0, offset=700)
+    assert bench.one(act.Pull).offset == 700
+    assert bench.pq(handle).state is QueueState.ASSIGNED
+
+
+def test_a_move_of_a_topic_that_is_not_subscribed_any_more_is_forgotten(bench: Bench) -> None:
+    ended_at_its_deadline(bench, 100)
+    bench.core.handle(ev.Unsubscribe(TOPIC), bench.now)
+    subscribe_anew(bench)
+    bench.open(0, offset=700)
+    assert bench.one(act.Pull).offset == 700
+
+
+def test_a_later_reset_replaces_one_that_is_being_committed_before_the_opening(bench: Bench) -> None:
+    ended_at_its_deadline(bench, 100)
+    bench.members([0])
+    fetch = bench.one(act.FetchOffset)
+    bench.core.handle(ev.Opened(fetch.handle, 500), bench.now)
+    reset(bench, 200)
+    assert bench.commits() == [100]
+    assert bench.commits() == [200]
+    assert bench.one(act.Pull).offset == 200
+
+
+def test_a_second_word_of_where_it_begins_comes_too_late_for_a_queue_that_was_moved(bench: Bench) -> None:
+    ended_at_its_deadline(bench, 100)
+    bench.members([0])
+    fetch = bench.one(act.FetchOffset)
+    for _ in range(2):
+        bench.core.handle(ev.Opened(fetch.handle, 500), bench.now)
+    assert bench.counters.late_answers == 2  # the refusal at the deadline, and this
+    assert bench.commits() == [100]
+
+
+def test_a_reset_between_the_end_of_a_queue_and_its_opening_holds(bench: Bench) -> None:
+    _, chunk = with_one_in_hand(bench)
+    subscribe_anew(bench)
+    bench.done(chunk)
+    bench.commits()
+    assert not bench.core.state.queues
+    reset(bench, 100)
+    bench.members([0])
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 501), bench.now)
+    assert bench.commits() == [100]
+
+
+def test_a_reset_holds_too_where_the_look_up_after_the_end_was_not_answered(bench: Bench) -> None:
+    bench.core.handle(ev.Members(TOPIC, [bench.queue(0)], (ME,), asked_at=bench.now), bench.now)
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 500), bench.now)
+    subscribe_anew(bench)
+    bench.commits()
+    assert not bench.core.state.queues
+    bench.core.handle(ev.Members(TOPIC, None, None), bench.now)
+    bench.core.handle(ev.Members(TOPIC, None, None), bench.now)  # one more had been asked for meanwhile
+    reset(bench, 100)
+    bench.members([0])
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 500), bench.now)
+    assert bench.commits() == [100]
+
+
+def test_a_reset_that_comes_with_a_look_up_is_not_ours_where_the_queue_is_not(bench: Bench) -> None:
+    subscribe_anew(bench)
+    reset(bench, 100)
+    bench.revoke()
+    bench.open(0, offset=700)
+    assert bench.one(act.Pull).offset == 700
+
+
+def test_a_restart_after_a_reset_runs_what_the_reset_asks_for(bench: Bench) -> None:
+    """Also where nothing was committed above it: for the journal it is then no step back."""
+    bench.worker("w1", "w2")
+    (handle,) = bench.open(0, offset=300)
+    bench.found(handle, [300, 301, 302])
+    first, *_ = bench.dispatched()
+    for chunk in bench.dispatched():
+        bench.done(chunk)
+    entries: list[act.JournalDone | act.JournalCommitted] = [*bench.take(act.JournalCommitted)]
+    others = [chunk for chunk in bench.core.state.chunks.values() if chunk is not first]
+    for chunk in others:
+        bench.done(chunk)
+    entries += bench.take(act.JournalDone)
+    reset(bench, 301)
+    bench.done(first)
+    entries += bench.take(act.JournalDone)
+    assert bench.commits() == [301]
+    entries += bench.take(act.JournalCommitted)
+    state, _ = replay(MAGIC + JournalEncoder().blocks(entries), "journal")
+    assert state.recovered() == {}
+
+
+# --- what a reset skips -------------------------------------------------------------------------------------------
+
+
+def test_of_two_resets_of_a_queue_that_drains_the_last_is_noted(bench: Bench) -> None:
+    _, chunk = with_one_in_hand(bench, offset=0)
+    reset(bench, 100)
+    reset(bench, 300)
+    bench.done(chunk)
+    assert bench.commits() == [300]
+    assert noted(bench)[SKIPPED] == [(1, 300)]
+
+
+def test_a_reset_forwards_that_is_taken_back_has_skipped_nothing(bench: Bench) -> None:
+    _, chunk = with_one_in_hand(bench, offset=0)
+    reset(bench, 300)
+    reset(bench, 1)
+    bench.done(chunk)
+    assert bench.commits() == [1]
+    assert SKIPPED not in noted(bench)
+
+
+def test_what_is_skipped_while_the_queue_opens_is_noted(bench: Bench) -> None:
+    bench.members([0])
+    fetch = bench.one(act.FetchOffset)
+    reset(bench, 300)
+    bench.core.handle(ev.Opened(fetch.handle, 10), bench.now)
+    bench.commits()
+    assert noted(bench) == {SKIPPED: [(10, 300)]}
+
+
+@pytest.mark.parametrize(
+    ("min_offset", "expected"),
+    [
+        (0, {SKIPPED: [(10, 300)]}),
+        (10, {SKIPPED: [(10, 300)]}),
+        (300, {LOST: [(10, 300)]}),
+        (120, {LOST: [(10, 120)], SKIPPED: [(120, 300)]}),
+        (-1, {LOST: [(10, 300)]}),
+    ],
+)
+def test_what_a_broker_still_has_was_reset_and_what_it_has_not_is_lost(
+    bench: Bench, min_offset: int, expected: dict[str, list[tuple[int, int]]]
+) -> None:
+    (handle,) = bench.open(0, offset=10)
+    moved = PullResult(ResponseCode.PULL_OFFSET_MOVED, 300, min_offset=min_offset)
+    bench.core.handle(ev.Pulled(handle, moved), bench.now)
+    assert bench.commits() == [300]
+    assert noted(bench) == expected
+
+
+# --- what is remembered -------------------------------------------------------------------------------------------
+
+
+def left_with_finished(bench: Bench) -> None:
+    """Queue 0 went to another member at the deadline: 500 is in hand, 501 finished."""
+    bench.worker("w1", "w2")
+    (handle,) = bench.open(0, offset=500)
+    bench.found(handle, [500, 501])
+    _, second = bench.dispatched()
+    bench.done(second)
+    bench.revoke()
+    bench.pass_ms(DRAIN_MS)
+    bench.commits()
+    assert bench.core.state.recovered == {bench.queue(): (500, Intervals([(501, 502)]))}
+    bench.take(act.JournalCommitted)
+
+
+def test_what_was_finished_is_forgotten_when_another_member_had_the_queue_for_long(bench: Bench) -> None:
+    left_with_finished(bench)
+    bench.pass_ms(2 * DRAIN_MS)
+    bench.revoke()
+    assert bench.core.state.recovered
+    bench.pass_ms(DRAIN_MS)
+    bench.revoke()
+    assert bench.core.state.recovered == {}
+    assert [(entry.start, entry.offset) for entry in bench.take(act.JournalCommitted)] == [(-1, -1)]
+
+
+def test_it_is_forgotten_too_where_the_next_look_up_says_that_the_queue_is_ours_again(bench: Bench) -> None:
+    left_with_finished(bench)
+    bench.pass_ms(3 * DRAIN_MS)
+    (handle,) = bench.open(0, offset=500)
+    assert not bench.pq(handle).ledger.done
+
+
+def test_it_is_remembered_where_the_queue_comes_back_soon(bench: Bench) -> None:
+    left_with_finished(bench)
+    bench.pass_ms(2 * DRAIN_MS)
+    (handle,) = bench.open(0, offset=500)
+    assert bench.pq(handle).ledger.done == Intervals([(501, 502)])
+
+
+def test_it_is_remembered_while_a_queue_of_ours_cannot_be_opened(bench: Bench) -> None:
+    bench.core.recover({bench.queue(): (500, Intervals([(501, 502)]))})
+    for _ in range(10):
+        bench.members([0])
+        bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, None), bench.now)
+        bench.pass_ms(DRAIN_MS)
+    assert bench.core.state.recovered
+
+
+def test_what_a_dead_run_left_is_forgotten_as_well_where_the_queue_is_another_members(bench: Bench) -> None:
+    bench.core.recover({bench.queue(): (500, Intervals([(501, 502)]))})
+    bench.members([0], ["0", ME])
+    bench.pass_ms(3 * DRAIN_MS)
+    bench.members([0], ["0", ME])
+    assert bench.core.state.recovered == {}
+
+
+def test_a_reset_of_a_queue_that_is_not_ours_forgets_what_was_finished(bench: Bench) -> None:
+    left_with_finished(bench)
+    reset(bench, 400)
+    assert bench.core.state.recovered == {}
+    assert [(entry.start, entry.offset) for entry in bench.take(act.JournalCommitted)] == [(-1, -1)]
+    (handle,) = bench.open(0, offset=506)
+    assert not bench.pq(handle).ledger.done
+
+
+def test_what_the_journal_forgets_stays_forgotten_when_it_is_read() -> None:
+    mq = Bench().queue()
+    entries = (
+        act.JournalCommitted(mq, 500, 500),
+        act.JournalDone(mq, 501, 521, "", 0),
+        act.JournalDone(mq, 530, 540, "w1", 3),
+        act.forgotten(mq),
+        act.JournalSealed("w1", 3),
+    )
+    state = JournalState()
+    assert [state.apply(entry) for entry in entries] == [False, False, False, True, False]
+    read, _ = replay(MAGIC + JournalEncoder().blocks(entries), "journal")
+    assert state.recovered() == read.recovered() == {}
+
+
+# --- the keys of a queue that leaves ------------------------------------------------------------------------------
+
+
+def test_a_worker_that_has_said_the_keys_of_a_queue_that_leaves_waits_for_nothing(make: type[Bench]) -> None:
+    bench = make(order="key", order_key="")
+    bench.worker("w1")
+    (handle,) = bench.open(0)
+    bench.found(handle, [0, 1])
+    bench.core.handle(ev.Classified("w1", handle, [b"k", b"l"]), bench.now)
+    bench.found(handle, [2, 3])
+    ours = [one for dispatch in bench.take(act.DispatchOrdered) for one in dispatch.chunks]
+    bench.revoke()
+    bench.core.handle(ev.Classified("w1", handle, [b"k", b"l"]), bench.now)
+    for one in ours:
+        chunk = one.chunk
+        bench.core.handle(ev.Reported("w1", chunk.chunk_id, 0, chunk.count, 0, 1, 1, 0, []), bench.now)
+    assert bench.pq(handle).state is QueueState.DRAINING  # its last commit is not answered
+    assert bench.core.busy_workers() == set()
