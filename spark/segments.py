@@ -9,9 +9,11 @@ may be hours later: checksums cost some hundredths of making Parquet of them.
 
 from __future__ import annotations
 
+import errno
 import json
+import mmap
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +93,31 @@ def read_times(path: Path, key: QueueKey, offsets: IntervalSet) -> tuple[Ends, .
 
 def readable_offsets(path: Path) -> OffsetSet:
     """Every record that can still be made out in a bad segment, up to the first damage: what must not be taken for loaded.
-    Raises nothing."""
+    Raises nothing but MemoryError."""
     parts: list[OffsetSet] = []
-    with suppress(*_DAMAGE), pa.memory_map(str(path)) as source:
-        for read in _sound_batches(source, pa.ipc.open_stream(source)):
-            keys = pa.Table.from_batches([read.batch])
-            keys.validate(full=True)
-            offsets, *_ = _records(_without_nulls(keys))
-            parts += (offsets, _finished([_told(read.metadata)], offsets))
+    try:
+        with _mapped(path) as source:
+            for read in _sound_batches(source, pa.ipc.open_stream(source)):
+                keys = pa.Table.from_batches([read.batch])
+                keys.validate(full=True)
+                offsets, *_ = _records(_without_nulls(keys))
+                parts += (offsets, _finished([_told(read.metadata)], offsets))
+    except MemoryError:
+        raise
+    except _DAMAGE as error:
+        _refuse_short_of_memory(error)
     return OffsetSet.union(parts)
+
+
+def _mapped(path: Path) -> Any:
+    """The file, to be read by Arrow. Arrow's own map tells of a lack of memory as it does of damaged bytes."""
+    with path.open("rb") as file:
+        return pa.BufferReader(pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+
+
+def _refuse_short_of_memory(error: BaseException) -> None:
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        raise MemoryError(str(error)) from error
 
 
 def _sound_batches(source: Any, reader: Any) -> Iterator[ReadBatch]:
@@ -144,10 +162,11 @@ def _finished(told: Iterable[bytes], offsets: OffsetSet) -> OffsetSet:
 
 @contextmanager
 def _damage_named(what: str) -> Generator[None]:
-    """What damaged bytes raise becomes a BadSegmentError; a disk that refuses (an OSError with a number) is none."""
+    """What damaged bytes raise becomes a BadSegmentError. A disk that refuses (an OSError with a number) and a lack of memory
+    are none."""
     try:
         yield
-    except BadSegmentError:
+    except (BadSegmentError, MemoryError):
         raise
     except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:
@@ -156,7 +175,7 @@ def _damage_named(what: str) -> Generator[None]:
 
 
 def _checked_columns(path: Path) -> tuple[Column, ...]:
-    with pa.memory_map(str(path)) as source:
+    with _mapped(path) as source:
         schema: Any = pa.ipc.open_stream(source).schema
     metadata: dict[bytes, bytes] = schema.metadata or {}
     version = metadata.get(META_VERSION)
@@ -189,7 +208,7 @@ def _read_table(path: Path, places: list[int] | None = None) -> tuple[Any, list[
     lengths crashes. And what each batch is noted with."""
     batches: list[Any] = []
     told: list[bytes] = []
-    with pa.memory_map(str(path)) as source:
+    with _mapped(path) as source:
         reader = pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=places))
         for read in _sound_batches(source, reader):
             batches.append(read.batch)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import os
 import re
@@ -75,6 +74,8 @@ TAKEN_SETTLED = "settled-*.json"
 """In the slot: settled.json of earlier versions, a file of facts by now. It also says of which queues these may have sent
 offsets before their notes were on the disk, so it stays until `recovered` is sealed: a start may fail."""
 CLIENTS_FOLDER = "clients"
+TURN_TRIES = 40
+TURN_PAUSE_S = 0.05
 CLIENTS_LOOKED_AT_MAX = 4096
 """Lock files, at one start; SLOTS_MAX of them at most are of members that run, and the next start looks at more."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -415,27 +416,38 @@ def forget_targets(slot: Path) -> None:
     targets_file(slot).unlink(missing_ok=True)
 
 
-def lock_client(data_dir: Path, group: str, client_id: str) -> int:
+def lock_client(data_dir: Path, group: str, client_id: str, *, pause_s: float = TURN_PAUSE_S) -> int:
     """Lock the client id for this process; the descriptor that holds the lock. Raises UsageError when it is held.
 
     What killed members left is removed. Two starts do that one after the other: else one would find its own id locked, for
-    the moment in which the other looks at the file.
+    the moment in which the other looks at the file. One that stands still with its turn keeps nobody from starting for long:
+    it is asked for TURN_TRIES times, `pause_s` apart.
     """
     path = _lock_file(data_dir, group, client_id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    looking = os.open(path.parent.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    turn = _turn(path.parent.with_suffix(".lock"), pause_s)
     try:
-        fcntl.flock(looking, fcntl.LOCK_EX)
-        _remove_left_locks(path)
+        if turn is not None:
+            _remove_left_locks(path)
         fd = try_lock(path)
     finally:
-        os.close(looking)
+        if turn is not None:
+            os.close(turn)
     if fd is None:
         raise UsageError(
             f"a supervisor with the client id {client_id} already runs in group {group} on this host: give each its own"
             f" cluster.instance_name (The consumer group[{group}] has been created before, specify another name please)"
         )
     return fd
+
+
+def _turn(path: Path, pause_s: float) -> int | None:
+    for _ in range(TURN_TRIES):
+        turn = try_lock(path)
+        if turn is not None:
+            return turn
+        time.sleep(pause_s)
+    return None
 
 
 def _remove_left_locks(own: Path) -> None:

@@ -92,3 +92,13 @@ def test_one_start_looks_at_a_bounded_number(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 3
     unlock_client(tmp_path, "g", "mine", lock_client(tmp_path, "g", "mine"))
     assert not names(tmp_path)
+
+
+def test_one_that_stands_still_in_its_start_keeps_no_other_from_starting(tmp_path: Path) -> None:
+    leave(tmp_path, range(2))
+    stands_still = try_lock(tmp_path / "g" / "clients.lock")
+    assert stands_still is not None
+    fd = lock_client(tmp_path, "g", "mine", pause_s=0)
+    assert names(tmp_path) == {"mine.lock", "killed0.lock", "killed1.lock"}
+    unlock_client(tmp_path, "g", "mine", fd)
+    os.close(stands_still)
