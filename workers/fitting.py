@@ -5,6 +5,7 @@ that a struct does not have vanishes, and a number in a column of times counts a
 unit was. The same within nested values, and a text or a dict that would become a list of its letters or keys. All are errors
 here. What only the converted arrays tell, at any depth: a null where none may be, a time that is outside of the years that
 Python and Spark have, a number that became infinite in 32 bits. And a value that no folder of the table can be named by.
+Of Arrow batches this is asked once for a block of them (`Columns.checked`), as a few calls cost more than a small batch.
 """
 
 from __future__ import annotations
@@ -16,25 +17,32 @@ import decimal
 import inspect
 import numbers
 import operator
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
 
 import pyarrow
-import pyarrow.compute
 
 from ..conf.folders import NO_FOLDERS, FolderNames
 from ..remoting.errors import RocketcrewError
+from .array_faults import (
+    Arrays,
+    GivenAs,
+    became_infinite,
+    has_extreme_time,
+    has_floats,
+    has_not_null,
+    has_times,
+    null_in,
+    parts_of,
+)
 from .ddl import fields_of, to_ddl
 from .misfits import CONVERSION_ERRORS, check_entries, reason
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
-pc: Any = pyarrow.compute
 
-FLOAT_MAX: Final = (2 - 2**-23) * 2.0**127
-"""The largest finite number in 32 bits."""
 UNORDERED: Final = (
     "the handler returned Sends in a set, which has no order, so a retry would mix up their unique keys: return a list"
 )
@@ -55,17 +63,12 @@ _TIMES: Final = (NONE_TYPE, datetime.date, str, pa.Scalar)
 """In a column of times: these, and what Arrow itself refuses when it is of no use there."""
 DATACLASSES_MAX: Final = 1_000
 """Row classes whose fields are remembered; a handler that makes classes without end is only slower."""
-Arrays = list[Any]
-"""One Arrow array per declared column."""
-_YEARS: Final = (datetime.datetime.min, datetime.datetime.max)  # noqa: DTZ901  they have no zone in Arrow either
-_YEARS_US: Final = tuple(pa.scalar(each, pa.timestamp("us")).value for each in _YEARS)
-_LIMITS: Final[dict[Any, tuple[float, float]]] = {
-    pa.timestamp("us", "UTC"): _YEARS_US,
-    pa.timestamp("us"): _YEARS_US,
-    pa.date32(): tuple(pa.scalar(each, pa.date32()).value for each in (datetime.date.min, datetime.date.max)),
-    pa.float32(): (-FLOAT_MAX, FLOAT_MAX),
-}
-"""The least and the largest value of types that Arrow fills beyond them."""
+_NO_TIME: Final = "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
+_INFINITE: Final = "a number that is infinite in 32 bits: declare the column double"
+_NO_UTF_8: Final = (
+    "its value names a folder (spark.partition_by), and is a string that is no UTF-8: decode it before, as by"
+    " data.decode(errors='replace')"
+)
 
 
 class RowError(RocketcrewError):
@@ -124,10 +127,11 @@ class Columns:
         self._dataclasses: dict[type, bool] = {}
         """Whether a class's attributes are the values as they are; False: it is a dataclass, to be made a dict of."""
         self._not_null = [
-            number for number, field in enumerate(self._fields) if not field.nullable or _has_not_null(field.type)
+            number for number, field in enumerate(self._fields) if not field.nullable or has_not_null(field.type)
         ]
         """Columns that may not be null, or something within them."""
-        self._bounded = [number for number, kind in enumerate(kinds) if any(map(_LIMITS.get, _leaf_types(kind)))]
+        self._times = [number for number, kind in enumerate(kinds) if has_times(kind)]
+        self._floats = [number for number, kind in enumerate(kinds) if has_floats(kind)]
         """Columns with times or 32-bit floats in them, which may be too large."""
         self._folders = folders
         self._folder_columns = [
@@ -135,6 +139,8 @@ class Columns:
             if field.name in folders.columns and pa.types.is_string(field.type)
         ]  # fmt: skip
         """Columns whose values name folders, of any length."""
+        self._judged = sorted({*self._not_null, *self._times, *self._floats, *self._folder_columns})
+        """Columns whose arrays are looked at."""
         self._as_declared: tuple[Any, Any] | None = None
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type, and a batch
         of it without rows."""
@@ -260,7 +266,8 @@ class Columns:
 
     def _together(self, rows: Sequence[tuple[Any, ...]]) -> Arrays | None:
         """Arrays of all columns by one conversion, of a row in each tuple: for few rows that takes half as long. None where
-        something does not fit: what it is, only a look at each column tells."""
+        something cannot be converted: what it is, only a look at each column tells. Raises RowError for what the arrays
+        tell."""
         try:
             for number in self._looked_at:
                 self._check(number, list(map(operator.itemgetter(number), rows)))
@@ -269,8 +276,14 @@ class Columns:
             return None
         if isinstance(whole, pa.ChunkedArray):
             return None
+
+        def given_as(number: int, kind: Any) -> Any:
+            return pa.array(list(map(operator.itemgetter(number), rows)), kind)
+
         converted: Arrays = whole.flatten()
-        return converted if self._is_sound(converted) else None
+        for number in self._judged:
+            self._judge(number, converted[number], partial(given_as, number))
+        return converted
 
     def _by_column(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:
         """The same column by column. Raises RowError."""
@@ -288,34 +301,39 @@ class Columns:
                 raise self._misfit(number, reason(column, field.type) or str(error) or type(error).__name__) from error
             if isinstance(array, pa.ChunkedArray):
                 raise self._misfit(number, "more than 2 GiB in the rows of one message")
-            converted.append(self._sound(number, array, partial(pa.array, column)))
+            self._judge(number, array, partial(pa.array, column))
+            converted.append(array)
         return converted
 
-    def _is_sound(self, arrays: Arrays) -> bool:
-        """Whether nothing of what `_sound` refuses is in sight. A few calls for a block of rows, whatever their number."""
-        for number in self._not_null:
-            if _null_in(self._fields[number], arrays[number]):
-                return False
-        for number in self._bounded:
-            if any(map(_is_extreme, _leaves(arrays[number]))):
-                return False
-        return not any(self._folder_fault(number, arrays[number]) for number in self._folder_columns)
+    def checked(self, batch: Any) -> Any:
+        """A batch that `fit_arrow` or `joined` made, once its arrays were looked at. Raises RowError."""
+        for number in self._judged:
+            self._judge(number, batch.column(number))
+        return batch
 
-    def _sound(self, number: int, array: Any, converted: Callable[[Any], Any]) -> Any:
-        """The array of a column; `converted` gives what it was made from as another type. Raises RowError for a null where
-        none may be, for what is too large for its type or for Python, and for what no folder can be named by."""
-        if number in self._not_null and (null := _null_in(self._fields[number], array)):
-            raise self._misfit(number, f"{null}, but declared not null")
-        if number in self._bounded and (fault := _too_large(array, converted)):
+    def _judge(self, number: int, array: Any, given_as: GivenAs | None = None) -> None:
+        """Look at a column's array, in a few calls for a block of rows, whatever their number. Raises RowError for a null
+        where none may be, for what is too large for its type or for Python, and for what no folder can be named by.
+        Without `given_as` its floats are taken to be what was given."""
+        fault = ""
+        if number in self._not_null and (null := null_in(self._fields[number], array)):
+            fault = f"{null}, but declared not null"
+        elif number in self._times and has_extreme_time(array):
+            fault = _NO_TIME
+        elif given_as is not None and number in self._floats and became_infinite(array, given_as):
+            fault = _INFINITE
+        elif number in self._folder_columns:
+            fault = self._folder_fault(number, array)
+        if fault:
             raise self._misfit(number, fault)
-        if number in self._folder_columns and (fault := self._folder_fault(number, array)):
-            raise self._misfit(number, fault)
-        return array
 
     def _folder_fault(self, number: int, array: Any) -> str:
         """What is wrong with a value that the table is partitioned by; empty where nothing is."""
-        faults = (self._folders.fault(self.names[number], value) for value in array.unique().to_pylist())
-        return next(filter(None, faults), "")
+        try:
+            values = array.unique().to_pylist()
+        except UnicodeDecodeError:  # Arrow takes the bytes of its own strings as they are
+            return _NO_UTF_8
+        return next(filter(None, (self._folders.fault(self.names[number], value) for value in values)), "")
 
     def _check(self, number: int, column: list[Any]) -> None:
         """Raise RowError for what Arrow would lose in silence."""
@@ -338,14 +356,13 @@ class Columns:
 
     def fit_arrow(self, table: Any) -> Any:
         """A RecordBatch or Table, cast to the declared types, as a RecordBatch in memory of its own: `pa.array` of a numpy
-        array does not copy it, and the handler may fill it anew. Raises RowError."""
+        array does not copy it, and the handler may fill it anew. What only the arrays tell is for `checked`. Raises
+        RowError."""
         if not isinstance(table, pa.RecordBatch):
             return self._batch_of(_copied(self._cast(table)))
         known, schema = self._as_declared, table.schema
         if known is not None and schema.equals(known[0]):
-            found: Any = pa.concat_batches([table, known[1]])
-            if self._is_sound(found.columns):
-                return found
+            return pa.concat_batches([table, known[1]])
         converted = self._batch_of(_copied(self._cast(table)))
         if schema.names == self.names and schema.types == [field.type for field in self._fields]:
             self._as_declared = schema, pa.RecordBatch.from_pylist([], schema=schema)
@@ -377,21 +394,26 @@ class Columns:
         converted: Arrays = []
         for number, field in enumerate(self._fields):
             if field.name not in names:
-                given: Any = pa.nulls(table.num_rows, field.type)
-                array = given
-            else:
-                array = given = table.column(field.name)
-                if given.type != field.type:
-                    try:
-                        _check_cast(given.type, field.type)
-                        array = given.cast(field.type)
-                    except CONVERSION_ERRORS as error:
-                        kind = "" if str(given.type) in str(error) else f"given as Arrow's {given.type}: "
-                        raise self._misfit(number, f"{kind}{error}") from error
-                if isinstance(array, pa.ChunkedArray):
-                    array = _single_chunk(array, field.type)
-            converted.append(self._sound(number, array, given.cast))
+                converted.append(pa.nulls(table.num_rows, field.type))
+                continue
+            given: Any = table.column(field.name)
+            if isinstance(given, pa.ChunkedArray):
+                given = _single_chunk(given)
+            converted.append(given if given.type == field.type else self._cast_column(number, given))
         return converted
+
+    def _cast_column(self, number: int, given: Any) -> Any:
+        """An array as the declared type. Raises RowError."""
+        kind = self._fields[number].type
+        try:
+            _check_cast(given.type, kind)
+            array = given.cast(kind)
+        except CONVERSION_ERRORS as error:
+            source = "" if str(given.type) in str(error) else f"given as Arrow's {given.type}: "
+            raise self._misfit(number, f"{source}{error}") from error
+        if number in self._floats and became_infinite(array, given.cast):
+            raise self._misfit(number, _INFINITE)
+        return array
 
     def _misfit(self, number: int, reason: str) -> RowError:
         return RowError(f"column {to_ddl(pa.schema([self._fields[number]]))}: {reason}")
@@ -407,9 +429,10 @@ def _copied(arrays: Arrays) -> Arrays:
     return [pa.concat_arrays([array, array.slice(0, 0)]) for array in arrays]
 
 
-def _single_chunk(array: Any, kind: Any) -> Any:
+def _single_chunk(array: Any) -> Any:
+    """A column of a table, whose chunks were combined, as the one array that nested values are looked into by."""
     if array.num_chunks == 0:
-        return pa.array([], kind)
+        return pa.array([], array.type)
     if array.num_chunks > 1:
         raise RowError("more than 2 GiB in the rows of one message")
     return array.chunk(0)
@@ -488,107 +511,6 @@ def copy_of(value: Any) -> Any:
     raise UnknownValueError
 
 
-def _has_not_null(kind: Any) -> bool:
-    """Whether something within the type may not be null: fields, elements, values of a map (its keys never are)."""
-    return any(
-        (not field.nullable and not (pa.types.is_map(kind) and number == 0)) or _has_not_null(field.type)
-        for number, field in enumerate(_parts_of(kind))
-    )
-
-
-def _parts_of(kind: Any) -> list[Any]:
-    """The fields of a struct, a list's element, a map's key and value."""
-    return [kind.key_field, kind.item_field] if pa.types.is_map(kind) else fields_of(kind)
-
-
-def _leaf_types(kind: Any) -> list[Any]:
-    """The type, or those of the values at the ends of a nested one."""
-    parts = _parts_of(kind)
-    return [leaf for part in parts for leaf in _leaf_types(part.type)] if parts else [kind]
-
-
-def _leaves(array: Any) -> Iterator[Any]:
-    """Arrays of these types, without what is within a null."""
-    children = _children(array)
-    if not children:
-        yield array
-    for child in children:
-        yield from _leaves(child)
-
-
-def _children(array: Any) -> Arrays:
-    """The arrays that a nested one consists of, in the order of `_parts_of`; none of a plain one."""
-    kind = array.type
-    if pa.types.is_map(kind):
-        return [array.keys, array.items]
-    if pa.types.is_struct(kind) or pa.types.is_list(kind):
-        return array.flatten() if pa.types.is_struct(kind) else [array.flatten()]
-    return []
-
-
-def _is_extreme(leaf: Any) -> bool:
-    """Whether a time is outside of the years 1 to 9999, or a 32-bit float infinite, which it may have been before."""
-    limits = _LIMITS.get(leaf.type)
-    if limits is None:
-        return False
-    found = pc.min_max(leaf)
-    least, most = found["min"], found["max"]
-    if pa.types.is_floating(leaf.type):
-        least, most = least.as_py(), most.as_py()
-    else:  # as_py() of such a time is what fails
-        least, most = least.value, most.value
-    return least is not None and (least < limits[0] or most > limits[1])
-
-
-def _too_large(array: Any, converted: Callable[[Any], Any]) -> str:
-    """What of a column is larger than its type, or Python's, can be; empty where nothing is."""
-    for place, leaf in enumerate(_leaves(array)):
-        if not _is_extreme(leaf):
-            continue
-        if not pa.types.is_floating(leaf.type):
-            return (
-                "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
-            )
-        wide = list(_leaves(converted(_with_doubles(array.type))))[place]
-        if isinstance(wide, pa.ChunkedArray):
-            wide = wide.combine_chunks()
-        if pc.any(pc.and_(pc.is_inf(leaf), pc.is_finite(wide))).as_py():
-            return "a number that is infinite in 32 bits: declare the column double"
-    return ""
-
-
-def _with_doubles(kind: Any) -> Any:
-    """The type with a double for each float in it."""
-    if kind == pa.float32():
-        return pa.float64()
-    parts = [part.with_type(_with_doubles(part.type)) for part in _parts_of(kind)]
-    if pa.types.is_map(kind):
-        return pa.map_(*parts)
-    if pa.types.is_struct(kind):
-        return pa.struct(parts)
-    return pa.list_(*parts) if parts else kind
-
-
-def _null_in(field: Any, array: Any) -> str:
-    """What of a column is null where its field says that it is not; empty where nothing is."""
-    return "is null" if array.null_count and not field.nullable else _null_within(array)
-
-
-def _null_within(array: Any) -> str:
-    """The same of the parts of a nested array."""
-    kind = array.type
-    children = _children(array)
-    if children and array.null_count and pa.types.is_struct(kind):  # what is null has no fields
-        valid = array.is_valid()
-        children = [child.filter(valid) for child in children]
-    for field, child in zip(_parts_of(kind) if children else (), children, strict=True):
-        if child.null_count and not field.nullable:
-            return f"field {field.name} is null"
-        if found := _null_within(child):
-            return found
-    return ""
-
-
 def _check_cast(given: Any, declared: Any) -> None:
     """Raise LossError where Arrow's cast of one type to the other would lose something in silence, at any depth."""
     if pa.types.is_dictionary(given):
@@ -606,7 +528,7 @@ def _check_cast(given: Any, declared: Any) -> None:
                 raise LossError(_undeclared(field.name, fields))
             _check_cast(field.type, fields[field.name])
     elif given.num_fields == declared.num_fields:
-        for own, wanted in zip(_parts_of(given), _parts_of(declared), strict=True):
+        for own, wanted in zip(parts_of(given), parts_of(declared), strict=True):
             _check_cast(own.type, wanted.type)
 
 

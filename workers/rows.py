@@ -2,9 +2,9 @@
 
 The values of a message's rows are taken to a tuple when its handler returns, copied where the handler could change them later
 (lists, dicts, buffers, Arrow batches): a handler that fills one dict anew for every message must not write the last one many
-times. All of them are converted with the block, which is many times cheaper than one by one; if that fails, each message is
-tried alone, and those at fault come back with the error. All rows of a message are *prepared* (errors included) before they
-are *kept*, so nothing of a failed message is ever here.
+times. All of them are converted with the block, and Arrow batches checked with it, which is many times cheaper than one by
+one; if that fails, each message is tried alone, and those at fault come back with the error. All rows of a message are
+*prepared* (errors included) before they are *kept*, so nothing of a failed message is ever here.
 
 A record batch holds whole messages only, one after the other, with `_seq` counting each one's rows (segment_format.py). Its
 key columns come from the bytes of the records (row_keys.py).
@@ -23,8 +23,9 @@ import pyarrow
 from ..conf.folders import NO_FOLDERS, FolderNames
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from ..remoting.errors import ProtocolError
+from .array_faults import Arrays
 from .ddl import fields_of, to_ddl
-from .fitting import UNDECLARED, Arrays, Columns, RowError, UnknownValueError, check_ran
+from .fitting import UNDECLARED, Columns, RowError, UnknownValueError, check_ran
 from .inferring import as_rows
 from .message import Message
 from .packets import BLOCK_MESSAGES
@@ -168,8 +169,12 @@ class RowBuffer(Generic[Owner]):
         """Convert the rows and forget them. Raises RowError when they do not fit, ProtocolError for a damaged record."""
         message, values, batch = prepared
         key_of(message)
-        if self._columns is not None and batch is None:
+        if self._columns is None:
+            return
+        if batch is None:
             self._columns.arrays([values])
+        else:
+            self._columns.checked(batch)
 
     def keep(self, owner: Owner, prepared: Prepared) -> None:
         """Take prepared rows in."""
@@ -325,7 +330,8 @@ def _rows_of(
             return columns.taken(tuple(chain.from_iterable(values))), None
     if values:
         parts.append(columns.batch(values))
-    return (), columns.joined(parts)
+    batch = columns.joined(parts)
+    return (), columns.checked(batch) if at_once else batch
 
 
 def _rows_in(prepared: Prepared, width: int) -> int:
@@ -334,7 +340,7 @@ def _rows_in(prepared: Prepared, width: int) -> int:
 
 
 def _in_order(columns: Columns, kept: list[Kept[Any]]) -> Any:
-    """A batch of all rows in order; rows kept as values are converted run by run."""
+    """A batch of all rows in order, whose arrays were looked at; rows kept as values are converted run by run."""
     parts: list[Any] = []
     run: list[tuple[Any, ...]] = []
     for _, _, values, batch in kept:
@@ -347,7 +353,7 @@ def _in_order(columns: Columns, kept: list[Kept[Any]]) -> Any:
         parts.append(batch)
     if run:
         parts.append(columns.batch(run))
-    return columns.joined(parts)
+    return columns.checked(columns.joined(parts))
 
 
 def _one_by_one(columns: Columns, kept: list[Kept[Owner]]) -> tuple[list[Kept[Owner]], list[tuple[Owner, RowError]]]:

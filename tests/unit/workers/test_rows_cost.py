@@ -182,7 +182,7 @@ def test_arrow_batches_that_are_not_like_the_one_before_are_looked_at() -> None:
     good = pa.RecordBatch.from_pydict({"a": pa.array([1], pa.int64()), "b": ["x"]})
     assert columns.fit_arrow(good).columns == columns.fit_arrow(good).columns == good.columns
     with pytest.raises(RowError, match="column a bigint not null: is null"):
-        columns.fit_arrow(pa.RecordBatch.from_pydict({"a": pa.array([None], pa.int64()), "b": ["x"]}))
+        columns.checked(columns.fit_arrow(pa.RecordBatch.from_pydict({"a": pa.array([None], pa.int64()), "b": ["x"]})))
     with pytest.raises(RowError, match='column "c" is not declared'):
         columns.fit_arrow(pa.RecordBatch.from_pydict({"a": pa.array([1], pa.int64()), "c": ["x"]}))
     turned = columns.fit_arrow(pa.RecordBatch.from_pydict({"b": ["y"], "a": pa.array([2], pa.int32())}))

@@ -121,7 +121,7 @@ def test_table_is_refused(ddl: str, table: Any, words: str) -> None:
     columns = Columns(parse_ddl(ddl))
     for _ in range(2):
         with pytest.raises(RowError, match=words):
-            columns.fit_arrow(table)
+            columns.checked(columns.fit_arrow(table))
 
 
 def test_fields_of_a_struct_in_another_order() -> None:

@@ -19,12 +19,15 @@ from rocketcrew.workers.api import handler
 from rocketcrew.workers.boot import TableSpec
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import Columns, RowError
+from rocketcrew.workers.rows import RowBuffer
 
 pa: Any = pyarrow
 
 WEST = datetime.timezone(datetime.timedelta(hours=-5))
 EAST = datetime.timezone(datetime.timedelta(hours=5))
 LATE = datetime.datetime.max.replace(tzinfo=WEST)
+TIME = pa.timestamp("us", "UTC")
+NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 EARLY = datetime.datetime.min.replace(tzinfo=EAST)
 LATE_US = pa.array([253402300800000000], pa.int64()).cast(pa.timestamp("us", "UTC"))
 
@@ -34,7 +37,7 @@ def fitted(ddl: str, *values: object, folders: FolderNames = NO_FOLDERS) -> list
     columns = Columns(parse_ddl(f"c {ddl}"), folders)
     if len(values) == 1 and isinstance(values[0], pa.Array):
         batch = pa.record_batch({"c": values[0]})
-        found = [columns.fit_arrow(batch).column(0).to_pylist() for _ in range(2)]
+        found = [columns.checked(columns.fit_arrow(batch)).column(0).to_pylist() for _ in range(2)]
     else:
         rows = [(value,) for value in values]
         found = [ways(rows)[0].to_pylist() for ways in (columns.arrays, columns._by_column)]  # pyright: ignore[reportPrivateUsage]
@@ -161,6 +164,75 @@ def calls_in(action: Callable[[], object]) -> list[str]:
     finally:
         sys.setprofile(before)
     return found
+
+
+# --- once for a block -----------------------------------------------------------------------------------------------
+
+
+def kept(rows: RowBuffer[int], owner: int, table: Any) -> None:
+    prepared = rows.prepare(message("b", topic="o"), table)
+    assert prepared is not None
+    rows.keep(owner, prepared)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [({"at": 2**62}, "column at timestamp: a time"), ({"n": None}, "column n int not null: is null"),
+     ({"city": "x" * 300}, "column city string: its value names a folder")],
+)  # fmt: skip
+def test_the_message_whose_batch_does_not_fit_fails_alone(bad: dict[str, Any], words: str) -> None:
+    folders = folder_names("pyarrow", "/data/t", ["city"])
+    rows: RowBuffer[int] = RowBuffer(parse_ddl("n int not null, at timestamp, city string"), "g", folders=folders)
+    kind = pa.schema([("n", pa.int32()), ("at", TIME), ("city", pa.string())])
+
+    def one(owner: int, **values: Any) -> Any:
+        row = {"n": owner, "at": 0, "city": "x"} | values
+        return pa.record_batch({name: pa.array([row[name]], kind.field(name).type) for name in kind.names}, schema=kind)
+
+    for owner in range(4):
+        kept(rows, owner, one(owner, **bad) if owner == 2 else one(owner))
+    kept(rows, 4, pa.Table.from_batches([one(4, **bad)]))
+    batch, refused = rows.take()
+    assert batch is not None
+    assert batch.column("n").to_pylist() == [0, 1, 3]
+    assert [owner for owner, _ in refused] == [2, 4]
+    assert all(str(error).startswith(words) for _, error in refused)
+    prepared = rows.prepare(message("b", topic="o"), one(5, **bad))
+    assert prepared is not None
+    with pytest.raises(RowError, match=words):
+        rows.check(prepared)
+    with pytest.raises(RowError, match=words):
+        rows.prepare(message("b", topic="o"), one(6, **bad), at_once=True)
+
+
+def test_a_batch_like_the_one_before_is_only_copied_and_looked_at_with_its_block() -> None:
+    names = ["a", "b", "c"]
+    rows: RowBuffer[int] = RowBuffer(parse_ddl("a timestamp not null, b float, c date"), "g")
+    batch = pa.record_batch(
+        [pa.array([NOON], TIME), pa.array([math.inf], pa.float32()), pa.array([5], pa.date32())], names
+    )
+    kept(rows, 0, batch)
+    assert not {"Columns._judge", "became_infinite", "Columns._cast"}.intersection(
+        calls_in(lambda: kept(rows, 1, batch))
+    )
+    for owner in range(2, 50):
+        kept(rows, owner, batch)
+    calls = calls_in(rows.take)
+    assert calls.count("Columns._judge") == len(names)
+    assert "became_infinite" not in calls, "nothing was converted"
+
+
+def test_an_infinite_number_has_its_own_column_converted_again_and_no_other() -> None:
+    columns = Columns(parse_ddl("a timestamp, b float, c float, d string"))
+
+    def calls(number: float) -> list[str]:
+        return calls_in(lambda: columns.arrays([(NOON, number, 1.0, "x"), (NOON, 1.0, 1.0, "y")]))
+
+    assert calls(1.0).count("Columns._together.<locals>.given_as") == 0
+    assert calls(math.inf).count("Columns._together.<locals>.given_as") == 1
+    assert "Columns._by_column" not in calls(math.inf)
+    with pytest.raises(RowError, match=r"column b float: .* infinite in 32 bits"):
+        columns.arrays([(NOON, 1e300, math.inf, "x")])
 
 
 # --- folders --------------------------------------------------------------------------------------------------------
