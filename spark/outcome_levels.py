@@ -2,7 +2,7 @@
 
     <first>-<last>.<level>.json.gz     the outcomes of these batches, in the table's folder of outcomes
     0-<last>.forgotten.json.gz         of these only the number of rows, and which offsets they were about
-    <first>-<last>.damaged             the file of these batches as it was found: it counts too, and ends whoever reads it
+    <first>-<last>.damaged             the file of these batches as it was found: it ends whoever reads all, until it is whole
 
 Merged files cover the numbers from the lowest up without a hole, so a commit's own file counts exactly when its number is
 above all of them. A merged file is on the disk under its name before the first of its parts is deleted: whoever dies leaves
@@ -14,7 +14,10 @@ So two loaders that merge the same parts write the same file, or one of them wri
 gone lists anew.
 
 A damaged file would keep its group from being merged, and so all above it, for merged files have no hole between them: the
-files of a table would grow for ever. So a merge sets it aside under the other name, and goes on as if that commit had none.
+files of a table would grow for ever. So a merge sets it aside under the other name, and writes one of the top level in its
+place that knows nothing (`UNKNOWN`). That one is merged with no other, so it stays known which batches are unknown: a whole
+copy under any name that these batches ever had (`_copies`) is read in its stead from then on, and the next pass writes what
+it says into that file.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, takewhile
 from typing import Final, NamedTuple
 
 from ..client.logs import get_logger
@@ -48,6 +51,8 @@ DRAFT_S: Final = 3600.0
 """Age at which the draft of a file is nobody's any more."""
 READS_MAX: Final = 5
 """Listings of one reading, each because a part was merged away under it."""
+UNKNOWN: Final = BatchOutcomes(None, Outcomes())
+"""Of a commit of before outcomes were, or of batches whose file was damaged."""
 _FORGOTTEN_LEVEL: Final = LEVEL_MAX + 1
 _DAMAGED_LEVEL: Final = -1
 _NAME: Final = re.compile(rf"(\d+)-(\d+)\.(\d+|forgotten){re.escape(SUFFIX)}")
@@ -77,6 +82,8 @@ class Found(NamedTuple):
     damaged: list[Part]
 
 
+Piece = list[tuple[Part, BatchOutcomes | None]]
+"""Parts that become one file, with what they say; None of a damaged one."""
 Singles = Callable[[int], Iterable[Part]]
 """The commits' own files with numbers above the given one, up to the newest commit, in order."""
 Which = Callable[[Sequence[Part]], Part]
@@ -116,9 +123,9 @@ class OutcomeLevels:
         merged = self._merged().merged
         for _ in range(READS_MAX):
             own = list(self._singles(merged[-1].last if merged else 0))
-            before, (merged, _, damaged) = merged, self._merged()
+            before, merged = merged, self._merged().merged
             if merged == before:  # else a file that seems to lack may have been merged away meanwhile
-                return sorted([*merged, *own, *damaged], key=lambda part: (part.first, -part.level))
+                return sorted([*merged, *own], key=lambda part: (part.first, -part.level))
         raise self._restless()
 
     def read(self, above: int = 0) -> list[BatchOutcomes]:
@@ -128,8 +135,40 @@ class OutcomeLevels:
         """
         for _ in range(READS_MAX):
             with contextlib.suppress(FileNotFoundError):
-                return [read_part(part) for part in self.parts() if part.last > above]
+                return list(self._told([part for part in self.parts() if part.last > above]))
         raise self._restless()
+
+    def _told(self, parts: Iterable[Part]) -> Iterator[BatchOutcomes]:
+        found: Found | None = None
+        for part in parts:
+            told = read_part(part)
+            if told == UNKNOWN and part.path is not None:
+                found = found or self._merged()
+                copy = self._good_copy(part, found)
+                told = copy[1] if copy else read_part(part)  # once more: a pass writes it before it deletes the copies
+            yield told
+
+    def _good_copy(self, part: Part, found: Found) -> tuple[Part, BatchOutcomes] | None:
+        """Another file of the batches of a merged one, and what it says; None when there is none. Raises LoaderError when
+        all of them are damaged."""
+        damaged: DamagedPartError | None = None
+        for copy in self._copies(part, found):
+            try:
+                return copy, read_part(copy)
+            except DamagedPartError as error:
+                damaged = error
+        if damaged:
+            raise damaged
+        return None
+
+    def _copies(self, part: Part, found: Found) -> Iterator[Part]:
+        """Under the names of before, and under that which damaged ones get."""
+        yield from (one for one in found.covered if (one.first, one.last) == (part.first, part.last))
+        if part.first == part.last:
+            own = list(takewhile(lambda one: one.first == part.first, self._singles(part.first - 1)))
+            same = [one for one in own if one.path is not None]
+            yield from [self._which(same)] if len(same) > 1 and self._which else same[:1]
+        yield from (one for one in found.damaged if (one.first, one.last) == (part.first, part.last))
 
     def _restless(self) -> LoaderError:
         return LoaderError(f"{self._folder} changes faster than it can be read: try again")
@@ -139,6 +178,7 @@ class OutcomeLevels:
 
         `now_s` is wall-clock time. What is damaged is set aside as it is, for whoever reads it to name.
         """
+        self._heal()
         self._delete_covered()
         self._delete_drafts(now_s - DRAFT_S)
         try:
@@ -150,29 +190,58 @@ class OutcomeLevels:
         with contextlib.suppress(FileNotFoundError, LoaderError):
             self._forget(now_s - keep_s)
 
+    def _heal(self) -> None:
+        """Where a file knows nothing and a copy of it is whole: it gets what the copy says, and the copies go."""
+        found = self._merged()
+        hurt = {(one.first, one.last) for one in (*found.damaged, *found.covered)}
+        for part in found.merged:
+            if (part.first, part.last) in hurt or (part.level == LEVEL_MAX and part.first == part.last):
+                with contextlib.suppress(FileNotFoundError, LoaderError):
+                    self._heal_part(part, found)
+
+    def _heal_part(self, part: Part, found: Found) -> None:
+        assert part.path is not None
+        if read_part(part) == UNKNOWN:
+            copy = self._good_copy(part, found)
+            if copy is None:
+                return
+            self._replace([copy[0]], part.path.name.removesuffix(SUFFIX), copy[1])
+        for aside in found.damaged:
+            if aside.path is not None and (aside.first, aside.last) == (part.first, part.last):
+                aside.path.unlink(missing_ok=True)
+
     def _merge(self) -> None:
-        for group in chain.from_iterable(merges(self._sure(), self._fan) for _ in range(LEVEL_MAX)):
-            for some in in_whole_pieces([self._readable(part) for part in group]):
-                parts, told = zip(*some, strict=True)
-                self._replace(parts, f"{parts[0].first}-{parts[-1].last}.{parts[0].level + 1}", joined(told))
+        for _ in range(LEVEL_MAX):
+            parts = self._sure()
+            for group in merges(parts, self._fan):
+                higher = [part.first for part in parts if part.level > group[0].level]
+                for piece in in_whole_pieces([(part, self._readable(part)) for part in group], higher):
+                    self._merge_piece(piece)
 
-    def _readable(self, part: Part) -> tuple[Part, BatchOutcomes]:
-        """The part, and what it says; a damaged one is set aside, and is then one that its commit never wrote.
+    def _merge_piece(self, piece: Piece) -> None:
+        told = [one for _, one in piece if one is not None]
+        if told:
+            first, last = piece[0][0], piece[-1][0]
+            self._replace([part for part, _ in piece], f"{first.first}-{last.last}.{first.level + 1}", joined(told))
+        else:
+            for part, _ in piece:
+                self._make_unknown(part)
 
-        The copy is on the disk before the file goes, so a reader that looks at commits' own files first finds one of both.
-        """
+    def _make_unknown(self, part: Part) -> None:
+        self._replace([part], f"{part.first}-{part.last}.{LEVEL_MAX}", UNKNOWN)
+
+    def _readable(self, part: Part) -> BatchOutcomes | None:
+        """What the part says; None of a damaged one, of which a copy is on the disk under the other name then."""
         try:
-            return part, read_part(part)
+            return read_part(part)
         except DamagedPartError as error:
             assert part.path is not None
             aside = self._folder / f"{part.first}-{part.last}.damaged"
             write_whole(aside, part.path.read_bytes())
-            part.path.unlink(missing_ok=True)
             get_logger().error(
                 "outcomes_set_aside", file=str(part.path), moved_to=str(aside), error=str(error.__cause__)
             )
-            gone = replace(part, path=None)
-            return gone, read_part(gone)
+            return None
 
     def _sure(self) -> list[Part]:
         """What is to be read, up to the first number of which it is unknown what is."""
@@ -185,28 +254,42 @@ class OutcomeLevels:
         return found
 
     def _forget(self, before_s: float) -> None:
-        merged = self._merged().merged
+        """What was set aside is as old as that: there is as much time to put a good copy in its place."""
+        merged, _, damaged = self._merged()
         old: list[Part] = []
+        asides: list[Part] = []
         for part in merged:
-            assert part.path is not None
-            if part.level != _FORGOTTEN_LEVEL and part.path.stat().st_mtime >= before_s:
+            aside = [one for one in damaged if (one.first, one.last) == (part.first, part.last)]
+            if part.level != _FORGOTTEN_LEVEL and any(_changed_s(one) >= before_s for one in (part, *aside)):
                 break
             old.append(part)
-        if any(part.level != _FORGOTTEN_LEVEL for part in old):
-            parts, told = zip(*map(self._readable, old), strict=True)
-            self._replace(parts, f"0-{old[-1].last}.forgotten", forgotten(joined(told)))
+            asides += aside
+        if all(part.level == _FORGOTTEN_LEVEL for part in old):
+            return
+        told = [(part, self._readable(part)) for part in old]
+        hurt = [part for part, one in told if one is None]
+        for part in hurt:
+            self._make_unknown(part)
+        if not hurt:
+            said = forgotten(joined([one for _, one in told if one is not None]))
+            self._replace([*old, *asides], f"0-{old[-1].last}.forgotten", said)
 
     def _replace(self, parts: Sequence[Part], name: str, told: BatchOutcomes) -> None:
         """Write the file that has what `parts` have, then delete these; on a disk it is as old as the newest of them."""
         path = self._folder / f"{name}{SUFFIX}"
-        newest = max((part.path.stat().st_mtime for part in parts if part.path is not None), default=0.0)
+        newest = max((_changed_s(part) for part in parts if part.path is not None), default=0.0)
         write_whole(path, told.pack(), as_old_as=newest)
         for part in parts:
             if part.path is not None and part.path != path:
                 part.path.unlink(missing_ok=True)
 
     def _delete_covered(self) -> None:
-        merged, covered, _ = self._merged()
+        merged, covered, damaged = self._merged()
+        for aside in damaged:  # of the very batches of a merged one it is its copy (`_heal`)
+            if any(one.first <= aside.first and aside.last <= one.last for one in merged) and not any(
+                (one.first, one.last) == (aside.first, aside.last) for one in merged
+            ):
+                covered.append(aside)
         for part in covered:
             assert part.path is not None
             part.path.unlink(missing_ok=True)
@@ -242,6 +325,11 @@ class OutcomeLevels:
         return Found(counting, covered, damaged)
 
 
+def _changed_s(part: Part) -> float:
+    assert part.path is not None
+    return part.path.stat().st_mtime
+
+
 @functools.cache
 def _warn_once(folder: str, said: str) -> None:
     get_logger().warning("outcomes_not_merged", folder=folder, error=said)
@@ -256,23 +344,29 @@ def check_whole(told: Iterable[BatchOutcomes], *, passed: bool = False) -> None:
         if passed and one.rows is None:
             raise LoaderError(
                 "the table's outcomes of some batch are gone, so it is unknown which records are in the table."
-                " Put the file back (_outcomes.json.gz of a batch's folder, or _rocketcrew/outcomes/), or load into a new"
-                " table (spark.target)"
+                " Put the file back (_outcomes.json.gz of a batch's folder, or _rocketcrew/outcomes/). Where that does not"
+                " help, as it was not there when others were merged, load into a new table (spark.target)"
             )
         passed = passed or bool(one.outcomes.of_kind(PASSED))
 
 
-def in_whole_pieces(found: Iterable[tuple[Part, BatchOutcomes]]) -> list[list[tuple[Part, BatchOutcomes]]]:
-    """Cut where outcomes are gone that may say that a hole before them was filled: of one file nobody would see it any more
-    (`check_whole`), of two that follow each other everybody does. Pure."""
-    pieces: list[list[tuple[Part, BatchOutcomes]]] = []
+def in_whole_pieces(found: Iterable[tuple[Part, BatchOutcomes | None]], higher: Collection[int] = ()) -> list[Piece]:
+    """Cut where one file would hide what several that follow each other show. Pure.
+
+    - A damaged part (None) is alone, so that a good copy has a file to take the place of.
+    - So is what lies on the two sides of a part of a higher level, given by its first number: it came to be in this way.
+    - Where outcomes are gone that may say that a hole before them was filled (`check_whole`) a new piece begins.
+    """
+    pieces: list[Piece] = []
     passed = False
     for part, told in found:
-        if not pieces or (passed and told.rows is None):
+        before, one_before = pieces[-1][-1] if pieces else (None, None)
+        lost = told is None or one_before is None or (passed and told.rows is None)
+        if before is None or lost or any(before.last < number < part.first for number in higher):
             pieces.append([])
             passed = False
         pieces[-1].append((part, told))
-        passed = passed or bool(told.outcomes.of_kind(PASSED))
+        passed = passed or (told is not None and bool(told.outcomes.of_kind(PASSED)))
     return pieces
 
 
@@ -294,7 +388,7 @@ def read_part(part: Part) -> BatchOutcomes:
     """What the file says. Raises FileNotFoundError, LoaderError."""
     path = part.path
     if path is None:
-        return BatchOutcomes(None, Outcomes())
+        return UNKNOWN
     try:
         return BatchOutcomes.unpack(path.read_bytes())
     except DamagedOutcomesError as error:

@@ -39,9 +39,9 @@ def refuse_foreign(folder: Path) -> None:
     """Raise UsageError for a file, for a folder that cannot be read, or one that holds something and no table: rows of
     somebody else beside ours would be read as one table, or make both unreadable. One in which a batch of ours was begun is
     the loader's to judge, which knows what to do with what a lost one has left."""
-    if folder.is_file():
-        raise UsageError(f"the table folder {folder} is a file: {_GIVE}")
     try:
+        if folder.is_file():
+            raise UsageError(f"the table folder {folder} is a file: {_GIVE}")
         begun = (folder / STATE_DIR).is_dir()
         if begun or not folder.is_dir() or is_delta(folder) or is_iceberg(folder):
             return

@@ -106,21 +106,32 @@ def explain_torn_log(table: Path) -> str:
 
 def _explain_torn_checkpoint(table: Path) -> str:
     """As `explain_torn_log`, of the newest checkpoint and of the one that is noted as the last. Without them the log is read
-    from an earlier one, or from its first entry: where there is neither, they stay."""
+    from the newest whole one, or from its first entry: where an entry from there on is gone, they stay."""
     noted = table / LOG_DIR / "_last_checkpoint"
-    there = sorted((table / LOG_DIR).glob("[0-9]*.checkpoint*.parquet"))
-    last = {path.name.partition(".")[0] for path in there[-1:]}
+    found: dict[int, list[Path]] = {}
+    for path in sorted((table / LOG_DIR).glob("[0-9]*.checkpoint*.parquet"), reverse=True):
+        found.setdefault(int(path.name.partition(".")[0]), []).append(path)
+    last = set(list(found)[:1])
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # one that is torn itself is passed over
-        last.add(f"{json.loads(noted.read_bytes())['version']:020d}")
-    torn = [path for path in there if path.name.partition(".")[0] in last and _torn(path)]
-    gone = not last <= {path.name.partition(".")[0] for path in there}
-    if not (torn or gone) or not (entry_of(table, 0).exists() or len(torn) < len(there)):
+        last.add(int(json.loads(noted.read_bytes())["version"]))
+    base = next((version for version, files in found.items() if _whole(files)), -1)
+    later = {version: files for version, files in found.items() if version > base or version in last}
+    torn = sorted(path for files in later.values() for path in files if _torn(path))
+    gone = not all(_whole(found.get(version, [])) for version in last)
+    entries = {int(entry.stem) for entry in (table / LOG_DIR).glob("[0-9]*.json") if entry.stem.isdecimal()}
+    if not (torn or gone) or not entries.issuperset(range(base + 1, max(entries | last, default=0) + 1)):
         return ""
     away = " and ".join(str(path) for path in (*torn, noted) if path.exists())
     return (
         ". The machine went down before the log's last checkpoint was synced, and the log's entries have all that it had."
         f" While nothing else uses the table, move {away} to another place, and start again"
     )
+
+
+def _whole(checkpoint: Collection[Path]) -> bool:
+    """Of files of one version: `<version>.checkpoint.parquet`, or all of `<version>.checkpoint.<part>.<parts>.parquet`."""
+    good = [path.name.split(".")[2:-1] for path in checkpoint if not _torn(path)]
+    return any(len(parts) < 2 or sum(one[1:] == parts[1:] for one in good) == int(parts[1]) for parts in good)
 
 
 def _torn(path: Path) -> bool:

@@ -29,6 +29,11 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
         look(tmp_path / "file")
 
 
+def test_one_that_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="can't be read: File name too long"):
+        look(tmp_path / ("x" * 300) / "table")
+
+
 @pytest.mark.parametrize(
     "entries",
     [(), ("_rocketcrew", ".hidden"), ("_rocketcrew", "metadata"), ("batch_id=1", "x.parquet"), ("_delta_log",)],
