@@ -147,13 +147,22 @@ def serve(worker: WorkerLoop, log: Any) -> int:
     except LinkClosedError:
         raise  # the supervisor is gone: nobody is to blame
     except DescriptorsClosedError as error:
-        worker.accuse(error)
+        accuse(worker, error)
         log.error("handler_closed_descriptors", error=str(error))
         return EXIT_DESCRIPTORS
     except Exception as error:
-        worker.accuse(error)
+        accuse(worker, error)
         raise
     return EXIT_OK
+
+
+def accuse(worker: WorkerLoop, error: Exception) -> None:
+    """Have the worker name who may have brought about that error, which stays the one that is raised: what goes wrong
+    meanwhile is a note on it."""
+    try:
+        worker.accuse(error)
+    except Exception as another:  # noqa: BLE001  it follows from the first, or would hide it
+        error.add_note(f"and the worker could not name the messages that it had in hand: {another!r}")
 
 
 def salvage_if_readable(path: Path, log: Any) -> Salvaged:

@@ -11,6 +11,7 @@ come back at a Rollback. The supervisor hears CONSUMED when a chunk ends with st
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
 from struct import Struct
@@ -65,10 +66,11 @@ class _Staged(NamedTuple):
 
 
 class _Verdict(NamedTuple):
-    """What became of the messages of one call: `done` of them from the first on, and then perhaps a failure."""
+    """What became of the messages of one call."""
 
-    done: int
     error: BaseException | None = None
+    failed_at: int = 0
+    """With an error: the place in the chunk of the record that failed. Of its call, the records before it are done."""
     commit: bool = False
 
 
@@ -137,14 +139,14 @@ class OrderedRunner(Runner):
                 return [Returned(work.chunk_id, index)]
             started = self._clock()
             end, batch, places, damaged = self._gather(run, index, data, positions, wants)
-            verdict = self._call(run, batch, places, started) if batch else _Verdict(0)
+            verdict = self._call(run, batch, places, started) if batch else _Verdict()
             self._cell[STATE] = 0
             if damaged is not None and verdict.error is None:
-                verdict = _Verdict(end - 1 - index, damaged)
+                verdict = _Verdict(damaged, end - 1)
             took = self._clock() - started
-            self._took(run, took, index, end if verdict.error is None else index)
+            done = end if verdict.error is None else verdict.failed_at
+            self._took(run, took, index, done, places)
             if verdict.error is not None:
-                done = index + verdict.done
                 self._end_run(run, done)
                 self.naming.record(offsets[done])  # whatever its error does to us is its own
                 return self._given_back(work, done, end - done, batch, places, verdict.error, took)
@@ -171,10 +173,12 @@ class OrderedRunner(Runner):
             self._current = run
         return run
 
-    def _took(self, run: Run, took: int, first: int, end: int) -> None:
-        """A call took so long; records `first` to `end` have ended by it."""
+    def _took(self, run: Run, took: int, first: int, end: int, places: list[int]) -> None:
+        """A call took so long; records `first` to `end` have ended by it, those without a message in `places` filtered."""
+        called = len(set(places[: bisect_left(places, end)]))
         lock = self.own()
         try:
+            run.filtered += end - first - called
             run.busy_ns += took
             run.slowest_ns = max(run.slowest_ns, took)
             if end > first and self._auto_commit:
@@ -189,6 +193,8 @@ class OrderedRunner(Runner):
         self, run: Run, first: int, data: bytes, positions: list[int], wants: Wants | None
     ) -> tuple[int, list[Message], list[int], BaseException | None]:
         """Messages for one call, the place of each, and the end; up to a damaged record, which is the last then."""
+        looked_at = Run(run.chunk_id, run.queue, run.offsets, first)  # filtered counts when it has ended: see _took
+        looked_at.spans = run.spans
         room = self._bounds.batch_messages_max if self._batch else 1
         batch: list[Message] = []
         places: list[int] = []
@@ -196,7 +202,7 @@ class OrderedRunner(Runner):
         while index < len(positions) - 1 and len(batch) < room and (self._batch or index == first):
             if self._filter is not None:
                 self.naming.record(run.offsets[index])
-            messages, damaged = messages_of(run, index, data, positions, wants)
+            messages, damaged = messages_of(looked_at, index, data, positions, wants)
             batch.extend(messages)
             places.extend([index] * len(messages))
             index += 1
@@ -220,13 +226,13 @@ class OrderedRunner(Runner):
                 results = [self._function(message) for message in batch]
         except Rollback as error:
             if not self._auto_commit:
-                return _Verdict(0, error)
+                return _Verdict(error, places[0])
             results = [None] * len(batch)
             self._warn(batch[0], error)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             if self._forked:
                 end_fork(error)
-            return _Verdict(0, error)
+            return _Verdict(error, places[0])  # what was filtered before it has not failed
         return self._take(run, batch, places, results)
 
     def _take(self, run: Run, batch: list[Message], places: list[int], results: Sequence[object]) -> _Verdict:
@@ -238,12 +244,12 @@ class OrderedRunner(Runner):
                 rows, says_commit = self._judge(message, result)
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
                 self._put(run, [(place, part) for place, part in prepared if place < index])
-                return _Verdict(index - places[0], error)
+                return _Verdict(error, index)
             commit = commit or says_commit
             if rows is not None:
                 prepared.append((index, rows))
         self._put(run, prepared)
-        return _Verdict(places[-1] - places[0] + 1, None, commit and not self._auto_commit)
+        return _Verdict(commit=commit and not self._auto_commit)
 
     def _judge(self, message: Message, result: object) -> tuple[Prepared | None, bool]:
         """Rows of one result, and whether it commits. Raises what the handler returned as an exception."""

@@ -36,7 +36,6 @@ from .cells import (
     BETWEEN,
     BLOCKED_ERRNO,
     BLOCKED_NS,
-    CHUNK_ID,
     CONSUMED_DIRECTLY,
     KEYS_OF,
     LAST,
@@ -348,19 +347,24 @@ class WorkerLoop:
         cell = self._cell
         if self._forked or cell[STATE] not in (0, BETWEEN):
             return
-        runs = [run for run in (*self._unsent, *self._runner.take()) if run.offsets]
+        with self._runner.lock:  # the reporter's thread may be sending some of them
+            runs = [run for run in (*self._unsent, *self._runner.take()) if run.offsets]
         if isinstance(error, DescriptorsClosedError):
             runs = [run for run in runs if run.chunk_id == runs[-1].chunk_id]
         if not runs:
             return
-        first, last = runs[0].start, runs[-1].start + runs[-1].records - 1
+        first, last = runs[0], runs[-1]
         cell[STATE] = 0
-        cell[CHUNK_ID] = runs[0].chunk_id
-        cell[RECORDS] = last - first + 1
-        cell[LAST] = runs[-1].offsets[last]
+        self._runner.naming.chunk(first.chunk_id, first.queue)
         cell[TAKEN] = 0
         cell[STARTED_NS] = self._clock()
-        cell[STATE] = runs[0].offsets[first] + 1 if runs[0].chunk_id == runs[-1].chunk_id else BETWEEN
+        if any(run.chunk_id != first.chunk_id for run in runs):
+            cell[STATE] = BETWEEN  # a cell has room for places in one chunk only: all that the worker has is suspected
+            return
+        end = last.start + last.records
+        cell[RECORDS] = end - first.start
+        cell[LAST] = first.offsets[end - 1]
+        cell[STATE] = first.offsets[first.start] + 1
 
     def flush(self) -> None:
         """Rows to the segment, then reports to the supervisor. Raises DescriptorsClosedError before anything is written."""
@@ -386,7 +390,7 @@ class WorkerLoop:
         """In the reporter's thread, while the handler runs: what ended before its call is written and reported, and sealed
         where that is due or wanted. Returns after how many seconds there may be more to do, None = when it is asked again."""
         with self._runner.lock:
-            if self._forked or self._stopped:
+            if self._forked or self._stopped or self._broken is not None:
                 return None
             try:
                 self._link.check()
