@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..remoting.bodies import BROADCASTING, SubscriptionData
+from .wanted import Wanted
 
 
 @dataclass(slots=True)
@@ -40,6 +41,8 @@ class ConsumerGroup:
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     channels: dict[int, ClientChannel] = field(default_factory=dict[int, ClientChannel])
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict[str, SubscriptionData])
+    wanted: dict[str, Wanted] = field(default_factory=dict[str, Wanted])
+    """What subscriptions want, by topic: made with the first pull, and shared by all that are held."""
 
     @property
     def is_broadcasting(self) -> bool:
@@ -58,14 +61,14 @@ class ConsumerGroup:
         for fresh in subscriptions:
             named.add(fresh.topic)
             known = self.subscriptions.get(fresh.topic)
-            if known is None:
-                changed = True
+            changed = changed or known is None
+            if known is None or fresh.sub_version > known.sub_version:
                 self.subscriptions[fresh.topic] = fresh
-            elif fresh.sub_version > known.sub_version:
-                self.subscriptions[fresh.topic] = fresh
+                self.wanted.pop(fresh.topic, None)
         for topic in [topic for topic in self.subscriptions if topic not in named]:
             changed = True
             del self.subscriptions[topic]
+            self.wanted.pop(topic, None)
         return changed
 
 

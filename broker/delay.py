@@ -5,6 +5,9 @@ real topic and queue in properties. When the time has come, it is stored a secon
 string unchanged (so REAL_TOPIC and DELAY stay in it). Within a level, delivery times ascend with the queue, so the head
 is all that has to be looked at.
 
+The tags code says when to look; the record itself, whether it is time: a damaged code must deliver nothing too early. So
+where a level's delay was made longer, what waits in it already waits longer too.
+
 How far each level has come is saved when the disk has what was delivered, in the shape of `config/delayOffset.json`. A kill
 between a delivery and that save delivers once more: at least once, as everything here.
 """
@@ -103,15 +106,14 @@ class DelayLevels:
         if now_ms < self._paused_until_ms:
             return 0
         for level in sorted(self._due_ms):
-            while count < batch_max and self._is_due(now_ms, level):
+            while count < batch_max and level in self._due_ms and self._is_due(now_ms, level, self._due_ms[level]):
                 self._deliver_head(now_ms, store, level, store_again)
                 count += 1
         return count
 
-    def _is_due(self, now_ms: int, level: int) -> bool:
+    def _is_due(self, now_ms: int, level: int, due_ms: int) -> bool:
         """Also when it is due later than can be: then the clock was set back, and the wait could be endless."""
-        due_ms = self._due_ms.get(level)
-        return due_ms is not None and not now_ms < due_ms <= now_ms + self.delay_ms(level)
+        return not now_ms < due_ms <= now_ms + self.delay_ms(level)
 
     def _deliver_head(
         self, now_ms: int, store: MessageStore, level: int, store_again: Callable[[StoredMessage], None]
@@ -121,12 +123,16 @@ class DelayLevels:
         offset = self._delivered.get(level, 0)
         self._paused_until_ms = now_ms + FAILURE_PAUSE_MS  # unless all goes well
         message = store.message_in(SCHEDULE_TOPIC, level - 1, offset)
-        is_there = queue.min_offset <= offset < queue.max_offset
-        if not is_there or queue.entry(offset)[2] != self._due_ms[level]:  # the queue was damaged, and made anew since
+        if not queue.min_offset <= offset < queue.max_offset:  # the queue was damaged, and made anew since
             self._paused_until_ms = 0
             self._look(store, level)
             return
         if message is not None:
+            due_ms = self.tags_code(message)
+            if not self._is_due(now_ms, level, due_ms):  # its entry is damaged, or was when it was looked at
+                self._paused_until_ms = 0
+                self._due_ms[level] = due_ms
+                return
             try:
                 store_again(real_message(message))
             except UsageError as error:  # it would not be taken tomorrow either, and others wait behind it

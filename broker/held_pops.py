@@ -40,7 +40,7 @@ class HeldPop:
     size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.size_bytes = held_bytes(self.command, self.wanted)
+        self.size_bytes = held_bytes(self.command)
 
 
 class Arrival(NamedTuple):
@@ -108,7 +108,7 @@ class HeldPops:
         return len(self._all)
 
     def has_room(self, held: HeldPop) -> bool:
-        return len(self._all) < self._held_max and self.bytes.has_room(held.channel, held.size_bytes)
+        return len(self._all) < self._held_max and self.bytes.has_room(held)
 
     def count(self, topic: str, group: str, queue_id: int) -> int:
         """How many wait for that queue (-1: for any)."""
@@ -116,7 +116,7 @@ class HeldPops:
 
     def hold(self, held: HeldPop) -> None:
         """Keep a request; look at `has_room` first. One that was held before keeps its place."""
-        self.bytes.add(held.channel, held.size_bytes)
+        self.bytes.add(held)
         if not held.number:
             self._next_number += 1
             held.number = self._next_number
@@ -196,7 +196,7 @@ class HeldPops:
     def _end(self, ended: list[HeldPop]) -> list[HeldPop]:
         for held in ended:
             del self._all[held.number]
-            self.bytes.add(held.channel, -held.size_bytes)
+            self.bytes.remove(held)
             groups = self._by_topic[held.topic]
             del groups[held.group][held.number]
             if not groups[held.group]:

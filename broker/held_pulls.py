@@ -45,7 +45,7 @@ class HeldPull:
     size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.size_bytes = held_bytes(self.command, self.wanted)
+        self.size_bytes = held_bytes(self.command)
 
 
 class HeldPulls:
@@ -68,9 +68,9 @@ class HeldPulls:
 
     def hold(self, pull: HeldPull) -> bool:
         """Keep a pull; False when there are too many, or they are too large: then the caller answers it now."""
-        if len(self._all) >= self._held_max or not self.bytes.has_room(pull.channel, pull.size_bytes):
+        if len(self._all) >= self._held_max or not self.bytes.has_room(pull):
             return False
-        self.bytes.add(pull.channel, pull.size_bytes)
+        self.bytes.add(pull)
         self._next_number += 1
         pull.number = self._next_number
         self._all[pull.number] = pull
@@ -114,14 +114,14 @@ class HeldPulls:
 
     def park(self, pull: HeldPull) -> None:
         """Keep a pull that was given out, until `unparked`."""
-        self.bytes.add(pull.channel, pull.size_bytes)
+        self.bytes.add(pull)
         self.parked.setdefault(pull.channel, []).append(pull)
 
     def unparked(self, channel: int) -> list[HeldPull]:
         """The parked pulls of a connection, which are parked no longer."""
         pulls = self.parked.pop(channel, [])
         for pull in pulls:
-            self.bytes.add(channel, -pull.size_bytes)
+            self.bytes.remove(pull)
         return pulls
 
     def next_deadline_ms(self) -> int | None:
@@ -132,7 +132,7 @@ class HeldPulls:
     def _end(self, pulls: list[HeldPull]) -> list[HeldPull]:
         for pull in pulls:
             del self._all[pull.number]
-            self.bytes.add(pull.channel, -pull.size_bytes)
+            self.bytes.remove(pull)
             self._skipped.pop(pull.number, None)
             _discard(self._by_queue, (pull.request.topic, pull.request.queue_id), pull.number)
             _discard(self._by_channel, pull.channel, pull.number)

@@ -96,6 +96,10 @@ class LiveBroker:
     data_version: DataVersion | None
     channel: int | None
 
+    def is_same(self, registration: Registration) -> bool:
+        """Whether the address comes as the broker that it was; else it is a new one, and leaves what it had."""
+        return (self.broker_name, self.broker_id) == (registration.broker_name, registration.broker_id)
+
 
 @dataclass(slots=True)
 class Tables:
@@ -203,13 +207,12 @@ class NameServerCore:
         name, address = registration.broker_name, registration.address
         key = (registration.cluster, address)
         known = tables.live.get(key)
-        version = registration.table.data_version
-        if known is not None and (known.broker_name, known.broker_id) != (name, registration.broker_id):
+        replaces_topics = brings_topics(known, registration)
+        if known is not None and not known.is_same(registration):
             self._forget(known)
-            known = None
         broker = tables.brokers.get(name) or BrokerData(name, {}, registration.cluster)
         tables.brokers[name] = replace(broker, broker_addrs={**broker.broker_addrs, registration.broker_id: address})
-        if registration.broker_id == MASTER_ID and (known is None or known.data_version != version):
+        if replaces_topics:
             self._replace_topics(name, registration.table)
         tables.live[key] = LiveBroker(
             registration.cluster,
@@ -218,7 +221,7 @@ class NameServerCore:
             address,
             registration.timeout_ms,
             now_ms,
-            version,
+            registration.table.data_version,
             channel,
         )
 
@@ -250,6 +253,11 @@ class NameServerCore:
         del queues[broker_name]
         if not queues:
             del self._tables.topics[topic]
+
+    def _is_last(self, live: LiveBroker) -> bool:
+        """Whether its name has no other address, so that the topics go with this one."""
+        broker = self._tables.brokers.get(live.broker_name)
+        return broker is not None and set(broker.broker_addrs.values()) <= {live.address}
 
     def _forget(self, live: LiveBroker) -> None:
         tables = self._tables
@@ -295,17 +303,19 @@ class NameServerCore:
 
     def _refuse_beyond_bounds(self, registration: Registration) -> None:
         """Raises Refused where another broker, or its topics, would be too many."""
-        tables, version = self._tables, registration.table.data_version
+        tables = self._tables
         known = tables.live.get((registration.cluster, registration.address))
         if known is None and len(tables.live) >= BROKERS_MAX:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"this name server has {BROKERS_MAX} brokers already, and takes no more"
             )
-        if registration.broker_id != MASTER_ID or (known is not None and known.data_version == version):
-            return  # its topics are not looked at
-        name, topics = registration.broker_name, registration.table.topic_config_table
-        of_others = sum(len(queues) - (name in queues) for queues in tables.topics.values())
-        if of_others + len(topics) > TOPICS_OF_ALL_MAX:
+        if not brings_topics(known, registration):
+            return
+        own = {registration.broker_name}
+        if known is not None and self._is_last(known):
+            own.add(known.broker_name)
+        of_others = sum(len(queues) - len(own & queues.keys()) for queues in tables.topics.values())
+        if of_others + len(registration.table.topic_config_table) > TOPICS_OF_ALL_MAX:
             remark = (
                 f"this name server keeps at most {TOPICS_OF_ALL_MAX} topics of all brokers, and others have {of_others}"
             )
@@ -468,6 +478,13 @@ def refuse_many_topics(count: int) -> None:
     if count > TOPICS_MAX:
         remark = f"a registration of {count} topics; this name server takes at most {TOPICS_MAX} of one broker"
         raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def brings_topics(known: LiveBroker | None, registration: Registration) -> bool:
+    """Whether the table of a registration is taken; `known` is what its address is registered as."""
+    if registration.broker_id != MASTER_ID:
+        return False
+    return known is None or not known.is_same(registration) or known.data_version != registration.table.data_version
 
 
 def queue_data(broker_name: str, topic: TopicConfig) -> QueueData:

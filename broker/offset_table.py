@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ..remoting.body import Body
 from .table_text import BucketedText
 
 SEPARATOR = "@"
 PAIRS_MAX = 200_000  # of topic and group
+ROOM_STEP_PAIRS = 5_000  # some 30 ms, and as many more when those are used up
 GIVEN_MAX = 3  # answers with one reset on one connection
 GIVEN_ALL_MAX = 16  # on all connections: several may pull the queue in turn, and new ones come
 
@@ -152,12 +154,19 @@ class OffsetTable:
         """Whether one more can be kept: this pair of topic and group is known, or there are not too many."""
         return topic + SEPARATOR + group in self._committed or len(self._committed) < PAIRS_MAX
 
-    def make_room(self, is_needed: Callable[[str], bool]) -> None:
-        """Forget the offsets of all groups that are not needed, but where a reset is pending."""
-        for group in [group for group in self._topics_of if not is_needed(group)]:
-            self._forget(
-                [(topic, group) for topic in self.topics_of(group) if topic + SEPARATOR + group not in self._resets]
-            )
+    def make_room(self, is_needed: Callable[[str], bool]) -> bool:
+        """Forget offsets of groups that are not needed, but where a reset is pending: ROOM_STEP_PAIRS at most, as others
+        wait meanwhile. False when there were fewer."""
+        unneeded = (
+            (topic, group)
+            for group in self._topics_of
+            if not is_needed(group)
+            for topic in self.topics_of(group)
+            if topic + SEPARATOR + group not in self._resets
+        )
+        pairs = list(islice(unneeded, ROOM_STEP_PAIRS))
+        self._forget(pairs)
+        return len(pairs) == ROOM_STEP_PAIRS
 
     def has_group(self, group: str) -> bool:
         """Whether the group has a committed offset anywhere."""

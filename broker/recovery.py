@@ -361,12 +361,13 @@ class Rebuild:
         *,
         lives_known: bool,
     ) -> None:
+        self.begin = log.start
         self._made = ConsumeQueue(MemoryFile(SEGMENT_BYTES, buffered=False), *key)
         self._key = key
         self._recovery = Recovery(
             storage, log, self._made_queue, wanted, tags_code, lives_known=lives_known, whole=True
         )
-        self._scan = LogScan(log, log.start, lambda _: True)
+        self._scan = LogScan(log, self.begin, lambda _: True)
         self._parts = iter(self._scan)
         self._count = 0
 

@@ -360,10 +360,14 @@ class BrokerState:
 
     def has_offset_room(self, topic: str, group: str) -> bool:
         """Whether there is room for an offset. Where there is none, groups that nobody made give theirs up: brokers of
-        earlier versions kept offsets of any name. That looks at all of them, so it is done once in a while."""
-        if not self.offsets.has_room(topic, group) and self.now_ms >= self._next_room_ms:
+        earlier versions kept offsets of any name. A look that finds few of them looks at all groups, so the next one is
+        a while later."""
+        if self.offsets.has_room(topic, group):
+            return True
+        if self.now_ms < self._next_room_ms:
+            return False
+        if not self.offsets.make_room(lambda name: name == TRANSACTIONS_GROUP or self._is_made(name)):
             self._next_room_ms = self.now_ms + ROOM_INTERVAL_MS
-            self.offsets.make_room(lambda name: name == TRANSACTIONS_GROUP or self._is_made(name))
         return self.offsets.has_room(topic, group)
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:

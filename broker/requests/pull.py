@@ -139,7 +139,10 @@ def wanted_of_group(members: ConsumerGroup, request: PullRequest) -> Wanted:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
     if subscription.sub_version < request.sub_version:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-    return wanted_by(subscription)
+    wanted = members.wanted.get(request.topic)
+    if wanted is None:
+        wanted = members.wanted[request.topic] = wanted_by(subscription)
+    return wanted
 
 
 def wanted_by(subscription: SubscriptionData) -> Wanted:

@@ -1,4 +1,7 @@
-"""A damaged consume queue hides nothing that the log has: what an entry says wrong is noticed, and the queue is made anew."""
+"""A consume queue with damaged positions or sizes hides nothing that the log has: that is noticed, and it is made anew.
+
+A tags code that alone is wrong is not noticed, as pulls pass over entries by it without a look at the records.
+"""
 
 from __future__ import annotations
 
@@ -142,6 +145,44 @@ def test_damaged_delay_levels_deliver_all_and_not_too_early(make):
         broker.later(300_000)
     assert [message.body for message in broker.read()] == [b"%02d" % number for number in range(20)]
     assert broker.core.state.store.rebuilt_queues == 1
+
+
+@pytest.mark.parametrize("code", [b"\0\0\0\0", b"\xff\xff\xff\xff"])
+def test_a_delivery_time_that_is_half_damaged_delivers_nothing_too_early(make, code):
+    """Pages and entries do not align: a damaged page may take the lower half of a delivery time, and no more of its entry."""
+    broker = make(message_delay_level="200ms 5m")
+    for number in range(3):
+        broker.send(body=b"%02d" % number, properties={"DELAY": "2"})
+    broker.core.stop()
+    damage(broker.storage, 16, code, SCHEDULE_QUEUE)
+    broker.start()
+    for seconds in (1, 100, 190):
+        broker.later(seconds * 1_000)
+        assert broker.read() == []
+    broker.later(9_000)
+    assert [message.body for message in broker.read()] == [b"%02d" % number for number in range(3)]
+
+
+def test_retention_before_the_first_step_of_a_rebuild_is_no_trouble(make):
+    """The rebuild, which would have begun at the old front of the log, begins anew."""
+    broker = make(mapped_file_size_commit_log=70_000, body_max_bytes=1_000, retention_ms=3_600_000)
+    for round_number in range(4):
+        for number in range(400):
+            broker.send(body=b"%d-%d" % (round_number, number))
+        broker.later(1_000_000)
+    broker.core.stop()
+    store = broker.core.state.store
+    for at in range(0, store.queue("T", 0).next_offset * 20 - 2_000, 4_000):
+        damage(broker.storage, at, bytes(2_000))
+    broker.start()
+    store = broker.core.state.store
+    before = store.log_start
+    assert store.is_rebuilding
+    broker.later(1_500_000)
+    assert (store.log_start > before, broker.core.trouble) == (True, None)
+    broker.later(1_000)
+    assert (store.rebuilt_queues, broker.core.trouble) == (1, None)
+    assert store.get("T", 0, store.min_offset("T", 0), 32).status is GetStatus.FOUND
 
 
 def test_a_message_is_found_by_its_place_when_its_entry_is_damaged(make):

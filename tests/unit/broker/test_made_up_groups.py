@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rocketcrew.broker.offset_table import PAIRS_MAX
+from rocketcrew.broker.offset_table import PAIRS_MAX, ROOM_STEP_PAIRS
 from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, RequestCode, ResponseCode
 from rocketcrew.remoting.headers import ResetOffset, UpdateOffset
 from rocketcrew.remoting.pop_headers import PopRequest
@@ -54,8 +54,27 @@ def test_offsets_of_made_up_groups_make_room_for_groups_that_were_made(broker):
     for number in range(PAIRS_MAX):
         offsets.commit("T", f"made-up-{number}", 0, 1)
     assert commit(broker, "g").code == 0
-    assert offsets.groups_of("T") == ["g", "gone", "reset"]
+    groups = offsets.groups_of("T")
+    assert len(groups) == PAIRS_MAX - ROOM_STEP_PAIRS + 3, "no more at once than the others can wait for"
+    assert groups[:2] == ["g", "gone"]
+    assert groups[-1] == "reset"
     assert offsets.query("RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS", 0) == 5
+
+
+def test_made_up_groups_make_room_again_and_again_until_none_is_left(broker):
+    broker.send()
+    broker.heartbeat("g")
+    offsets = broker.core.state.offsets
+    for number in range(2 * ROOM_STEP_PAIRS):
+        offsets.commit("T", f"made-up-{number}", 0, 1)
+    for number in range(PAIRS_MAX - 2 * ROOM_STEP_PAIRS):
+        offsets.commit(f"T{number}", "g", 0, 1)
+    assert commit(broker, "g").code == 0
+    for number in range(ROOM_STEP_PAIRS - 1):
+        offsets.commit(f"U{number}", "g", 0, 1)
+    assert not offsets.has_room("V", "g")
+    assert broker.core.state.has_offset_room("V", "g")
+    assert len(offsets.groups_of("T")) == 1
 
 
 def test_where_all_groups_are_needed_they_are_looked_through_once_in_a_while(broker):

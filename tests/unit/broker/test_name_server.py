@@ -295,13 +295,19 @@ def test_a_long_body_is_not_read(server, code, bytes_max):
     assert (answer.code, "takes at most" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
 
 
+def fill(server):
+    """Brokers b0, b1... that have as many topics as there may be; all have the same ones, which are returned."""
+    topics = {f"t{number}": TopicConfig(f"t{number}", 4, 4) for number in range(TOPICS_MAX)}
+    table = TopicConfigTable(topics, DataVersion(counter=1))
+    for number in range(TOPICS_OF_ALL_MAX // TOPICS_MAX):
+        server.core.register(T0, Registration("c", f"b{number}", 0, f"1.1.1.1:{number}", table))
+    return topics
+
+
 def test_brokers_and_the_topics_of_all_of_them_are_bounded(server):
     """Each of them may come from anybody who can connect."""
     rounds = TOPICS_OF_ALL_MAX // TOPICS_MAX
-    topics = {f"t{number}": TopicConfig(f"t{number}", 4, 4) for number in range(TOPICS_MAX)}
-    table = TopicConfigTable(topics, DataVersion(counter=1))
-    for number in range(rounds):
-        server.core.register(T0, Registration("c", f"b{number}", 0, f"1.1.1.1:{number}", table))
+    fill(server)
     assert server.register(["one"], "more", "1.1.1.1:9999").code == ResponseCode.SYSTEM_ERROR
     assert server.register(["one", "other"], "b0", "1.1.1.1:0", counter=2).code == 0, "instead of its own"
     assert server.register(["one"], "more", "1.1.1.1:9999").code == 0
@@ -309,6 +315,25 @@ def test_brokers_and_the_topics_of_all_of_them_are_bounded(server):
         assert server.register([], "b", f"1.1.1.1:{number}", broker_id=number).code == 0
     assert server.register([], "b", "1.1.1.1:9998").code == ResponseCode.SYSTEM_ERROR
     assert server.register(["other"], "b1", "1.1.1.1:1", counter=2).code == 0, "those that are there are renewed"
+
+
+@pytest.mark.parametrize("first", [{"name": "x"}, {"broker_id": 1}, {"name": "x", "broker_id": 1}])
+def test_the_bound_over_all_topics_holds_for_a_broker_that_comes_as_another(server, first):
+    """From the same address and with the same data version, its table is taken as that of one who was not there."""
+    fill(server)
+    assert server.register([], address="2.2.2.2:1", **first | {"name": first.get("name", "more")}).code == 0
+    answer = server.register(["one"], "more", "2.2.2.2:1")
+    assert (answer.code, server.route("one")) == (ResponseCode.SYSTEM_ERROR, None)
+
+
+@pytest.mark.parametrize(("slave", "expected"), [(False, ResponseCode.SUCCESS), (True, ResponseCode.SYSTEM_ERROR)])
+def test_what_a_broker_leaves_under_its_old_name_is_not_counted(server, slave, expected):
+    """Unless it stays, as the name has another address."""
+    topics = fill(server)
+    if slave:
+        assert server.register([], "b0", "2.2.2.2:1", broker_id=1).code == 0
+    assert server.register(list(topics), "renamed", "1.1.1.1:0").code == expected
+    assert server.brokers("t0")[-1] == ("b9" if slave else "renamed")
 
 
 def test_a_broker_that_changes_its_name_leaves_nothing_under_the_old_one(server):

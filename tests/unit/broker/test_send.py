@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rocketcrew.broker.storage import MemoryStorage, StorageError
@@ -220,6 +222,19 @@ def test_a_record_from_the_far_future_does_not_set_the_clock(broker):
     broker.crash()
     broker.send(body=b"2")
     assert broker.read()[-1].store_timestamp_ms == broker.now_ms
+
+
+@pytest.mark.parametrize(("levels", "due_s"), [("10m", 600), ("1m", 60)])
+def test_a_level_whose_delay_was_changed_delivers_nothing_before_the_new_one(make, levels, due_s):
+    broker = make(message_delay_level="5m")
+    broker.send(properties={"DELAY": "1"})
+    broker.core.stop()
+    broker.config = replace(broker.config, message_delay_level=levels)
+    broker.start()
+    broker.later(due_s * 1_000 - 1_000)
+    assert broker.read() == []
+    broker.later(2_000)
+    assert len(broker.read()) == 1
 
 
 def test_a_clients_own_retry_goes_through_the_delay(broker):
