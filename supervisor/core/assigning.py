@@ -7,12 +7,13 @@ remembered for some drain deadlines while another member has the queue: an opera
 of it.
 
 Where a queue was moved (a reset, an offset that the broker does not have), the new offset is committed before it is pulled
-again. Old brokers push a reset to the members once, so it is kept until a broker has confirmed it.
+again. Old brokers push a reset to the members once, so it is kept until a broker has confirmed it. A stop owes it as it owes
+the offset of what is finished: it is tried a few times, and what is given up is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
 from ...durable.intervals import Intervals
@@ -82,7 +83,9 @@ class Assigning:
         self._awaited: set[MessageQueue] = set()
         """Queues that are to be opened here again, as far as the last look-up knew: the next one may take its time."""
         self._elsewhere: dict[MessageQueue, float] = {}
-        """Since when remembered queues (State.recovered) are another member's."""
+        """Since when remembered queues (State.recovered) are not ours, as far as we know."""
+        self._stop_at = float("inf")
+        """When what a stop still waits for is given up."""
 
     # --- rebalance ----------------------------------------------------------------------------------------------
 
@@ -98,11 +101,10 @@ class Assigning:
         s = self.s
         topic, queues, members, mine = answer.topic, answer.queues, answer.members, answer.mine
         asked_at = self._asked.get(topic) if answer.asked_at is None else answer.asked_at
-        if asked_at is not None:
-            if self.is_late(topic, asked_at):
-                return
-            if queues and members:
-                self._answered[topic] = asked_at
+        if s.stopping or (asked_at is not None and self.is_late(topic, asked_at)):
+            return
+        if asked_at is not None and queues and members:
+            self._answered[topic] = asked_at
         # One that was given up counts, or topics whose look-ups always take too long would never get their queues. But the
         # newer one is still to be answered.
         if asked_at == self._asked.get(topic):
@@ -110,7 +112,7 @@ class Assigning:
             if topic in self._again:
                 self._again.remove(topic)
                 self.look_up(topic, now)
-        if s.stopping or not queues or not members or topic not in s.topics:
+        if not queues or not members or topic not in s.topics:
             return
         try:
             mine = allocate(s.config.strategy, s.config.client_id, queues, members) if mine is None else mine
@@ -151,8 +153,13 @@ class Assigning:
         """The topic's queues end: what runs is finished, and failures are sent back."""
         self.s.topics = tuple(name for name in self.s.topics if name != topic)
         self._popping.unsubscribed(topic)
-        self._moves = {mq: move for mq, move in self._moves.items() if mq.topic != topic}
+        for mq in [mq for mq in self._moves if mq.topic == topic]:
+            self._not_committed(mq, self._moves.pop(mq).offset)
         self._awaited = {mq for mq in self._awaited if mq.topic != topic}
+        # No look-up says any more who has them.
+        for mq in self.s.recovered:
+            if mq.topic == topic:
+                self._elsewhere.setdefault(mq, now)
         for pq in list(self.s.queues.values()):
             if pq.mq.topic == topic and pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
                 self.revoke(pq, now, send_failures=True)
@@ -179,6 +186,9 @@ class Assigning:
             self._begin(q, offset, now)
 
     def _open_failed(self, pq: ProcessQueue, now: float) -> None:
+        if self.s.stopping:
+            self._try_unopened_again(pq, now)
+            return
         self._move(pq, QueueEvent.OPEN_FAILED)
         self._awaited.add(pq.mq)
         self._forget(pq, now)
@@ -200,7 +210,10 @@ class Assigning:
             del self._moves[mq]
             q.moved_to = q.skips_from = -1
             self.s.recovered.pop(mq, None)
-            self._begin(q, offset, now)
+            if self.s.stopping:
+                self.revoke(q.pq, now, send_failures=True)
+            else:
+                self._begin(q, offset, now)
 
     def _begin(self, q: PulledQueue, offset: int, now: float) -> None:
         pq = q.pq
@@ -252,6 +265,8 @@ class Assigning:
         opening = pq.state is QueueState.OPENING
         self._move(pq, QueueEvent.REVOKED)
         if opening:
+            if self.s.stopping:
+                self._awaited.add(pq.mq)  # still ours: a reset of it is, too
             self._forget(pq, now)
             return
         pq.send_failures = send_failures
@@ -281,7 +296,7 @@ class Assigning:
 
         5.x clients do the same at once (updateAndFreeze, docs/protocol.md); what runs finishes first.
         """
-        q.moved_to = offset
+        q.moved_to, q.move_holds = offset, False
         self.revoke(q.pq, now, send_failures=True)
 
     def reset(self, offsets: Mapping[MessageQueue, int], now: float) -> None:
@@ -294,7 +309,7 @@ class Assigning:
         for mq, offset in offsets.items():
             pq = self.s.by_mq.get(mq)
             if pq is None or pq.state is QueueState.OPENING:
-                self._reset_unopened(mq, offset)
+                self._reset_unopened(mq, offset, now)
                 continue
             q = self.s.pulled[pq.handle]
             if pq.state is QueueState.DRAINING and not q.ours:
@@ -305,18 +320,23 @@ class Assigning:
             if pq.state is QueueState.ASSIGNED:
                 self.moved(q, offset, now)
             else:
-                q.moved_to = offset
+                q.moved_to, q.move_holds = offset, False
                 q.final_commit = False
 
-    def _reset_unopened(self, mq: MessageQueue, offset: int) -> None:
+    def _reset_unopened(self, mq: MessageQueue, offset: int, now: float) -> None:
         """What was finished of it counts no more. If it is being opened, or is to be, or if a look-up has yet to say whose it
         is, it begins there."""
         self._forget_finished(mq)
         s = self.s
-        unknown = mq.topic in s.topics and (mq.topic in self._asked or mq.topic not in self._answered)
-        if mq in s.by_mq or mq in self._awaited or unknown:
-            s.log("warning", "offset_reset_by_admin", **place_keys(mq, offset), was=-1)
-            self._moves[mq] = Move(offset, 0)
+        asked = mq.topic in self._asked and not s.stopping  # then no answer counts any more
+        unknown = mq.topic in s.topics and (asked or mq.topic not in self._answered)
+        if mq not in s.by_mq and mq not in self._awaited and not unknown:
+            return
+        if s.stopping and mq not in s.by_mq and not self._open_to_commit(mq, now):
+            self._not_committed(mq, offset)
+            return
+        s.log("warning", "offset_reset_by_admin", **place_keys(mq, offset), was=-1)
+        self._moves[mq] = Move(offset, 0)
 
     # --- what is remembered of queues that are not open --------------------------------------------------------------
 
@@ -414,11 +434,21 @@ class Assigning:
                 head = pq.head_offset
                 self.s.uncommitted_at_stop += max(0, head - q.committed) + pq.ledger.finished_above(head).total()
             if q.moved_to >= 0:
-                # It must hold although what runs did not finish in time. The answer finds the queue ended: it is committed
-                # once more before the queue is opened again.
-                self._moves[pq.mq] = Move(q.moved_to, q.skips_from)
-                self._commit_moved(q, pq.head_offset)
+                self._commit_move_late(q)
             self._end(q, QueueEvent.DEADLINE, now)
+
+    def _commit_move_late(self, q: PulledQueue) -> None:
+        """A move must hold although what runs did not finish in time. The answer finds the queue ended: it is committed once
+        more before the queue is opened again, so a stop cannot know whether it holds."""
+        # Whatever becomes of it: a restart must run all that the move asks for, so the journal forgets what was finished.
+        q.forgets = True
+        if not self.s.stopping:
+            self._moves[q.pq.mq] = Move(q.moved_to, q.skips_from)
+        elif q.move_holds:
+            return
+        else:
+            self._not_committed(q.pq.mq, q.moved_to)
+        self._commit_moved(q, q.pq.head_offset)
 
     def _end(self, q: PulledQueue, event: QueueEvent, now: float) -> None:
         pq = q.pq
@@ -431,7 +461,7 @@ class Assigning:
             self._forget_finished(pq.mq)
         elif q.moved_to < 0 and (finished or pq.ledger.held):  # what is held the journal learns when it is sealed
             self.s.recovered[pq.mq] = (q.committed, finished)
-            if not q.ours:
+            if not q.ours or pq.mq.topic not in self.s.topics:
                 self._elsewhere[pq.mq] = now
         self._dispatching.give_up(pq)
         self._forget(pq, now)
@@ -472,7 +502,12 @@ class Assigning:
         """Commit what is new, or is to be committed again; guarded once the queue was taken away (its new owner commits
         too)."""
         pq = q.pq
-        if q.commit_asked >= 0 or q.moved_to >= 0 or pq.state is QueueState.ENDED:
+        if q.commit_asked >= 0 or pq.state is QueueState.ENDED:
+            return
+        if q.moved_to >= 0:
+            # Else it waits for what runs. But a stop may be ended by force at any moment.
+            if self.s.stopping and not q.move_holds and now >= q.last_commit_at:
+                self._commit_moved(q, pq.head_offset)
             return
         offset = pq.head_offset
         stale = now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
@@ -489,7 +524,7 @@ class Assigning:
     def _commit(self, q: PulledQueue, offset: int, *, guarded: bool) -> bool:
         """Ask for it; False where that would be wrong, which is logged and counted."""
         pq = q.pq
-        if q.moved_to < 0 and (offset < q.committed or not _nothing_unfinished_below(pq, offset)):
+        if q.moved_to < 0 and (offset < q.committed or not pq.nothing_unfinished_below(offset)):
             what = "commit_would_go_back" if offset < q.committed else "commit_would_pass_unfinished"
             self.s.counters.invariant_violations += 1
             self.s.log("critical", what, **place_keys(pq.mq, offset), committed=q.committed)
@@ -499,8 +534,11 @@ class Assigning:
         return True
 
     def _commit_moved(self, q: PulledQueue, start: int) -> bool:
-        """Ask for the offset that the queue was moved to. What an operator skips by that, from `start` on, is noted with it,
-        so that the last of several resets counts."""
+        """Ask for the offset that the queue was moved to. What an operator skips by that, from `start` on, is noted before
+        (as everything that an offset passes: sealing.py), and not with the reset, so that the last of several counts.
+
+        Where it is refused and a later reset goes lower, the note stands, and hides nothing: what is settled was not skipped.
+        """
         if q.skips_from >= 0:
             self.s.outcomes.add(SKIPPED, q.pq.mq, max(start, q.skips_from), q.moved_to)
         return self._commit(q, q.moved_to, guarded=False)
@@ -541,7 +579,7 @@ class Assigning:
         if q.moved_to == offset:
             # It is not finished up to there; what is below only does not concern us any more. And what was finished above
             # runs again: an offset that was never committed may be moved back to one that is no step back for the journal.
-            q.committed = offset
+            q.committed, q.move_holds = offset, True
             self.s.out += (forgotten(mq), JournalCommitted(mq, offset, offset))
         elif offset != q.committed:
             q.committed = offset
@@ -550,10 +588,10 @@ class Assigning:
     def _enough_tries(self, q: PulledQueue, offset: int) -> bool:
         """A stop with nothing unfinished does not wait for a broker that is away until its deadline: the journal has what is
         done. One try where the broker knows the offset already, some where another member would repeat messages."""
-        return q.last_commit_tries >= (1 if offset == q.committed else STOP_COMMIT_TRIES)
+        return q.last_commit_tries >= (1 if _is_known(q, offset) else STOP_COMMIT_TRIES)
 
     def _give_up_commit(self, q: PulledQueue, offset: int, now: float) -> None:
-        if offset == q.committed:
+        if _is_known(q, offset):
             self._end(q, QueueEvent.DRAINED, now)
         else:
             self.deadline(q.pq, now)
@@ -565,26 +603,76 @@ class Assigning:
         if self.s.stopping:
             return
         self.s.stopping = True
-        for pq in list(self.s.queues.values()):
-            if pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
+        self._stop_at = now + self.s.config.stop_deadline_ms / 1000
+        before = list(self.s.queues.values())
+        for mq in [mq for mq in self._moves if mq not in self.s.by_mq]:
+            if not self._open_to_commit(mq, now):
+                self._not_committed(mq, self._moves.pop(mq).offset)
+        for pq in before:
+            if pq.state is QueueState.OPENING and pq.mq in self._moves:
+                self._commit_unopened(pq, asked=pq.locked)
+            elif pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
                 self.revoke(pq, now, send_failures=True)
         self.check_finished()
 
+    def _open_to_commit(self, mq: MessageQueue, now: float) -> bool:
+        """In a stop: open a queue of ours once more, only to commit where it was moved to. False where that cannot be: we are
+        done, it may be another member's, or messages of it run on."""
+        if self.s.finished or now >= self._stop_at or mq not in self._awaited or mq in self.s.lingering:
+            return False
+        pq = ProcessQueue(next(self.s.handles), mq, self)
+        self.s.enter(pq)
+        self._commit_unopened(pq, asked=False)
+        return True
+
+    def _commit_unopened(self, pq: ProcessQueue, *, asked: bool) -> None:
+        """In a stop: a queue that was moved is not left before that holds. Nothing of it is started, so no lock is needed."""
+        if not asked:
+            self._ask_where(pq)
+        self.s.at(self._stop_at, lambda at: self._give_up_unopened(pq, at))
+
+    def _ask_where(self, pq: ProcessQueue) -> None:
+        if pq.state is QueueState.OPENING and self.s.pulled[pq.handle].commit_asked < 0:
+            self.s.out.append(FetchOffset(pq.handle, pq.mq))
+
+    def _try_unopened_again(self, pq: ProcessQueue, now: float) -> None:
+        q = self.s.pulled[pq.handle]
+        q.last_commit_tries += 1
+        if q.last_commit_tries >= STOP_COMMIT_TRIES:
+            self._give_up_unopened(pq, now)
+        else:
+            self.s.at(now + LAST_COMMIT_RETRY_S, lambda _: self._ask_where(pq))
+
+    def _give_up_unopened(self, pq: ProcessQueue, now: float) -> None:
+        if pq.state is QueueState.OPENING:
+            self._not_committed(pq.mq, self._moves.pop(pq.mq).offset)
+            self.revoke(pq, now, send_failures=True)
+
+    def _not_committed(self, mq: MessageQueue, offset: int) -> None:
+        """A move is given up, and nobody else may know of it."""
+        self.s.log("error", "reset_not_committed", **place_keys(mq, offset))
+
     def owes_commits(self) -> bool:
-        """Something finished is not committed: its offset is under way or may be asked for, or its rows are not sealed."""
-        return any(q.commit_asked >= 0 or q.pq.ledger.held for q in self._committing()) or bool(self.uncommitted())
+        """Something finished is not committed, or a move is not: its offset is under way or may be asked for, or its rows are
+        not sealed."""
+        return any(self._owes(q) for q in self.s.pulled.values()) or bool(self.uncommitted())
+
+    def _owes(self, q: PulledQueue) -> bool:
+        if q.pq.state is QueueState.OPENING:
+            return q.pq.mq in self._moves
+        return q.commit_asked >= 0 or (q.moved_to < 0 and bool(q.pq.ledger.held))
 
     def uncommitted(self) -> dict[int, int]:
-        """By handle of their queues: offsets that may be committed, and whose commits are not under way."""
-        return {
-            q.pq.handle: offset
-            for q in self._committing()
-            if q.commit_asked < 0 and (offset := q.pq.head_offset) > q.committed
-        }
-
-    def _committing(self) -> Iterator[PulledQueue]:
-        """Queues that commit what is finished: one that was moved commits where it goes on, when it ends."""
-        return (q for q in self.s.pulled.values() if q.pq.state is not QueueState.OPENING and q.moved_to < 0)
+        """By handle of their queues: offsets that may be committed in a stop, and whose commits are not under way."""
+        found: dict[int, int] = {}
+        for q in self.s.pulled.values():
+            if q.pq.state is QueueState.OPENING or q.commit_asked >= 0:
+                continue
+            if q.moved_to >= 0 and not q.move_holds:
+                found[q.pq.handle] = q.moved_to
+            elif q.moved_to < 0 and q.pq.head_offset > q.committed:
+                found[q.pq.handle] = q.pq.head_offset
+        return found
 
     def left(self) -> Finished:
         """What a stop at this moment leaves to be repeated: unfinished, finished without its rows being sealed, and of queues
@@ -603,13 +691,6 @@ class Assigning:
         s.out.append(self.left())
 
 
-def _nothing_unfinished_below(pq: ProcessQueue, offset: int) -> bool:
-    """The invariant of every commit, looked up by what is open and held, apart from how the offset was computed."""
-    ledger = pq.ledger
-    # What a record begins with may be done all the same: an earlier assignment passed a gap before it.
-    unfinished = [min(ledger.done.next_gap(chunk.floor), chunk.first_unfinished) for chunk in pq.open.values()]
-    unfinished += [min(ledger.done.next_gap(run.begin), run.offsets[run.at]) for run in pq.waiting]
-    unfinished += [
-        offsets.start for offsets in (ledger.lost, *(held.offsets for held in ledger.held.values())) if offsets
-    ]
-    return offset <= min(unfinished, default=pq.next_offset)
+def _is_known(q: PulledQueue, offset: int) -> bool:
+    """The broker has confirmed the offset, or sent it; of a move only what it has confirmed counts."""
+    return offset == q.committed and (q.moved_to < 0 or q.move_holds)

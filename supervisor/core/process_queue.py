@@ -179,6 +179,17 @@ class ProcessQueue:
         """A worker still has messages of it, or a send-back is under way or tried again."""
         return any(self.send_failures or chunk.reported < chunk.count for chunk in self.open.values())
 
+    def nothing_unfinished_below(self, offset: int) -> bool:
+        """The invariant of every commit, looked up by what is open and held, apart from how the offset was computed."""
+        ledger = self.ledger
+        # What a record begins with may be done all the same: an earlier assignment passed a gap before it.
+        unfinished = [min(ledger.done.next_gap(chunk.floor), chunk.first_unfinished) for chunk in self.open.values()]
+        unfinished += [min(ledger.done.next_gap(run.begin), run.offsets[run.at]) for run in self.waiting]
+        unfinished += [
+            offsets.start for offsets in (ledger.lost, *(held.offsets for held in ledger.held.values())) if offsets
+        ]
+        return offset <= min(unfinished, default=self.next_offset)
+
     def leave(self, chunk: Chunk) -> None:
         """Nobody will start the rest of the chunk in this assignment."""
         del self.open[chunk.chunk_id]
@@ -193,8 +204,8 @@ class PulledQueue:
 
     __slots__ = (
         "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit", "forgets",
-        "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "moved_to", "ours", "pq", "pull_pending",
-        "refusals", "refused_code", "settled_to", "skips_from", "starved",
+        "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "move_holds", "moved_to", "ours", "pq",
+        "pull_pending", "refusals", "refused_code", "settled_to", "skips_from", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -211,12 +222,15 @@ class PulledQueue:
         """How often that commit failed, and when it may be asked again."""
         self.moved_to = -1
         """The broker said that our offset is not in the queue, or an operator reset it: the queue ends, and goes on there."""
+        self.move_holds = False
+        """A broker has confirmed that."""
         self.skips_from = -1
         """Of a move by an operator: what lies between there (or our offset, if that is higher) and `moved_to` is skipped."""
         self.ours = False
         """It drains, but no other member has it: a reset that comes meanwhile is ours to commit."""
         self.forgets = False
-        """It was reset while it drained for another member: what is finished of it counts for no later assignment."""
+        """It was reset while it drained for another member, or moved and not done at its deadline: what is finished of it
+        counts for no later assignment."""
         self.end_offset = -1
         """What the queue's next message will get, as the last pull's answer said; -1 before it."""
         self.settled_to = -1

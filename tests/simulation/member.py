@@ -384,6 +384,8 @@ class SimMember:
             self.world.trace.append(f"{self.world.now_ms:.2f}    {self.client_id} {entry.event} {entry.keys}")
         if entry.level == "critical":
             raise Violation(f"{entry.event} {entry.keys}")
+        if entry.event == "reset_not_committed" and (moved := queue_of(entry)) is not None:
+            self.edge.pushed.given_up(moved)
         if entry.event == "key_not_found_out":
             mq, offset = queue_of(entry), entry.keys["offset"]
             assert mq is not None
@@ -420,7 +422,7 @@ class SimMember:
     def workers_left(self) -> None:
         """All workers have left after a stop: sign off and end."""
         self.sealing.end()
-        self.edge.pushed.member_ended()
+        self.edge.pushed.member_stopped()
         self.edge.sign_off()
         self.alive = False
         self.folder.held = False
@@ -441,7 +443,7 @@ class SimMember:
             return
         self.alive = False
         self.folder.held = False
-        self.edge.pushed.member_ended()
+        self.edge.pushed.member_died()
         if not self.running:
             if self._taken_over:
                 self.world.note("a start failed after a take-over")

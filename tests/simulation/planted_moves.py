@@ -38,6 +38,14 @@ class DropsItUnopened(Assigning):
         super().reset({mq: offset for mq, offset in offsets.items() if mq not in opening}, now)
 
 
+class LeavesUnopened(Assigning):
+    """A stop owes nothing of queues that are not open: a reset of one of them is dropped."""
+
+    def stop(self, now: float) -> None:
+        self._moves.clear()
+        super().stop(now)
+
+
 class LeavesResetsToNobody(CoreParts):
     assigning_class = LeavesItToNobody
 
@@ -48,6 +56,10 @@ class CommitsResetsOnce(CoreParts):
 
 class DropsResetsUnopened(CoreParts):
     assigning_class = DropsItUnopened
+
+
+class StopsBeforeResets(CoreParts):
+    assigning_class = LeavesUnopened
 
 
 RESETS = ("reset back", "reset forward")
@@ -62,5 +74,8 @@ PLANTED_MOVES = {
     ),
     "a reset of a queue that opens is dropped": Planted(
         DropsResetsUnopened, 40, (*RESETS, ANEW, "slow network"), PUSHED
+    ),
+    "a stop drops a reset of a queue that is not open": Planted(
+        StopsBeforeResets, 40, (*RESETS, ANEW, "stop member"), PUSHED | {"slow": 0.15}
     ),
 }

@@ -1,7 +1,7 @@
 """Resets that brokers before 5.2 push to the members, once: what one member has heard holds, whatever it did at that moment.
 
 Looked at where there is one slot: then each queue is that member's. A death of the member takes back what it has not
-committed yet, and one of the broker what it has not saved.
+committed yet, and one of the broker what it has not saved. A stop commits it, or says that it could not.
 """
 
 from __future__ import annotations
@@ -68,7 +68,25 @@ class PushedResets:
                 self._elsewhere.add(mq)
                 self._heard.pop(mq, None)
 
-    def member_ended(self) -> None:
+    def given_up(self, mq: MessageQueue) -> None:
+        """The member says that it could not commit it: the operator knows."""
+        if self._heard.pop(mq, None) is not None:
+            self._member.truth.void_reset((mq.topic, mq.queue_id))
+            self._member.world.note("a pushed reset was given up aloud")
+
+    def member_stopped(self) -> None:
+        """Those of queues that it did not pull since are where the broker has the group now."""
+        broker = self._member.broker
+        for mq, heard in self._heard.items():
+            if broker.core is None or broker.core is not heard.broker:
+                continue
+            committed = broker.committed((mq.topic, mq.queue_id))
+            if committed != heard.offset:
+                raise Violation(f"{mq} was reset to {heard.offset}, and a stop left it at {committed} without a word")
+            self._member.world.note("a pushed reset was committed by a stop")
+        self._heard.clear()
+
+    def member_died(self) -> None:
         """Nobody else has heard of them."""
         for mq in self._heard:
             self._member.truth.void_reset((mq.topic, mq.queue_id))

@@ -536,7 +536,9 @@ def test_a_stop_by_force_has_commits_to_wait_for_while_something_finished_is_not
     assert second.reported == 0
 
 
-def test_an_offset_under_way_is_not_asked_for_again_and_a_queue_that_was_moved_owes_nothing(bench: Bench) -> None:
+def test_an_offset_under_way_is_not_asked_for_again_and_a_queue_that_was_moved_owes_where_it_goes_on(
+    bench: Bench,
+) -> None:
     assigning = bench.core.assigning
     (handle,) = bench.open(0)
     bench.worker("w1", "w2")
@@ -550,7 +552,10 @@ def test_an_offset_under_way_is_not_asked_for_again_and_a_queue_that_was_moved_o
     bench.core.handle(ev.Committed(handle, 1, False), bench.now)
     assert assigning.uncommitted() == {handle: 1}
     bench.core.handle(ev.ResetOffsets({bench.core.state.queues[handle].mq: 0}), bench.now)
-    assert assigning.uncommitted() == {}
+    assert assigning.uncommitted() == {handle: 0}
+    bench.take(act.Commit)
+    bench.core.handle(ev.Stop(), bench.now)
+    assert bench.persist() == [0]
     assert not assigning.owes_commits()
 
 

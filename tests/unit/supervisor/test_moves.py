@@ -135,6 +135,21 @@ def test_a_move_whose_commit_was_refused_at_the_deadline_is_committed_before_the
     assert noted(bench) == ({SKIPPED: [(500, 900)]} if offset == 900 else {})
 
 
+def test_a_move_that_ended_at_its_deadline_is_not_passed_over_by_what_the_journal_knows(bench: Bench) -> None:
+    bench.worker("w1", "w2")
+    (handle,) = bench.open(0, offset=50)
+    bench.found(handle, [50, 120])
+    entries: list[act.JournalDone | act.JournalCommitted] = [*bench.take(act.JournalCommitted)]
+    _, second = bench.dispatched()
+    bench.done(second)
+    entries += bench.take(act.JournalDone)
+    reset(bench, 100)
+    bench.pass_ms(DRAIN_MS)
+    entries += bench.take(act.JournalCommitted)
+    state, _ = replay(MAGIC + JournalEncoder().blocks(entries), "journal")
+    assert state.recovered() == {}
+
+
 def test_a_move_of_a_queue_that_another_member_has_now_is_forgotten(bench: Bench) -> None:
     ended_at_its_deadline(bench, 100)
     bench.revoke()
@@ -335,6 +350,30 @@ def test_what_a_dead_run_left_is_forgotten_as_well_where_the_queue_is_another_me
     bench.pass_ms(3 * DRAIN_MS)
     bench.members([0], ["0", ME])
     assert bench.core.state.recovered == {}
+
+
+@pytest.mark.parametrize("drains_at", ["unsubscribe", "before"])
+@pytest.mark.parametrize(("drains", "remembered"), [(2, True), (3, False)])
+def test_it_is_forgotten_where_the_topic_was_not_subscribed_for_long(
+    bench: Bench, drains_at: str, drains: int, remembered: bool
+) -> None:
+    bench.worker("w1", "w2")
+    (handle,) = bench.open(0, offset=500)
+    bench.found(handle, [500, 501])
+    _, second = bench.dispatched()
+    bench.done(second)
+    if drains_at == "before":
+        subscribe_anew(bench)
+        bench.pass_ms(DRAIN_MS)
+    bench.core.handle(ev.Unsubscribe(TOPIC), bench.now)
+    if drains_at == "unsubscribe":
+        bench.pass_ms(DRAIN_MS)
+    bench.commits()
+    assert bench.core.state.recovered == {bench.queue(): (500, Intervals([(501, 502)]))}
+    bench.pass_ms(drains * DRAIN_MS)
+    subscribe_anew(bench)
+    (handle,) = bench.open(0, offset=500)
+    assert bool(bench.pq(handle).ledger.done) is remembered
 
 
 def test_a_reset_of_a_queue_that_is_not_ours_forgets_what_was_finished(bench: Bench) -> None:
