@@ -14,6 +14,7 @@ import os
 import sys
 import termios
 from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .patient_output import CLEAR
@@ -197,6 +198,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def _from_here(path: Path) -> Path:
+    """As a person in this folder would type it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 def start_block(found: Mapping[str, Any], *, table: str, name_servers: str, page: str = "", log: str = "") -> str:
     """What a person wants to know at the start."""
     topics = [topic for topic in sorted(found["subscriptions"]) if not topic.startswith("%")]
@@ -206,7 +213,7 @@ def start_block(found: Mapping[str, Any], *, table: str, name_servers: str, page
         "from": name_servers,
         "workers": f"{found['ready_workers']} processes",
         "rows go to": table,
-        "state in": found["slot"],
+        "state in": _from_here(Path(found["slot"])),
         "log": log,
         "page": page,
         "stop": "Ctrl-C finishes what was begun; `rocketcrew status`, `top`, `stop` from another terminal",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +99,14 @@ def test_the_start_says_what_and_where() -> None:
     text = start_block(FOUND, table="", name_servers="h:1")
     assert [line.split()[0] for line in text.splitlines()] == ["group", "topics", "from", "workers", "state", "stop"]
     assert "%RETRY%" not in text
+
+
+def test_the_slot_is_named_as_one_would_type_it() -> None:
+    here = start_block({**FOUND, "slot": str(Path.cwd() / ".rocketcrew/g/0")}, table="", name_servers="h:1")
+    assert "  state in    .rocketcrew/g/0\n" in here
+    assert "  state in    /srv/state/g/0\n" in start_block(
+        {**FOUND, "slot": "/srv/state/g/0"}, table="", name_servers="h:1"
+    )
 
 
 @pytest.mark.parametrize(("columns", "shown"), [(60, 59), (0, 120), (300, 120)])
