@@ -72,6 +72,8 @@ class _Verdict(NamedTuple):
     failed_at: int = 0
     """With an error: the place in the chunk of the record that failed. Of its call, the records before it are done."""
     commit: bool = False
+    rows: Sequence[tuple[int, Prepared]] = ()
+    """Of the records that are done, by their places."""
 
 
 class OrderedRunner(Runner):
@@ -142,10 +144,10 @@ class OrderedRunner(Runner):
             verdict = self._call(run, batch, places, started) if batch else _Verdict()
             self._cell[STATE] = 0
             if damaged is not None and verdict.error is None:
-                verdict = _Verdict(damaged, end - 1)
+                verdict = verdict._replace(error=damaged, failed_at=end - 1, commit=False)
             took = self._clock() - started
             done = end if verdict.error is None else verdict.failed_at
-            self._took(run, took, index, done, places)
+            self._took(run, took, index, done, places, verdict.rows)
             if verdict.error is not None:
                 self._end_run(run, done)
                 self.naming.record(offsets[done])  # whatever its error does to us is its own
@@ -173,11 +175,15 @@ class OrderedRunner(Runner):
             self._current = run
         return run
 
-    def _took(self, run: Run, took: int, first: int, end: int, places: list[int]) -> None:
-        """A call took so long; records `first` to `end` have ended by it, those without a message in `places` filtered."""
+    def _took(
+        self, run: Run, took: int, first: int, end: int, places: list[int], rows: Sequence[tuple[int, Prepared]]
+    ) -> None:
+        """A call took so long; records `first` to `end` have ended by it with these rows, those without a message in `places`
+        filtered: in one step, as a report beside the next call takes all that has ended."""
         called = len(set(places[: bisect_left(places, end)]))
         lock = self.own()
         try:
+            self._put(run, rows)
             run.filtered += end - first - called
             run.busy_ns += took
             run.slowest_ns = max(run.slowest_ns, took)
@@ -211,7 +217,7 @@ class OrderedRunner(Runner):
         return index, batch, places, damaged
 
     def _call(self, run: Run, batch: list[Message], places: list[int], started_ns: int) -> _Verdict:
-        """Call the handler; keep or stage rows of what is done."""
+        """Call the handler."""
         cell, offsets = self._cell, run.offsets
         cell[STARTED_NS] = started_ns
         cell[RECORDS] = places[-1] - places[0] + 1
@@ -233,9 +239,9 @@ class OrderedRunner(Runner):
             if self._forked:
                 end_fork(error)
             return _Verdict(error, places[0])  # what was filtered before it has not failed
-        return self._take(run, batch, places, results)
+        return self._take(batch, places, results)
 
-    def _take(self, run: Run, batch: list[Message], places: list[int], results: Sequence[object]) -> _Verdict:
+    def _take(self, batch: list[Message], places: list[int], results: Sequence[object]) -> _Verdict:
         """Rows of all messages up to the first that failed; a record counts when all of its messages are done."""
         prepared: list[tuple[int, Prepared]] = []
         commit = False
@@ -243,13 +249,11 @@ class OrderedRunner(Runner):
             try:
                 rows, says_commit = self._judge(message, result)
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
-                self._put(run, [(place, part) for place, part in prepared if place < index])
-                return _Verdict(error, index)
+                return _Verdict(error, index, rows=[(place, part) for place, part in prepared if place < index])
             commit = commit or says_commit
             if rows is not None:
                 prepared.append((index, rows))
-        self._put(run, prepared)
-        return _Verdict(commit=commit and not self._auto_commit)
+        return _Verdict(commit=commit and not self._auto_commit, rows=prepared)
 
     def _judge(self, message: Message, result: object) -> tuple[Prepared | None, bool]:
         """Rows of one result, and whether it commits. Raises what the handler returned as an exception."""
@@ -275,16 +279,12 @@ class OrderedRunner(Runner):
 
     # --- what is done, and what waits for a commit ------------------------------------------------------------------
 
-    def _put(self, run: Run, prepared: list[tuple[int, Prepared]]) -> None:
+    def _put(self, run: Run, prepared: Sequence[tuple[int, Prepared]]) -> None:
         if not self._auto_commit:
             self._stage(run.queue).rows.extend((run, index, part) for index, part in prepared)
             return
-        lock = self.own()
-        try:
-            for index, part in prepared:
-                self._keep(run, index, [part])
-        finally:
-            lock.release()
+        for index, part in prepared:
+            self._keep(run, index, [part])
 
     def _stage(self, queue: QueueInfo) -> _Staged:
         return self._staged.setdefault(queue, _Staged([], []))

@@ -125,7 +125,10 @@ class Assigning:
         changed = False
         for mq, pq in list(s.by_topic.get(topic, {}).items()):
             if pq.state is QueueState.DRAINING:
-                s.pulled[pq.handle].ours = mq in wanted
+                q = s.pulled[pq.handle]
+                q.ours = mq in wanted
+                if not q.ours and q.moved_to >= 0 and not q.move_holds:
+                    self._not_committed(mq, q.drop_move())
             elif mq not in wanted:
                 self.revoke(pq, now, send_failures=False)
                 changed = True
@@ -373,8 +376,10 @@ class Assigning:
             self._pulling.consider(q, now)
 
     def finished(self, pq: ProcessQueue, start: int, end: int, token: Token) -> None:
-        """The journal learns it."""
-        self.s.out.append(JournalDone(pq.mq, start, end, *token))
+        """The journal learns it, unless a move that holds asks for it to run again."""
+        q = self.s.pulled.get(pq.handle)
+        if q is None or not q.move_holds:
+            self.s.out.append(JournalDone(pq.mq, start, end, *token))
 
     def check_of(self, pq: ProcessQueue, offset: int) -> None:
         """What was pulled has no check point."""
@@ -432,7 +437,8 @@ class Assigning:
                 self.s.unsealed_at_stop += unsealed
                 # What is finished and not committed is in our journal, but another member begins at the committed offset.
                 head = pq.head_offset
-                self.s.uncommitted_at_stop += max(0, head - q.committed) + pq.ledger.finished_above(head).total()
+                if q.moved_to < 0:
+                    self.s.uncommitted_at_stop += max(0, head - q.committed) + pq.ledger.finished_above(head).total()
             if q.moved_to >= 0:
                 self._commit_move_late(q)
             self._end(q, QueueEvent.DEADLINE, now)
@@ -505,8 +511,8 @@ class Assigning:
         if q.commit_asked >= 0 or pq.state is QueueState.ENDED:
             return
         if q.moved_to >= 0:
-            # Else it waits for what runs. But a stop may be ended by force at any moment.
-            if self.s.stopping and not q.move_holds and now >= q.last_commit_at:
+            # Else it waits for what runs. But a stop may be ended by force, and a step back passes nothing.
+            if self.s.stopping and q.owes_step_back and now >= q.last_commit_at:
                 self._commit_moved(q, pq.head_offset)
             return
         offset = pq.head_offset
@@ -653,8 +659,7 @@ class Assigning:
         self.s.log("error", "reset_not_committed", **place_keys(mq, offset))
 
     def owes_commits(self) -> bool:
-        """Something finished is not committed, or a move is not: its offset is under way or may be asked for, or its rows are
-        not sealed."""
+        """What is finished, or a move, is not committed: it is under way, may be asked for, or its rows are not sealed."""
         return any(self._owes(q) for q in self.s.pulled.values()) or bool(self.uncommitted())
 
     def _owes(self, q: PulledQueue) -> bool:
@@ -665,13 +670,12 @@ class Assigning:
     def uncommitted(self) -> dict[int, int]:
         """By handle of their queues: offsets that may be committed in a stop, and whose commits are not under way."""
         found: dict[int, int] = {}
-        for q in self.s.pulled.values():
-            if q.pq.state is QueueState.OPENING or q.commit_asked >= 0:
-                continue
-            if q.moved_to >= 0 and not q.move_holds:
-                found[q.pq.handle] = q.moved_to
-            elif q.moved_to < 0 and q.pq.head_offset > q.committed:
-                found[q.pq.handle] = q.pq.head_offset
+        for handle, q in self.s.pulled.items():
+            if q.pq.state is not QueueState.OPENING and q.commit_asked < 0:
+                if q.owes_step_back:
+                    found[handle] = q.moved_to
+                elif q.moved_to < 0 and q.pq.head_offset > q.committed:
+                    found[handle] = q.pq.head_offset
         return found
 
     def left(self) -> Finished:

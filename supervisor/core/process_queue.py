@@ -248,6 +248,16 @@ class PulledQueue:
         """The code of the refusal of its last pull, -1 when it was none; and how often in a row it came."""
         self.refusals = 0
 
+    @property
+    def owes_step_back(self) -> bool:
+        """It is ours, and was moved to where nothing unfinished lies before: no broker has confirmed that yet."""
+        return self.ours and not self.move_holds and 0 <= self.moved_to <= self.pq.head_offset
+
+    def drop_move(self) -> int:
+        """Another member has the queue, whose affair the move is; where it was to go on. What was finished counts no more."""
+        offset, self.moved_to, self.skips_from, self.forgets = self.moved_to, -1, -1, True
+        return offset
+
     def reservation_bytes(self) -> int:
         """What the next pull sets aside: a quarter more than the last body, within what brokers send.
 

@@ -234,3 +234,50 @@ def test_a_topic_that_is_not_subscribed_any_more_gives_its_moves_up_aloud(bench:
     ended_at_its_deadline(bench, 100)
     bench.core.handle(ev.Unsubscribe(TOPIC), bench.now)
     assert given_up(bench) == [100]
+
+
+# --- what a stop must not pass ----------------------------------------------------------------------------------------
+
+
+def test_a_step_forward_waits_for_what_runs_and_for_rows_that_are_not_sealed(bench: Bench) -> None:
+    bench.worker("w1")
+    (handle,) = bench.open(0, offset=500)
+    bench.found(handle, [500, 501])
+    bench.done(bench.dispatched()[0], seq=1, count=1)
+    reset(bench, 900)
+    stop(bench)
+    assert bench.persist() == []
+    assert bench.pq(handle).running()
+    assert bench.core.assigning.uncommitted() == {}
+
+
+def test_what_finishes_after_a_step_back_is_not_in_the_journal(bench: Bench) -> None:
+    _, chunk = with_one_in_hand(bench)
+    reset(bench, 100)
+    stop(bench)
+    assert bench.persist() == [100]
+    bench.take(act.JournalDone)
+    bench.done(chunk)
+    bench.none(act.JournalDone)
+    assert bench.commits(ok=False) == [100]
+    assert ended(bench)
+
+
+def test_a_move_of_a_queue_that_another_member_has_is_not_committed(bench: Bench) -> None:
+    _, chunk = with_one_in_hand(bench)
+    reset(bench, 100)
+    bench.revoke()
+    assert given_up(bench) == [100]
+    bench.done(chunk)
+    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(501, True)]
+
+
+def test_a_step_back_that_holds_leaves_nothing_uncommitted(bench: Bench) -> None:
+    with_one_in_hand(bench)
+    reset(bench, 100)
+    bench.pass_ms(DRAIN_MS - 1)
+    stop(bench)
+    assert bench.persist() == [100]
+    bench.pass_ms(1)
+    (finished,) = bench.take(act.Finished)
+    assert (finished.unfinished, finished.unsealed, finished.uncommitted) == (1, 0, 0)

@@ -3,7 +3,11 @@ that failed is the one that is given back."""
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from rocketcrew.workers.api import Handler, Retry, Rollback, handler
 from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import STATE
 from rocketcrew.workers.message import Message
+from rocketcrew.workers.ordered import OrderedRunner
 from rocketcrew.workers.ordered_packets import RETURNED, OrderedDescriptor, Returned, decode_returned, encode_ordered
 from rocketcrew.workers.packets import REPORTS, QueueInfo, Report, decode_reports
 
@@ -102,3 +107,46 @@ def test_each_filtered_record_is_counted_once(play: Callable[..., Scene], kinds:
     scene = play(kinds)
     assert scene.done == [(0, len(kinds), kinds.count("s"))]
     assert scene.returned == []
+
+
+class AtReturn:
+    """Calls `action` where that function returns."""
+
+    def __init__(self, function: FunctionType, action: Callable[[], object]) -> None:
+        self._code, self._action = function.__code__, action
+
+    def __call__(self, frame: FrameType, event: str, _arg: object) -> Any:
+        if frame.f_code is not self._code:
+            return None
+        if event == "return":
+            self._action()
+        return self
+
+
+def test_rows_and_what_was_filtered_by_one_call_are_noted_in_one_step(
+    bench: Make, make_record: Make, tmp_path: Path
+) -> None:
+    """Or a report that comes in between has the rows' records without the filtered ones, which the next one has too many."""
+    kinds, taken = "sr.", list[bool]()
+    (tmp_path / "ready").mkdir()
+
+    @handler(batch=True, order="queue", filter=lambda m: kinds[m.queue_offset] != "s")
+    def handle(messages: list[Message]) -> list[object]:
+        return [{"n": 1} if kinds[message.queue_offset] == "r" else None for message in messages]
+
+    b = bench(handle, bounds=WorkerBounds(batch_messages_max=1), schema="n bigint", folder=tmp_path)
+
+    def reporter_comes() -> None:
+        thread = threading.Thread(target=lambda: taken.append(b.worker.lock.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+
+    data = b"".join(make_record(b"%d" % number, offset=number) for number in range(len(kinds)))
+    b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(data), len(kinds), 0, ())], 0), data)
+    before = sys.gettrace()
+    sys.settrace(AtReturn(OrderedRunner._put, reporter_comes))  # pyright: ignore[reportPrivateUsage, reportArgumentType]
+    try:
+        b.steps(3)
+    finally:
+        sys.settrace(before)
+    assert taken == [False] * 2
