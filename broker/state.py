@@ -100,6 +100,11 @@ class Forwarded(NamedTuple):
     heard: Heard
 
 
+def no_offset_room() -> Refused:
+    """Of a group more, where `BrokerState.has_offset_room` says no."""
+    return Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
+
+
 class BrokerState:
     """The tables of one broker. Everything is bounded by the config or by the number of connections."""
 
@@ -350,9 +355,7 @@ class BrokerState:
         if not self._is_made(group):
             return Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if not self.has_offset_room(topic, group):
-            return Refused(
-                ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some"
-            )
+            return no_offset_room()
         return None
 
     def _is_made(self, group: str) -> bool:

@@ -14,9 +14,7 @@ from .errors import ProtocolError
 from .fastjson import is_object, loads
 
 INFLATED_MAX_BYTES = 8 << 20  # of TOPICS_MAX: some 2 MB, more with attributes
-TOPICS_MAX = (
-    20_000  # of one registration, however it is written: taking them in is some 0.5 s, and nobody else is served
-)
+TOPICS_MAX = 20_000  # of one registration, however it is written: taking them in is some 0.5 s, with nobody else served
 DEFLATED = b"\x78"
 """Its first byte; a plain body is a JSON object."""
 _WHAT = "compressed registration"

@@ -93,7 +93,7 @@ def read_times(path: Path, key: QueueKey, offsets: IntervalSet) -> tuple[Ends, .
 
 def readable_offsets(path: Path) -> OffsetSet:
     """Every record that can still be made out in a bad segment, up to the first damage: what must not be taken for loaded.
-    Raises nothing but MemoryError."""
+    Raises nothing but what says that memory is short: MemoryError, OSError."""
     parts: list[OffsetSet] = []
     try:
         with _mapped(path) as source:
@@ -102,10 +102,9 @@ def readable_offsets(path: Path) -> OffsetSet:
                 keys.validate(full=True)
                 offsets, *_ = _records(_without_nulls(keys))
                 parts += (offsets, _finished([_told(read.metadata)], offsets))
-    except MemoryError:
-        raise
     except _DAMAGE as error:
-        _refuse_short_of_memory(error)
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            raise
     return OffsetSet.union(parts)
 
 
@@ -113,11 +112,6 @@ def _mapped(path: Path) -> Any:
     """The file, to be read by Arrow. Arrow's own map tells of a lack of memory as it does of damaged bytes."""
     with path.open("rb") as file:
         return pa.BufferReader(pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
-
-
-def _refuse_short_of_memory(error: BaseException) -> None:
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        raise MemoryError(str(error)) from error
 
 
 def _sound_batches(source: Any, reader: Any) -> Iterator[ReadBatch]:

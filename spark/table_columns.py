@@ -45,10 +45,17 @@ def refuse_foreign(folder: Path) -> None:
         begun = (folder / STATE_DIR).is_dir()
         if begun or not folder.is_dir() or is_delta(folder) or is_iceberg(folder):
             return
-        seen = [entry.name for entry in folder.iterdir() if not entry.name.startswith(("_", "."))]
+        if any(_BATCH.fullmatch(entry.name) for entry in folder.iterdir()):
+            return
+        refuse_strangers(folder)
     except OSError as error:
         raise UsageError(f"the table folder {folder} can't be read: {error.strerror}") from None
-    if seen and not any(map(_BATCH.fullmatch, seen)):
+
+
+def refuse_strangers(folder: Place) -> None:
+    """Raise UsageError for what lies in a folder without batches, where it is visible to readers of the table."""
+    seen = [entry.name for entry in folder.iterdir() if not entry.name.startswith(("_", "."))]
+    if seen:
         raise UsageError(f"the table folder {folder} holds {min(seen)!r}, which is no batch of rocketcrew: {_GIVE}")
 
 

@@ -76,9 +76,10 @@ def _children(array: Any) -> Arrays:
     kind = array.type
     if pa.types.is_map(kind):
         return _entries_of(array)
-    if pa.types.is_struct(kind) or pa.types.is_list(kind):
-        return array.flatten() if pa.types.is_struct(kind) else [array.flatten()]
-    return []
+    if pa.types.is_struct(kind):
+        fields: Arrays = array.flatten()
+        return fields
+    return [array.flatten()] if pa.types.is_list(kind) else []
 
 
 def _entries_of(array: Any) -> Arrays:

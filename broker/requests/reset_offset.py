@@ -18,7 +18,7 @@ from ..group_table import illegal_group
 from ..long_answers import Steps
 from ..pop_table import Key
 from ..refusal import Refused
-from ..state import BrokerState, Call
+from ..state import BrokerState, Call, no_offset_room
 from ..storage import StorageError
 
 CODES = (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,)
@@ -44,7 +44,7 @@ def _steps(state: BrokerState, command: Command) -> Steps:
     if illegal_group(request.group):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the group name {request.group!r} is illegal")
     if not state.has_offset_room(request.topic, request.group):
-        raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
+        raise no_offset_room()
     targets: dict[int, int] = {}
     for queue_id in range(topic.read_queue_nums) if wanted < 0 else (wanted,):
         yield

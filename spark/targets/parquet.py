@@ -36,6 +36,7 @@ from ..errors import BatchTakenError, LoaderError
 from ..object_store import Place
 from ..outcome_levels import FAN, OutcomeLevels, Part
 from ..plan import Plan
+from ..table_columns import refuse_strangers
 from ..table_state import check_partitions, read_state, write_state
 from .target import TableState, Writer
 
@@ -137,12 +138,7 @@ class ParquetTarget:
     def _refuse_foreign(self) -> None:
         """Rows of somebody else beside ours would be read as one table, or make both unreadable."""
         if self.path.exists():
-            foreign = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(("_", "."))]
-            if foreign:
-                raise UsageError(
-                    f"the table folder {self.path} holds {foreign[0]!r}, which is no batch of rocketcrew: give the path of"
-                    " a folder that is new, empty or a table of ours"
-                )
+            refuse_strangers(self.path)
 
     def _last_batch(self) -> int:
         """The highest batch, by a look at the numbers after the one that is known: a listing costs more with each batch.

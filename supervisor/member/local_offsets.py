@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from ...durable.files import CALLS, FileCalls, make_folders, sync_path, write_atomically
+from ...durable.files import CALLS, FileCalls, make_folders, write_atomically
 from ...remoting.errors import ProtocolError, UsageError
 from ...remoting.fastjson import dumps_object_keys, is_object, loads
 from ...remoting.queues import MessageQueue
@@ -58,6 +58,8 @@ class LocalOffsets:
     def __init__(self, path: Path, calls: FileCalls = CALLS) -> None:
         self.path = path
         self._calls = calls
+        self._is_good = True
+        """The file itself, if there is one: else `.bak` stays what it is."""
         self.table = self._load()
 
     def _load(self) -> dict[MessageQueue, int]:
@@ -67,6 +69,7 @@ class LocalOffsets:
             try:
                 table = parse(path.read_bytes())
                 if problems:
+                    self._is_good = False
                     log.warning("local_offsets_from_bak", path=str(path), error=problems[0])
                 return table
             except FileNotFoundError:
@@ -92,18 +95,13 @@ class LocalOffsets:
         """Merge and store. Raises OSError; the table in memory then is as before."""
         table = {**self.table, **changes}
         make_folders(self.path.parent)
-        beside = self.path.with_name(FILE_NAME + ".new")
-        data = dumps_object_keys({"offsetTable": dict(sorted(table.items()))})
-        write_atomically(
-            beside, data, durable=True, calls=self._calls
-        )  # whole before anything of the others is touched
-        if self.path.exists():
+        if self._is_good and self.path.exists():
             # A second name for what is there, so that at no moment the file itself is missing.
             self._bak.unlink(missing_ok=True)
             os.link(self.path, self._bak)
-        self._calls.rename(str(beside), str(self.path))
-        sync_path(self.path.parent, self._calls)
-        self.table = table
+        data = dumps_object_keys({"offsetTable": dict(sorted(table.items()))})
+        write_atomically(self.path, data, durable=True, calls=self._calls)
+        self.table, self._is_good = table, True
 
 
 class _Batch:

@@ -7,8 +7,11 @@ import asyncio
 import gc
 import os
 import selectors
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -92,3 +95,26 @@ def no_collection() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@contextmanager
+def _at_first(call: object, act: Callable[[], object]) -> Iterator[None]:
+    left = [act]
+
+    def look(_frame: FrameType, event: str, made: object) -> None:
+        if event == "c_call" and made is call and left:
+            left.pop()()
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+        assert not left
+
+
+@pytest.fixture
+def at_first() -> Callable[[object, Callable[[], object]], AbstractContextManager[None]]:
+    """Something happens just before a call (of a function of C) is first made in a block, and it is made."""
+    return _at_first

@@ -5,16 +5,13 @@ Data files are fsynced while they grow: a sync that failed is told, since no lat
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -157,25 +154,7 @@ def test_a_target_that_is_closed_between_writing_and_commit_locks_the_table_no_m
     world.assert_clean()
 
 
-@contextlib.contextmanager
-def at_first(call: object, act: Callable[[], None]) -> Generator[None]:
-    """`act` happens just before this call is first made, and it is."""
-    left = [act]
-
-    def look(_frame: FrameType, event: str, made: object) -> None:
-        if event == "c_call" and made is call and left:
-            left.pop()()
-
-    before = sys.getprofile()
-    sys.setprofile(look)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)
-    assert not left
-
-
-def test_what_is_swept_by_another_start_is_not_written_to_meanwhile(world: World) -> None:
+def test_what_is_swept_by_another_start_is_not_written_to_meanwhile(world: World, at_first: Any) -> None:
     """The other one has the lock of a try that was killed, and deletes its folder: ours would be in it."""
     plan = Plan("00000001-1", 1, (), OffsetSet(), ())
     folder = LocalFolder(world.table, world.threads)
@@ -200,7 +179,7 @@ def test_what_is_swept_by_another_start_is_not_written_to_meanwhile(world: World
     assert list(world.table.iterdir()) == []
 
 
-def test_two_starts_sweep_at_once(world: World, segments: Any) -> None:
+def test_two_starts_sweep_at_once(world: World, segments: Any, at_first: Any) -> None:
     world.seal([segments.Record(1)])
     world.drain_with_crash("job_done")
     with at_first(os.open, LocalFolder(world.table, world.threads).sweep):

@@ -42,6 +42,17 @@ def with_one_in_hand(bench: Bench, offset: int = 500) -> tuple[int, act.Chunk]:
     return handle, chunk
 
 
+def leaves_with_finished(bench: Bench) -> int:
+    """Queue 0 goes to another member while 500 is in hand, and 501 finished."""
+    bench.worker("w1", "w2")
+    (handle,) = bench.open(0, offset=500)
+    bench.found(handle, [500, 501])
+    _, second = bench.dispatched()
+    bench.done(second)
+    bench.revoke()
+    return handle
+
+
 def subscribe_anew(bench: Bench) -> None:
     bench.core.handle(ev.Subscribe(TOPIC), bench.now)
 
@@ -86,12 +97,7 @@ def test_a_queue_that_leaves_after_all_is_its_new_owners_to_reset(bench: Bench) 
 
 
 def test_what_a_queue_finished_that_was_reset_while_it_left_is_not_remembered(bench: Bench) -> None:
-    bench.worker("w1", "w2")
-    (handle,) = bench.open(0, offset=500)
-    bench.found(handle, [500, 501])
-    _, second = bench.dispatched()
-    bench.done(second)
-    bench.revoke()
+    handle = leaves_with_finished(bench)
     reset(bench, 100)
     bench.take(act.JournalCommitted)
     bench.pass_ms(DRAIN_MS)
@@ -298,12 +304,7 @@ def test_what_a_broker_still_has_was_reset_and_what_it_has_not_is_lost(
 
 def left_with_finished(bench: Bench) -> None:
     """Queue 0 went to another member at the deadline: 500 is in hand, 501 finished."""
-    bench.worker("w1", "w2")
-    (handle,) = bench.open(0, offset=500)
-    bench.found(handle, [500, 501])
-    _, second = bench.dispatched()
-    bench.done(second)
-    bench.revoke()
+    leaves_with_finished(bench)
     bench.pass_ms(DRAIN_MS)
     bench.commits()
     assert bench.core.state.recovered == {bench.queue(): (500, Intervals([(501, 502)]))}

@@ -29,6 +29,16 @@ def ended(bench: Bench) -> bool:
     return len(bench.take(act.Finished)) == 1 and not bench.core.state.queues
 
 
+def assert_refused_until_given_up(bench: Bench, offset: int) -> None:
+    """The move of a queue with nothing in hand is tried three times, and then said not to be committed."""
+    for _ in range(3):
+        bench.none(act.Finished)
+        assert bench.commits(ok=False) == [offset]
+        bench.pass_ms(RETRY_MS)
+    assert ended(bench)
+    assert given_up(bench) == [offset]
+
+
 # --- a queue that is being opened ----------------------------------------------------------------------------------
 
 
@@ -186,11 +196,7 @@ def test_where_it_is_refused_until_the_stop_gives_up_that_is_said(bench: Bench) 
     reset(bench, 100)
     stop(bench)
     bench.done(chunk)
-    for _ in range(3):
-        assert bench.commits(ok=False) == [100]
-        bench.pass_ms(RETRY_MS)
-    assert ended(bench)
-    assert given_up(bench) == [100]
+    assert_refused_until_given_up(bench, 100)
 
 
 def test_a_reset_to_where_we_are_is_not_known_to_hold(bench: Bench) -> None:
@@ -199,12 +205,7 @@ def test_a_reset_to_where_we_are_is_not_known_to_hold(bench: Bench) -> None:
     reset(bench, 500)
     stop(bench)
     bench.done(chunk)
-    for _ in range(3):
-        bench.none(act.Finished)
-        assert bench.commits(ok=False) == [500]
-        bench.pass_ms(RETRY_MS)
-    assert ended(bench)
-    assert given_up(bench) == [500]
+    assert_refused_until_given_up(bench, 500)
 
 
 def test_a_stop_by_force_sends_where_a_queue_goes_on_though_a_message_of_it_runs(bench: Bench) -> None:

@@ -9,29 +9,18 @@ from typing import Any
 import pytest
 
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.workers.api import as_handler, handler
-from rocketcrew.workers.boot import WorkerBounds
+from rocketcrew.workers.api import handler
 from rocketcrew.workers.cells import BETWEEN, CHUNK_ID, LAST, RECORDS, STATE, TEXT, TEXT_BYTES
 from rocketcrew.workers.main import serve
 from rocketcrew.workers.ordered import OrderedRunner
 from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
 from rocketcrew.workers.packets import REPORTS, QueueInfo, decode_reports
 from rocketcrew.workers.run import Run
-from rocketcrew.workers.worker import WorkerLoop
+
+from .test_unusable_errors import Broken, of_runner
 
 Make = Callable[..., Any]
 OTHER = QueueInfo("group", "TopicTest", "broker-b", 4)
-
-
-class Broken(OrderedRunner):
-    """Has failures that no packet can hold."""
-
-    def take(self) -> list[Run]:
-        runs = super().take()
-        for run in runs:
-            for failure in run.failures.values():
-                failure.level = 300
-        return runs
 
 
 class Confused(Broken):
@@ -45,11 +34,6 @@ class Confused(Broken):
         return runs
 
     taken = False
-
-
-def of_runner(b: Any, function: Callable[[Any], object], runner: type[OrderedRunner]) -> WorkerLoop:
-    return WorkerLoop(b.worker_link, as_handler(function), bounds=WorkerBounds(), slab=None, rows=None, segments=None,
-                      clock=b.clock, cell=b.cell, log=b.log, runner=runner)  # fmt: skip
 
 
 def nothing(_message: Any) -> None:

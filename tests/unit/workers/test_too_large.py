@@ -6,8 +6,6 @@ import datetime
 import decimal
 import fractions
 import math
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow
@@ -20,6 +18,8 @@ from rocketcrew.workers.boot import TableSpec
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import Columns, RowError
 from rocketcrew.workers.rows import RowBuffer
+
+from .test_rows_cost import calls_in
 
 pa: Any = pyarrow
 
@@ -147,23 +147,6 @@ def test_one_call_a_block_and_column_says_whether_all_is_in_bounds() -> None:
         return calls_in(lambda: columns.arrays([(now, 1.5, 7)] * rows))
 
     assert calls(2) == calls(500)
-
-
-def calls_in(action: Callable[[], object]) -> list[str]:
-    """Names of the Python functions that were called."""
-    found: list[str] = []
-
-    def seen(frame: Any, event: str, _: Any) -> None:
-        if event == "call":
-            found.append(frame.f_code.co_qualname)
-
-    before = sys.getprofile()
-    sys.setprofile(seen)
-    try:
-        action()
-    finally:
-        sys.setprofile(before)
-    return found
 
 
 # --- once for a block -----------------------------------------------------------------------------------------------
