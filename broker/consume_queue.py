@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from struct import Struct
 
+from ..remoting.names import SCHEDULE_TOPIC
 from .storage import StoredFile
 
 ENTRY = Struct(">qiq")
@@ -91,6 +92,15 @@ class ConsumeQueue:
             and offset + 1 < self.next_offset
             and self.entry(offset + 1)[0] == position
         )
+
+    @property
+    def has_times(self) -> bool:
+        """Whether its entries have times instead of tags codes: it is of a delay level."""
+        return self.topic == SCHEDULE_TOPIC
+
+    def may_have_code(self, tags_code: int) -> bool:
+        """Whether an entry's tags code can be right: a hash has 32 bits, and there is room for 64."""
+        return -0x8000_0000 <= tags_code <= 0x7FFF_FFFF or self.has_times
 
     @property
     def has_holes(self) -> bool:

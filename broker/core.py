@@ -36,6 +36,7 @@ from .effects import SILENCE, Effect, Intercept, Later, Reply, intercepted
 from .held_pops import News
 from .message_store import QueueRebuilding
 from .name_server import NameServerCore
+from .queue_check import INTERVAL_MS as CHECK_INTERVAL_MS
 from .refusal import Refused
 from .requests import end_transaction, forward, pop, pull, send
 from .requests.table import HANDLERS, Handler
@@ -43,7 +44,7 @@ from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
 
 DELAYS_MAX = 1_000  # states of the delay levels that wait for a flush; of more, the oldest are not saved
-NEWS_MAX, WOKEN_MAX = 1_000, 100  # messages that are looked at, and requests that are answered for them, in one round
+NEWS_MAX, WOKEN_MAX = 1_000, 100  # messages that are looked at, and requests that waited and are answered, in one round
 BODY_MAX_BYTES = 1 << 20  # of JSON that members and administrators send; reading it must not hold others up
 
 
@@ -79,6 +80,7 @@ class BrokerCore:
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
         self._checkpoint_due = False
         self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
+        self._next_check_ms = now_ms + CHECK_INTERVAL_MS
         self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
         self._next_expiry_ms = now_ms + config.expiry_scan_interval_ms
         self._next_registration_ms = now_ms + config.registration_interval_ms
@@ -170,7 +172,8 @@ class BrokerCore:
         count = woken = 0
         while state.arrivals and count < NEWS_MAX and woken < WOKEN_MAX:
             arrival = state.arrivals.popleft()
-            pulls = state.held.arrived(*arrival)
+            state.held.arrived(*arrival)
+            pulls = state.held.woken(WOKEN_MAX - woken)
             pops = state.pops.held.arrived(arrival, news, state.full)
             replies += pull.repeat(state, pulls)
             replies += pop.repeat(state, pops, state.now_ms, news)
@@ -239,16 +242,16 @@ class BrokerCore:
         self._show_popped_again(now_ms)
         effects += self._wake_arrived()
         effects += pop.repeat(state, state.pops.held.woken(state.full), now_ms)
-        effects += pop.time_out(state.pops.held.due(now_ms), now_ms)
+        effects += pop.time_out(state.pops.held.due(now_ms, WOKEN_MAX), now_ms)
         if self._later:
             effects += self._serve_later(now_ms)
         if state.long_answers.waiting:
             effects += self._answer_on()
         self._ask_after_transactions(now_ms)
-        effects += pull.wake_due(state, now_ms)
         if now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
-            effects += pull.wake_swept(state)
+            state.held.begin_sweep()
+        effects += pull.wake_ready(state, now_ms, WOKEN_MAX)
         if state.forwarded:
             effects += forward.timed_out(state, now_ms)
         if now_ms >= self._next_expiry_ms:
@@ -285,8 +288,6 @@ class BrokerCore:
             again = partial(state.store_again, now_ms)
             if not state.delays.deliver(now_ms, state.store, again, self.config.deliver_batch_max):
                 return
-        except QueueRebuilding:
-            return
         except StorageError as error:
             self._note(error)
         text = state.delays.dump_if_changed()
@@ -373,6 +374,9 @@ class BrokerCore:
             state.pops.journal.end()
             state.store.end_checkpoint()
             state.store.rebuild_some()
+            if now_ms >= self._next_check_ms:
+                self._next_check_ms = now_ms + CHECK_INTERVAL_MS
+                state.store.check_some()
         except StorageError as error:
             self._note(error)
 
@@ -387,7 +391,11 @@ class BrokerCore:
     def _has_more_to_do(self) -> bool:
         state = self.state
         return bool(
-            state.store.is_rebuilding or state.pops.held.to_wake or state.arrivals or state.long_answers.waiting
+            state.store.is_rebuilding
+            or state.held.has_more
+            or state.pops.held.to_wake
+            or state.arrivals
+            or state.long_answers.waiting
         )
 
     def next_deadline_ms(self) -> int:
@@ -427,7 +435,7 @@ class BrokerCore:
         """Answer held pulls of a channel that were parked, unless its peer still does not read."""
         if channel in self.state.full or channel not in self.state.held.parked:
             return []
-        return [*pull.wake_parked(self.state, channel)]
+        return [*pull.wake_parked(self.state, channel, WOKEN_MAX)]
 
     def channel_closed(self, now_ms: int, channel: int) -> list[Effect]:
         """Drop the channel's held pulls and memberships; tell the groups that lost a member."""

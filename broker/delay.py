@@ -8,6 +8,8 @@ is all that has to be looked at.
 The tags code says when to look; the record itself, whether it is time: a damaged code must deliver nothing too early. So
 where a level's delay was made longer, what waits in it already waits longer too.
 
+What cannot be delivered now holds up its own level alone, as when its queue, or the one that its head is for, is built anew.
+
 How far each level has come is saved when the disk has what was delivered, in the shape of `config/delayOffset.json`. A kill
 between a delivery and that save delivers once more: at least once, as everything here.
 """
@@ -28,7 +30,7 @@ from ..remoting.properties import (
     encode_properties,
 )
 from ..remoting.stored import StoredMessage
-from .message_store import MessageStore
+from .message_store import MessageStore, QueueRebuilding
 
 FAILURE_PAUSE_MS = 1_000  # genuine: 10 s
 
@@ -67,7 +69,7 @@ class DelayLevels:
         self.levels_ms = levels_ms
         self._delivered: dict[int, int] = {}  # level -> next queue offset to deliver
         self._due_ms: dict[int, int] = {}  # level -> when its head is due; no entry for an empty level
-        self._paused_until_ms = 0
+        self._paused_until_ms: dict[int, int] = {}  # level -> when what failed is tried again
         self._changed = False
 
     def delay_ms(self, level: int) -> int:
@@ -83,7 +85,12 @@ class DelayLevels:
 
     def next_due_ms(self) -> int | None:
         """When `deliver` has something to do again, None when no message is delayed."""
-        return max(min(self._due_ms.values()), self._paused_until_ms) if self._due_ms else None
+        if not self._paused_until_ms:  # as nearly always, and this is asked for after each round of frames
+            return min(self._due_ms.values(), default=None)
+        return min(map(self._next_look_ms, self._due_ms), default=None)
+
+    def _next_look_ms(self, level: int) -> int:
+        return max(self._due_ms[level], self._paused_until_ms.get(level, 0))
 
     def delivered(self, level: int) -> int:
         """How many messages of the level were delivered or passed over: the queue offset of its head."""
@@ -100,16 +107,25 @@ class DelayLevels:
         """Hand every message that is due, at most `batch_max`, to `store_again`; returns how many there were.
 
         What `store_again` raises ends the round; that message stays the head of its level and is due again a little later.
-        One that it refuses (UsageError) is passed over: it stays in the log, and an event says where.
+        So it does when QueueRebuilding is raised, and the other levels go on. One that it refuses (UsageError) is passed
+        over: it stays in the log, and an event says where.
         """
         count = 0
-        if now_ms < self._paused_until_ms:
-            return 0
         for level in sorted(self._due_ms):
-            while count < batch_max and level in self._due_ms and self._is_due(now_ms, level, self._due_ms[level]):
-                self._deliver_head(now_ms, store, level, store_again)
+            while count < batch_max and self._may_deliver(now_ms, level):
+                self._paused_until_ms[level] = now_ms + FAILURE_PAUSE_MS  # unless all goes well
+                try:
+                    self._deliver_head(now_ms, store, level, store_again)
+                except QueueRebuilding:
+                    break
+                del self._paused_until_ms[level]
                 count += 1
         return count
+
+    def _may_deliver(self, now_ms: int, level: int) -> bool:
+        due_ms = self._due_ms.get(level)
+        is_paused = now_ms < self._paused_until_ms.get(level, 0)
+        return due_ms is not None and not is_paused and self._is_due(now_ms, level, due_ms)
 
     def _is_due(self, now_ms: int, level: int, due_ms: int) -> bool:
         """Also when it is due later than can be: then the clock was set back, and the wait could be endless."""
@@ -121,16 +137,13 @@ class DelayLevels:
         queue = store.queue(SCHEDULE_TOPIC, level - 1)
         assert queue is not None, "a level without a queue has no head"
         offset = self._delivered.get(level, 0)
-        self._paused_until_ms = now_ms + FAILURE_PAUSE_MS  # unless all goes well
         message = store.message_in(SCHEDULE_TOPIC, level - 1, offset)
         if not queue.min_offset <= offset < queue.max_offset:  # the queue was damaged, and made anew since
-            self._paused_until_ms = 0
             self._look(store, level)
             return
         if message is not None:
             due_ms = self.tags_code(message)
             if not self._is_due(now_ms, level, due_ms):  # its entry is damaged, or was when it was looked at
-                self._paused_until_ms = 0
                 self._due_ms[level] = due_ms
                 return
             try:
@@ -138,7 +151,6 @@ class DelayLevels:
             except UsageError as error:  # it would not be taken tomorrow either, and others wait behind it
                 fields: dict[str, object] = {"position": message.physical_offset, "level": level, "reason": str(error)}
                 store.events.append(("store.delayed_message_not_delivered", fields))
-        self._paused_until_ms = 0
         self._delivered[level] = offset + 1
         self._changed = True
         self._look(store, level)

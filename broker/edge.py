@@ -35,6 +35,7 @@ from ..remoting.frame import FrameReader, encode_head
 from .core import BrokerCore
 from .disk import OPEN_FILES_MAX
 from .effects import CloseChannel, Effect, Reply
+from .half_frames import HalfFrames
 from .name_server import NameServerCore
 from .tls import CIPHERED_BYTES, TlsConnection
 
@@ -108,6 +109,7 @@ class Edge:
         self.clock_ms = clock_ms
         self._connections: dict[int, Connection] = {}
         self.handshakes: dict[TlsConnection, Callable[[], object]] = {}  # oldest first; what ends it
+        self.half_frames = HalfFrames()
         self._written: set[Connection] = set()
         self._next_channel = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -186,9 +188,20 @@ class Edge:
 
     def closed(self, connection: Connection, channel: int) -> None:
         del self._connections[channel]
+        self.half_frames.forget(channel)
         self._written.discard(connection)
         if not self._stopped:
             self.perform(connection.core.channel_closed(self.look_at_clock(), channel))
+
+    def received(self, channel: int, unserved_bytes: int) -> None:
+        """What a connection has received and not served; others, or itself, may have to go for that."""
+        for ended, half in self.half_frames.note(self.now_ms, channel, unserved_bytes).items():
+            connection = self._connections[ended]
+            idle_ms = half.idle_ms(self.now_ms)
+            self.say(
+                "connection.half_frame_ended", peer=connection.address, held_bytes=half.size_bytes, idle_ms=idle_ms
+            )
+            connection.abort()
 
     # Effects
 
@@ -369,6 +382,8 @@ class Connection(asyncio.BufferedProtocol):
             edge.say("connection.refused", peer=self.address, error=str(error))
             self.close()
         edge.write()
+        if self.channel is not None:
+            edge.received(self.channel, self._reader.buffered_bytes)
         if self._transport is not None and not self._transport.is_closing():
             if self._round_planned:
                 self._transport.pause_reading()

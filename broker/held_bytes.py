@@ -1,4 +1,4 @@
-"""How much memory the requests that wait for messages take, over one connection and over all.
+"""What all requests that wait for messages have, and how much memory they take, over one connection and over all.
 
 Their number alone is no bound: anybody can send long filters and bodies with them. What does not fit is answered at once, as
 what is one too many. A set of tags counts once for each connection that waits with it: pulls without a filter of their own
@@ -7,28 +7,39 @@ share that of their group's subscription.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..remoting.command import Command
 from .wanted import Wanted
 
 CONNECTION_MAX_BYTES = 32 << 20  # of a member with 2,000 queues: 16 KiB each
 ALL_MAX_BYTES = 256 << 20
-CODE_BYTES = 100  # of a tag's hash in a set
+CODE_BYTES = 400  # of a tag's hash: in a set 120, and as a way to that set 250
 
 
-class Held(Protocol):
+@dataclass(slots=True, eq=False)
+class Held:
     """A request that waits."""
 
     channel: int
+    command: Command
     wanted: Wanted
-    size_bytes: int
+    deadline_ms: int
+    number: int = field(default=0, kw_only=True)
+    size_bytes: int = field(init=False)
+    """What it takes beyond what each of them does, and beside its set of tags."""
 
+    def __post_init__(self) -> None:
+        fields = sum(len(name) + len(value) for name, value in self.command.fields.items())
+        self.size_bytes = fields + len(self.command.body)
 
-def held_bytes(command: Command) -> int:
-    """What a request takes beyond what each of them does, and beside its set of tags."""
-    fields = sum(len(name) + len(value) for name, value in command.fields.items())
-    return fields + len(command.body)
+    def takes(self, tags_code: int, properties: Mapping[str, str]) -> bool:
+        """Whether its filter lets the message through; a filter that fails lets it, as the repeated request says why."""
+        try:
+            return self.wanted.takes(tags_code, properties)
+        except Exception:  # noqa: BLE001  its failure belongs to this request, not to the sender of the message
+            return True
 
 
 class HeldBytes:
@@ -71,4 +82,4 @@ class HeldBytes:
             del self._of[channel]
 
 
-__all__ = ["HeldBytes", "held_bytes"]
+__all__ = ["Held", "HeldBytes"]

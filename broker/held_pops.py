@@ -13,34 +13,23 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..remoting.codes import RequestCode
-from ..remoting.command import Command
-from .held_bytes import HeldBytes, held_bytes
-from .wanted import Wanted
+from .held_bytes import Held, HeldBytes
 
 ANY_QUEUE = -1
 
 
 @dataclass(slots=True, eq=False)
-class HeldPop:
+class HeldPop(Held):
     """One waiting request, and what it waits for."""
 
-    channel: int
-    command: Command
     topic: str
     group: str
     retry_topic: str
     queue_id: int
-    wanted: Wanted
-    deadline_ms: int
-    number: int = 0
-    size_bytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.size_bytes = held_bytes(self.command)
 
 
 class Arrival(NamedTuple):
@@ -146,7 +135,7 @@ class HeldPops:
                 for held in self._by_topic[topic][group].values()
                 if held.queue_id in (ANY_QUEUE, queue_id)
                 and held.channel not in full
-                and _takes(held, tags_code, properties)
+                and held.takes(tags_code, properties)
             )
         return self._end(woken)
 
@@ -175,10 +164,10 @@ class HeldPops:
         first = (held for held in found if held.channel not in full and queue_id in (None, held.queue_id))
         return self._end(_up_to_a_pop(first))
 
-    def due(self, now_ms: int) -> list[HeldPop]:
-        """Whose deadline has passed."""
+    def due(self, now_ms: int, count_max: int) -> list[HeldPop]:
+        """Whose deadline has passed, at most so many; the earliest first."""
         found: list[HeldPop] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        while self._deadlines and self._deadlines[0][0] <= now_ms and len(found) < count_max:
             held = self._all.get(heapq.heappop(self._deadlines)[1])
             if held is not None and held.deadline_ms <= now_ms:
                 found += self._end([held])
@@ -222,11 +211,3 @@ def _up_to_a_pop(found: Iterable[HeldPop]) -> list[HeldPop]:
             return [*woken, held]
         woken = woken or [held]
     return woken
-
-
-def _takes(held: HeldPop, tags_code: int, properties: Mapping[str, str]) -> bool:
-    """Whether its filter lets the message through; a filter that fails lets it, as the repeated pop says why."""
-    try:
-        return held.wanted.takes(tags_code, properties)
-    except Exception:  # noqa: BLE001  its failure belongs to this request, not to the sender of the message
-        return True

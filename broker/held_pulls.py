@@ -9,56 +9,85 @@ A pull that found nothing new is kept here without an answer. It ends in one of 
 - its connection closes: dropped, nobody is there to be answered;
 - the broker stops.
 
-"Pull again" is the caller's: this table only says which. A pull that is given out is no longer held, so that nothing
-can be answered twice.
+"Pull again" is the caller's: this table only says which, and at most so many at a time as the caller takes: thousands may be
+due together. A pull that is given out is no longer held, so that nothing can be answered twice.
+
+A message costs what those cost that want it, however many wait in its queue for other tags: pulls with tags are found by the
+sets of tags that have the message's one. Those with an SQL92 filter are looked at one by one, as nothing else tells.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice, takewhile
+from operator import attrgetter
 
-from ..remoting.command import Command
 from ..remoting.headers import PullRequest
-from .held_bytes import HeldBytes, held_bytes
-from .wanted import Wanted
+from .held_bytes import Held, HeldBytes
 
 NO_PROPERTIES: Mapping[str, str] = {}
 
-_Key = TypeVar("_Key")
+_Tags = frozenset[int]  # by their hashes
 
 
 @dataclass(slots=True, eq=False)
-class HeldPull:
+class HeldPull(Held):
     """One waiting pull, and what it waits for."""
 
-    channel: int
-    address: str
-    command: Command
     request: PullRequest
-    wanted: Wanted
-    deadline_ms: int
-    number: int = 0
-    skipped: bool = False
-    size_bytes: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.size_bytes = held_bytes(self.command)
+    @property
+    def queue(self) -> tuple[str, int]:
+        return self.request.topic, self.request.queue_id
+
+
+class _TagSets:
+    """The sets of tags that are waited with, by each of their tags. Equal ones are one, whosever they are."""
+
+    def __init__(self) -> None:
+        self._users: dict[_Tags, int] = {}
+        self._by_code: dict[int, dict[_Tags, None]] = {}
+
+    def add(self, tags: _Tags) -> None:
+        self._users[tags] = users = self._users.get(tags, 0) + 1
+        if users == 1:
+            for code in tags:
+                self._by_code.setdefault(code, {})[tags] = None
+
+    def remove(self, tags: _Tags) -> None:
+        self._users[tags] -= 1
+        if self._users[tags]:
+            return
+        del self._users[tags]
+        for code in tags:
+            del self._by_code[code][tags]
+            if not self._by_code[code]:
+                del self._by_code[code]
+
+    def with_code(self, code: int, among: Mapping[_Tags | None, object]) -> Iterable[_Tags]:
+        """Those of `among` that have the tag; costs what the fewer are."""
+        return self._by_code.get(code, {}).keys() & among.keys()
 
 
 class HeldPulls:
-    """Held pulls by queue, by channel and by deadline. Order of all answers is the order in which they came."""
+    """Held pulls by queue and tags, by channel and by deadline. What a message wakes is answered in the order in which it
+    came, and so is what is due at one time."""
 
     def __init__(self, held_max: int) -> None:
         self._held_max = held_max
-        self._by_queue: dict[tuple[str, int], dict[int, HeldPull]] = {}
+        self._by_queue: dict[tuple[str, int], dict[_Tags | None, dict[int, HeldPull]]] = {}
+        """Those that wait; None: without tags."""
+        self._tag_sets = _TagSets()  # of each queue's
         self._by_channel: dict[int, dict[int, HeldPull]] = {}
         self._all: dict[int, HeldPull] = {}
-        self._deadlines: list[tuple[int, int]] = []  # heap; entries of pulls that ended are skipped
+        self._deadlines: list[tuple[int, int]] = []  # heap; entries of pulls that wait no longer are skipped
         self._next_number = 0
-        self._skipped: dict[int, HeldPull] = {}
+        self._woken: dict[int, HeldPull] = {}  # by messages, and not given out yet
+        self._skipped: dict[tuple[str, int], int] = {}
+        """Queues with messages that somebody does not want, and the last pull that was held when the last of them came."""
+        self._sweeping: dict[tuple[str, int], int] = {}  # likewise, of the sweep that is under way
         self.bytes = HeldBytes()  # of those that are parked too
         self.parked: dict[int, list[HeldPull]] = {}
         """By channel: pulls that are due, and whose answers wait until the peer has read what it got before."""
@@ -74,84 +103,129 @@ class HeldPulls:
         self._next_number += 1
         pull.number = self._next_number
         self._all[pull.number] = pull
-        self._by_queue.setdefault((pull.request.topic, pull.request.queue_id), {})[pull.number] = pull
         self._by_channel.setdefault(pull.channel, {})[pull.number] = pull
         heapq.heappush(self._deadlines, (pull.deadline_ms, pull.number))
+        by_tags, tags = self._by_queue.setdefault(pull.queue, {}), pull.wanted.codes
+        if tags not in by_tags:
+            by_tags[tags] = {}
+            if tags is not None:
+                self._tag_sets.add(tags)
+        by_tags[tags][pull.number] = pull
         return True
 
     def waits(self, topic: str, queue_id: int) -> bool:
         return (topic, queue_id) in self._by_queue
 
-    def arrived(
-        self, topic: str, queue_id: int, tags_code: int, properties: Mapping[str, str] = NO_PROPERTIES
-    ) -> list[HeldPull]:
-        """Pulls to repeat because a message with this tag hash and these properties was stored."""
-        woken: list[HeldPull] = []
-        for pull in self._by_queue.get((topic, queue_id), {}).values():
-            if _takes(pull, tags_code, properties):
-                woken.append(pull)
-            else:
-                self._skipped[pull.number] = pull
-        return self._end(woken)
+    # What ends a wait
 
-    def due(self, now_ms: int) -> list[HeldPull]:
-        """Pulls to repeat because their deadline passed."""
+    def arrived(self, topic: str, queue_id: int, tags_code: int, properties: Mapping[str, str] = NO_PROPERTIES) -> None:
+        """A message with this tag hash and these properties was stored: wake who wants it."""
+        queue = topic, queue_id
+        by_tags = self._by_queue.get(queue)
+        if by_tags is None:
+            return
+        among = chain((None,), self._tag_sets.with_code(tags_code, by_tags))
+        found = (pull for tags in among for pull in by_tags.get(tags, {}).values())
+        for pull in sorted((pull for pull in found if pull.takes(tags_code, properties)), key=attrgetter("number")):
+            self._leave_queue(pull)
+            self._woken[pull.number] = pull
+        if queue in self._by_queue:
+            self._skipped[queue] = self._next_number
+
+    def begin_sweep(self) -> None:
+        """Whose queue got only messages that they do not want are to be repeated too."""
+        self._sweeping |= self._skipped
+        self._skipped = {}
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are pulls to repeat now, whatever the time."""
+        return bool(self._woken or self._sweeping)
+
+    def woken(self, count_max: int) -> list[HeldPull]:
+        """Pulls to repeat because of messages."""
+        return self._end(list(islice(self._woken.values(), count_max)))
+
+    def ready(self, now_ms: int, count_max: int) -> list[HeldPull]:
+        """Pulls to repeat: those whose deadline passed, then those that were woken, then those of the sweep."""
+        found = self._end(self._due(now_ms, count_max))
+        found += self.woken(count_max - len(found))
+        return found + self._end(self._swept(count_max - len(found)))
+
+    def _due(self, now_ms: int, count_max: int) -> list[HeldPull]:
         found: list[HeldPull] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        while self._deadlines and self._deadlines[0][0] <= now_ms and len(found) < count_max:
             pull = self._all.get(heapq.heappop(self._deadlines)[1])
-            if pull is not None:
+            if pull is not None and pull.number not in self._woken:
                 found.append(pull)
-        return self._end(found)
+        return found
 
-    def swept(self) -> list[HeldPull]:
-        """Pulls to repeat because only messages that they do not want arrived."""
-        return self._end(list(self._skipped.values()))
+    def _swept(self, count_max: int) -> list[HeldPull]:
+        found: list[HeldPull] = []
+        while self._sweeping and len(found) < count_max:
+            queue, last = next(iter(self._sweeping.items()))
+            pulls = self._held_until(queue, last)
+            found += islice(pulls, count_max - len(found))
+            if next(pulls, None) is None:
+                del self._sweeping[queue]
+        return found
+
+    def _held_until(self, queue: tuple[str, int], last: int) -> Iterator[HeldPull]:
+        """The pulls of a queue that waited already when the one of that number came."""
+        for pulls in self._by_queue.get(queue, {}).values():
+            yield from takewhile(lambda pull: pull.number <= last, pulls.values())
 
     def drop_channel(self, channel: int) -> int:
         """Forget the pulls of a closed connection; returns how many."""
         parked = len(self.unparked(channel))
         return parked + len(self._end(list(self._by_channel.get(channel, {}).values())))
 
+    def next_deadline_ms(self) -> int | None:
+        while self._deadlines and ((number := self._deadlines[0][1]) not in self._all or number in self._woken):
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    # Those that are due, and whose peer has to read first
+
     def park(self, pull: HeldPull) -> None:
         """Keep a pull that was given out, until `unparked`."""
         self.bytes.add(pull)
         self.parked.setdefault(pull.channel, []).append(pull)
 
-    def unparked(self, channel: int) -> list[HeldPull]:
-        """The parked pulls of a connection, which are parked no longer."""
-        pulls = self.parked.pop(channel, [])
+    def unparked(self, channel: int, count_max: int | None = None) -> list[HeldPull]:
+        """The first parked pulls of a connection, which are parked no longer."""
+        parked = self.parked.pop(channel, [])
+        pulls = parked[:count_max]
+        if len(pulls) < len(parked):
+            self.parked[channel] = parked[count_max:]
         for pull in pulls:
             self.bytes.remove(pull)
         return pulls
 
-    def next_deadline_ms(self) -> int | None:
-        while self._deadlines and self._deadlines[0][1] not in self._all:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+    # Ends
 
     def _end(self, pulls: list[HeldPull]) -> list[HeldPull]:
         for pull in pulls:
             del self._all[pull.number]
             self.bytes.remove(pull)
-            self._skipped.pop(pull.number, None)
-            _discard(self._by_queue, (pull.request.topic, pull.request.queue_id), pull.number)
-            _discard(self._by_channel, pull.channel, pull.number)
+            if self._woken.pop(pull.number, None) is None:
+                self._leave_queue(pull)
+            channel = self._by_channel[pull.channel]
+            del channel[pull.number]
+            if not channel:
+                del self._by_channel[pull.channel]
         if len(self._deadlines) > 2 * len(self._all) + 64:  # ended long before their deadline, most of them
             self._deadlines = [(pull.deadline_ms, pull.number) for pull in self._all.values()]
             heapq.heapify(self._deadlines)
         return pulls
 
-
-def _takes(pull: HeldPull, tags_code: int, properties: Mapping[str, str]) -> bool:
-    """Whether its filter lets the message through; a filter that fails lets it, as the repeated pull says why."""
-    try:
-        return pull.wanted.takes(tags_code, properties)
-    except Exception:  # noqa: BLE001  its failure belongs to this pull, not to the sender of the message
-        return True
-
-
-def _discard(table: dict[_Key, dict[int, HeldPull]], key: _Key, number: int) -> None:
-    pulls = table[key]
-    del pulls[number]
-    if not pulls:
-        del table[key]
+    def _leave_queue(self, pull: HeldPull) -> None:
+        by_tags, tags = self._by_queue[pull.queue], pull.wanted.codes
+        del by_tags[tags][pull.number]
+        if by_tags[tags]:
+            return
+        del by_tags[tags]
+        if tags is not None:
+            self._tag_sets.remove(tags)
+        if not by_tags:
+            del self._by_queue[pull.queue]

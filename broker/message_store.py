@@ -11,7 +11,7 @@ Rules:
 - What a start does with a log or queues that are damaged is in recovery.py; nothing that cannot be read is ever removed.
 - Each read compares topic, queue, offset and position of the records with what was asked, and positions and sizes of the
   entries that it passes over with their neighbours. Where they do not agree, the queue is built anew in steps
-  (`rebuild_some`); until that is done, reads of it and puts to it raise `QueueRebuilding`. Tags codes are believed.
+  (`rebuild_some`); until that is done, reads of it and puts to it raise `QueueRebuilding`. Of tags codes see queue_check.py.
 - Retention drops whole segments of the log; queues then begin at their first record that is still there.
 """
 
@@ -47,6 +47,7 @@ from .checkpoint import (
 from .consume_queue import SEGMENT_BYTES, ConsumeQueue, Entry
 from .key_index import KeyIndex
 from .log_scan import BLANK_MIN_BYTES, blank
+from .queue_check import QueueCheck
 from .record_heads import (
     HEAD_BYTES,
     Named,
@@ -279,6 +280,8 @@ class MessageStore:
                         runs.append([position, size])
                     bytes_left -= size
                     taken.append((at, position, size))
+                elif not queue.may_have_code(tags_code):
+                    self._begin_rebuild(queue)
                 floor = position + size
                 at += 1
         low, high = queue.min_offset, queue.max_offset
@@ -522,6 +525,12 @@ class MessageStore:
         finally:  # queues matter more
             self._rebuild_a_queue()
 
+    def check_some(self) -> None:
+        """Look at some more entries, unless there is something to build anew. Raises StorageError."""
+        if not self.is_rebuilding:
+            for queue in self._check.step():
+                self._plan_rebuild(queue)
+
     def _rebuild_a_queue(self) -> None:
         key = next(iter(self._rebuilds), None)
         if key is None:
@@ -619,6 +628,7 @@ class MessageStore:
         self.drop_expired_entries()
         self._log.settle(begin)  # a killed broker may have left what is not on the disk yet
         self._flushed = self._log.end
+        self._check = QueueCheck(self._log, self._queues, tags_code)
         self._index.start()
         self._storage.begin()
         return self.found.records

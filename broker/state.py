@@ -498,7 +498,8 @@ class BrokerState:
 
     def accept_half(self, now_ms: int, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
         """Store the first half of a transaction. Raises StorageError, UsageError."""
-        half = self.store.put(now_ms, half_of(message, properties), 0)
+        half = half_of(message, properties)
+        self.store.put(now_ms, half, message_tags_code(half))
         self.transactions.stored(now_ms, half, self.store)
         self._count_put(now_ms, half.topic)
         return half

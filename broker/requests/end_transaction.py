@@ -28,6 +28,7 @@ from ...remoting.properties import (
 from ...remoting.stored import StoredMessage, encode_message
 from ..refusal import Refused
 from ..state import BrokerState, Call
+from ..tags import message_tags_code
 from ..transactions import GIVEN_UP_TOPIC, HALF_TOPIC, Question, immunity_ms, real_message
 
 CODES = (RequestCode.END_TRANSACTION,)
@@ -123,7 +124,7 @@ def give_up(state: BrokerState, now_ms: int, half: StoredMessage) -> None:
     an event says where.
     """
     try:
-        state.store.put(now_ms, replace(half, topic=GIVEN_UP_TOPIC, queue_id=0), 0)
+        state.store.put(now_ms, replace(half, topic=GIVEN_UP_TOPIC, queue_id=0), message_tags_code(half))
     except UsageError as error:
         fields: dict[str, object] = {"position": half.physical_offset, "reason": str(error)}
         state.store.events.append(("store.transaction_given_up_without_a_copy", fields))

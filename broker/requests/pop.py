@@ -68,12 +68,12 @@ def handle(state: BrokerState, call: Call) -> Command | None:
     held = HeldPop(
         call.channel,
         call.command,
+        wanted_of(request),
+        call.now_ms + poll_ms,
         request.topic,
         request.consumer_group,
         pop_retry_topic(request.topic, request.consumer_group),
         max(request.queue_id, ANY_QUEUE),
-        wanted_of(request),
-        call.now_ms + poll_ms,
     )
     return execute(state, held, call.now_ms)
 

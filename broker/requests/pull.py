@@ -63,7 +63,7 @@ def handle(state: BrokerState, call: Call) -> Command | None:
         config = state.config
         asked_ms = request.suspend_timeout_millis if config.long_polling_enable else config.short_polling_ms
         wait_ms = min(max(asked_ms, 0), config.hold_timeout_max_ms)
-        held = HeldPull(call.channel, call.address, call.command, request, wanted, call.now_ms + wait_ms)
+        held = HeldPull(call.channel, call.command, wanted, call.now_ms + wait_ms, request)
         if state.held.hold(held):
             return None
     return answer(call.command, fetched, code)
@@ -189,17 +189,14 @@ def answer(command: Command, fetched: Fetched, code: ResponseCode) -> Command:
 # Second pass
 
 
-def wake_parked(state: BrokerState, channel: int) -> list[Reply]:
-    """Answer the pulls of a connection that has room again."""
-    return repeat(state, state.held.unparked(channel))
+def wake_parked(state: BrokerState, channel: int, count_max: int) -> list[Reply]:
+    """Answer pulls of a connection that has room again."""
+    return repeat(state, state.held.unparked(channel, count_max))
 
 
-def wake_due(state: BrokerState, now_ms: int) -> list[Reply]:
-    return repeat(state, state.held.due(now_ms))
-
-
-def wake_swept(state: BrokerState) -> list[Reply]:
-    return repeat(state, state.held.swept())
+def wake_ready(state: BrokerState, now_ms: int, count_max: int) -> list[Reply]:
+    """Answer pulls that need not wait any longer."""
+    return repeat(state, state.held.ready(now_ms, count_max))
 
 
 def repeat(state: BrokerState, pulls: Iterable[HeldPull]) -> list[Reply]:

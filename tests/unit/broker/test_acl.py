@@ -30,6 +30,8 @@ from rocketcrew.remoting.headers import ConsumeDirectly, EndTransaction, GetRout
 from rocketcrew.remoting.ids import parse_offset_message_id
 from rocketcrew.remoting.pop_headers import BatchAck, BatchAckBody
 
+from .wire_client import until
+
 FILE = """
 [[accounts]]
 accessKey = "administrator"
@@ -286,14 +288,6 @@ def test_a_broker_with_tls_and_an_acl_lets_in_who_has_both(tmp_path):
             assert (await answer(broker, ADMIN, tls)).code == 0, "the others lost nothing"
 
     asyncio.run(scenario())
-
-
-async def until(true):
-    """Let the loop turn until it is so."""
-    while True:
-        await asyncio.sleep(0)
-        if true():
-            return
 
 
 def test_a_peer_that_ends_no_handshake_gives_way_to_one_that_does(tmp_path):

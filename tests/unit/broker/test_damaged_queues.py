@@ -1,6 +1,6 @@
 """A consume queue with damaged positions or sizes hides nothing that the log has: that is noticed, and it is made anew.
 
-A tags code that alone is wrong is not noticed, as pulls pass over entries by it without a look at the records.
+For a tags code that alone is wrong see test_queue_check.py.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from rocketcrew.broker.consume_queue import FILLER_CODE
+from rocketcrew.broker.delay import FAILURE_PAUSE_MS
 from rocketcrew.broker.message_store import GetStatus, MessageStore, QueueRebuilding, StoreLimits
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.broker.tags import message_tags_code, tags_hash
@@ -145,6 +146,19 @@ def test_damaged_delay_levels_deliver_all_and_not_too_early(make):
         broker.later(300_000)
     assert [message.body for message in broker.read()] == [b"%02d" % number for number in range(20)]
     assert broker.core.state.store.rebuilt_queues == 1
+
+
+def test_a_damaged_delay_level_holds_up_no_other(make):
+    broker = make(message_delay_level="200ms 300ms")
+    for level in ("1", "2", "1"):
+        broker.send(body=b"of level " + level.encode(), properties={"DELAY": level})
+    broker.core.stop()
+    damage(broker.storage, 0, bytes(20), "consumequeue/SCHEDULE_TOPIC_XXXX/0")
+    broker.start()
+    broker.later(300)
+    assert [message.body for message in broker.read()] == [b"of level 2"]
+    broker.later(FAILURE_PAUSE_MS)
+    assert [message.body for message in broker.read()] == [b"of level 2", b"of level 1", b"of level 1"]
 
 
 @pytest.mark.parametrize("code", [b"\0\0\0\0", b"\xff\xff\xff\xff"])

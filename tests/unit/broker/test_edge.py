@@ -26,7 +26,7 @@ from rocketcrew.remoting.frame import encode
 from rocketcrew.remoting.headers import GetRoute, MaxOffset, SendRequest
 from rocketcrew.remoting.stored import decode_messages
 
-from .wire_client import SECONDS, Client, pull, send, send_together
+from .wire_client import SECONDS, Client, pull, send, send_together, until
 
 
 def run(story):
@@ -521,32 +521,24 @@ def test_a_connection_whose_peer_reads_slowly_is_not_idle():
 ANSWER_BYTES = 900_000
 
 
-async def _until(true):
-    """Let the loop turn until it is so."""
-    while True:
-        await asyncio.sleep(0)
-        if true():
-            return
-
-
 async def _peer_that_has_not_read(broker):
     """A socket that asked for an answer, and the connection that has most of it in its write buffer."""
     loop = asyncio.get_running_loop()
     sender = await Client.open(broker.address)
     assert (await sender.call(*send(b"x" * ANSWER_BYTES))).code == 0
     await sender.close()
-    await _until(lambda: not broker._edge._connections)
+    await until(lambda: not broker._edge._connections)
     peer = socket.socket()
     peer.setblocking(False)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     host, _, port = broker.address.rpartition(":")
     await loop.sock_connect(peer, (host, int(port)))
-    await _until(lambda: broker._edge._connections)
+    await until(lambda: broker._edge._connections)
     (connection,) = broker._edge._connections.values()
     connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
     code, header = pull(0)
     await loop.sock_sendall(peer, encode(Command(code, header.to_fields(), b"", 1)))
-    await _until(connection._transport.get_write_buffer_size)
+    await until(connection._transport.get_write_buffer_size)
     assert not connection.is_lagging
     return peer, connection
 

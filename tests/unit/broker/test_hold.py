@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 
 import pytest
@@ -143,10 +142,9 @@ def test_the_failure_of_a_held_pull_is_its_own(broker, tools):
     broker.send()
     broker.heartbeat()
     broken, whole = broker.hold(1, channel=5), broker.hold(1, channel=6)
-    for pulls in broker.core.state.held._by_queue.values():
-        for pull in pulls.values():
-            if pull.channel == 5:
-                pull.wanted = pull.wanted._replace(sql=fails)
+    for pull in broker.core.state.held._all.values():
+        if pull.channel == 5:
+            pull.wanted = pull.wanted._replace(sql=fails)
     assert broker.send(body=b"new").code == 0
     answers = {(channel, command.opaque): command.code for channel, command in tools.replies(broker.effects)}
     assert answers[6, whole] == 0
@@ -231,30 +229,14 @@ def idle_seconds(broker, seconds):
         broker.later(100)
 
 
-def calls_of(action):
-    """How many functions were called: what an action costs, whatever the machine does beside it."""
-    count = 0
-
-    def seen(_frame, event, _argument):
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(seen)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def test_ten_thousand_held_pulls_cost_an_idle_tick_what_none_cost(make, tools):
     """Over five seconds, with sweep, saving and checkpoint in them; and an arrival costs its own queue's pulls."""
     idle, arrivals = [], []
     for held_each in (0, 1, 10):
         broker = crowded(make, held_each)
         assert len(broker.core.state.held) == held_each * QUEUES
-        idle.append(calls_of(partial(idle_seconds, broker, 5)))
-        arrivals.append(calls_of(partial(broker.send, queue_id=7)))
+        idle.append(tools.calls_of(partial(idle_seconds, broker, 5)))
+        arrivals.append(tools.calls_of(partial(broker.send, queue_id=7)))
         woken = [answer for _, answer in tools.replies(broker.effects) if answer.opaque != broker.opaque]
         assert len(woken) == held_each
         assert len(broker.core.state.held) == held_each * (QUEUES - 1)

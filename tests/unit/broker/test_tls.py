@@ -19,7 +19,7 @@ from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.frame import encode
 
 from . import wire_client
-from .wire_client import pull, send
+from .wire_client import pull, send, until
 
 SECONDS = 300
 
@@ -43,14 +43,6 @@ class Client(wire_client.Client):
 
 def run(story):
     asyncio.run(asyncio.wait_for(story(), SECONDS))
-
-
-async def until(true):
-    """Let the loop turn until it is so."""
-    while True:
-        await asyncio.sleep(0)
-        if true():
-            return
 
 
 def broker_with(papers, **more):

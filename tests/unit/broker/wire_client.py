@@ -56,6 +56,14 @@ class Client:
         await self.writer.wait_closed()
 
 
+async def until(true):
+    """Let the loop turn until it is so."""
+    while True:
+        await asyncio.sleep(0)
+        if true():
+            return
+
+
 def send(body=b"x", queue_id=0):
     return RequestCode.SEND_MESSAGE, SendRequest("pg", "T", "TBW102", 4, queue_id, 0, 1, 0, None), body
 
