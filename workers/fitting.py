@@ -215,12 +215,14 @@ class Columns:
 
     def _picked(self, rows: list[Any]) -> list[tuple[Any, ...]] | None:
         kinds = set(map(type, rows))
+        if len(kinds) > 1:
+            return None
         with contextlib.suppress(Exception):  # a name that is missing, or an attribute: `values_of` says which
             if kinds == {dict}:
                 picked = list(map(self._pick_items, rows))
                 # None has fewer than these names, so one that has more makes the sum larger.
                 return picked if sum(map(len, rows)) == len(rows) * self.width else None
-            if len(kinds) == 1 and self._dataclasses.get(kinds.pop()):
+            if self._dataclasses.get(kinds.pop()):
                 return list(map(self._pick_attributes, rows))
         return None
 

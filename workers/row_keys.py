@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from array import array
+from binascii import hexlify
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, groupby, repeat
-from operator import mul, sub
-from struct import Struct, iter_unpack
+from operator import add, mul, sub
+from struct import iter_unpack
 from typing import Any, Final
 
 import pyarrow
@@ -36,13 +37,14 @@ Ids = tuple[bytes, int] | list[bytes]
 Key = tuple[str, str, int, int, str, str, str, int, int]
 """Topic, broker, queue id, offset, origin topic, message id, origin message id, reconsume times, store time in µs."""
 
-# Positions in a record with IPv4 hosts (the table in remoting/stored.py).
+# Positions in a record with IPv4 hosts (the table in remoting/stored.py), as numbers of four bytes; of the flags as a byte.
 _HEAD_BYTES: Final = 88
-_SIZES = Struct(">ii76xi")
-"""Size, magic, body length."""
-_MAGIC, _OFFSET, _PHYSICAL_OFFSET, _SYSFLAG_LOW, _STORED_MS, _STORE_HOST = 4, 20, 28, 39, 56, 64
-_RECONSUME_TIMES, _BODY_BYTES = 72, 84
-_MAGIC_BYTES: Final = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4)
+_HEAD_WORDS: Final = _HEAD_BYTES // 4
+_SIZE, _MAGIC, _OFFSET, _PHYSICAL_OFFSET, _STORED_MS, _STORE_HOST, _RECONSUME_TIMES, _BODY_BYTES = (
+    0, 1, 5, 7, 14, 16, 18, 21,
+)  # fmt: skip
+_SYSFLAG_LOW: Final = 39
+_MAGIC_WORD: Final = array("i", [MAGIC_V1])
 _LENGTH_MAX: Final = 32_767
 _TOPIC_MAX_BYTES: Final = 127
 
@@ -54,6 +56,8 @@ _ORIGIN_AT: Final = _ORIGIN + b"\x01"
 _END: Final = b"\2"
 _EACH_UNIQ_KEY: Final = repeat(_UNIQ_KEY_AT)
 _UNIQ_KEY_BETWEEN: Final = _END + _UNIQ_KEY_AT
+_UNIQ_KEY_TAIL: Final = _UNIQ_KEY_BETWEEN[-5:]
+"""Counted in half the time, as Python has a better way for so few bytes."""
 _ALIKE_MIN: Final = 24
 """To find out whether fewer records are alike takes longer than to look at each."""
 _ID_BYTES: Final = 32
@@ -61,12 +65,17 @@ _ID_BYTES: Final = 32
 _US_PER_MS: Final = 1_000
 _EACH_US_PER_MS: Final = repeat(_US_PER_MS)
 _LITTLE: Final = sys.byteorder == "little"
+_LOW: Final = 0 if _LITTLE else 1
+"""Which half of a number of eight bytes is the low one."""
 _RUNS_JOINED_MAX: Final = 16
 """Of more queues in turn a column is cheaper made of its texts."""
 _SHORT_RUN: Final = 10
 """The arrays of a run cost as much as decoding so many messages."""
 _KEPT_ROWS_MAX: Final = 1 << 15
 """Longer columns are made anew, and so are their ends: a column is kept with all of its text."""
+_KEPT_QUEUES_MAX: Final = 16
+_SHARED_ROWS_MAX: Final = 1_024
+"""Of more rows constant columns cost next to nothing; and a longer one behind a block would make its size seem larger."""
 _NUMBERS_MAX: Final = 1_024
 """More rows of a message are rare."""
 _NUMBERS: Final = array("i", range(_NUMBERS_MAX)).tobytes()
@@ -166,22 +175,26 @@ def _one_by_one(messages: Iterable[Message], counts: Sequence[int] | None) -> Ar
 def _by_position(messages: Sequence[Message], counts: Sequence[int] | None) -> Arrays:
     """Raises _OddRecordError when one of the records cannot be read by position."""
     count = len(messages)
-    places = [(message._data, message._position) for message in messages]  # pyright: ignore[reportPrivateUsage]
-    heads = b"".join([data[at : at + _HEAD_BYTES] for data, at in places])
+    datas = [message._data for message in messages]  # pyright: ignore[reportPrivateUsage]
+    starts = [message._position for message in messages]  # pyright: ignore[reportPrivateUsage]
+    heads = b"".join([data[at : at + _HEAD_BYTES] for data, at in zip(datas, starts, strict=True)])
     if len(heads) != count * _HEAD_BYTES or heads[_SYSFLAG_LOW::_HEAD_BYTES].translate(None, _V4):
         raise _OddRecordError
+    words = array("i", heads)
+    own = _offset_ids(words, count), _ID_BYTES
+    if _LITTLE:
+        words.byteswap()
     queues = _queue_columns([message._queue for message in messages], counts)  # pyright: ignore[reportPrivateUsage]
-    own = _offset_ids(heads, count), _ID_BYTES
-    ids, origins = _ids(places, heads, own)
+    ids, origins = _ids(datas, starts, words, own)
     own_column = _id_column(own, counts)
     return [
         *queues[:3],
-        _number_column(_INT64, _swapped(heads, _OFFSET, 8, count), 8, counts),
+        _number_column(_INT64, _longs(words, _OFFSET, count), 8, counts),
         queues[3],
         own_column if ids is own else _id_column(ids, counts),
         own_column if origins is own else _id_column(origins, counts),
-        _number_column(_INT32, _swapped(heads, _RECONSUME_TIMES, 4, count), 4, counts),
-        _number_column(_STORE_TIME, _store_times_us(heads, count), 8, counts),
+        _number_column(_INT32, words[_RECONSUME_TIMES::_HEAD_WORDS].tobytes(), 4, counts),
+        _number_column(_STORE_TIME, _store_times_us(words, count), 8, counts),
     ]
 
 
@@ -223,11 +236,23 @@ def _id_column(ids: Ids, counts: Sequence[int] | None) -> Any:
 def _queue_columns(queues: list[QueueInfo], counts: Sequence[int] | None) -> Arrays:
     """Topic, broker, queue id and origin topic. Raises _OddRecordError for a queue of retries: each names its topic."""
     runs = _runs(queues, counts)
+    if len(runs) == 1 and runs[0][1] <= _SHARED_ROWS_MAX:
+        queue, rows = runs[0]
+        return [column.slice(0, rows) for column in _kept_queue(queue, _kept_length(rows))]
+    return _columns_of_runs(runs)
+
+
+def _columns_of_runs(runs: Sequence[tuple[QueueInfo, int]]) -> Arrays:
     numbers = b"".join([array("i", [queue.queue_id]).tobytes() * rows for queue, rows in runs])
     return [_texts([(queue.topic, rows) for queue, rows in runs]),
             _texts([(queue.broker_name, rows) for queue, rows in runs]),
             _integers(_INT32, numbers, len(numbers) // 4),
             _texts([(_origin_topic(queue), rows) for queue, rows in runs])]  # fmt: skip
+
+
+@lru_cache(maxsize=_KEPT_QUEUES_MAX)
+def _kept_queue(queue: QueueInfo, rows: int) -> Arrays:
+    return _columns_of_runs([(queue, rows)])
 
 
 def _runs(queues: list[QueueInfo], counts: Sequence[int] | None) -> list[tuple[QueueInfo, int]]:
@@ -253,7 +278,9 @@ def _texts(runs: list[tuple[str, int]]) -> Any:
 
 def _constant(text: str, count: int) -> Any:
     """The same string `count` times."""
-    return (_kept_constant if count <= _KEPT_ROWS_MAX else _new_constant)(text, count)
+    if count > _KEPT_ROWS_MAX:
+        return _new_constant(text, count)
+    return _kept_constant(text, _kept_length(count)).slice(0, count)
 
 
 def _new_constant(text: str, count: int) -> Any:
@@ -261,6 +288,11 @@ def _new_constant(text: str, count: int) -> Any:
 
 
 _kept_constant = lru_cache(maxsize=16)(_new_constant)
+
+
+def _kept_length(count: int) -> int:
+    """Of the column whose beginning is one of so many rows: nearly every block has another number of them."""
+    return 1 << (count - 1).bit_length() if count <= _SHARED_ROWS_MAX else count
 
 
 def _origin_topic(queue: QueueInfo) -> str:
@@ -272,35 +304,37 @@ def _origin_topic(queue: QueueInfo) -> str:
 # --- ids ------------------------------------------------------------------------------------------------------------------
 
 
-def _ids(places: Sequence[tuple[bytes, int]], heads: bytes, own: tuple[bytes, int]) -> tuple[Ids, Ids]:
+def _ids(datas: list[bytes], starts: list[int], words: array[int], own: tuple[bytes, int]) -> tuple[Ids, Ids]:
     """Message ids and origin ids of the records; `own` are their offset ids, which they have where they name none.
 
     Raises _OddRecordError."""
-    if len(places) >= _ALIKE_MIN and (alike := _alike_ids(places, heads)) is not None:
-        return alike if alike[1] else own, own
-    every, joined = _properties(places, heads)
+    count = len(starts)
+    view = memoryview(words)
+    sizes, bodies = view[_SIZE::_HEAD_WORDS].tolist(), view[_BODY_BYTES::_HEAD_WORDS].tolist()
+    if min(bodies) < 0 or words[_MAGIC::_HEAD_WORDS] != _MAGIC_WORD * count:
+        raise _OddRecordError
+    ends, widths = list(map(add, starts, sizes)), list(map(sub, sizes, bodies))
+    if count >= _ALIKE_MIN and widths.count(widths[0]) == count:
+        alike = _alike_ids(datas, ends, widths[0] - _HEAD_BYTES)
+        if alike is not None:
+            return alike if alike[1] else own, own
+    every, joined = _properties(datas, ends, widths)
     ids = _message_ids(every, joined)
     origins = [find_property(properties, _ORIGIN) for properties in every] if _ORIGIN_AT in joined else None
     return _or_own(ids, own), _or_own(origins, own)
 
 
-def _alike_ids(places: Sequence[tuple[bytes, int]], heads: bytes) -> tuple[bytes, int] | None:
+def _alike_ids(datas: list[bytes], ends: list[int], width: int) -> tuple[bytes, int] | None:
     """Message ids, one after the other, and the length of each (0: no record has one), of records that are alike after their
     bodies: topics and properties have the same length, and the id stands at the same place. So are those that one producer
     sent, if it gives them keys of one length or none. Nothing is looked at record by record then.
 
     None = they are not alike, or something needs a closer look.
     """
-    count = len(places)
-    sizes = memoryview(_swapped(heads, 0, 4, count)).cast("i").tolist()
-    bodies = memoryview(_swapped(heads, _BODY_BYTES, 4, count)).cast("i").tolist()
-    widths = set(map(sub, sizes, bodies))
-    width = widths.pop() - _HEAD_BYTES
-    if widths or width < 3 or min(bodies) < 0 or not _same(heads, _MAGIC, _HEAD_BYTES, _MAGIC_BYTES):
+    count = len(ends)
+    if width < 3:
         return None
-    tails = bytearray().join(
-        [data[(end := at + size) - width : end] for (data, at), size in zip(places, sizes, strict=True)]
-    )
+    tails = bytearray().join([data[end - width : end] for data, end in zip(datas, ends, strict=True)])
     if len(tails) != count * width or (start := tails[0] + 3) > min(width, _TOPIC_MAX_BYTES + 3):
         return None
     lengths = min(width - start, 0xFFFF).to_bytes(2)
@@ -316,17 +350,20 @@ def _alike_ids(places: Sequence[tuple[bytes, int]], heads: bytes) -> tuple[bytes
     begin = at + len(_UNIQ_KEY_BETWEEN)
     end = tails.find(_END, begin, width)
     length = (width if end < 0 else end) - begin
-    _, *found = tails.split(_UNIQ_KEY_BETWEEN)
-    ids = b"".join([each[:length] for each in found])
     if (
-        len(found) != count
-        or set(map(len, found[:-1])) != {width - len(_UNIQ_KEY_BETWEEN)}
-        or not length
-        or _END in ids
+        not length
+        or (tails.count(_UNIQ_KEY_TAIL) != count and tails.count(_UNIQ_KEY_BETWEEN) != count)
+        or not _same(tails, at, width, _UNIQ_KEY_BETWEEN)
         or (end >= 0 and not _same(tails, end, width, _END))
     ):
         return None
-    return ids, length
+    ids = _cut_out(tails, begin, length, width)
+    return None if _END in ids else (ids, length)
+
+
+def _cut_out(data: bytearray, at: int, length: int, stride: int) -> bytes:
+    """`length` bytes at `at` of each piece of `stride` bytes."""
+    return b"".join(chain.from_iterable(iter_unpack(f"{at}x{length}s{stride - at - length}x", data)))
 
 
 def _same(data: bytes | bytearray, at: int, stride: int, wanted: bytes | bytearray) -> bool:
@@ -335,19 +372,18 @@ def _same(data: bytes | bytearray, at: int, stride: int, wanted: bytes | bytearr
     return all(data[at + place :: stride] == wanted[place : place + 1] * count for place in range(len(wanted)))
 
 
-def _properties(places: Sequence[tuple[bytes, int]], heads: bytes) -> tuple[list[bytes], bytes]:
+def _properties(datas: list[bytes], ends: list[int], widths: list[int]) -> tuple[list[bytes], bytes]:
     """The raw properties of each record, which are UTF-8, and all of them in one, with an end mark on each side of each.
+    `widths` are bytes of the records without their bodies.
 
     Raises _OddRecordError."""
     every: list[bytes] = []
-    sizes: Any = _SIZES.iter_unpack(heads)
-    for (data, at), (size, magic, body_bytes) in zip(places, sizes, strict=True):
-        start: int = at + _HEAD_BYTES + body_bytes
-        end: int = at + size
-        if magic != MAGIC_V1 or body_bytes < 0 or start + 3 > end or end > len(data):
+    for data, end, width in zip(datas, ends, widths, strict=True):
+        topic = end - width + _HEAD_BYTES
+        if topic + 3 > end or end > len(data):
             raise _OddRecordError
-        topic_bytes = data[start]
-        start += topic_bytes + 3
+        topic_bytes = data[topic]
+        start = topic + topic_bytes + 3
         properties = data[start:end]
         if topic_bytes > _TOPIC_MAX_BYTES or start > end or end - start != data[start - 2] << 8 | data[start - 1]:
             raise _OddRecordError
@@ -380,13 +416,21 @@ def _message_ids(every: Sequence[bytes], joined: bytes) -> tuple[bytes, int] | l
     return [find_property(properties, _UNIQ_KEY) for properties in every]
 
 
-def _offset_ids(heads: bytes, count: int) -> bytes:
-    """All offset ids, one after the other."""
-    raw = bytearray(16 * count)
-    for at in range(8):
-        raw[at::16] = heads[_STORE_HOST + at :: _HEAD_BYTES]
-        raw[8 + at :: 16] = heads[_PHYSICAL_OFFSET + at :: _HEAD_BYTES]
-    return raw.hex().upper().encode()
+def _offset_ids(words: array[int], count: int) -> bytes:
+    """All offset ids, one after the other; `words` as records have them. Where a word is the same in all records, as those of
+    the broker's address, it is written once."""
+    places = (_STORE_HOST, _STORE_HOST + 1, _PHYSICAL_OFFSET, _PHYSICAL_OFFSET + 1)
+    ids = array("q", _hexadecimal(array("i", [words[place] for place in places]))) * count
+    for number, place in enumerate(places):
+        column = words[place::_HEAD_WORDS]
+        if column != column[:1] * count:
+            ids[number :: len(places)] = array("q", _hexadecimal(column))
+    return ids.tobytes()
+
+
+def _hexadecimal(words: array[int]) -> bytes:
+    """Eight digits of each."""
+    return hexlify(words).upper()
 
 
 def _or_own(ids: tuple[bytes, int] | list[bytes | None] | None, own: tuple[bytes, int]) -> Ids:
@@ -400,8 +444,8 @@ def _or_own(ids: tuple[bytes, int] | list[bytes | None] | None, own: tuple[bytes
 
 
 def _ends(count: int, width: int) -> Any:
-    """Where strings of that width end."""
-    return (_kept_ends if count <= _KEPT_ROWS_MAX else _new_ends)(count, width)
+    """Where strings of that width end, and more."""
+    return _new_ends(count, width) if count > _KEPT_ROWS_MAX else _kept_ends(_kept_length(count), width)
 
 
 def _new_ends(count: int, width: int) -> Any:
@@ -414,18 +458,21 @@ _kept_ends = lru_cache(maxsize=8)(_new_ends)
 # --- numbers --------------------------------------------------------------------------------------------------------------
 
 
-def _swapped(heads: bytes, at: int, width: int, count: int) -> bytearray:
-    """The big-endian number of `width` bytes at `at` of each head, as this machine has numbers."""
-    numbers = bytearray(width * count)
-    for byte in range(width):
-        numbers[byte::width] = heads[at + (width - 1 - byte if _LITTLE else byte) :: _HEAD_BYTES]
-    return numbers
+def _longs(words: array[int], at: int, count: int) -> bytes:
+    """The numbers of eight bytes at `at` of each head, as this machine has them."""
+    numbers = array("i", bytes(8 * count))
+    numbers[_LOW::2] = words[at + 1 :: _HEAD_WORDS]
+    numbers[1 - _LOW :: 2] = words[at::_HEAD_WORDS]
+    return numbers.tobytes()
 
 
-def _store_times_us(heads: bytes, count: int) -> bytes:
-    times_ms = memoryview(_swapped(heads, _STORED_MS, 8, count)).cast("q")
+def _store_times_us(words: array[int], count: int) -> bytes:
+    raw, highest = _longs(words, _STORED_MS, count), words[_STORED_MS::_HEAD_WORDS]
+    if 0 <= highest[0] < 1 << 16 and highest == highest[:1] * count:
+        # Of so many bits each (the year 10889) all are multiplied as one number: none runs over into the next.
+        return (int.from_bytes(raw, sys.byteorder) * _US_PER_MS).to_bytes(8 * count, sys.byteorder)
     try:
-        return array("q", map(mul, times_ms, _EACH_US_PER_MS)).tobytes()
+        return array("q", map(mul, memoryview(raw).cast("q"), _EACH_US_PER_MS)).tobytes()
     except OverflowError:
         raise _OddRecordError from None
 

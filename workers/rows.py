@@ -204,9 +204,9 @@ class RowBuffer(Generic[Owner]):
         self._count_more(self._more_in(several))
 
     def _more_in(self, several: list[Kept[Owner]]) -> int:
-        several = several[:]  # beside a report the loop keeps another, and one sum would have it and the other not
-        plain = sum([len(values) for _, _, values, _ in several]) // self._width
-        return plain + sum([int(each[3].num_rows) for each in several if each[3] is not None]) - len(several)
+        # Looked at once, as beside a report the loop keeps another meanwhile.
+        values = [len(values) if batch is None else batch.num_rows * self._width for _, _, values, batch in several]
+        return sum(values) // self._width - len(values)
 
     def _set_full(self) -> None:
         self.full_at = min(BLOCK_MESSAGES, self._full_rows - self._more_rows)

@@ -149,11 +149,30 @@ def test_no_long_column_is_kept_for_the_next_block() -> None:
     """Of blocks that all have another length."""
     made = [row_keys._constant("group", row_keys._KEPT_ROWS_MAX + more) for more in range(3)]  # pyright: ignore[reportPrivateUsage]
     assert [len(column) - len(made[0]) for column in made] == [0, 1, 2]
+    queues = row_keys._kept_queue.cache_info().currsize  # pyright: ignore[reportPrivateUsage]
     kept = row_keys._kept_constant.cache_info()  # pyright: ignore[reportPrivateUsage]
     for rows in (10, 10, row_keys._KEPT_ROWS_MAX + 10):  # pyright: ignore[reportPrivateUsage]
         row_keys._constant("a group of its own", rows)  # pyright: ignore[reportPrivateUsage]
     now = row_keys._kept_constant.cache_info()  # pyright: ignore[reportPrivateUsage]
     assert (now.hits - kept.hits, now.misses - kept.misses) == (1, 1)
+    [long] = {len(column) for column in row_keys._queue_columns([QUEUES[0]], [row_keys._KEPT_ROWS_MAX])}  # pyright: ignore[reportPrivateUsage]
+    assert (long, row_keys._kept_queue.cache_info().currsize) == (row_keys._KEPT_ROWS_MAX, queues)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_store_times_and_offset_ids_that_differ_much_are_as_exact() -> None:
+    """Those of one time and one broker's address are made together."""
+    stored = StoredMessage("TopicTest", b"", b"", store_timestamp_ms=1_700_000_000_000, physical_offset=2**32 - 2)
+    near = [replace(stored, store_timestamp_ms=stored.store_timestamp_ms + at, physical_offset=2**32 - 2 + at)
+            for at in range(30)]  # fmt: skip
+    far = [replace(each, store_timestamp_ms=-(at * 2**33), store_host=f"10.0.{at}.1") for at, each in enumerate(near)]
+    for several in (
+        near,
+        far,
+        [replace(stored, store_timestamp_ms=2**48 - 1)],
+        [replace(stored, store_timestamp_ms=2**48)],
+    ):
+        messages = messages_of([(QUEUES[0], several)])
+        assert key_columns("group", messages, None) == by_decoding("group", messages, [1] * len(messages))
 
 
 def test_nothing_is_decoded_that_the_handler_did_not_look_at() -> None:

@@ -130,6 +130,20 @@ def test_records_that_are_alike_are_not_looked_at_one_by_one() -> None:
     assert len(found[0]) == len(found[1])
 
 
+def test_blocks_of_nearly_the_same_length_share_their_constant_columns() -> None:
+    several = messages(400)
+    key_columns("group", several, None)
+    for length in (399, 310, 257):
+        calls = calls_in(lambda length=length: key_columns("group", several[:length], None))
+        assert not {"_new_constant", "_new_ends", "_columns_of_runs"}.intersection(calls)
+
+
+def test_numbers_of_all_records_are_turned_by_one_call() -> None:
+    calls = calls_in(lambda: key_columns("group", messages(100), None))
+    assert calls.count("array.byteswap") == (sys.byteorder == "little")
+    assert "bytearray.split" not in calls  # into pieces of each record
+
+
 @pytest.mark.parametrize("count", [8, 100])
 def test_keys_of_rows_that_came_as_arrow_batches_are_not_taken_by_arrow(count: int) -> None:
     several, found = messages(count), list[list[str]]()
@@ -166,6 +180,12 @@ def test_the_conversion_of_a_block_makes_no_object_for_each_row() -> None:
     finally:
         gc.callbacks.remove(seen)
     assert not collections  # one comes with every 700 objects
+
+
+def test_results_of_a_batch_that_are_of_several_kinds_are_only_looked_at_by_their_classes() -> None:
+    columns, results = columns_of(1), [batch_of(1), *[None] * 31]
+    assert columns.values_of_each_plain(results) is None
+    assert "suppress.__enter__" not in calls_in(lambda: columns.values_of_each_plain(results))
 
 
 def test_an_arrow_batch_like_the_one_before_is_taken_as_a_whole() -> None:
