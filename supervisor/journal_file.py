@@ -68,10 +68,15 @@ def _write_all(fd: int, data: bytes, write: Write) -> None:
 class JournalFile:
     """One open journal, owned by the supervisor's loop. `bytes_max` bounds it: at half of it, it is rewritten."""
 
-    def __init__(self, path: Path, state: JournalState, bytes_max: int, *, write: Write = os.write) -> None:
-        """Begin a new file that holds `state`; what stood there before is replaced in one rename."""
+    def __init__(
+        self, path: Path, state: JournalState, bytes_max: int, *, write: Write = os.write,
+        forgets: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Begin a new file that holds `state`; what stood there before is replaced in one rename. `forgets` is called before
+        an offset is written that went back."""
         self._path = path
         self._write = write
+        self._forgets = forgets
         self._bytes_max = bytes_max
         self.state = state
         self.rewrites = -1
@@ -90,6 +95,8 @@ class JournalFile:
         tries to write all of it."""
         for entry in entries:
             self._went_back |= self.state.apply(entry)
+        if self._went_back:
+            self._forgets()
         if self._torn:
             self._rewrite()
             self._sync_back()

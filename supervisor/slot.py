@@ -50,7 +50,9 @@ from ..durable.outcomes import SETTLED, Outcomes
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.ledger_place import known_ledger
+from ..workers.cells import CELLS_FILE, CellFile
 from ..workers.sealing import open_segments
+from ..workers.unreported import shown
 from .control import SOCKET_NAME
 from .core.journal import JournalState
 from .core.outcome_notes import by_queue
@@ -207,7 +209,9 @@ def slot_mode(master: str) -> int:
 def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
     """The state of this slot joined with that of every other slot that nobody holds; what is settled there; and the names
     of those slots."""
-    state = read_journal(slot.journal)
+    state, more = _known(slot)
+    if more:
+        keep_journal(slot.journal, state)  # the cells are cleared soon, and this start may be killed
     _take_settled(slot, slot)
     adopted: list[str] = []
     for other in sorted(slot.path.parent.iterdir()):
@@ -225,6 +229,19 @@ def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
             os.close(fd)
     before = [_read_settled(path).of_kind(SETTLED) for path in slot.taken_settled()]
     return state, Settled(by_queue([*before, *_settled_facts(slot.segments)]), set(by_queue(before))), adopted
+
+
+def _known(slot: Slot) -> tuple[JournalState, int]:
+    """What its journal knows, and its cells show (workers/unreported.py); how many stretches of offsets these add."""
+    state = read_journal(slot.journal)
+    path = slot.path / CELLS_FILE
+    if not path.exists():
+        return state, 0
+    cells = CellFile(path, 1)
+    try:
+        return state, sum(state.shown(mq, start, end) for mq, start, end in shown(cells))
+    finally:
+        cells.close()
 
 
 def _settled_facts(segments: Path) -> Iterable[OffsetSet]:
@@ -284,7 +301,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
     if loader_fd is None:
         return False
     try:
-        state.merge(read_journal(other.journal))
+        state.merge(_known(other)[0])
         if (
             ledgers[1] is not None and ledgers[0] is None
         ):  # before any segment: one without its ledger is delivered again

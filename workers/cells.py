@@ -12,6 +12,7 @@ worker.
 
     file      16 words of header, then the cells of CELL_BYTES each
     header    word 0 MAGIC | word 1 STOPPING: not 0 = the supervisor is stopping; 0 in files that are older than this word
+              word 2 COUNTS_FROM: the first chunk id of which what UNREPORTED shows counts; 0 = of none
     word 0    STATE: queue offset of the (first) record in hand + 1; 0 = no handler call is under way; BETWEEN = several are,
               and none of them runs (steps.py): then the other words name none of them
     word 1    CHUNK_ID | 2 STARTED_NS, monotonic start of the call | 3 RECORDS given to this call | 4 PID
@@ -25,7 +26,8 @@ worker.
               reclaims, see claims.py
     word 18   HELD: the first record since the last report that only the worker can report, see unreported.py
     word 19   SEAL_WANTED: not 0 = what the worker has written is to be sealed beside the call; written by the supervisor
-    word 11   TEXT_BYTES | from word 20 to 125: JSON [topic, broker, queue id] of the chunk's queue
+    word 11   TEXT_BYTES | from word 20 to 124: JSON [topic, broker, queue id] of the chunk's queue
+    word 125  UNREPORTED: queue offset + 1 of the first record of the chunk that no report has, see unreported.py; 0 = none
     word 126  BLOCKED_NS: since when the worker cannot write its segment (monotonic), 0 = it can | 127 BLOCKED_ERRNO: why
 """
 
@@ -53,6 +55,7 @@ HEAD_WORDS: Final = 16
 MAGIC: Final = int.from_bytes(b"RCCELLS4", "little")
 
 STOPPING: Final = 1
+COUNTS_FROM: Final = 2
 """In the header."""
 
 STATE: Final = 0
@@ -76,6 +79,7 @@ KEPT: Final = 17
 HELD: Final = 18
 SEAL_WANTED: Final = 19
 TEXT: Final = 20
+UNREPORTED: Final = CELL_WORDS - 3
 BLOCKED_NS: Final = CELL_WORDS - 2
 BLOCKED_ERRNO: Final = CELL_WORDS - 1
 """At the end, so that files of earlier versions are read as they were."""
@@ -174,6 +178,16 @@ class CellFile:
     def stopping(self, begun: bool) -> None:
         self._words[STOPPING] = begun
 
+    @property
+    def counts_from(self) -> int:
+        """Of chunks with lower ids the journal has forgotten what ended, and what the cells show of them is not told to it
+        either. 0 = no chunk counts: there is no journal that it could be told, or the file is older than this word."""
+        return self._words[COUNTS_FROM]
+
+    @counts_from.setter
+    def counts_from(self, chunk_id: int) -> None:
+        self._words[COUNTS_FROM] = chunk_id
+
     def cancel(self, slot: int) -> None:
         """Let the handler know, when it asks, that its worker is wanted to end."""
         self._words[HEAD_WORDS + slot * CELL_WORDS + CANCEL] = 1
@@ -217,7 +231,7 @@ class CellFile:
     def clear(self, slot: int) -> None:
         """Forget it, before a new worker gets the slot."""
         words = self.view(slot)
-        for word in (*range(TEXT), BLOCKED_NS, BLOCKED_ERRNO):
+        for word in (*range(TEXT), UNREPORTED, BLOCKED_NS, BLOCKED_ERRNO):
             words[word] = 0
 
     def close(self) -> None:
@@ -240,7 +254,7 @@ def map_cell(path: Path, slot: int, pid: int) -> CellView:
         os.close(fd)
     base = HEAD_WORDS + slot * CELL_WORDS
     cell = memoryview(mapped).cast("Q")[base : base + CELL_WORDS]
-    for word in (STATE, CLAIM, ASKED, ANSWERED, GIVEN, KEPT, HELD, SEAL_WANTED, BLOCKED_NS, BLOCKED_ERRNO):
+    for word in (STATE, CLAIM, ASKED, ANSWERED, GIVEN, KEPT, HELD, SEAL_WANTED, UNREPORTED, BLOCKED_NS, BLOCKED_ERRNO):
         cell[word] = 0
     cell[PID] = pid
     return cell
@@ -254,7 +268,7 @@ def private_cell() -> CellView:
 def queue_words(topic: str, broker_name: str, queue_id: int) -> tuple[memoryview, int]:
     """The text part of a cell for a queue, in whole words, and its bytes. A name too long for it is left out."""
     text = json.dumps([topic, broker_name, queue_id], separators=(",", ":"), ensure_ascii=False).encode()
-    if len(text) > (BLOCKED_NS - TEXT) * 8:
+    if len(text) > (UNREPORTED - TEXT) * 8:
         text = b""
     padded = text.ljust(-(-len(text) // 8) * 8)
     return memoryview(padded).cast("Q"), len(text)
@@ -282,6 +296,7 @@ class Naming:
 
     def chunk(self, chunk_id: int, queue: QueueInfo) -> None:
         """A chunk starts; no message is in hand."""
+        self._cell[UNREPORTED] = 0
         self._cell[CHUNK_ID] = chunk_id
         self.queue(queue)
         self.memory()

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ..remoting.errors import ProtocolError
-from ..remoting.stored import walk
+from ..remoting.stored import SYSFLAG_LOW_BYTE, walk
 from .failures import Failure
+from .message import INNER_BATCH_BIT
 from .packets import U32_MAX, QueueInfo, Report
 from .ranges import OffsetSets
 
@@ -134,3 +135,10 @@ def records_of(data: bytes, announced: int, chunk_id: int) -> tuple[list[int], l
     if len(offsets) != announced:
         raise ProtocolError(f"{len(offsets)} records where {announced} were announced", f"chunk {chunk_id}")
     return positions, offsets
+
+
+def each_is_one(offsets: Sequence[int], data: bytes, positions: Sequence[int]) -> bool:
+    """Whether each record has one offset: inner batches have several, and only where offsets are missing can there be one."""
+    if not offsets or offsets[-1] - offsets[0] == len(offsets) - 1:
+        return True
+    return not any(data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT for position in positions[:-1])

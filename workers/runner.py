@@ -11,9 +11,10 @@ The cell is cleared when the chunk is over and before anything is written, becau
 fault.
 
 Between calls the runner asks for a flush when the oldest unreported message is older than the flush interval, when many
-rows are kept, or when a run has so many failures that they would not fit one packet. While calls are long, it asks before
-each call for what nobody else could report during the call: rows and failures. The time for that is a small part of what the
-long calls took (SPARE_SHIFT).
+rows are kept, or when a run has so many failures that they would not fit one packet. It waits for the end of the chunk,
+or for longer (REPORT_INTERVALS), where the cell shows all that is unreported (unreported.py). While calls are long, it asks
+before each call for what nobody else could report during the call: rows and failures. The time for that is a small part of
+what the long calls took (SPARE_SHIFT).
 
 Beside a call the reporter's thread may take what has ended (`cut_ended`). So what is noted of a record is changed with `lock`
 held, and as a whole: a record that another thread sees has all of its rows or none. A message's plain rows are kept by one
@@ -46,9 +47,9 @@ from .forks import end_fork
 from .message import INNER_BATCH_BIT, Message, message_keys, plain_messages
 from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
-from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
+from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, each_is_one, records_of
 from .sends import run_out
-from .unreported import Unreported
+from .unreported import REPORT_INTERVALS, Unreported
 from .user_errors import describe_error, failure_of, usable, user_traceback
 
 MARK_NS: Final = 1_000_000
@@ -102,6 +103,8 @@ class Runner:
         """Called when something is held that only this worker can report."""
         self._due_ns = 0
         """When a flush is due; meaningful while anything is unreported."""
+        self._shown_ns = (REPORT_INTERVALS - 1) * self._interval_ns
+        """How much later what the cell shows is due."""
         self._look_ns = 0
         """When something is to be done between two calls: a flush, or the note of when the next one began."""
         self._slowest_ns = 0
@@ -131,7 +134,7 @@ class Runner:
         self._flush_soon()
 
     def _flush_soon(self) -> None:
-        self._due_ns = self._look_ns = 0
+        self._due_ns, self._look_ns = -self._shown_ns, 0
 
     @property
     def lock(self) -> threading.RLock:
@@ -174,6 +177,7 @@ class Runner:
             part = run.cut(end, cell[STARTED_NS])
             part.has_rows = bool(own)
             self._runs.append(part)
+            self.unreported.cut(run.offsets[end] if end < len(run.offsets) else None)
         return len(kept)
 
     def reported(self, packets: int) -> None:
@@ -236,8 +240,9 @@ class Runner:
         cell[RECORDS] = 1
         claims, end = self.claims, len(run.offsets)
         slowest = claimed = first = 0
+        shows = unreported.offered and each_is_one(run.offsets, data, positions)
         cell[STARTED_NS] = started = last = clock()
-        self._begin_run(run, last)
+        self._begin_run(run, last, shows=shows)
         for index, position, offset in zip(range(end), positions, run.offsets, strict=False):
             if index == claimed:
                 claimed = min(index + claims.stride, end)
@@ -270,29 +275,31 @@ class Runner:
                 slowest = now - last
             took, last = now - last, now
             if now >= self._look_ns:
-                if self._must_flush(now, took):
+                if self._must_flush(now, took, more=index + 1 < end):
                     self._close(run, index + 1, now - run.began_ns, slowest)
                     cell[STATE] = 0
                     self._flush()
                     run, first, slowest = Run(run.chunk_id, queue, run.offsets, index + 1), index + 1, 0
                     started = last = clock()
                     self._flushed(last - now)
-                    self._begin_run(run, last)
+                    self._begin_run(run, last, shows=shows)
                 cell[STARTED_NS] = last
                 self._look_ns = 0 if self.spare_ns > 0 else min(self._due_ns, last + MARK_NS)
         self._close(run, end, last - run.began_ns, slowest)
         claims.ran(end - first, last - started, self._slowest_ns)
 
-    def _begin_run(self, run: Run, now: int) -> None:
+    def _begin_run(self, run: Run, now: int, *, shows: bool) -> None:
         run.began_ns, run.by_cell = now, True
+        self.unreported.begin(run.offsets[run.start] if shows and run.start < len(run.offsets) else None)
         self._current = run
         self._look_ns = min(self._due_ns, now + MARK_NS)
 
-    def _must_flush(self, now: int, took: int) -> bool:
-        """Between two calls; `took` is what the last one took."""
+    def _must_flush(self, now: int, took: int, *, more: bool = False) -> bool:
+        """Between two calls; `took` is what the last one took. With `more` of the chunk to come what the cell shows can wait:
+        at the chunk's end it makes room for another one."""
         if took >= self._interval_ns:
             self.spare_ns = max(self.spare_ns, took >> SPARE_SHIFT)
-        if now >= self._due_ns:
+        if now >= self._due_ns and not (more and now < self._due_ns + self._shown_ns and self._all_shown()):
             return True
         if self.spare_ns <= 0:
             return False
@@ -300,6 +307,11 @@ class Runner:
             return True
         self.spare_ns -= SPARE_STEP_NS
         return False
+
+    def _all_shown(self) -> bool:
+        """The cell shows all that is unreported."""
+        unreported = self.unreported
+        return unreported.shown and not unreported.held and not self._runs
 
     def _flushed(self, took: int) -> None:
         self._due_ns = self._clock() + self._interval_ns
@@ -592,7 +604,7 @@ NEVER_INTERRUPTED: Final = frozenset(
     getattr(Runner, name).__code__
     for name in (
         "_fail", "_note", "_filtered", "_hold_batch", "_after_keep", "_keep", "_keep_part", "_end_batch", "_close", "own",
-        "_wait_for", "_must_flush", "_flushed",
+        "_wait_for", "_must_flush", "_all_shown", "_flushed",
     )
 )  # fmt: skip
 """They run beside a call, not in it: what is raised in them would be nobody's failure."""

@@ -23,6 +23,14 @@ in the link calls failed, or knows to have rows.
 
 What was taken the worker reports all the same, in its next report; the supervisor leaves out what it knows (settling.py).
 
+So calls that return nothing need no report each: while the cell shows all that has ended, the worker reports at the end of
+the chunk, or after REPORT_INTERVALS flush intervals. A report finds the caches of both processes cold, and most of what a
+call of some milliseconds costs beside the handler is that. A kill repeats nothing for it: of a dead worker the supervisor
+reads the cell, and where the supervisor was killed too, the next start does (`shown_by`, supervisor/slot.py). For that the
+cell names the first record of the chunk that is in no report (UNREPORTED), stored before the STATE of any record after it,
+and before the report that has those before it is sent. Before the journal forgets what was finished (a reset), the chunks
+that are out by then are taken out of the count (COUNTS_FROM).
+
 Nothing is taken in the ordered modes: only the worker knows what it has to give back (a lane ends at a failure). There each
 message that has ended is held, and the worker reports beside the call; not with `auto_commit=False`, where the handler
 decides what is finished. Coroutines do not offer it: while they wait, the loop reports.
@@ -30,10 +38,11 @@ decides what is finished. Coroutines do not offer it: while they wait, the loop 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from .cells import BETWEEN, CHUNK_ID, HELD, STARTED_NS, STATE, CellView
+from ..remoting.queues import MessageQueue
+from .cells import BETWEEN, CHUNK_ID, HELD, STARTED_NS, STATE, UNREPORTED, CellFile, CellView
 
 INDEX_BITS: Final = 16
 CHUNK_BITS: Final = 24
@@ -44,6 +53,9 @@ CHUNK_MASK: Final = (1 << CHUNK_BITS) - 1
 REPORTS_MASK: Final = (1 << REPORTS_BITS) - 1
 OFFERED: Final = 1 << 63
 """In HELD: the supervisor may read."""
+REPORT_INTERVALS: Final = 8
+"""Flush intervals after which a chunk under way is reported although the cell shows what has ended: the time of a large chunk
+(supervisor/core/sizing.py)."""
 
 
 class Seen(NamedTuple):
@@ -67,6 +79,8 @@ class Unreported:
         self._reports = 0
         self.held = False
         """Something that was finished since the last report has rows, failed or was filtered."""
+        self.shown = False
+        """Whatever ends of the run under way, and is not held, the cell shows: also to the next start."""
 
     def offer(self) -> None:
         """Let the supervisor read. Before the first chunk, and only after `obey_barriers`."""
@@ -75,6 +89,17 @@ class Unreported:
     @property
     def offered(self) -> bool:
         return bool(self._base)
+
+    def begin(self, offset: int | None) -> None:
+        """A run starts with this record, and each of its records has one offset; None = what ends of it is not shown. Before
+        its STATE."""
+        self.shown = offset is not None
+        self._cell[UNREPORTED] = 0 if offset is None else offset + 1
+
+    def cut(self, offset: int | None) -> None:
+        """What stands before this record is about to be reported; None = all of the chunk. Before that is sent."""
+        if self.shown:
+            self._cell[UNREPORTED] = 0 if offset is None else offset + 1
 
     def hold(self, chunk_id: int, index: int) -> None:
         """From this record on only the worker can report what became of them. Before the next record starts."""
@@ -130,3 +155,21 @@ def look(cell: CellView, reports: int, barrier: Callable[[], bool]) -> Seen | No
         return None
     index = word & INDEX_MASK
     return Seen(chunk_id, state - 1, ((word >> INDEX_BITS) & CHUNK_MASK, index - 1) if index else None)
+
+
+def shown_by(cell: CellView, counts_from: int) -> tuple[int, int] | None:
+    """What the cell of a dead run shows of records that ended and that no report has: their first offset, and that of the
+    record that was in hand. `counts_from` as in the file's header. None = nothing."""
+    first, state = cell[UNREPORTED], cell[STATE]
+    plain = cell[HELD] & (OFFERED | INDEX_MASK) == OFFERED
+    if plain and 0 < first < state < BETWEEN and 0 < counts_from <= cell[CHUNK_ID]:
+        return first - 1, state - 1
+    return None
+
+
+def shown(cells: CellFile) -> Iterator[tuple[MessageQueue, int, int]]:
+    """The same of each cell that names its queue."""
+    for slot in range(cells.slots):
+        found, mq = shown_by(cells.view(slot), cells.counts_from), cells.queue(slot)
+        if found is not None and mq is not None:
+            yield mq, *found

@@ -121,6 +121,15 @@ class JournalState:
         for start, end in pairs:
             log.durable.add(max(start, log.committed), end)
 
+    def shown(self, mq: MessageQueue, start: int, end: int) -> bool:
+        """Records that a cell shows (workers/unreported.py) have ended and left no rows. Whether any of them counts: not
+        where nothing is committed of the queue, since what was finished was forgotten then."""
+        log = self.queues.get(mq)
+        if log is None or log.committed < 0 or end <= max(start, log.committed):
+            return False
+        log.durable.add(max(start, log.committed), end)
+        return True
+
     def join(self, salvaged: Iterable[tuple[str, int, Records]], sealed: Container[Token]) -> None:
         """What was found on disk: the records of segments (worker id, number, records). `sealed` = were in ready/ before.
 

@@ -7,10 +7,10 @@ has nothing in flight and nothing waits for dispatch, is asked for the rest. The
 come (workers/claims.py); the chunk is split there, as after a death, and what comes after goes to others at once. A worker
 that is held up gets nothing more until it has reported what was left to it.
 
-On the same rounds, a worker that has kept what it finished for longer than the flush interval is in a long call: what ended
-before that call is read off its cell (workers/unreported.py, settling.py), so that a kill repeats little. Where look
-after look finds nothing and all workers have something, calls are alike: then the looks are as rare as reclaiming allows,
-because each takes a core from the handlers for a moment.
+On the same rounds, a worker that has kept what it finished for longer than it keeps it between calls is in a long call: what
+ended before that call is read off its cell (workers/unreported.py, settling.py), so that what waits for it goes on, and a
+kill repeats little. Where look after look finds nothing and all workers have something, calls are alike: then the looks are
+as rare as reclaiming allows, because each takes a core from the handlers for a moment.
 
 Nothing is reclaimed in an order: after a message of a queue or a key there is nothing that may run before it. What may have
 killed a worker runs alone, and coroutine handlers have begun all of theirs.
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ...workers.unreported import REPORT_INTERVALS
 from .actions import ReadCell, Reclaim
 from .chunks import Chunk
 from .dispatching import Dispatching
@@ -29,7 +30,9 @@ from .states import LIVING
 
 LOOK_MS_MIN = 1.0
 LATE_INTERVALS = 2
-"""A worker that has not reported for so many flush intervals is in a long call."""
+"""A worker that keeps what only it can report, and has not reported for so many flush intervals, is in a long call."""
+SHOWN_LATE_INTERVALS = REPORT_INTERVALS + LATE_INTERVALS
+"""The same of one whose cell shows what has ended."""
 QUIET_LOOKS = 8
 """After so many in a row that found nothing, looks are rarer."""
 TRY_AGAIN_MS = 50
@@ -97,6 +100,7 @@ class Reclaiming:
         if reclaims:
             self._reclaims_at = now + (s.config.reclaim_look_ms - self._look_ms() / 2) / 1000  # looks are a little late
         idle = reclaims and not s.redo and not s.ready and s.places.idle(s.kept_apart)
+        late_ms = self._late_ms()
         reads: list[ReadCell] = []
         for worker in busy:
             oldest = next(iter(worker.in_flight.values()))
@@ -104,16 +108,17 @@ class Reclaiming:
             held_up = silent_ms >= s.config.reclaim_after_ms
             if idle and held_up and self._has_more(worker, oldest):
                 s.out.append(Reclaim(worker.worker_id, tuple(worker.in_flight)))
-            # A worker that is not in a long call reports within the flush interval and the call that it is in.
-            if (
-                silent_ms >= LATE_INTERVALS * s.config.report_after_ms
-                and not worker.window
-                and self._has_several(worker, oldest)
-            ):
+            if silent_ms >= late_ms and not worker.window and self._has_several(worker, oldest):
                 reads.append(ReadCell(worker.worker_id, self._first_open(oldest)))
         # After all that is reclaimed: reading may change what a worker has in flight.
         s.out += reads
         self.watch(now)
+
+    def _late_ms(self) -> float:
+        """A worker that is not in a long call reports within this and the call that it is in."""
+        s = self.s
+        plain = s.config.order == "concurrent" and s.config.batch_messages_max == 1 and not s.sizer.rows
+        return (SHOWN_LATE_INTERVALS if plain else LATE_INTERVALS) * s.config.report_after_ms
 
     def _first_open(self, oldest: Chunk) -> tuple[int, int] | None:
         """The first record that its worker has not reported: while it runs that one, there is nothing to read. In order it

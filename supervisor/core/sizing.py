@@ -97,7 +97,7 @@ class ChunkSizer:
         mean, long_us = self._means.get(topic), LARGE_TIMES * self._target_us
         if mean is None or self.tail_us > long_us:
             return 0
-        fits = self._max if mean.us * self._max <= long_us else int(long_us / mean.us)
+        fits = self._max if mean.us * self._max <= long_us else round(long_us / mean.us)
         return min(fits, waiting // (LARGE_SHARES * max(1, workers)))
 
     def size(self, waiting: int, free_workers: int) -> int:

@@ -165,7 +165,7 @@ class Coroner:
         death = Death(end, in_hand, "SIGSEGV", {"pid": 1})
         if worker.key_in_hand is not None and death.verdict is Verdict.CHARGED:
             self._died_over_a_key(worker.key_in_hand)
-        expected = self._to_blame(call, death)
+        expected = self._to_blame(worker.worker_id, call, death)
         before = self._counts()
         core.handle(ev.WorkerDied(worker.worker_id, death), self._world.now)
         changed = {record for record, count in self._counts().items() if count != before.get(record, 0)}
@@ -185,8 +185,9 @@ class Coroner:
         if self._key_deaths[asked] > CLASSIFY_DEATHS_MAX:
             raise Violation(f"the key of {in_hand} has cost {self._key_deaths[asked]} workers their lives")
 
-    def _to_blame(self, call: Call | None, death: Death) -> set[Record]:
-        """Only of a queue that is still ours, and only where one record was in hand or was taken last."""
+    def _to_blame(self, worker_id: str, call: Call | None, death: Death) -> set[Record]:
+        """Only of a queue that is still ours, and only where one record was in hand or was taken last; where several calls
+        waited, where the worker had nothing else."""
         if call is None or death.verdict not in (Verdict.CHARGED, Verdict.SUSPECTED):
             return set()
         state = self._member.core.state
@@ -195,7 +196,9 @@ class Coroner:
             return set()
         if call.in_hand.waiting:
             self._world.note("a worker died while several calls waited")
-            return set()
+            held = [each for each in state.workers[worker_id].in_flight.values() if each.handle in state.queues]
+            left = [offset for each in held for offset in each.offsets[each.reported :]]
+            return {(call.mq, offset) for offset in left if len(left) == 1}
         offset = call.in_hand.offset if call.in_hand.records == 1 else call.in_hand.taken
         self._world.note("a batch died" if call.in_hand.records > 1 else "a message died")
         return set() if offset is None else {(call.mq, offset)}

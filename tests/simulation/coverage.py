@@ -50,7 +50,7 @@ EVENTS = (
     "the broker refused CONSUMER_SEND_MSG_BACK", "the broker refused PULL_MESSAGE",
     "the broker refused UPDATE_CONSUMER_OFFSET", "the broker told of a change of members",
     "the broker's log was torn", "the broker's offset went back", "the journal was torn",
-    "the journal was written anew",
+    "the journal was written anew", "a start read what cells show",
 )  # fmt: skip
 
 

@@ -83,6 +83,8 @@ class Folder:
         """The file of worker deaths."""
         self.cells: dict[str, Call] = {}
         """What the workers of a dead run had in hand."""
+        self.shown: list[tuple[MessageQueue, int, int]] = []
+        """What the cells of a dead run show of records that ended and that no report has."""
         self.held = False
         self.load_wanted = False
         """Its member waits for the loader."""

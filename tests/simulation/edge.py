@@ -239,6 +239,8 @@ class Edge:
                 self._core.handle(ev.NoAnswer(action.handle, slot), self._world.now)
                 return
             result = self._requests.pulled(action, response, slot)
+            script = self._member.script
+            result.takes_all = script.claims_all or script.subscription == "*" or action.mq.topic != TOPIC
             if response.code == ResponseCode.PULL_OFFSET_MOVED:
                 result.min_offset = int(response.fields["minOffset"])
             if response.code not in WITH_OFFSETS:

@@ -88,7 +88,11 @@ class SimMember:
         """So many of the actions that wait for the end of the read were looked at."""
         self._trimmed = 0
         folder.held = True
-        self.journal = self._read_journal(folder)
+        self.journal = self._known(folder)
+        if folder.shown:
+            self._keep_journal()
+        self._cells_count_from = 1
+        """The first chunk of which what the cells show counts."""
         self._taken_over = dead
         self._known_at_start = self._known_on_disk()
         for other in dead:
@@ -143,7 +147,7 @@ class SimMember:
     def _adopt(self, other: Folder) -> None:
         """Take over a slot that nobody holds: its journal, segments and facts."""
         self.world.note("a slot was taken over")
-        self.journal.merge(self._read_journal(other))
+        self.journal.merge(self._known(other))
         self.folder.facts += other.facts
         self.folder.unsynced_facts += other.unsynced_facts
         self.folder.left = Outcomes.union([self.folder.left, other.left])
@@ -152,9 +156,19 @@ class SimMember:
         other.open, other.ready = {}, {}
         other.facts, other.unsynced_facts, other.left = [], [], Outcomes()
         if self.parts.keeps_taken_journals:
-            self.folder.journal = bytearray(snapshot(self.journal)[0])
-            self.folder.journal_synced = len(self.folder.journal)
+            self._keep_journal()
         other.journal = bytearray()
+
+    def _keep_journal(self) -> None:
+        self.folder.journal = bytearray(snapshot(self.journal)[0])
+        self.folder.journal_synced = len(self.folder.journal)
+
+    def _known(self, folder: Folder) -> JournalState:
+        """What its journal knows, and the cells of its dead workers show."""
+        state = self._read_journal(folder)
+        if sum(state.shown(mq, start, end) for mq, start, end in folder.shown):
+            self.world.note("a start read what cells show")
+        return state
 
     def _read_journal(self, folder: Folder) -> JournalState:
         try:
@@ -192,7 +206,7 @@ class SimMember:
             charges.add_json(text, "deaths")
         self.coroner.left(folder.cells, charges)
         self._write_charges(act.ChargesChanged())
-        folder.cells = {}
+        folder.cells, folder.shown = {}, []
         if folder is not self.folder:
             folder.charges = ""
 
@@ -347,6 +361,8 @@ class SimMember:
             self._check_entry(entry)
             self.notebook.journalled(entry)
             went_back |= self.parts.into_journal(self.journal, entry)
+        if went_back:
+            self._cells_count_from = self.parts.counts_from(self)
         block = self._encoder.blocks(entries)
         try:
             self._count_down()
@@ -415,8 +431,7 @@ class SimMember:
 
     def _core_finished(self, action: act.Finished) -> None:
         self.finished = action
-        clean = not (action.unfinished or action.unsealed or action.uncommitted)
-        self.world.note("a clean stop" if clean else "a stop past its deadline")
+        self.world.note("a clean stop" if action.clean else "a stop past its deadline")
         self.pool.stop()
 
     def workers_left(self) -> None:
@@ -451,6 +466,11 @@ class SimMember:
                 raise Violation(f"{self.client_id} did not start, and the group was rebalanced twice for it")
             self._check_failed_start()
         self.folder.cells = dict(self.coroner.cells)
+        self.folder.shown = [
+            (worker.work.mq, *found)
+            for worker in self.pool.workers.values()
+            if worker.work is not None and (found := self.parts.shown_by(worker.cell, self._cells_count_from))
+        ]
         self.pool.kill_all()
         self.edge.lose()
 

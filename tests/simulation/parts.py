@@ -10,7 +10,9 @@ from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.journal import Entry, JournalState, Records, replay
 from rocketcrew.supervisor.core.slab import Slab
 from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.workers.cells import CellView
 from rocketcrew.workers.claims import Claims
+from rocketcrew.workers.unreported import shown_by
 
 from .disk import Folder, Segment, Table
 from .ordered_worker import OrderedSimWorker
@@ -73,6 +75,14 @@ class Parts:
     def reports_read(self, worker: SimWorker) -> int:
         """How many reports of a worker the supervisor has read."""
         return worker.heard
+
+    def counts_from(self, member: SimMember) -> int:
+        """From which chunk on the cells count, when the journal forgets what was finished."""
+        return next(member.core.state.chunk_ids)
+
+    def shown_by(self, cell: CellView, counts_from: int) -> tuple[int, int] | None:
+        """What a start reads in the cell of a dead run."""
+        return shown_by(cell, counts_from)
 
     def read_journal(self, data: bytes) -> JournalState:
         return replay(data, "journal")[0]

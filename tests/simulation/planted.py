@@ -630,7 +630,7 @@ PLANTED = {
         HELD_UP
         | ONE_SLOT
         | {"workers": 1, "queues": 1, "rate": 100.0, "slow": 0.1, "messages_max": 600}
-        | {"deadly": 0, "hard_limit_ms": 0, "refusing": 0.0, "broadcasting": True},
+        | {"deadly": 0, "hard_limit_ms": 0, "refusing": 0.0, "broadcasting": True, "report_after_ms": 5.0},
     ),
     "finished messages wait for a long call": Planted(WaitsForTheCall, 20, (), HELD_UP),
     "finished messages forgotten where the last commit fails": Planted(

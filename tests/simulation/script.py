@@ -119,6 +119,9 @@ class Script:
     """After how long a start that fails does, at most."""
     report_after_ms: float = field(default=REPORT_AFTER_MS, repr=False)
     """Of the core's settings."""
+    claims_all: bool = field(default=False, repr=False)
+    """The members have asked for everything: by what is in `subscription` the broker filters all the same, as it does where
+    another member of the group subscribes less."""
     pushes_resets: bool = field(default=False, repr=False)
     """The broker is one before 5.2: it tells the members of a reset once, and it is for them to commit the offset."""
 

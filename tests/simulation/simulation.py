@@ -50,6 +50,7 @@ class Simulation:
             self.truth.order = OrderTruth(self.world, self.broker.lane)
             self.truth.order.is_done = self._nothing_to_run
         self.truth.max_offset = self.broker.max_offset
+        self.truth.claims_all = self.script.claims_all
         self.truth.deaths.one_ledger = self.script.members_max == 1
         self.truth.strict_resets = self.script.members_max == 1
         self.truth.only_loaded_counts = self.script.commit_after_loaded
@@ -140,7 +141,7 @@ class Simulation:
         Java (ConsumeMessageOrderlyService.processConsumeResult commits after a send-back only with autoCommit).
         """
         finished = member.finished
-        if finished is None or finished.unfinished or finished.unsealed or finished.uncommitted:
+        if finished is None or not finished.clean:
             return
         for mq, (_, done) in member.core.state.recovered.items():
             before = member.held_at_stop.get(mq)
@@ -271,7 +272,7 @@ class Simulation:
         for member in stopping:
             self._count(member)
             left = member.finished
-            if left is None or left.unfinished or left.unsealed or left.uncommitted:
+            if left is None or not left.clean:
                 raise Violation(f"{member.client_id} did not stop cleanly at rest: {left}")
             self._check_end(member)
 
@@ -299,6 +300,8 @@ class Simulation:
         for key, offset, rows in ((row[:2], row[2], rows) for row, rows in self.table.rows.items()):
             if not rows or offset >= self.broker.max_offset(key):
                 raise Violation(f"the table has rows of {key} {offset}, which is no record")
+        for key in self.broker.queues():
+            truth.gaps_named(key)
         self._check_segments()
         self._note_what_happened()
 

@@ -6,6 +6,8 @@ import pytest
 
 from .parts import Parts
 from .planted import PLANTED
+from .planted_cells import PLANTED_CELLS
+from .planted_gaps import PLANTED_GAPS
 from .planted_moves import PLANTED_MOVES
 from .planted_order import PLANTED_ORDER
 from .planted_process import PLANTED_PROCESS
@@ -13,7 +15,7 @@ from .planted_retries import PLANTED_RETRIES
 from .simulation import Simulation
 from .world import Violation
 
-ALL = PLANTED | PLANTED_MOVES | PLANTED_ORDER | PLANTED_PROCESS | PLANTED_RETRIES
+ALL = PLANTED | PLANTED_CELLS | PLANTED_GAPS | PLANTED_MOVES | PLANTED_ORDER | PLANTED_PROCESS | PLANTED_RETRIES
 STEPS = 2_000
 SOUND_SEEDS = 5
 

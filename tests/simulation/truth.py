@@ -7,10 +7,11 @@ from then on only what finished after it counts. Written apart from the supervis
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from rocketcrew.durable.intervals import IntervalSet
+from rocketcrew.durable.intervals import Intervals, IntervalSet
+from rocketcrew.durable.outcomes import FILTERED, UNDELIVERED, Outcomes
 
 from .coroner import Deaths
 from .order_truth import OrderTruth, QueueKey
@@ -73,6 +74,10 @@ class Truth:
         self.accounted: Callable[[QueueKey], IntervalSet] = lambda _key: IntervalSet.of([])
         """The offsets of a queue of which table, sealed segments and facts say what became of them."""
         self._explained_to: dict[QueueKey, int] = {}
+        self.undelivered: dict[QueueKey, Intervals] = {}
+        """What sealed facts say was passed over by the broker, and by nobody's wish."""
+        self.claims_all = False
+        """The members have asked for everything, so that what the broker leaves out was filtered by nobody's wish."""
 
     # --- facts --------------------------------------------------------------------------------------------------
 
@@ -202,6 +207,31 @@ class Truth:
         if unknown:
             raise Violation(f"{what} of {key} is {offset}, and what became of {unknown.pieces} is nowhere")
         self._explained_to[key] = offset
+
+    def told_of_gaps(self, facts: Outcomes) -> None:
+        """Facts are sealed: what was delivered was not passed over, and what was asked for was not filtered."""
+        for key, offsets in facts.of_kind(UNDELIVERED).queues.items():
+            queue = (key.topic, key.queue_id)
+            self.undelivered.setdefault(queue, Intervals()).update(offsets.pieces)
+            for at in self._each(offsets):
+                if not (self.claims_all and self.is_filtered(queue, at)):
+                    raise Violation(
+                        f"{queue} {at} is called undelivered, and the broker delivers it, or was to filter it"
+                    )
+        for key, offsets in facts.of_kind(FILTERED).queues.items() if self.claims_all else ():
+            if any(self.is_filtered((key.topic, key.queue_id), at) for at in self._each(offsets)):
+                raise Violation(f"{key} {offsets.pieces} is called filtered, and everything was asked for")
+
+    @staticmethod
+    def _each(offsets: IntervalSet) -> Iterator[int]:
+        return (at for start, end in offsets.pieces for at in range(start, end))
+
+    def gaps_named(self, key: QueueKey) -> None:
+        """Raise unless each offset that the broker passed over by nobody's wish was named."""
+        named = self.undelivered.get(key, Intervals())
+        for at in range(self.skipped_ever.get(key, 0), self.max_offset(key) if self.claims_all else 0):
+            if self.is_filtered(key, at) and at not in named:
+                raise Violation(f"{key} {at} was passed over, and nobody has named it")
 
     def all_finished(self, key: QueueKey, start: int, end: int, what: str) -> None:
         """Raise unless every record of the interval was finished at some time."""

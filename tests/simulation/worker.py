@@ -16,7 +16,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import record_info, walk
 from rocketcrew.supervisor.core.actions import Dispatch
 from rocketcrew.supervisor.core.blame import InHand
-from rocketcrew.workers.cells import CHUNK_ID, CLAIM, STATE, private_cell
+from rocketcrew.workers.cells import CHUNK_ID, CLAIM, STATE, UNREPORTED, private_cell
 from rocketcrew.workers.claims import RECORD_BITS
 from rocketcrew.workers.failures import asked
 from rocketcrew.workers.unreported import Unreported
@@ -274,6 +274,9 @@ class SimWorker:
             raise Violation(f"chunk {work.chunk_id} of {work.mq} should hold {work.expected}, it holds {work.offsets}")
         self.work = work
         self.unreported.append(work)
+        self.cell[UNREPORTED] = 0
+        if self.member.script.order == "concurrent" and self.member.script.batch == 1:
+            self.unreported_cell.begin(work.offsets[0])
         self._run_one()
         return True
 
@@ -459,6 +462,8 @@ class SimWorker:
         for work in unreported:
             start, end = work.reported, self.may_report(work)
             work.reported = end
+            if work is self.work:
+                self.unreported_cell.cut(work.offsets[end] if end < work.count else None)
             self.is_told(work, start, end)
             failures = [
                 (index, asked(level, "no"))

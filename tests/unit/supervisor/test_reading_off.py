@@ -39,17 +39,22 @@ def in_hand(bench: Bench, chunk: Chunk, offset: int, held: tuple[int, int] | Non
     bench.core.handle(ev.CellRead("a", chunk.chunk_id, offset, held), bench.now)
 
 
-def test_a_worker_is_read_once_it_has_not_reported_for_the_flush_interval(busy: tuple[Bench, int, list[Chunk]]) -> None:
+@pytest.mark.parametrize(("rows", "late_ms"), [(False, 50), (True, 10)])
+def test_a_worker_is_read_once_it_keeps_what_ended_for_longer_than_between_calls(
+    busy: tuple[Bench, int, list[Chunk]], rows: bool, late_ms: int
+) -> None:
+    """What its cell shows it reports once a chunk; rows it keeps for a flush interval."""
     bench, _, (first, _) = busy
-    bench.pass_ms(5)
-    bench.none(act.ReadCell)
-    bench.pass_ms(5.1)
-    assert bench.one(act.ReadCell).worker_id == "a"
-    bench.done(first, count=2)
-    bench.pass_ms(5.1)
-    bench.none(act.ReadCell)  # it has just reported
-    bench.pass_ms(5.1)
-    bench.one(act.ReadCell)
+    bench.core.state.sizer.rows = rows
+    for _ in range(2):
+        for _ in range(late_ms // 5 - 1):
+            bench.pass_ms(5.01)
+        bench.none(act.ReadCell)
+        bench.pass_ms(20)
+        assert bench.take(act.ReadCell)[0].worker_id == "a"
+        bench.done(first, count=2)
+        bench.core.state.sizer.rows = rows
+        bench.take(act.ReadCell)
 
 
 def looks(bench: Bench, ms: int) -> int:
@@ -65,6 +70,7 @@ def test_looks_that_find_nothing_become_rare_and_are_not_while_a_worker_idles(
     busy: tuple[Bench, int, list[Chunk]],
 ) -> None:
     bench, _, (first, _) = busy
+    bench.core.state.sizer.rows = True
     assert 45 <= looks(bench, 1_000) <= 60  # of 200
     in_hand(bench, first, 2)
     looks(bench, 20)
@@ -79,7 +85,7 @@ def test_a_look_names_the_first_record_that_is_open(busy: tuple[Bench, int, list
     """While the worker runs that one, nobody has to look closer."""
     bench, _, (first, _) = busy
     bench.done(first, count=2)
-    bench.pass_ms(10.1)
+    bench.pass_ms(50.1)
     bench.pass_ms(10.1)
     assert {asked.first_open for asked in bench.take(act.ReadCell)} == {(first.chunk_id, 2)}
 

@@ -17,11 +17,14 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.targets.ledger import ledger_of
-from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, forgotten
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
 from rocketcrew.supervisor.slot import Slot, adopt, slot_mode, take_slot, targets_file
+from rocketcrew.workers.cells import CELLS_FILE, STATE, CellFile, Naming, map_cell
+from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.sealing import open_segments
+from rocketcrew.workers.unreported import Unreported
 
 MQ = MessageQueue("orders", "broker-a", 3)
 
@@ -162,6 +165,71 @@ def test_a_start_that_fails_after_a_take_over_forgets_nothing(tmp_path: Path) ->
     assert state.queues[MQ].durable.pairs() == [(12, 15), (20, 22), (42, 45)]
     state.join([(f"w{number}", 7, [(MQ, [(at, at + 1)])]) for number, at in enumerate((17, 47))], again.sealed_tokens())
     assert state.queues[MQ].durable.pairs() == [(12, 15), (17, 18), (20, 22), (42, 45), (47, 48)]
+
+
+def left_in_hand(slot: Slot, first: int, offset: int, counts_from: int = 1) -> None:
+    """A worker died in the call of that record; those from `first` on had ended, and no report has them."""
+    cells = CellFile(slot.path / CELLS_FILE, 1)
+    cells.counts_from = counts_from
+    cells.close()
+    cell = map_cell(slot.path / CELLS_FILE, 0, 7)
+    unreported = Unreported(cell)
+    unreported.offer()
+    Naming(cell, lambda: 1).chunk(4, QueueInfo("g", MQ.topic, MQ.broker_name, MQ.queue_id))
+    unreported.begin(first)
+    cell[STATE] = offset + 1
+
+
+@pytest.mark.parametrize("of_neighbour", [False, True])
+def test_what_ended_before_a_kill_of_all_and_was_not_reported_counts_as_finished(
+    tmp_path: Path, of_neighbour: bool
+) -> None:
+    mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    slot = dead if of_neighbour else mine
+    journal(slot.journal, JournalCommitted(MQ, 5, 10), JournalDone(MQ, 12, 15, "", 0)).close()
+    left_in_hand(slot, 15, 18)
+    dead.release()
+    assert adopt(mine)[0].queues[MQ].durable.pairs() == [(12, 18)]
+    assert read_journal(mine.journal).queues[MQ].durable.pairs() == [(12, 18)]  # this start may be killed too
+
+
+def test_what_cells_show_is_taken_from_the_committed_offset_on(tmp_path: Path) -> None:
+    slot = take_slot(tmp_path, "g")
+    journal(slot.journal, JournalCommitted(MQ, 5, 10)).close()
+    left_in_hand(slot, 7, 12)
+    assert adopt(slot)[0].queues[MQ].durable.pairs() == [(10, 12)]
+    left_in_hand(slot, 7, 9)
+    assert adopt(slot)[0].queues[MQ].durable.pairs() == [(10, 12)]
+
+
+def test_of_a_queue_whose_finished_messages_are_to_run_again_no_cell_counts(tmp_path: Path) -> None:
+    """A reset reached the journal and no new offset is committed; or the chunk is from before a reset."""
+    slot = take_slot(tmp_path, "g")
+    journal(slot.journal, JournalCommitted(MQ, 5, 10), forgotten(MQ)).close()
+    left_in_hand(slot, 15, 18)
+    assert not adopt(slot)[0].queues[MQ].durable
+    journal(slot.journal, JournalCommitted(MQ, 5, 10)).close()
+    left_in_hand(slot, 15, 18, counts_from=5)
+    assert not adopt(slot)[0].queues[MQ].durable
+
+
+def test_cells_stop_counting_before_an_offset_that_went_back_is_written(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def write(fd: int, data: memoryview) -> int:
+        said.append("written")
+        return os.write(fd, data)
+
+    path = tmp_path / "journal"
+    file = JournalFile(path, JournalState(), 1 << 20, write=write, forgets=lambda: said.append("forgets"))
+    for entries in ([JournalCommitted(MQ, 5, 10)], [JournalDone(MQ, 12, 15, "", 0)], [JournalCommitted(MQ, 5, 11)]):
+        file.append(entries)
+    assert "forgets" not in said
+    said.clear()
+    file.append([JournalCommitted(MQ, 3, 3)])
+    file.append([forgotten(MQ)])
+    assert said == ["forgets", "written"] * 2
+    file.close()
 
 
 KEY = QueueKey("g", "orders", "broker-a", 3)

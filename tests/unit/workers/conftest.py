@@ -99,15 +99,16 @@ class Bench:
         bounds: WorkerBounds | None = None,
         write: Callable[[int, memoryview], int] | None = None,
         beside: bool = False,
+        cell: Any = None,
     ) -> None:
-        """`beside`: segments are sealed by a thread, as in production."""
+        """`beside`: segments are sealed by a thread, as in production. `cell`: None for one that nobody reads."""
         self.clock = Clock()
         self.log = Log()
         self.link: SupervisorLink
         self.link, sock = link_pair(transport)
         self.worker_link = WorkerLink(sock, transport)
         self.paused: list[str] = []
-        self.cell = private_cell()
+        self.cell = private_cell() if cell is None else cell
         self.slab = mmap.mmap(-1, 1 << 20) if transport is Transport.SLAB else None
         self._slab_end = 0
         bounds = bounds or WorkerBounds()
