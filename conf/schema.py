@@ -180,7 +180,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
             length_max=255,
         ),
         "table": Text("database.table, or empty", formats.metastore_name),
-        "function": Text("module:function, or empty", length_max=4096),
+        "function": Text("module:function, or empty", formats.import_path, length_max=4096),
         "partition_by": Texts("each a column of the rows, a column once", formats.plain_name),
         "delta_jars": Text("a folder, or files with commas", length_max=65_536),
         "iceberg_jars": Text("a folder, or files with commas", length_max=65_536),

@@ -23,16 +23,17 @@ from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
 from .accounts import Accounts
 from .arrow_writer import ArrowWriter
+from .config import ARROW, DELTA_RS
 from .convert import Staged
 from .delta_log import is_delta
 from .errors import LoaderError
-from .iceberg_catalog import is_iceberg
+from .iceberg_catalog import ICEBERG, is_iceberg
 from .loader import Loader
 from .object_store import STATE_DIR, Place
 from .plan import Limits, Plan, Trigger
 from .staging import Staging
 from .table_state import read_state
-from .targets.delta import DeltaTarget, append_by_delta_rs
+from .targets.delta import DeltaTarget, append_by_delta_rs, partition_columns
 from .targets.iceberg import opened
 from .targets.local_folder import LocalFolder
 from .targets.parquet import STATE_FILE, ParquetTarget, batch_folder, last_batch
@@ -93,14 +94,24 @@ class Reopened:
         self._target.close()
 
 
+def how_written(table: Path) -> tuple[str, tuple[str, ...]]:
+    """In which format a re-run writes rows of the table in `table`, and the columns that the table's folders are made of."""
+    if is_delta(table):
+        return DELTA_RS, partition_columns(table)
+    if is_iceberg(table):
+        with closing(opened(table)) as target:
+            return ICEBERG, target.partition_columns()
+    batch = last_batch(table)
+    return ARROW, read_state(batch_folder(table, batch) / STATE_FILE).partition_by if batch else ()
+
+
 def folder_target(table: Path, threads: Executor) -> Target:
     """A target for the table in the folder `table` that needs no JVM."""
-    if is_delta(table):
+    format_, by = how_written(table)
+    if format_ == DELTA_RS:
         return DeltaTarget(table, append_by_delta_rs, lambda: None)
-    if is_iceberg(table):
+    if format_ == ICEBERG:
         return opened(table)
-    batch = last_batch(table)
-    by = read_state(batch_folder(table, batch) / STATE_FILE).partition_by if batch else ()
     return ParquetTarget(LocalFolder(table, threads), ArrowWriter(by), by)
 
 

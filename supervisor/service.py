@@ -144,7 +144,7 @@ class Supervisor:
         self._stop_signals = StopSignals()
         self._finished = asyncio.Event()
         self._forced = asyncio.Event()
-        self._left = act.Finished(0, 0, 0)
+        self._left = act.Finished(0, 0, 0, 0)
         self._web: WebServer | None = None
         self._to_end: list[Callable[[], Awaitable[None]]] = []
         """What a stop by force, or a start that failed, has to end."""
@@ -211,7 +211,7 @@ class Supervisor:
         charge_left_cells(self._slot.path, self.core.state.charges)
         self._acting = Acting(self.core, self._journal_entries, self._slot.journal)
         self._acting.perform({
-            act.Finished: self._core_finished,
+            act.Finished: lambda _: self._finished.set(),
             act.ChargesChanged: lambda _: write_charges(self._slot.path, self.core.state.charges),
         })  # fmt: skip
         self.acted = self._acting.acted
@@ -336,6 +336,7 @@ class Supervisor:
         """How many there are; all of them are ready."""
         settings = self.settings
         self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
+        self._count_cells_anew()
         self._run_id = f"w{time.time_ns() // NS_PER_MS:x}{secrets.token_hex(2)}"
         self._sealed_unnoted = self._slot.sealed_tokens() & self._journal_state.pending.keys()
         left = self._slot.left_behind(() if self.core.state.config.commit_after_loaded else self._sealed_unnoted)
@@ -368,11 +369,17 @@ class Supervisor:
         recovered = state.recovered()
         self.core.recover(recovered)
         self.core.state.outcomes.recovered(state, self._settled.offsets, self._settled.unsure)
-        self._journal = JournalFile(self._slot.journal, state, self.settings.supervisor.journal_max_mib << 20)
+        self._journal = JournalFile(
+            self._slot.journal, state, self.settings.supervisor.journal_max_mib << 20, forgets=self._count_cells_anew
+        )
         self._to_end.insert(0, self._close_journal)  # the last: what the killed workers had finished is written before
         if recovered or lost:
             messages = sum(intervals.total() for _, intervals in recovered.values())
             log.info("recovered", finished_above_commit=messages, queues=len(recovered), segments_not_found=lost)
+
+    def _count_cells_anew(self) -> None:
+        """What the cells show of chunks that are out by now is not told to the journal: it forgets what was finished."""
+        self._cells.counts_from = next(self.core.state.chunk_ids)
 
     def _journal_entries(self, entries: Sequence[Entry]) -> None:
         self._journal.append(entries)
@@ -488,10 +495,6 @@ class Supervisor:
             self.stop()
         return {"stopping": True}
 
-    def _core_finished(self, action: act.Finished) -> None:
-        self._left = action
-        self._finished.set()
-
     async def _stop(self) -> Summary:
         self._notify.stopping()
         self._cells.stopping = True
@@ -513,11 +516,11 @@ class Supervisor:
         await self._lifecycle.finish(HOOKS_STOP_S)
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)
-        left = self._left
-        clean = not (left.unfinished or left.unsealed or left.uncommitted or killed)
+        left = self._left = self.core.assigning.leaving.left()  # a reset may have come after the last queue had ended
         log.info(
-            "stopped", clean=clean, unfinished=left.unfinished, unsealed=left.unsealed, uncommitted=left.uncommitted
-        )
+            "stopped", clean=left.clean and not killed, unfinished=left.unfinished, unsealed=left.unsealed,
+            uncommitted=left.uncommitted, resets_not_committed=left.moves_given_up,
+        )  # fmt: skip
         return self._summary(EXIT_FINE)
 
     def _gave_up(self, error: str) -> None:
@@ -526,7 +529,10 @@ class Supervisor:
             self._stop_asked.set()
 
     async def _fail(self) -> Summary:
-        """No worker can boot, so nothing can be finished: leave the group, and say why."""
+        """No worker can boot, so nothing more can be finished: commit what is, leave the group, and say why."""
+        self.core.handle(ev.Stop(), self._loop.time())
+        self.acted()
+        await self._commit_finished()
         await self._member.stop()
         await self._force()
         raise HandlerError(self._pool.failure)
@@ -534,10 +540,10 @@ class Supervisor:
     async def _commit_finished(self) -> None:
         """Before a stop by force: the offsets of what is finished are sent, once its rows are sealed. The journal keeps a
         restart of this slot from repeating it, but nobody else reads that: another member, or a tool that moves offsets."""
-        assigning, deadline = self.core.assigning, self._loop.time() + FORCED_COMMIT_MAX_S
+        leaving, deadline = self.core.assigning.leaving, self._loop.time() + FORCED_COMMIT_MAX_S
         asked: dict[int, int] | None = None
-        while assigning.owes_commits() and self._loop.time() < deadline:
-            new = assigning.uncommitted()
+        while leaving.owes_commits() and self._loop.time() < deadline:
+            new = leaving.uncommitted()
             # At first also for the seals. A commit that a broker refuses is not asked for again here, every ten milliseconds.
             if asked is None or any(asked.get(handle) != offset for handle, offset in new.items()):
                 asked = (asked or {}) | new
@@ -547,13 +553,16 @@ class Supervisor:
 
     async def _force(self) -> Summary:
         """At once: nothing is drained, nothing signs off; the journal has every outcome that was written."""
-        self._left = self.core.assigning.left()
+        leaving = self.core.assigning.leaving
+        leaving.give_up_moves()
+        self.acted()
+        left = self._left = leaving.left()
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)
-        left = self._left
         log.warning(
-            "stopped_by_force", to_be_repeated=left.unfinished, unsealed=left.unsealed, uncommitted=left.uncommitted
-        )
+            "stopped_by_force", to_be_repeated=left.unfinished, unsealed=left.unsealed, uncommitted=left.uncommitted,
+            resets_not_committed=left.moves_given_up,
+        )  # fmt: skip
         return self._summary(EXIT_FORCED)
 
     def _summary(self, exit_code: int) -> Summary:

@@ -8,7 +8,9 @@ limit as one of a plain function is.
 
 The hard time limit of a handler call is kept by cancelling it (`limited`): the message failed, as Java's consume time-out
 has it. The soft one would be an exception in the middle of an `await`; it cancels too, so that the earlier of the two
-holds. Whatever else a call raises is its message's failure too, also the cancellation of something that it awaited.
+holds. Whatever else a call raises is its message's failure too, also the cancellation of something that it awaited, or of its
+own task. What is raised beside the handler's code is an error of ours: it ends the worker, as in the synchronous runner, and
+the call is named.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any, Final
 
 from ..remoting.errors import ProtocolError
 from .api import Handler
-from .calls import batch_results, chooser, raise_if_ours
+from .calls import WORKER_ENDS, batch_results, chooser, raise_if_ours
 from .cells import BEATS, STARTED_NS
 from .direct import DirectRunner
 from .link import WorkerLink
@@ -71,6 +73,8 @@ class AsyncRunner(Runner):
         self._wake = wake
         self._chunks: dict[int, AsyncChunk] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._broken: tuple[Exception, CallUnderWay] | None = None
+        """An error of our own, and the call that it came with."""
         self.steps = Steps(self._cell, self._clock, self.naming.queue)
         self.steps.name_tasks_of(self._loop)
         self._beat()
@@ -102,15 +106,29 @@ class AsyncRunner(Runner):
     async def _call(self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int) -> None:
         """Records [first, end) in one call of the handler (a message each, unless it takes batches)."""
         offsets = chunk.offsets
-        async with self._free:
-            call = CallUnderWay(chunk.chunk_id, chunk.queue, offsets[first], offsets[end - 1], end - first)
-            call_under_way.set(call)
-            self.steps.begin(call)
-            try:
-                await self.steps.named(call, self._run_call(chunk, data, positions, first, end))
-            finally:
-                self.steps.end(call)
-        self._advance(chunk)
+        call = CallUnderWay(chunk.chunk_id, chunk.queue, offsets[first], offsets[end - 1], end - first)
+        try:
+            async with self._free:
+                call_under_way.set(call)
+                self.steps.begin(call)
+                try:
+                    await self.steps.named(call, self._run_call(chunk, data, positions, first, end))
+                finally:
+                    self.steps.end(call)
+            self._advance(chunk)
+        except Exception as error:  # noqa: BLE001  the loop raises it: nobody waits for a task
+            self._broken = self._broken or (error, call)
+            self._wake()
+
+    def raise_broken(self) -> None:
+        """Raise what went wrong in a task, if it was an error of our own."""
+        if self._broken is not None:
+            raise self._broken[0]
+
+    def name_broken(self) -> None:
+        """The worker ends: have the cell name the call that broke it, if one did."""
+        if self._broken is not None:
+            self.steps.name_last(self._broken[1])
 
     async def _run_call(self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int) -> None:
         """All of the user's code that is run for these records."""
@@ -190,7 +208,7 @@ class AsyncRunner(Runner):
     async def close(self) -> None:
         """Cancel what is still under way; it is not reported, and comes again."""
         for task in self._tasks:
-            task.cancel()
+            task.cancel(WORKER_ENDS)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSING_S)
 
@@ -214,6 +232,7 @@ class AsyncWorkerLoop(WorkerLoop):
         self._loop.run_until_complete(self._serve())
 
     def step(self) -> bool:
+        self._async_runner.raise_broken()
         self._async_runner.steps.aside()
         try:
             return super().step()
@@ -223,6 +242,11 @@ class AsyncWorkerLoop(WorkerLoop):
     def _on_direct(self, packet: Buffer) -> None:
         super()._on_direct(packet)
         self._async_runner.steps.forget()
+
+    def accuse(self, error: Exception) -> None:
+        if not self._forked:
+            self._async_runner.name_broken()
+        super().accuse(error)
 
     def flush(self) -> None:
         self._async_runner.steps.aside()

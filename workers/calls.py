@@ -20,7 +20,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
-from typing import Any, SupportsIndex, cast
+from typing import Any, Final, SupportsIndex, cast
 
 from ..remoting.errors import ProtocolError
 from ..remoting.log_keys import place_keys
@@ -115,11 +115,14 @@ class OneByOne(list[Message]):
 # --- what a batch handler raised or returned ------------------------------------------------------------------------------
 
 
+WORKER_ENDS: Final = "the worker ends"
+"""Why we cancel a call."""
+
+
 def raise_if_ours(error: BaseException) -> None:
-    """The end of the call itself, which we asked for, is no failure; what the handler cancelled, or sys.exit(), is one.
-    For a coroutine only."""
-    task = asyncio.current_task()
-    cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    """The end of the call itself, which we asked for, is no failure; what the handler cancelled, be it the task that it runs
+    in, or sys.exit(), is one. For a coroutine only."""
+    cancelled = isinstance(error, asyncio.CancelledError) and error.args == (WORKER_ENDS,)
     if cancelled or isinstance(error, GeneratorExit):
         raise error
 

@@ -329,8 +329,9 @@ def make_results(
         goes_on=pause.over,
     )
     rows.on_columns = lambda: segments.use(rows.schema)
-    beside = SegmentPause(None, _sleep_ms, log)
-    return rows, segments, Sealer(boot.segments_dir / READY_DIR, pause=beside, waits=pause.waits)
+    beside = pause.beside()
+    sealer = Sealer(boot.segments_dir / READY_DIR, pause=beside, goes_on=beside.over, waits=pause.waits)
+    return rows, segments, sealer
 
 
 def _sleep_ms(ms: int) -> None:

@@ -41,12 +41,15 @@ class Sealer:
     """The files of one worker on their way to `ready/`."""
 
     def __init__(
-        self, ready_dir: Path, *, pause: Pause, waits: Callable[[], None] | None, calls: FileCalls = CALLS
-    ) -> None:
+        self, ready_dir: Path, *, pause: Pause, waits: Callable[[], None] | None,
+        goes_on: Callable[[], None] = lambda: None, calls: FileCalls = CALLS,
+    ) -> None:  # fmt: skip
         """`waits` is called every WAIT_S while the loop waits for the thread, and raises to give up; None = there is no
-        thread, files are sealed when they come. `pause` must not raise in the thread."""
+        thread, files are sealed when they come. `pause` must not raise in the thread; `goes_on` is called when what failed is
+        sealed."""
         self._ready_dir = ready_dir
         self._pause = pause
+        self._goes_on = goes_on
         self._waits = waits
         self._calls = calls
         self._todo: deque[tuple[Path, Sealed]] = deque()
@@ -105,14 +108,17 @@ class Sealer:
             self._todo.popleft()
 
     def _insist(self, path: Path) -> None:
-        anew = False
+        failed = anew = False
         while True:
             try:
                 seal_file(path, self._ready_dir, anew=anew, calls=self._calls)
-                return
             except OSError as error:
-                anew = anew or isinstance(error, SyncError)
+                failed, anew = True, anew or isinstance(error, SyncError)
                 self._pause("sealing a segment", error)
+            else:
+                if failed:
+                    self._goes_on()
+                return
 
 
 def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list[Path]:

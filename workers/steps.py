@@ -79,6 +79,11 @@ class Steps:
         """Somebody else has written into the cell: the next step names its call anew."""
         self._named = None
 
+    def name_last(self, call: CallUnderWay) -> None:
+        """The worker ends by what came with this call; whoever else has written into the cell meanwhile."""
+        self.forget()
+        self._name(call)
+
     def _name(self, call: CallUnderWay) -> None:
         cell = self._cell
         if self._named is not call:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -40,14 +40,20 @@ class Examined:
     """Why its rows do not go into the table; "" where they do."""
 
 
-def examine(target: str, timeout_ms: int, check: Callable[[], None] = lambda: None) -> HandlerSpec:
+def examine(
+    target: str, timeout_ms: int, check: Callable[[], None] = lambda: None, *, schema: str = "",
+    partition_by: Sequence[str] = (),
+) -> HandlerSpec:  # fmt: skip
     """The handler that `target` names: package.module:function, or a module with one handler or several that name topics.
+    `schema` is results.schema, `partition_by` spark.partition_by: that process judges them, for the types are Arrow's, which
+    take their time to import.
 
-    Raises UsageError when it is written wrongly, HandlerLoadError when it cannot be imported within the time, cannot take a
-    message, or when the module has none or several. Raises what `check` raises, which is called again and again while the
-    process runs, and when it has ended: Ctrl-C at a terminal ends that process too.
+    Raises UsageError when it or `schema` is written wrongly, or `partition_by` names what is no column, HandlerLoadError
+    when it cannot be imported within the time, cannot take a message, or when the module has none or several. Raises what
+    `check` raises, which is called again and again while the process runs, and when it has ended: Ctrl-C at a terminal ends
+    that process too.
     """
-    return _examined(target, timeout_ms, check, None).spec
+    return _examined(target, timeout_ms, check, [schema, *partition_by], None).spec
 
 
 def examine_rows(
@@ -56,13 +62,15 @@ def examine_rows(
 ) -> Examined:  # fmt: skip
     """As `examine`, and whether the rows go into `table`; `schema` is results.schema, `columns_file` where inferred columns
     are kept."""
-    return _examined(target, timeout_ms, check, {"schema": schema, "file": str(columns_file), **table._asdict()})
+    return _examined(target, timeout_ms, check, [], {"schema": schema, "file": str(columns_file), **table._asdict()})
 
 
-def _examined(target: str, timeout_ms: int, check: Callable[[], None], rows: dict[str, Any] | None) -> Examined:
+def _examined(
+    target: str, timeout_ms: int, check: Callable[[], None], columns: list[str], rows: dict[str, Any] | None
+) -> Examined:
     if ":" in target or not all(part.isidentifier() for part in target.split(".")) or target.endswith(".py"):
         describe(target)
-    words = [str(os.getpid()), target, *([] if rows is None else [json.dumps(rows)])]
+    words = [str(os.getpid()), target, json.dumps(columns), *([] if rows is None else [json.dumps(rows)])]
     process = subprocess.Popen(
         [sys.executable, "-m", "rocketcrew.workers.trial_import", *words],
         stdin=subprocess.DEVNULL,
@@ -86,6 +94,8 @@ def _examined(target: str, timeout_ms: int, check: Callable[[], None], rows: dic
         how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         raise HandlerLoadError(f"the process that imports handler {target} {how}", printed[-STDERR_SHOWN_MAX:])
     answer = json.loads(out)
+    if "settings" in answer:
+        raise UsageError(answer["settings"])
     if "wrong" in answer:
         raise HandlerLoadError(answer["wrong"], answer["traceback"])
     spec = replace(describe(answer["handler"]), subscriptions=tuple(answer["subscriptions"]), sends=answer["sends"])
@@ -102,6 +112,22 @@ def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[],
             check()
             if left <= CHECK_S:
                 raise
+
+
+def look_at_settings(schema: str = "", *partition_by: str) -> dict[str, Any]:
+    """{"settings": why they declare no columns, or none for those folders}; empty: they do, or leave it to the handler."""
+    if not schema:
+        return {}
+    from ..conf.columns import check_partition_columns, columns_of  # pyarrow takes its time to import
+    from .ddl import parse_ddl
+    from .inferring import INFER
+
+    try:
+        if schema != INFER:
+            check_partition_columns(partition_by, columns_of(parse_ddl(schema)))
+    except UsageError as error:
+        return {"settings": str(error).replace("schema: ", "results.schema: ", 1)}
+    return {}
 
 
 def look(target: str) -> dict[str, Any]:
@@ -173,11 +199,13 @@ def _is_of(module: ModuleType, value: Any) -> bool:
 
 
 def main() -> None:
-    """`python -m rocketcrew.workers.trial_import PARENT_PID TARGET [ROWS]`: one JSON object on stdout, and out."""
+    """`python -m rocketcrew.workers.trial_import PARENT_PID TARGET COLUMNS [ROWS]`: one JSON object on stdout, and out."""
     die_with_parent(int(sys.argv[1]))
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)  # what the user's module prints is no answer
-        answer = look_at_rows(sys.argv[2], json.loads(sys.argv[3])) if len(sys.argv) > 3 else look(sys.argv[2])
+        target, columns, *rows = sys.argv[2:]
+        wrong = look_at_settings(*json.loads(columns))
+        answer = wrong or (look_at_rows(target, json.loads(rows[0])) if rows else look(target))
         out.write(json.dumps(answer))
     os._exit(0)  # threads that the module has started are not waited for
 

@@ -465,11 +465,40 @@ class WorkerLoop:
                     self._link.send(encode_sealed(sealed))
 
 
-class SegmentPause:
-    """What a worker does while its segment cannot be written: say so, wait, and end when the supervisor is gone. Beside the
-    loop there is no `link`: the loop looks at it.
+class BlockedWords:
+    """What the cell says of segments that cannot be written. The loop and the sealing thread may both be in trouble: the
+    words are of the one that has been for longer, until neither is."""
 
-    It says so in its log, and in its cell: it reads no packet meanwhile, and `status` and `why-lag` are to know why.
+    def __init__(self, cell: CellView, clock: Callable[[], int]) -> None:
+        self._cell = cell
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._troubles: dict[object, tuple[int, int]] = {}
+        """Since when, and the error's number."""
+
+    def tried(self, who: object, error: OSError) -> None:
+        """It has failed once more."""
+        with self._lock:
+            since_ns = self._troubles[who][0] if who in self._troubles else self._clock()
+            self._troubles[who] = since_ns, error.errno or errno.EIO
+            self._write()
+
+    def over(self, who: object) -> None:
+        """It is written."""
+        with self._lock:
+            self._troubles.pop(who, None)
+            self._write()
+
+    def _write(self) -> None:
+        since_ns, number = min(self._troubles.values(), default=(0, 0))
+        self._cell[BLOCKED_ERRNO] = number
+        self._cell[BLOCKED_NS] = since_ns
+
+
+class SegmentPause:
+    """What a worker does while its segment cannot be written: say so, wait, and end when the supervisor is gone.
+
+    It says so in its log, and in its cell: it may read no packet meanwhile, and `status` and `why-lag` are to know why.
     """
 
     def __init__(
@@ -481,24 +510,29 @@ class SegmentPause:
         self._cell = private_cell() if cell is None else cell
         self._sleep = sleep
         self._log = log
-        self._clock = clock
+        self._words = BlockedWords(self._cell, clock)
         self._tries = 0
+
+    def beside(self) -> SegmentPause:
+        """The same for the thread that seals beside the loop. It shows in the same cell, but is no progress of the loop's;
+        and whether the supervisor is gone, the loop looks."""
+        pause = SegmentPause(None, self._sleep, self._log)
+        pause._words = self._words
+        return pause
 
     def __call__(self, what: str, error: OSError) -> None:
         """Raises LinkClosedError when nobody waits for the rows any more."""
         if self._tries % SEGMENT_LOG_EVERY == 0:
             self._log.error("segment_write_failed", what=what, error=str(error), retry_ms=SEGMENT_RETRY_MS)
         self._tries += 1
-        self._cell[BLOCKED_ERRNO] = error.errno or errno.EIO
-        if not self._cell[BLOCKED_NS]:
-            self._cell[BLOCKED_NS] = self._clock()
+        self._words.tried(self, error)
         self.waits()
         self._sleep(SEGMENT_RETRY_MS)
 
     def over(self) -> None:
         """It is written now; the next trouble is another one."""
         self._tries = 0
-        self._cell[BLOCKED_NS] = 0
+        self._words.over(self)
 
     def waits(self) -> None:
         """It is waiting. Raises LinkClosedError when nobody waits for the rows any more, DescriptorsClosedError when the

@@ -55,7 +55,11 @@ def dev(settings: Settings, handler: str, as_json: bool) -> None:
         click.echo(f"dev has a broker of its own: {known} is not used (`rocketcrew run` would)", err=True)
     interrupts = surroundings(click.get_current_context()).interrupts
     import_from_here()
-    spec = examine(handler, settings.workers.boot_timeout_ms, interrupts.check)
+    schema = settings.results.schema if settings.results.enabled else ""
+    spec = examine(
+        handler, settings.workers.boot_timeout_ms, interrupts.check,
+        schema=schema, partition_by=settings.spark.partition_by,
+    )  # fmt: skip
     reread, named = reread_settings(), spec.subscriptions or ()
     run_here(
         for_trying_out(settings, named),

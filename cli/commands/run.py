@@ -109,7 +109,11 @@ def run(
 
     interrupts = surroundings(context).interrupts
     import_from_here()
-    spec = examine(handler, settings.workers.boot_timeout_ms, interrupts.check)
+    schema = settings.results.schema if settings.results.enabled else ""
+    spec = examine(
+        handler, settings.workers.boot_timeout_ms, interrupts.check,
+        schema=schema, partition_by=settings.spark.partition_by,
+    )  # fmt: skip
     if engine == "spark":
         options = {"embedded": embedded, "reloads": reload_on_change, "check_first": check_first}
         with for_program(as_json=as_json) as tell:

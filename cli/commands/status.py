@@ -122,9 +122,11 @@ def workers_of(found: dict[str, Any]) -> list[dict[str, object]]:
 
 def running_of(worker: Mapping[str, Any]) -> str:
     """What the worker does, in words."""
-    if worker.get("blocked"):
-        return cannot_write(worker["blocked"])
-    return " ".join(filter(None, (worker.get("running"), worker.get("progress"))))
+    running = " ".join(filter(None, (worker.get("running"), worker.get("progress"))))
+    if not worker.get("blocked"):
+        return running
+    blocked = cannot_write(worker["blocked"])
+    return f"{running}; {blocked}" if running else blocked  # it goes on while the disk refuses to seal what is written
 
 
 def queues_of(found: dict[str, Any]) -> list[dict[str, object]]:

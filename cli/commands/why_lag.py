@@ -99,7 +99,7 @@ def _lines(queue: Mapping[str, Any]) -> list[str]:
 def _holder(queue: Mapping[str, Any]) -> str:
     offset, running = queue["offset"], queue["running"]
     who = f"worker {queue['worker']}" + (f" (pid {queue['pid']})" if queue["pid"] else "")
-    if queue["blocked"] and queue["holds"] in ("rows", "worker"):
+    if queue["blocked"] and (queue["holds"] == "rows" or (queue["holds"] == "worker" and running is None)):
         done = "is finished, and its rows are" if queue["holds"] == "rows" else "is"
         return f"offset {offset} {done} with {who}, which {cannot_write(queue['blocked'])}"
     if queue["holds"] != "worker":

@@ -443,6 +443,12 @@ def storage_options(path: Place) -> dict[str, str] | None:
     return path.storage_options if isinstance(path, ObjectPath) else None
 
 
+def partition_columns(path: Place) -> tuple[str, ...]:
+    """The columns that the folders of the table at `path` are made of. Raises delta-rs's errors."""
+    found = _opened(path)
+    return () if found is None else tuple(map(str, found.metadata().partition_columns))
+
+
 def _opened(path: Place) -> Any:
     """The newest snapshot; None when there is no table. Raises delta-rs's errors.
 

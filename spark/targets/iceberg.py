@@ -155,6 +155,11 @@ class IcebergTarget:
         self._catalog: Any = java
         self._staged: Staged | None = None
 
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns that the table's folders are made of; none where there is no table."""
+        table = self.table()
+        return () if table is None else _partition_columns(table)
+
     def state(self) -> TableState:
         """The state that the table's properties name. Raises LoaderError, UsageError for a table of somebody else."""
         table = self.table()
@@ -162,8 +167,7 @@ class IcebergTarget:
             self._refuse_foreign()
             return TableState(0, "", OffsetSet(), ())
         if self._partition_by is not None:
-            fields = [table.schema().find_column_name(field.source_id) for field in table.spec().fields]
-            check_partitions(self.path, self._partition_by, fields)
+            check_partitions(self.path, self._partition_by, _partition_columns(table))
         self._check_main(table)
         batch = batch_of(table)
         with asked(self._spec), suppress(PermissionError):  # of somebody who only reads
@@ -655,6 +659,10 @@ class IcebergTarget:
 def opened(folder: Path) -> IcebergTarget:
     """The table in `folder`, by the catalog that it was loaded through. Raises UsageError, LoaderError."""
     return IcebergTarget(folder, read_spec(folder))
+
+
+def _partition_columns(table: Any) -> tuple[str, ...]:
+    return tuple(table.schema().find_column_name(field.source_id) for field in table.spec().fields)
 
 
 def data_files(table: Any) -> list[Path]:

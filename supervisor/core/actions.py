@@ -298,11 +298,18 @@ class Heartbeat:
 class Finished:
     """Every queue has ended after a stop; what may be repeated, 0 = clean: messages `unfinished`, and those finished of which
     rows are `unsealed`: they come again. What is `uncommitted` at the broker is finished for good, and in the journal: it
-    comes again only where another member takes over the queue."""
+    comes again only where another member takes over the queue. Of `moves_given_up` no broker has confirmed where their queues
+    go on."""
 
     unfinished: int
     unsealed: int
     uncommitted: int
+    moves_given_up: int
+
+    @property
+    def clean(self) -> bool:
+        """Nothing is left."""
+        return not (self.unfinished or self.unsealed or self.uncommitted or self.moves_given_up)
 
 
 Action = (

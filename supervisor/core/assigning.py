@@ -14,7 +14,6 @@ the offset of what is finished: it is tried a few times, and what is given up is
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from typing import NamedTuple
 
 from ...durable.intervals import Intervals
 from ...durable.outcomes import SETTLED, SKIPPED
@@ -25,7 +24,6 @@ from .actions import (
     Commit,
     FetchAssignment,
     FetchOffset,
-    Finished,
     Heartbeat,
     JournalCommitted,
     JournalDone,
@@ -35,6 +33,7 @@ from .allocation import allocate
 from .chunks import Token
 from .dispatching import Dispatching
 from .events import Members
+from .leaving import STOP_COMMIT_TRIES, Leaving, Move, is_known
 from .ledger import Ledger
 from .locking import Locking
 from .machine_rooms import AllocationError
@@ -45,19 +44,11 @@ from .state import State
 from .states import QUEUE, QueueEvent, QueueState, move
 
 LAST_COMMIT_RETRY_S = 0.5
-STOP_COMMIT_TRIES = 3
 LOOK_UP_MAX_S = 20.0
 """The requests of one look-up have time-outs of a few seconds each."""
 FORGOTTEN_AFTER_DRAINS = 3
 """Drain deadlines that what we finished of a queue is remembered while it is another member's: one is enough for a queue that
 goes and comes with a member that restarts."""
-
-
-class Move(NamedTuple):
-    """Where a queue is to go on, and from where on that skips messages (PulledQueue.skips_from)."""
-
-    offset: int
-    skips_from: int
 
 
 class Assigning:
@@ -80,6 +71,7 @@ class Assigning:
         """Those of them for which another one is wanted after it."""
         self._moves: dict[MessageQueue, Move] = {}
         """Of queues that are not open, and are or may soon be ours: no broker has confirmed these offsets yet."""
+        self.leaving = Leaving(state, self._moves)
         self._awaited: set[MessageQueue] = set()
         """Queues that are to be opened here again, as far as the last look-up knew: the next one may take its time."""
         self._elsewhere: dict[MessageQueue, float] = {}
@@ -128,7 +120,7 @@ class Assigning:
                 q = s.pulled[pq.handle]
                 q.ours = mq in wanted
                 if not q.ours and q.moved_to >= 0 and not q.move_holds:
-                    self._not_committed(mq, q.drop_move())
+                    self.leaving.not_committed(mq, q.drop_move())
             elif mq not in wanted:
                 self.revoke(pq, now, send_failures=False)
                 changed = True
@@ -157,7 +149,7 @@ class Assigning:
         self.s.topics = tuple(name for name in self.s.topics if name != topic)
         self._popping.unsubscribed(topic)
         for mq in [mq for mq in self._moves if mq.topic == topic]:
-            self._not_committed(mq, self._moves.pop(mq).offset)
+            self.leaving.not_committed(mq, self._moves.pop(mq).offset)
         self._awaited = {mq for mq in self._awaited if mq.topic != topic}
         # No look-up says any more who has them.
         for mq in self.s.recovered:
@@ -336,7 +328,7 @@ class Assigning:
         if mq not in s.by_mq and mq not in self._awaited and not unknown:
             return
         if s.stopping and mq not in s.by_mq and not self._open_to_commit(mq, now):
-            self._not_committed(mq, offset)
+            self.leaving.not_committed(mq, offset)
             return
         s.log("warning", "offset_reset_by_admin", **place_keys(mq, offset), was=-1)
         self._moves[mq] = Move(offset, 0)
@@ -346,7 +338,8 @@ class Assigning:
     def _forget_elsewhere(self, topic: str, wanted: Container[MessageQueue], now: float) -> None:
         """The topic's queues that are not `wanted` are another member's: their moves are its affair, and what we finished of
         them is forgotten after a while."""
-        self._moves = {mq: move for mq, move in self._moves.items() if mq.topic != topic or mq in wanted}
+        for mq in [mq for mq in self._moves if mq.topic == topic and mq not in wanted]:
+            del self._moves[mq]
         kept_s = FORGOTTEN_AFTER_DRAINS * self.s.config.drain_deadline_ms / 1000
         for mq in [mq for mq in self.s.recovered if mq.topic == topic]:
             since = self._elsewhere.get(mq)
@@ -453,7 +446,7 @@ class Assigning:
         elif q.move_holds:
             return
         else:
-            self._not_committed(q.pq.mq, q.moved_to)
+            self.leaving.not_committed(q.pq.mq, q.moved_to)
         self._commit_moved(q, q.pq.head_offset)
 
     def _end(self, q: PulledQueue, event: QueueEvent, now: float) -> None:
@@ -481,7 +474,7 @@ class Assigning:
         if self._locking is not None:
             self._locking.ended(pq, now)
         self.s.log("debug", "queue_ended", **queue_keys(pq.mq), committed=committed, finished_to=pq.head_offset)
-        self.check_finished()
+        self.leaving.check_finished()
 
     def _move(self, pq: ProcessQueue, event: QueueEvent) -> None:
         pq.state = move(QUEUE, pq.state, event, self.s.seen)
@@ -568,7 +561,7 @@ class Assigning:
             # The offset of a queue that we are leaving: tried until the deadline, so that nothing is repeated.
             q.last_commit_tries += q.final_commit
             q.final_commit = False
-            if self.s.stopping and not pq.running() and self._enough_tries(q, offset):
+            if self.s.stopping and not pq.running() and self.leaving.enough_tries(q, offset):
                 self._give_up_commit(q, offset, now)
             elif now >= q.last_commit_at:
                 due = q.last_commit_at = now + LAST_COMMIT_RETRY_S
@@ -591,13 +584,8 @@ class Assigning:
             q.committed = offset
             self.s.out.append(JournalCommitted(mq, q.pq.ledger.begin, offset))
 
-    def _enough_tries(self, q: PulledQueue, offset: int) -> bool:
-        """A stop with nothing unfinished does not wait for a broker that is away until its deadline: the journal has what is
-        done. One try where the broker knows the offset already, some where another member would repeat messages."""
-        return q.last_commit_tries >= (1 if _is_known(q, offset) else STOP_COMMIT_TRIES)
-
     def _give_up_commit(self, q: PulledQueue, offset: int, now: float) -> None:
-        if _is_known(q, offset):
+        if is_known(q, offset):
             self._end(q, QueueEvent.DRAINED, now)
         else:
             self.deadline(q.pq, now)
@@ -613,13 +601,13 @@ class Assigning:
         before = list(self.s.queues.values())
         for mq in [mq for mq in self._moves if mq not in self.s.by_mq]:
             if not self._open_to_commit(mq, now):
-                self._not_committed(mq, self._moves.pop(mq).offset)
+                self.leaving.not_committed(mq, self._moves.pop(mq).offset)
         for pq in before:
             if pq.state is QueueState.OPENING and pq.mq in self._moves:
                 self._commit_unopened(pq, asked=pq.locked)
             elif pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
                 self.revoke(pq, now, send_failures=True)
-        self.check_finished()
+        self.leaving.check_finished()
 
     def _open_to_commit(self, mq: MessageQueue, now: float) -> bool:
         """In a stop: open a queue of ours once more, only to commit where it was moved to. False where that cannot be: we are
@@ -651,50 +639,5 @@ class Assigning:
 
     def _give_up_unopened(self, pq: ProcessQueue, now: float) -> None:
         if pq.state is QueueState.OPENING:
-            self._not_committed(pq.mq, self._moves.pop(pq.mq).offset)
+            self.leaving.not_committed(pq.mq, self._moves.pop(pq.mq).offset)
             self.revoke(pq, now, send_failures=True)
-
-    def _not_committed(self, mq: MessageQueue, offset: int) -> None:
-        """A move is given up, and nobody else may know of it."""
-        self.s.log("error", "reset_not_committed", **place_keys(mq, offset))
-
-    def owes_commits(self) -> bool:
-        """What is finished, or a move, is not committed: it is under way, may be asked for, or its rows are not sealed."""
-        return any(self._owes(q) for q in self.s.pulled.values()) or bool(self.uncommitted())
-
-    def _owes(self, q: PulledQueue) -> bool:
-        if q.pq.state is QueueState.OPENING:
-            return q.pq.mq in self._moves
-        return q.commit_asked >= 0 or (q.moved_to < 0 and bool(q.pq.ledger.held))
-
-    def uncommitted(self) -> dict[int, int]:
-        """By handle of their queues: offsets that may be committed in a stop, and whose commits are not under way."""
-        found: dict[int, int] = {}
-        for handle, q in self.s.pulled.items():
-            if q.pq.state is not QueueState.OPENING and q.commit_asked < 0:
-                if q.owes_step_back:
-                    found[handle] = q.moved_to
-                elif q.moved_to < 0 and q.pq.head_offset > q.committed:
-                    found[handle] = q.pq.head_offset
-        return found
-
-    def left(self) -> Finished:
-        """What a stop at this moment leaves to be repeated: unfinished, finished without its rows being sealed, and of queues
-        that have ended what is not committed."""
-        s, queues = self.s, self.s.queues.values()
-        unfinished = s.unfinished_at_stop + sum(pq.unfinished for pq in queues)
-        unsealed = s.unsealed_at_stop + sum(pq.ledger.held_messages() for pq in queues)
-        return Finished(unfinished, unsealed, s.uncommitted_at_stop)
-
-    def check_finished(self) -> None:
-        """After a stop: say so when the last queue has ended."""
-        s = self.s
-        if not s.stopping or s.queues or s.finished:
-            return
-        s.finished = True
-        s.out.append(self.left())
-
-
-def _is_known(q: PulledQueue, offset: int) -> bool:
-    """The broker has confirmed the offset, or sent it; of a move only what it has confirmed counts."""
-    return offset == q.committed and (q.moved_to < 0 or q.move_holds)

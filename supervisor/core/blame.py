@@ -4,7 +4,8 @@ A message that was alone in hand is charged with the death; of a batch nobody kn
 suspected and run again apart from all others (quarantine.py). What we ended ourselves charges nobody: recycling, reload,
 shutdown, a dead forkserver, a worker that stood still between messages. A call over its hard time limit is a failed
 attempt of its messages, as Java's consume timeout is. Of a coroutine handler the call whose step ran is in hand; where
-several waited and none ran, a thread or a callback of the handler's did it, and all that the worker has is suspected.
+several waited and none ran, a thread or a callback of the handler's did it, and all that the worker has is suspected. So
+it is where a worker ends by a fault or for want of memory between two calls: it was writing rows of what it had not reported.
 
 When the whole member died, supervisor and workers at once (an operator, a container's limit, the host), a message is charged
 only if it was alone in hand in all of that member. Of several none is: nobody can say which one it was (charges.py).
@@ -45,7 +46,7 @@ class CellContent(Enum):
     NOTHING = "nothing"
     ONE = "one record"
     SEVERAL = "several records"
-    WAITING = "several calls, none of which ran"
+    WAITING = "no call that ran, and something was not reported"
 
 
 class Verdict(Enum):
@@ -103,7 +104,8 @@ class InHand:
     mark: str = ""
     """Names this call: a death is counted once, however often its cell is found."""
     waiting: bool = False
-    """Several calls of a coroutine handler were under way, and none of them ran; what is said above names none of them."""
+    """Several calls of a coroutine handler were under way, and none of them ran, or it died between two calls; what is said
+    above names none of them."""
 
     @property
     def content(self) -> CellContent:

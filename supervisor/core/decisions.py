@@ -387,7 +387,7 @@ class Core:
         self.assigning.restart(pq, now)
 
     def _queue_ended(self) -> None:
-        self.assigning.check_finished()
+        self.assigning.leaving.check_finished()
 
     @staticmethod
     def _progress(pq: ProcessQueue, now: float) -> None:

@@ -3,7 +3,8 @@
 The verdict on a death is in blame.py's table. A charged record runs again by itself. Of a batch each half runs again by
 itself, and the half that kills again is halved again, until the killer is alone and charged; where the handler took the
 messages one by one, the one it took last is charged at once, and the rest of the call looked at in two parts. Where several
-calls of a coroutine handler waited, each chunk of the worker's runs again by itself, and one that kills again is halved.
+calls of a coroutine handler waited, or a worker died while it wrote rows between two calls, each chunk of the worker's runs
+again by itself, and one that kills again is halved.
 
 The worker that runs such records has nothing else in flight and gets nothing else, so that its death costs no neighbour an
 attempt. There is one such worker at a time: poison never occupies more of the pool. After `max_worker_deaths` the record is
@@ -93,10 +94,12 @@ class Quarantine:
         return Blamed(in_hand.chunk_id, start, end, verdict, culprit)
 
     def _suspect_all(self, worker: Worker, verdict: Verdict) -> Blamed | None:
-        """Everything that it has not reported; of a single chunk each half by itself."""
-        chunks = [chunk for chunk in worker.in_flight.values() if chunk.handle in self.s.queues]
+        """Everything that it has not reported; of a single chunk each half by itself. A single record is charged."""
+        left = (chunk for chunk in worker.in_flight.values() if chunk.handle in self.s.queues)
+        chunks = [chunk for chunk in left if chunk.reported < chunk.count]
         if len(chunks) == 1:
-            return Blamed(chunks[0].chunk_id, chunks[0].reported, chunks[0].count, verdict, None)
+            start, end = chunks[0].reported, chunks[0].count
+            return Blamed(chunks[0].chunk_id, start, end, verdict, start if end - start == 1 else None)
         records = sum(chunk.count - chunk.reported for chunk in chunks)
         return Blamed(None, 0, records, verdict, None) if records else None
 

@@ -70,8 +70,11 @@ class PostMortem:
             facts["oom_kills"] = more
         if stack := child.stack_file.last_words():
             facts["stack"] = stack
-        from_outside = end is End.CRASHED and not by_itself(code) and "oom_kills" not in facts
-        return Death(end, in_hand_of(cell, from_outside=from_outside), cause_of(code), facts)
+        own_doing = by_itself(code) or "oom_kills" in facts
+        in_hand = in_hand_of(cell, from_outside=end is End.CRASHED and not own_doing)
+        if cell is None and child.worker.in_flight and (_is_fault(code) or "oom_kills" in facts):
+            in_hand = between_calls(f"{child.process.pid}:{self._clock()}")
+        return Death(end, in_hand, cause_of(code), facts)
 
     def _new_oom_kills(self) -> int:
         """How many processes the kernel has killed for want of memory since the last look."""
@@ -109,7 +112,11 @@ def seal_renamed(core: Core, segments: Path, worker_id: str, now: float) -> None
 
 def by_itself(exit_code: int | None) -> bool:
     """It ended by a fault, or with an exit code that no worker of ours has when it leaves."""
-    return exit_code is not None and (exit_code > 0 or -exit_code in FAULTS)
+    return exit_code is not None and (exit_code > 0 or _is_fault(exit_code))
+
+
+def _is_fault(exit_code: int | None) -> bool:
+    return exit_code is not None and -exit_code in FAULTS
 
 
 def cause_of(exit_code: int | None) -> str:
@@ -131,6 +138,13 @@ def in_hand_of(cell: Cell | None, *, from_outside: bool = False) -> InHand | Non
         return None
     mark = f"{cell.pid}:{cell.started_ns}"
     return InHand(cell.chunk_id, cell.offset, cell.last, cell.records, cell.taken, mark, waiting=cell.between)
+
+
+def between_calls(mark: str) -> InHand:
+    """Of a worker whose cell names no call, and that ended by a fault or for want of memory: it was converting or writing
+    rows of something that it had not reported, or a thread of the handler's did it. (One that ends by an error there has
+    named what it worked on, see `accuse` in worker.py.)"""
+    return InHand(0, 0, 0, 0, mark=mark, waiting=True)
 
 
 def oom_kills(own: Path = OWN_CGROUP, root: Path = CGROUP) -> int:

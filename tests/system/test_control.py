@@ -313,6 +313,26 @@ def test_quit_commits_what_is_finished(in_memory: Path, broker: Broker) -> None:
         assert len([row for row in watch.lag("crew", [TOPIC]) if row.lag]) == 1
 
 
+def test_a_member_whose_workers_cannot_boot_any_more_commits_what_is_finished(in_memory: Path, broker: Broker) -> None:
+    """It leaves the group, and who goes on knows only what the broker knows."""
+    crew = Reloadable(
+        in_memory, broker,
+        **{"consumer.persist_consumer_offset_interval_ms": 600_000, "workers.boot_timeout_ms": 3_000},
+    )  # fmt: skip
+    boots = "def boots():\n    assert not os.path.exists('broken')\n"
+    crew.write("VERSION = 1\n" + HANDLER.replace("@handler(", f"{boots}\n@handler(setup=boots, "))
+    crew.start()
+    send_numbers(broker, TOPIC, range(16))
+    wait_until(lambda: crew.counter("done_messages") == 16, what="all")
+    (crew.code / "broken").touch()
+    for pid in crew.workers():
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: crew.child.poll() is not None, what="the end")
+    assert crew.child.stop(WAIT_S) == 4
+    with Watch(broker.name_server) as watch:
+        assert not [row for row in watch.lag("crew", [TOPIC]) if row.lag]
+
+
 def test_the_service_says_why_when_nobody_can_boot(tmp_path: Path, broker: Broker) -> None:
     crew = Reloadable(tmp_path, broker)
     crew.write("import no_such_module_here\n")

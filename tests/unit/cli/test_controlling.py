@@ -62,8 +62,9 @@ def test_the_status_for_people() -> None:
 def test_the_status_says_that_a_worker_cannot_write_its_segment() -> None:
     worker = status()["workers"][0] | {"blocked": {"error": "No space left on device", "seconds": 39.6}}
     text = text_of(status(workers=[worker]))
-    assert "cannot write its segment: No space left on device, for 40 s" in text
-    assert "1/2 pages" not in text
+    assert "1/2 pages; cannot write its segment: No space left on device, for 40 s" in text, "its call goes on beside"
+    text = text_of(status(workers=[worker | {"running": None, "progress": ""}]))
+    assert "256  cannot write its segment: No space left on device, for 40 s" in text
 
 
 @pytest.mark.parametrize(

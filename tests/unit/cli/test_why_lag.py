@@ -69,7 +69,8 @@ def test_whatever_else_holds_is_a_sentence(holds: str) -> None:
 def test_a_worker_that_cannot_write_its_segment_is_the_reason() -> None:
     full = {"w1": {"error": "No space left on device", "seconds": 40.2}}
     cannot = "worker w1 (pid 77), which cannot write its segment: No space left on device, for 40 s"
-    assert f"offset 3 is with {cannot}" in text(queue(), workers=[worker(8)], blocked=full)
+    assert f"offset 3 is with {cannot}" in text(queue(), workers=[worker(None)], blocked=full)
+    assert "which runs orders a 2 offset 8" in text(queue(), workers=[worker(8)], blocked=full), "it goes on beside"
     said = text(queue(holds="rows"), workers=[worker(None)], blocked=full)
     assert f"offset 3 is finished, and its rows are with {cannot}" in said
     assert HOLDS["table"] in text(queue(holds="table"), workers=[worker(None)], blocked=full), "its rows are sealed"

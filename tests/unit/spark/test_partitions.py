@@ -20,7 +20,7 @@ from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.reconciling import reconcile
-from rocketcrew.spark.rerun import load_again, only_rerun
+from rocketcrew.spark.rerun import how_written, load_again, only_rerun
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.targets.making import make_target, make_writer
 
@@ -188,3 +188,11 @@ def test_what_was_lost_comes_back_into_its_folder(world: World, segments: Any, t
     found = [file for file in world.table.rglob("*.parquet") if file.parent.name == "value=b"]
     assert len(found) == 1
     assert pq.read_table(found[0], partitioning=None).column("_offset").to_pylist() == [2]
+
+
+@pytest.mark.parametrize("format_", ["pyarrow", "deltalake", "iceberg"])
+def test_a_rerun_knows_which_folders_a_table_has(world: World, segments: Any, format_: str) -> None:
+    """By them it judges values that can name none, for their message alone."""
+    world.seal([segments.Record(1, ["a"])])
+    loaded(world, format_, "value")
+    assert how_written(world.table) == (format_, ("value",))

@@ -119,7 +119,7 @@ class Bench:
 
     def found(
         self, handle: int, offsets: Sequence[int], *, next_offset: int | None = None, body_bytes: int = 20,
-        stored_ms: Sequence[int] = (),
+        stored_ms: Sequence[int] = (), takes_all: bool = False,
     ) -> bool:  # fmt: skip
         """Answer the queue's pull with these records; False when the body found no room."""
         times = stored_ms or [0] * len(offsets)
@@ -130,11 +130,12 @@ class Bench:
             return False
         self.view[slot.start : slot.start + len(body)] = body
         after = offsets[-1] + 1 if next_offset is None else next_offset
-        self.core.handle(ev.Pulled(handle, PullResult(ResponseCode.SUCCESS, after, len(body), slot)), self.now)
+        result = PullResult(ResponseCode.SUCCESS, after, len(body), slot, takes_all=takes_all)
+        self.core.handle(ev.Pulled(handle, result), self.now)
         return True
 
-    def answer(self, handle: int, code: int, next_offset: int) -> None:
-        self.core.handle(ev.Pulled(handle, PullResult(code, next_offset)), self.now)
+    def answer(self, handle: int, code: int, next_offset: int, *, takes_all: bool = False) -> None:
+        self.core.handle(ev.Pulled(handle, PullResult(code, next_offset, takes_all=takes_all)), self.now)
 
     # --- workers ------------------------------------------------------------------------------------------------
 

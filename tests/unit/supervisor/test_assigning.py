@@ -518,45 +518,45 @@ def test_past_the_stops_deadline_the_expected_repeats_are_counted(bench: Bench) 
 
 
 def test_a_stop_by_force_has_commits_to_wait_for_while_something_finished_is_not_committed(bench: Bench) -> None:
-    assigning = bench.core.assigning
+    leaving = bench.core.assigning.leaving
     (handle,) = bench.open(0)
     bench.worker("w1")
     bench.worker("w2")
-    assert not assigning.owes_commits()
+    assert not leaving.owes_commits()
     bench.found(handle, [0, 1])
     first, second = bench.dispatched()
-    assert not assigning.owes_commits()
+    assert not leaving.owes_commits()
     bench.done(first, seq=1)
-    assert assigning.owes_commits()  # its rows are to be sealed
+    assert leaving.owes_commits()  # its rows are to be sealed
     bench.core.handle(ev.Stop(), 0.0)
     bench.sealed("w1", 1)
-    assert assigning.owes_commits()  # and then its offset is to be sent
+    assert leaving.owes_commits()  # and then its offset is to be sent
     assert bench.persist() == [1]
-    assert not assigning.owes_commits()  # the second one runs on, and nobody waits for it
+    assert not leaving.owes_commits()  # the second one runs on, and nobody waits for it
     assert second.reported == 0
 
 
 def test_an_offset_under_way_is_not_asked_for_again_and_a_queue_that_was_moved_owes_where_it_goes_on(
     bench: Bench,
 ) -> None:
-    assigning = bench.core.assigning
+    leaving = bench.core.assigning.leaving
     (handle,) = bench.open(0)
     bench.worker("w1", "w2")
     bench.found(handle, [0, 1])
     first, _ = bench.dispatched()
     bench.done(first)
-    assert assigning.uncommitted() == {handle: 1}
+    assert leaving.uncommitted() == {handle: 1}
     bench.core.handle(ev.Persist(), bench.now)
-    assert assigning.uncommitted() == {}
-    assert assigning.owes_commits()  # the answer is not there
+    assert leaving.uncommitted() == {}
+    assert leaving.owes_commits()  # the answer is not there
     bench.core.handle(ev.Committed(handle, 1, False), bench.now)
-    assert assigning.uncommitted() == {handle: 1}
+    assert leaving.uncommitted() == {handle: 1}
     bench.core.handle(ev.ResetOffsets({bench.core.state.queues[handle].mq: 0}), bench.now)
-    assert assigning.uncommitted() == {handle: 0}
+    assert leaving.uncommitted() == {handle: 0}
     bench.take(act.Commit)
     bench.core.handle(ev.Stop(), bench.now)
     assert bench.persist() == [0]
-    assert not assigning.owes_commits()
+    assert not leaving.owes_commits()
 
 
 def test_what_is_finished_is_not_forgotten_where_the_last_commit_fails_until_the_deadline(bench: Bench) -> None:
@@ -674,9 +674,9 @@ def test_what_a_stop_leaves_is_the_same_before_and_after_a_queue_has_ended_at_it
     first, *_ = bench.dispatched()
     bench.done(first, seq=1)
     bench.core.handle(ev.Stop(), bench.now)
-    before = bench.core.assigning.left()
+    before = bench.core.assigning.leaving.left()
     bench.pass_ms(bench.config.stop_deadline_ms)
-    finished, after = bench.one(act.Finished), bench.core.assigning.left()
+    finished, after = bench.one(act.Finished), bench.core.assigning.leaving.left()
     assert not bench.core.state.queues
     numbers = [(left.unfinished, left.unsealed) for left in (before, finished, after)]
     assert numbers == [numbers[0]] * 3

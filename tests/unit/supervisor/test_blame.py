@@ -14,6 +14,7 @@ from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import VERDICTS, CellContent, Death, End, InHand, Verdict, how_ended
 from rocketcrew.supervisor.core.charges import CHARGES_MAX, Charges
 from rocketcrew.supervisor.core.chunks import Chunk
+from rocketcrew.supervisor.pool.post_mortem import between_calls
 from rocketcrew.workers.failures import Mode
 
 from .conftest import Bench
@@ -285,6 +286,35 @@ def test_of_several_that_waited_each_chunk_runs_alone_and_the_next_death_halves_
     assert sorted(tried) == [[5], [6, 7], [8, 9, 10, 11]], "the halves of the one, and the other as a whole"
     assert bench.counters.charged_deaths == 0
     assert bench.persist() == [12]
+
+
+def test_one_whose_rows_kill_between_two_calls_is_found_and_gets_no_more_workers(make: Callable[..., Bench]) -> None:
+    """No cell names it: the worker had finished its call. Eight records in two chunks, of which one kills."""
+    bench = make(chunk_messages_max=4, chunks_in_flight=2)
+    bench.core.state.sizer.tail_us = 1.0
+    (handle,) = bench.open(0)
+    bench.found(handle, range(8))
+    killer, tried = 5, list[list[int]]()
+    for number in range(100):
+        worker = f"w{number}"
+        bench.worker(worker)
+        while parts := bench.dispatched():
+            tried += [list(part.offsets) for part in parts]
+            if any(killer in part.offsets for part in parts):
+                break
+            for part in parts:
+                bench.done(part)
+        if not parts:
+            break
+        death = Death(End.CRASHED, between_calls(str(number)), "SIGKILL", {"oom_kills": 1})
+        bench.core.handle(ev.WorkerDied(worker, death), bench.now)
+        bench.core.handle(ev.SalvageComplete(worker), bench.now)
+    (back,) = bench.take(act.SendBack)
+    assert back.facts is not None
+    assert (back.facts["deaths"], back.facts["oom_kills"]) == ("3", "1")
+    assert {charge.offset for charge in bench.core.state.charges} == {killer}
+    assert tried.count([killer]) == 3
+    assert len(tried) <= 12
 
 
 # --- time limits ------------------------------------------------------------------------------------------------

@@ -212,11 +212,11 @@ def test_a_stop_by_force_sends_where_a_queue_goes_on_though_a_message_of_it_runs
     handle, _ = with_one_in_hand(bench)
     reset(bench, 100)
     stop(bench)
-    assigning = bench.core.assigning
-    assert assigning.owes_commits()
-    assert assigning.uncommitted() == {handle: 100}
+    leaving = bench.core.assigning.leaving
+    assert leaving.owes_commits()
+    assert leaving.uncommitted() == {handle: 100}
     assert bench.persist() == [100]
-    assert not assigning.owes_commits()
+    assert not leaving.owes_commits()
     assert bench.pq(handle).state is QueueState.DRAINING
 
 
@@ -249,7 +249,7 @@ def test_a_step_forward_waits_for_what_runs_and_for_rows_that_are_not_sealed(ben
     stop(bench)
     assert bench.persist() == []
     assert bench.pq(handle).running()
-    assert bench.core.assigning.uncommitted() == {}
+    assert bench.core.assigning.leaving.uncommitted() == {}
 
 
 def test_what_finishes_after_a_step_back_is_not_in_the_journal(bench: Bench) -> None:
@@ -282,3 +282,71 @@ def test_a_step_back_that_holds_leaves_nothing_uncommitted(bench: Bench) -> None
     bench.pass_ms(1)
     (finished,) = bench.take(act.Finished)
     assert (finished.unfinished, finished.unsealed, finished.uncommitted) == (1, 0, 0)
+
+
+# --- what an end is called --------------------------------------------------------------------------------------------
+
+
+def given_up_by_force(bench: Bench) -> list[object]:
+    bench.core.assigning.leaving.give_up_moves()
+    return given_up(bench)
+
+
+def test_a_stop_by_force_says_which_moves_of_queues_that_drain_it_leaves(bench: Bench) -> None:
+    with_one_in_hand(bench)
+    reset(bench, 900)
+    stop(bench)
+    assert given_up_by_force(bench) == [900]
+    assert bench.core.assigning.leaving.left().moves_given_up == 1
+
+
+def test_a_stop_by_force_says_which_commits_of_moves_have_no_answer(bench: Bench) -> None:
+    with_one_in_hand(bench)
+    reset(bench, 100)
+    stop(bench)
+    bench.core.handle(ev.Persist(), bench.now)
+    assert given_up_by_force(bench) == [100]
+
+
+def test_a_stop_by_force_says_which_moves_of_queues_that_open_it_leaves(bench: Bench) -> None:
+    bench.members([0])
+    reset(bench, 100)
+    stop(bench)
+    found_where(bench)
+    assert given_up_by_force(bench) == [100]
+    assert not bench.core.assigning.leaving.left().clean
+
+
+def test_a_stop_by_force_leaves_no_move_that_holds(bench: Bench) -> None:
+    with_one_in_hand(bench)
+    reset(bench, 100)
+    stop(bench)
+    assert bench.persist() == [100]
+    assert given_up_by_force(bench) == []
+
+
+def test_a_stop_that_gives_a_move_up_is_not_clean(bench: Bench) -> None:
+    _, chunk = with_one_in_hand(bench)
+    reset(bench, 100)
+    stop(bench)
+    bench.done(chunk)
+    for _ in range(3):
+        assert bench.commits(ok=False) == [100]
+        bench.pass_ms(RETRY_MS)
+    (finished,) = bench.take(act.Finished)
+    assert (finished.unfinished, finished.uncommitted, finished.moves_given_up) == (0, 0, 1)
+    assert not finished.clean
+
+
+def test_a_move_that_was_given_up_before_the_stop_does_not_count_for_it(bench: Bench) -> None:
+    ended_at_its_deadline(bench, 100)
+    bench.core.handle(ev.Unsubscribe(TOPIC), bench.now)
+    stop(bench)
+    assert bench.one(act.Finished).clean
+
+
+def test_a_reset_after_the_last_queue_has_ended_counts_for_the_stop(bench: Bench) -> None:
+    stop(bench)
+    assert bench.one(act.Finished).clean
+    reset(bench, 100)
+    assert not bench.core.assigning.leaving.left().clean

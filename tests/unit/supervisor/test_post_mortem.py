@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.blame import CellContent, End, InHand, Verdict
+from rocketcrew.supervisor.core.blame import CellContent, Death, End, InHand, Verdict
 from rocketcrew.supervisor.core.state import Worker
 from rocketcrew.supervisor.core.states import WorkerState
 from rocketcrew.supervisor.core.time_limits import Look
@@ -167,6 +168,27 @@ def test_a_worker_that_was_killed_for_want_of_memory(scene: Scene) -> None:
     assert "oom_kills" not in scene.mortem.look(scene.child(-signal.SIGKILL)).facts, "that one was counted"
     scene.killed_for_memory(0)
     assert "oom_kills" not in scene.mortem.look(scene.child(-signal.SIGKILL)).facts, "in another group now"
+
+
+def test_who_ends_by_a_fault_or_for_want_of_memory_between_two_calls_was_writing_rows(
+    scene: Scene, bench: Bench
+) -> None:
+    bench.worker("w.1")
+    (handle,) = bench.open(0)
+    bench.found(handle, [0])
+    bench.dispatched()
+    busy = bench.core.state.workers["w.1"]
+
+    def look(exit_code: int) -> Death:
+        return scene.mortem.look(dataclasses.replace(scene.child(exit_code), worker=busy))
+
+    scene.killed_for_memory(3)
+    dead = [look(-number) for number in (signal.SIGKILL, signal.SIGSEGV)]
+    assert [(death.end, death.verdict) for death in dead] == [(End.CRASHED, Verdict.SUSPECTED)] * 2
+    assert all(death.in_hand is not None and death.in_hand.content is CellContent.WAITING for death in dead)
+    assert look(1).in_hand is None, "who ends by an error has named what it worked on"
+    assert look(-signal.SIGKILL).in_hand is None, "killed by somebody"
+    assert scene.mortem.look(scene.child(-signal.SIGSEGV)).in_hand is None, "one that has nothing"
 
 
 def test_a_kill_by_somebody_else_and_what_was_sampled_in_another_call(scene: Scene) -> None:

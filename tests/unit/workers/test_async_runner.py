@@ -13,6 +13,7 @@ from rocketcrew.workers.api import BatchResult, Handler, handler
 from rocketcrew.workers.async_runner import AsyncWorkerLoop, blocking, call_began_ns, limited, one_call_at_a_time
 from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import CHUNK_ID, RECORDS, STATE, private_cell
+from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.link import Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import (
@@ -26,6 +27,7 @@ from rocketcrew.workers.packets import (
     encode_queue,
     encode_stop,
 )
+from rocketcrew.workers.rows import Prepared, RowBuffer
 
 if TYPE_CHECKING:
     from rocketcrew.workers.message import Message
@@ -48,9 +50,9 @@ class Crew:
         self.cell = private_cell()
         self.loop = asyncio.new_event_loop()
         self.worker = AsyncWorkerLoop(
-            WorkerLink(sock, Transport.STREAM), target, bounds=WorkerBounds(batch_messages_max=2), slab=None, rows=None,
+            WorkerLink(sock, Transport.STREAM), target, bounds=WorkerBounds(batch_messages_max=2), slab=None,
             segments=None, clock=time.monotonic_ns, cell=self.cell, log=None, loop=self.loop,
-            **({"concurrency": 2} | more),
+            **({"concurrency": 2, "rows": None} | more),
         )  # fmt: skip
         self.record = record
         self.link.send(encode_queue(1, queue))
@@ -159,6 +161,56 @@ def test_whatever_a_call_ends_with_is_its_messages_failure(make_record: Callable
     crew.chunk(1, [b"good", b"cancelled", b"exits", b"good"])
     found = crew.run_until_reported(4)
     assert sorted(failure for entry in found for failure in entry[3]) == [(1, 0), (2, 0)]
+
+
+def test_a_call_that_cancels_itself_is_its_messages_failure(
+    make_record: Callable[..., bytes], queue: QueueInfo
+) -> None:
+    """As a library does that ends its work by cancelling the task that it runs in."""
+
+    async def handle(message: Message) -> None:
+        if message.body == b"cancels itself" and (task := asyncio.current_task()) is not None:
+            task.cancel()
+        await Turn()
+
+    crew = Crew(Handler(handle), make_record, queue)
+    crew.chunk(1, [b"good", b"cancels itself", b"good"])
+    found = crew.run_until_reported(3)
+    assert [failure for entry in found for failure in entry[3]] == [(1, 0)]
+
+
+class BadDisk(RowBuffer[Any]):
+    """Fails with the rows of one message, by a fault that is not the handler's."""
+
+    def keep(self, owner: Any, prepared: Prepared) -> None:
+        if owner[1] == 1:
+            raise RuntimeError("a bug of ours")
+        super().keep(owner, prepared)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_an_error_of_our_own_ends_the_worker_and_names_the_call(
+    others: int, make_record: Callable[..., bytes], queue: QueueInfo
+) -> None:
+    """Not logged by a task that nobody waits for: its message would be neither done nor failed."""
+
+    async def handle(message: Message) -> dict[str, int]:
+        if message.body == b"waits":
+            await asyncio.Event().wait()
+        return {"n": 1}
+
+    crew = Crew(Handler(handle), make_record, queue, concurrency=4, rows=BadDisk(parse_ddl("n bigint"), "group"))
+    crew.chunk(1, [b"good", b"bad", b"good"])
+    if others:
+        crew.chunk(2, [b"waits"] * others)
+    with pytest.raises(RuntimeError, match="a bug of ours") as raised:
+        crew.run_until_reported(3 + others)
+    crew.worker.accuse(raised.value)
+    assert (crew.cell[CHUNK_ID], crew.cell[STATE] - 1, crew.cell[RECORDS]) == (1, 11, 1)
+    for task in asyncio.all_tasks(crew.loop):
+        task.cancel()
+    crew.loop.run_until_complete(asyncio.gather(*asyncio.all_tasks(crew.loop), return_exceptions=True))
+    crew.loop.close()
 
 
 def test_a_call_knows_when_it_began(make_record: Callable[..., bytes], queue: QueueInfo) -> None:

@@ -13,6 +13,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from rocketcrew.workers.cells import (
+    BEATS,
     BLOCKED_NS,
     CELL_BYTES,
     HEAD_WORDS,
@@ -103,6 +104,24 @@ def test_while_its_segment_cannot_be_written_the_cell_says_since_when_and_why(tm
     segments.append(BATCH, b"{}", 0)
     assert seen == [Blocked(5_000, "No space left on device")] * 3, "since the first try"
     assert cells.blocked(1, PID) is None, "it is written"
+
+
+def test_the_cell_shows_the_sealing_thread_s_trouble_until_neither_it_nor_the_loop_has_any(tmp_path: Path) -> None:
+    cells = CellFile(tmp_path / "cells", 1)
+    cell, times_ns = map_cell(tmp_path / "cells", 0, PID), [10, 20]
+    loop = SegmentPause(None, lambda _: None, RecordingLog(), cell, lambda: times_ns.pop(0))
+    thread = loop.beside()
+    full, broken = (OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.EIO))
+    thread("sealing a segment", broken)
+    assert cells.blocked(0, PID) == Blocked(10, "Input/output error")
+    assert cell[BEATS] == 0, "the loop has not moved"
+    loop("writing a segment", full)
+    assert cells.blocked(0, PID) == Blocked(10, "Input/output error"), "the one that has lasted longer"
+    thread.over()
+    assert cells.blocked(0, PID) == Blocked(20, "No space left on device")
+    loop.over()
+    assert cells.blocked(0, PID) is None
+    cells.close()
 
 
 def test_the_next_trouble_is_another_one(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from rocketcrew import BatchResult, Handler, Message, SoftTimeLimitExceeded, handler
 from rocketcrew.remoting.errors import ProtocolError, UsageError
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.workers.calls import raise_if_of_all
+from rocketcrew.workers.calls import WORKER_ENDS, raise_if_of_all
 from rocketcrew.workers.loading import HandlerLoadError, HandlerSpec, describe, find, load, ready
 from rocketcrew.workers.message import make_message
 from rocketcrew.workers.packets import QueueInfo
@@ -226,7 +226,7 @@ def test_the_end_of_a_shared_call_that_we_cancel_is_not_its_handler_s_failure() 
     async def cancel() -> None:
         call = asyncio.ensure_future(combine([waits, works])([make_message(topic="a"), make_message(topic="b")]))
         await started.wait()
-        call.cancel()
+        call.cancel(WORKER_ENDS)
         with pytest.raises(asyncio.CancelledError):
             await call
 

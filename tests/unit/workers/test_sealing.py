@@ -76,6 +76,22 @@ def test_the_loop_goes_on_while_a_thread_seals_in_order(tmp_path: Path) -> None:
     assert sorted(path.name for path in disk.ready.iterdir()) == ["w-1", "w-2", "w-3"]
 
 
+def test_a_file_that_is_sealed_after_all_is_the_end_of_the_trouble(tmp_path: Path) -> None:
+    """Said once a file that was refused, and by that only."""
+    found, story = files(tmp_path, 2), list[str]()
+    (tmp_path / READY_DIR).rmdir()
+
+    def pause(what: str, _error: OSError) -> None:
+        story.append(what)
+        if len(story) == 2:
+            (tmp_path / READY_DIR).mkdir()
+
+    sealer = Sealer(tmp_path / READY_DIR, pause=pause, waits=None, goes_on=lambda: story.append("goes on"))
+    for path, sealed in found:
+        sealer.add(path, sealed)
+    assert story == ["sealing a segment", "sealing a segment", "goes on"]
+
+
 def test_a_later_file_finds_a_thread_again(tmp_path: Path) -> None:
     found = files(tmp_path, 2)
     sealer = Sealer(tmp_path / READY_DIR, pause=pytest.fail, waits=lambda: None)

@@ -58,6 +58,16 @@ def test_a_module_of_its_own_process() -> None:
         examine(HERE, 60_000)
 
 
+def test_columns_that_are_written_wrongly_are_no_fault_of_the_handler() -> None:
+    for wrong in ("wrong text", "n int,", "_n int", "n int, N string"):
+        with pytest.raises(UsageError, match=r"^results\.schema: (unknown type|expected|column)"):
+            examine(f"{HERE}:look", 60_000, schema=wrong)
+    with pytest.raises(UsageError, match=r"^spark\.partition_by names 'm', which is no column"):
+        examine(f"{HERE}:look", 60_000, schema="n int", partition_by=["n", "m"])
+    for right in ("n int", "infer"):
+        assert examine(f"{HERE}:look", 60_000, schema=right, partition_by=["n"]).import_path == f"{HERE}:look"
+
+
 def test_an_import_has_a_limit() -> None:
     with pytest.raises(HandlerLoadError, match="was not imported within workers"):
         examine(f"{HERE}:look", 0)
