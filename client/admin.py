@@ -147,6 +147,15 @@ class Admin:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await ask(self._remoting, address, code, body=config.encode(), timeout_ms=self._timeout_ms)
 
+    async def topic_configs(self, topic: str) -> list[TopicConfig]:
+        """The topic's settings at each of its masters. BrokerError 3 of brokers before 5.0, and of a proxy."""
+        code = RequestCode.GET_TOPIC_CONFIG
+        answers = [
+            await ask(self._remoting, address, code, TopicName(topic), timeout_ms=self._timeout_ms)
+            for address in await self._masters_of(topic)
+        ]
+        return [TopicConfig.decode(answer.body) for answer in answers]
+
     # Statistics.
 
     async def topic_stats(self, topic: str) -> TopicStats:

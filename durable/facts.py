@@ -9,8 +9,8 @@ Such a file never changes: who has more to say writes another one that contains 
 names in its plans, and deletes exactly these after the commit. What they say of records that do not count as loaded then it
 writes to a file of its own, which takes the place of the one before.
 
-Version 2 had none that are `elsewhere`, and version 1 none that are `settled`: these were in settled.json. Both are read, as
-kept.json is, which had what is left.
+Version 4 is written where something is `undelivered`, else version 3. Version 2 had none that are `elsewhere`, and version 1
+none that are `settled`: these were in settled.json. All are read, as kept.json is, which had what is left.
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ import zlib
 from typing import Final
 
 from .intervals import IntervalSet, OffsetSet, QueueKey
-from .outcomes import SETTLED, Outcomes
+from .outcomes import SETTLED, UNDELIVERED, Outcomes
 
-FACTS_VERSION: Final = 3
+FACTS_VERSION: Final = 4
+FACTS_VERSION_BEFORE: Final = 3
+"""Of what an earlier program can read too."""
 FACTS_SUFFIX: Final = ".facts"
 LEFT_SUFFIX: Final = ".left"
-_READ: Final = ("1", "2", str(FACTS_VERSION))
+_READ: Final = ("1", "2", str(FACTS_VERSION_BEFORE), str(FACTS_VERSION))
 _MAGIC: Final = b"rocketcrew facts "
 
 
 def facts_to_text(facts: Outcomes) -> str:
     """The whole file."""
     body = json.dumps(facts.to_json(), separators=(",", ":"))
-    return f"{_MAGIC.decode()}{FACTS_VERSION} {_check(str(FACTS_VERSION), body.encode())}\n{body}\n"
+    version = str(FACTS_VERSION if UNDELIVERED in facts.kinds else FACTS_VERSION_BEFORE)
+    return f"{_MAGIC.decode()}{version} {_check(version, body.encode())}\n{body}\n"
 
 
 def _check(version: str, body: bytes) -> str:

@@ -3,6 +3,9 @@
     rows         it has rows in the table                         the loader notes it, from the segments of a batch
     no_rows      its handler returned none                        the supervisor, from the workers' reports
     filtered     its tag was not asked for                        the supervisor, from what pulls left out
+    undelivered  everything of its topic is subscribed, and the   the supervisor, from what pulls left out
+                 broker passed it over all the same: nobody has
+                 said why
     sent_back    it failed, and is in the group's retry topic     the supervisor, when a broker has accepted it
     dead_letter  it failed for good, and is in %DLQ%<group>       the same
     recovered    finished, the journal says, but a killed         the supervisor, when it starts after a kill -9
@@ -24,8 +27,9 @@ it says nothing of what is below the first record that the table knows of (`from
 Kinds may overlap, and the first of this order that names a record counts: so `filtered` may name whole ranges ("what has no
 other outcome in here was filtered"), which stays a few numbers where a tag matches one message in ten. Of messages that were
 reported together some may have rows: then their segment says which were finished, and the loader notes all of these as
-`no_rows`, after `rows`. Sets are joined, never subtracted: noting the same outcome twice changes nothing, and that is why
-no crash point matters here.
+`no_rows`, after `rows`. `undelivered` names the very offsets, and counts before the others: what is noted of a record takes
+along what was passed over before it. Sets are joined, never subtracted: noting the same outcome twice changes nothing, and
+that is why no crash point matters here.
 
 The supervisor seals the list in the staging folder (facts.py), the loader moves it into the ledger of the table,
 beside the state of each batch, compressed. This module imports nothing heavy: the supervisor uses it too.
@@ -43,13 +47,17 @@ from typing import Any, Final
 from .intervals import IntervalSet, OffsetSet, QueueKey
 
 OUTCOMES_VERSION: Final = 1
+UNDELIVERED_VERSION: Final = 2
+"""Of what has `undelivered`: a program that knows version 1 alone would take that kind for damage."""
 ROWS, NO_ROWS, FILTERED, SENT_BACK, DEAD_LETTER = "rows", "no_rows", "filtered", "sent_back", "dead_letter"
+UNDELIVERED: Final = "undelivered"
 RECOVERED: Final = "recovered"
 LOST, SKIPPED, ELSEWHERE = "lost", "skipped", "elsewhere"
 PASSED, CLOSED, FORGOTTEN = "passed", "closed", "forgotten"
 SETTLED: Final = "settled"
 KINDS: Final = (
-    ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED, LOST, SKIPPED, ELSEWHERE, FORGOTTEN, CLOSED, PASSED, SETTLED,
+    ROWS, UNDELIVERED, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED, LOST, SKIPPED, ELSEWHERE, FORGOTTEN, CLOSED,
+    PASSED, SETTLED,
 )  # fmt: skip
 """In the order in which they count."""
 EXACT: Final = (ROWS, NO_ROWS, SENT_BACK, DEAD_LETTER)
@@ -171,8 +179,9 @@ class BatchOutcomes:
 
     def pack(self) -> bytes:
         """As it is stored in the ledger: compressed JSON of short numbers, without a time in it."""
+        version = UNDELIVERED_VERSION if UNDELIVERED in self.outcomes.kinds else OUTCOMES_VERSION
         text = json.dumps(
-            {"version": OUTCOMES_VERSION, "rows": self.rows, "outcomes": self.outcomes.to_json()}, separators=(",", ":")
+            {"version": version, "rows": self.rows, "outcomes": self.outcomes.to_json()}, separators=(",", ":")
         )
         return gzip.compress(text.encode(), 6, mtime=0)
 
@@ -182,7 +191,7 @@ class BatchOutcomes:
         try:
             data: dict[str, Any] = json.loads(gzip.decompress(packed))
             version = data["version"]
-            if version == OUTCOMES_VERSION:
+            if version in (OUTCOMES_VERSION, UNDELIVERED_VERSION):
                 rows = data["rows"]
                 return cls(None if rows is None else int(rows), Outcomes.from_json(data["outcomes"]))
         except (
@@ -196,7 +205,7 @@ class BatchOutcomes:
             RecursionError,
         ) as error:
             raise DamagedOutcomesError(f"not a list of outcomes: {type(error).__name__}: {error}") from None
-        raise ValueError(f"version {version!r}, this program knows {OUTCOMES_VERSION}")
+        raise ValueError(f"version {version!r}, this program knows {UNDELIVERED_VERSION}")
 
 
 def notes_from_json(text: bytes) -> Outcomes:

@@ -51,6 +51,7 @@ __all__ = [
     "decode_message",
     "decode_messages",
     "encode_message",
+    "first_offset_of",
     "is_inner_batch",
     "message_id",
     "offset_message_id",
@@ -79,6 +80,7 @@ ALIKE_MAX = 1_024
 """Of more the layout would take more than 100 KiB. Brokers give fewer."""
 ALIKE_LAYOUTS_MAX = 64
 """For so many sizes and numbers of records the layout is kept."""
+_OFFSET_AT = 20
 _SYSFLAG_AT = 36
 HOSTS_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 SYSFLAG_LOW_BYTE = 39
@@ -319,6 +321,13 @@ class StoredMessage:
     def decompressed_body(self) -> bytes:
         """The body as the user sent it. Raises ProtocolError as `decompress`."""
         return decompress(self.body, self.sysflag)
+
+
+def first_offset_of(buf: Buffer, position: int) -> int:
+    """The queue offset of the record at `position`, of an inner batch that of its first message; nothing else of it is looked
+    at or checked. At least RECORD_MIN_BYTES are there."""
+    offset: int = _INT64.unpack_from(buf, position + _OFFSET_AT)[0]
+    return offset
 
 
 def store_timestamp_of(buf: Buffer, position: int) -> int:

@@ -7,6 +7,7 @@
     filtered     its tag was not asked for
     recovered    it was finished just before a kill -9 that took the last notes along: no rows, sent back or dead letter; only
                  where the brokers cannot say which (cli/sent_on.py)
+    compacted    its topic keeps the newest message of each key, and the broker has dropped it (cleanup.policy COMPACTION)
     forgotten    its batch is older than spark.keep_outcomes_days, and nothing more is known of it
     waiting      its rows are sealed and not loaded yet, or the group has not committed it yet; where brokers were not asked,
                  that nobody says what became of it
@@ -20,6 +21,8 @@
 Unexplained is what none of these says:
 
     quarantined  its rows are in a segment that the loader has set aside (bad/): damaged, or of columns that do not fit
+    undelivered  the broker passed it over, though everything of its topic is subscribed: its log is damaged or its files were
+                 deleted meanwhile, or another member of the group subscribes less (then the broker has it, and `--rerun` too)
     missing      the ledger says that its rows were loaded, and the table does not have them
     unknown      the group has passed it, or a supervisor says that it is finished, and nobody noted what became of it: so
                  are the records of a sealed segment that vanished before it was loaded
@@ -51,6 +54,7 @@ from ..durable.outcomes import (
     ROWS,
     SENT_BACK,
     SKIPPED,
+    UNDELIVERED,
     Outcomes,
 )
 from ..remoting.names import RETRY_PREFIX
@@ -65,6 +69,7 @@ class Fate(StrEnum):
     NO_ROWS = "no_rows"
     FILTERED = "filtered"
     RECOVERED = "recovered"
+    COMPACTED = "compacted"
     FORGOTTEN = "forgotten"
     WAITING = "waiting"
     SKIPPED = "skipped"
@@ -76,11 +81,12 @@ class Fate(StrEnum):
     OVERLAP = "overlap"
     FOREIGN = "foreign"
     QUARANTINED = "quarantined"
+    UNDELIVERED = "undelivered"
 
 
-RUN_AGAIN: Final = (Fate.MISSING, Fate.UNKNOWN, Fate.QUARANTINED)
+RUN_AGAIN: Final = (Fate.MISSING, Fate.UNKNOWN, Fate.QUARANTINED, Fate.UNDELIVERED)
 """What is not in the table and should be."""
-UNEXPLAINED: Final = (Fate.QUARANTINED, Fate.MISSING, Fate.UNKNOWN, Fate.OVERLAP, Fate.FOREIGN)
+UNEXPLAINED: Final = (Fate.QUARANTINED, Fate.UNDELIVERED, Fate.MISSING, Fate.UNKNOWN, Fate.OVERLAP, Fate.FOREIGN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +258,7 @@ def _queue(
     rest = _joined((all_known, _between(first, all_known, ends), _span(ends))) - present - expected
     for fate, some in (
         (Fate.WAITING, waiting - loaded),
+        (Fate.UNDELIVERED, noted[UNDELIVERED]),
         (Fate.SENT_BACK, noted[SENT_BACK]),
         (Fate.DEAD_LETTER, noted[DEAD_LETTER]),
         (Fate.NO_ROWS, noted[NO_ROWS]),

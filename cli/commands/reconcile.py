@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 NOTED_AFTER_S: Final = 1.0
 """How long a supervisor may take to write what it has noted."""
 
+CLEANUP_POLICY: Final = "cleanup.policy"
+COMPACTION: Final = "COMPACTION"
+"""The attribute of a topic and its value (CO/TopicAttributes.java, CleanupPolicy.java)."""
+
 NOT_ON_HDFS: Final = (
     "reconcile looks at every page of the table's files without Spark, and HDFS is reached by Spark's JVM only. Mount HDFS,"
     " and give the table's folder there as --target"
@@ -67,10 +71,11 @@ def reconcile(
     """Compare the table with the brokers, the group's offsets and the list of outcomes.
 
     Every offset is loaded, without rows, filtered, sent back (to which retry topic; it is looked at too), dead-lettered,
-    recovered (finished just before a kill, which took the notes along, and the brokers cannot say how), forgotten (of long
-    ago), waiting, skipped by a reset, lost (the broker had deleted it unread), elsewhere (popped by members that fill another
-    table), or from before the group began. What is none of these is named, and so is what is in the table twice: then the
-    exit code is 1, and so it is where segments were set aside (quarantined) or files can't be read. Every page of the table
+    compacted (its topic keeps the newest message of each key), recovered (finished just before a kill, which took the notes
+    along, and the brokers cannot say how), forgotten (of long ago), waiting, skipped by a reset, lost (the broker had deleted
+    it unread), elsewhere (popped by members that fill another table), or from before the group began. What is none of these
+    is named, also what a broker passed over though all is subscribed, and so is what is in the table twice: then the exit
+    code is 1, and so it is where segments were set aside (quarantined) or files can't be read. Every page of the table
     is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts as waiting.
 
     With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
@@ -121,7 +126,27 @@ def _compare(settings: Settings, table: Place, folders: Sequence[Path], *, broke
         time.sleep(settings.consumer.persist_consumer_offset_interval_ms / 1000 + NOTED_AFTER_S)
         facts, broken = table_facts(table, folders)
         report = compare(facts, ends)
+    if brokers and any(Fate.UNDELIVERED in queue.fates for queue in report.queues):
+        report = report.as_told(run_with_cluster(access_of(settings), partial(compacted, report=report)))
     return report, broken
+
+
+async def compacted(cluster: Cluster, report: Report) -> dict[Fate, OffsetSet]:
+    """Of what was not delivered, that of topics of which brokers keep the newest message of each key (5.0 and later). Raises
+    RocketcrewError where a broker does not answer."""
+    from ...durable.intervals import OffsetSet
+    from ...spark.reconciling import Fate
+
+    async def is_compacted(topic: str) -> bool:
+        try:
+            configs = await Admin(cluster).topic_configs(topic)
+        except BrokerError:
+            return False  # a broker that does not know the question compacts nothing; a topic that is gone says nothing
+        return all(config.attributes.get(CLEANUP_POLICY) == COMPACTION for config in configs)
+
+    undelivered = {one.key: one.fates[Fate.UNDELIVERED] for one in report.queues if Fate.UNDELIVERED in one.fates}
+    topics = {topic: await is_compacted(topic) for topic in sorted({key.topic for key in undelivered})}
+    return {Fate.COMPACTED: OffsetSet.of((key, gaps) for key, gaps in undelivered.items() if topics[key.topic])}
 
 
 def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
@@ -166,7 +191,7 @@ def as_brokers_know(settings: Settings, report: Report) -> Report:
 def _run_again(settings: Settings, table: Path, report: Report, handler: str, folders: Sequence[Path]) -> None:
     """What gave no rows is noted beside the rows, or for the group's next batch when there are none."""
     from ...durable.outcomes import NO_ROWS, Outcomes
-    from ...spark.rerun import load_again
+    from ...spark.rerun import how_written, load_again
     from ...spark.staging import Staging
     from ...spark.table_columns import table_columns
     from ...workers.boot import TableSpec
@@ -175,11 +200,12 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str, fo
 
     wanted = report.to_run_again()
     access = access_of(settings)
+    format_, by = how_written(table)
     with tempfile.TemporaryDirectory(prefix="rocketcrew-rerun-") as folder:
         home = folders[0].parent.parent if folders else None
         rerun = Rerun(
             describe(handler), settings.results.schema, Path(folder), group_in_keys(settings), access.namespace,
-            home=home, table=TableSpec(str(table), table_columns(table)),
+            home=home, table=TableSpec(str(table), table_columns(table), by, format_),
         )  # fmt: skip
         with rerun:
             gone = _handle(access, wanted, rerun)

@@ -21,6 +21,8 @@ class Counters:
     """Units of 16 KiB that slots gave back before they were free as a whole, because bytes ran short."""
     skipped_messages: int = 0
     """Pulled again after a restart or reassignment, but known as finished: not run."""
+    undelivered_messages: int = 0
+    """Passed over by brokers in queues of which everything is subscribed (outcome `undelivered`)."""
     dispatched_chunks: int = 0
     dispatched_messages: int = 0
     done_messages: int = 0

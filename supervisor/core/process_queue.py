@@ -204,8 +204,8 @@ class PulledQueue:
 
     __slots__ = (
         "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit", "forgets",
-        "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "move_holds", "moved_to", "ours", "pq",
-        "pull_pending", "refusals", "refused_code", "settled_to", "skips_from", "starved",
+        "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "move_holds",
+        "moved_to", "ours", "pq", "pull_pending", "refusals", "refused_code", "settled_to", "skips_from", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -233,6 +233,8 @@ class PulledQueue:
         counts for no later assignment."""
         self.end_offset = -1
         """What the queue's next message will get, as the last pull's answer said; -1 before it."""
+        self.gap_logged_at = float("-inf")
+        """When the log said last that a pull has passed over what is subscribed."""
         self.settled_to = -1
         """Up to there it is noted that the queue's messages are finished and durable; -1 before that."""
         self.pull_pending = False

@@ -8,15 +8,15 @@ unread: the answers that would free slots may come after it).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ...durable.outcomes import FILTERED, LOST
+from ...durable.outcomes import FILTERED, LOST, UNDELIVERED
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
 from ...remoting.log_keys import place_keys, queue_keys
-from ...remoting.stored import walk
+from ...remoting.stored import first_offset_of, walk
 from .actions import Heartbeat, Pull
 from .chunks import Chunk, PullRun
 from .process_queue import ProcessQueue, PulledQueue
@@ -27,6 +27,8 @@ from .states import QueueState
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 REFUSALS_LOGGED_EVERY = 60
 """A queue that is refused again and again, say for want of permission, is logged once a minute, not once a second."""
+GAPS_LOGGED_EVERY_S = 60.0
+"""Of one queue: a compacted topic has one before nearly every message."""
 TRIM_EVERY_S = 0.05
 """Cutting slots down looks at everything that is held (up to some hundred µs): not after every chunk."""
 PULL_MAX_IDLE_S = 120.0
@@ -47,6 +49,8 @@ class PullResult:
     """The offset that the queue's next message will get, as the answer says; -1 = it does not say."""
     min_offset: int = -1
     """Of PULL_OFFSET_MOVED: the first offset that the broker still has; -1 = it does not say."""
+    takes_all: bool = False
+    """The pull was sent for a subscription by which brokers leave nothing out."""
 
 
 class Pulling:
@@ -204,7 +208,8 @@ class Pulling:
                 # At its end: the broker will hold the next pull and answer it with the first message that arrives. Idle
                 # queues must not sit on bytes that busy ones wait for.
                 q.last_body_bytes = 0
-            self.s.outcomes.add(FILTERED, pq.mq, pq.next_offset, result.next_offset)
+            if pq.next_offset < result.next_offset:
+                self._note_passed_over(q, result, [], [], now)
             pq.ledger.pass_over(pq.next_offset, result.next_offset)
             pq.next_offset = max(pq.next_offset, result.next_offset)
             self._again(q, now)
@@ -231,12 +236,36 @@ class Pulling:
         counters.pulled_bytes += result.length_bytes
         self.s.stats.pulled(pq.mq.topic, len(offsets), (now - q.last_pull) * 1000)
         if len(offsets) < result.next_offset - pq.next_offset:
-            # Not each message: in this range, whatever has no other outcome was filtered by the broker.
-            self.s.outcomes.add(FILTERED, pq.mq, pq.next_offset, result.next_offset)
+            self._note_passed_over(q, result, positions, offsets, now)
         self._queue_runs(pq, slot, positions, offsets)
         pq.ledger.pass_over(offsets[-1] + 1 if offsets else pq.next_offset, result.next_offset)
         pq.next_offset = max(pq.next_offset, result.next_offset)
         self._again(q, now)
+
+    def _note_passed_over(
+        self, q: PulledQueue, result: PullResult, positions: Sequence[int], offsets: Sequence[int], now: float
+    ) -> None:
+        """The answer goes further than by its records. With a filter that is what was asked for, and is not noted message by
+        message: in this range, whatever has no other outcome was filtered by the broker.
+
+        Without one nobody knows why: a damaged or deleted part of the broker's log, a topic that is compacted, another member
+        of the group that subscribes less. So these very offsets are noted, and `reconcile` names them.
+        """
+        mq, start, end = q.pq.mq, q.pq.next_offset, result.next_offset
+        if not result.takes_all:
+            self.s.outcomes.add(FILTERED, mq, start, end)
+            return
+        gaps = gaps_between(self.s.view, positions, offsets, start, end)
+        if not gaps:
+            return  # inner batches: one record, many offsets
+        for gap in gaps:
+            self.s.outcomes.add(UNDELIVERED, mq, *gap)
+        messages = sum(stop - begin for begin, stop in gaps)
+        self.s.counters.undelivered_messages += messages
+        level = "debug"
+        if now >= q.gap_logged_at + GAPS_LOGGED_EVERY_S:
+            level, q.gap_logged_at = "warning", now
+        self.s.log(level, "pull_gap", **place_keys(mq, gaps[0][0]), messages=messages, upto=gaps[-1][1])
 
     def _queue_runs(self, pq: ProcessQueue, slot: Slot, positions: list[int], offsets: list[int]) -> None:
         """Queue what is new; what was finished before a restart is left out (it may be anywhere in the body)."""
@@ -331,6 +360,19 @@ class Pulling:
             q.pull_pending = True
             self._later(q, now + delay_ms / 1000)
         self.feed_starved(now)
+
+
+def gaps_between(
+    view: memoryview | bytearray, positions: Sequence[int], offsets: Sequence[int], start: int, end: int
+) -> list[tuple[int, int]]:
+    """What of `[start, end)` no record has; `positions` and `offsets` as `walk` gives them. The offsets of an inner batch are
+    all its own."""
+    gaps: list[tuple[int, int]] = []
+    for position, last in zip(positions, offsets, strict=False):
+        if last > start and (first := first_offset_of(view, position)) > start:
+            gaps.append((start, first))
+        start = max(start, last + 1)
+    return [*gaps, (start, end)] if start < end else gaps
 
 
 def trim(state: State) -> int:

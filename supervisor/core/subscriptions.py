@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from ...remoting.bodies import SubscriptionData
 from ...remoting.errors import UsageError
 from ...remoting.names import RETRY_PREFIX
-from ...remoting.subscription import EXPRESSION_TAG, FilterExpression
+from ...remoting.subscription import EXPRESSION_TAG, SUB_ALL, FilterExpression
 
 
 class Subscriptions(Mapping[str, SubscriptionData]):
@@ -73,6 +73,11 @@ def same_filter(one: SubscriptionData, other: SubscriptionData) -> bool:
     if one.expression_type == EXPRESSION_TAG:
         return set(one.tags_set) == set(other.tags_set)
     return one.sub_string == other.sub_string
+
+
+def takes_all(data: SubscriptionData) -> bool:
+    """Whether a broker leaves nothing out by this subscription, however it compares tags."""
+    return data.expression_type == EXPRESSION_TAG and data.sub_string == SUB_ALL
 
 
 def _data(topic: str, wish: FilterExpression, version: int) -> SubscriptionData:

@@ -35,6 +35,7 @@ from ..core.actions import Pull
 from ..core.decisions import Core
 from ..core.pulling import PullResult
 from ..core.slab import Slot
+from ..core.subscriptions import takes_all
 from .recreated import LastBodies
 
 PULL_BYTES_MAX = 256 * 1024
@@ -141,6 +142,9 @@ class Pulls:
         self._bases: dict[MessageQueue, tuple[SubscriptionData, dict[str, str], PreparedHeader]] = {}
         """Header fields by queue, also as text, and the subscription that they were made of: most of a pull's fields never
         change."""
+        self._unfiltered: set[str] = set()
+        """Topics whose last pulls were for a subscription that takes all. When it changes, the queues of the topic end, and
+        answers to earlier pulls are dropped."""
         self._refused = refused
         self._run = run
         self._failed = failed
@@ -284,6 +288,7 @@ class Pulls:
         if base is None or base[0] is not subscription:
             same = self._fields(mq, subscription)
             base = self._bases[mq] = (subscription, same, prepare(RequestCode.PULL_MESSAGE, same))
+            (self._unfiltered.add if takes_all(subscription) else self._unfiltered.discard)(mq.topic)
         fields = base[1].copy()
         fields[OFFSET] = str(action.offset)
         fields[COMMIT_OFFSET] = str(action.commit_offset)
@@ -319,8 +324,9 @@ class Pulls:
                 return PullResult(response.code, action.offset, dropped=True)
             self._last.note(action.mq, response.body)
             result = PullResult(
-                response.code, header.next_begin_offset, len(response.body), slot, end_offset=header.max_offset
-            )
+                response.code, header.next_begin_offset, len(response.body), slot, end_offset=header.max_offset,
+                takes_all=action.mq.topic in self._unfiltered,
+            )  # fmt: skip
             if response.code == ResponseCode.PULL_OFFSET_MOVED:
                 result.min_offset = pull_header(response, action.mq.broker_name).min_offset
             return result

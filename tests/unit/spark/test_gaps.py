@@ -9,7 +9,7 @@ import pytest
 from loader_world import World
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import FILTERED, SETTLED, SKIPPED, Outcomes
+from rocketcrew.durable.outcomes import FILTERED, NO_ROWS, SETTLED, SKIPPED, UNDELIVERED, Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
@@ -157,6 +157,26 @@ def test_what_an_old_table_has_left_explains_records_of_a_new_one(world: World, 
     for root in world.roots:
         (left,) = Staging(root).left().values()
         assert not left
+
+
+def test_what_was_not_delivered_is_loaded_past_and_named_for_good(world: World, segments: Any) -> None:
+    """It stops no loader, as a lost segment does: there is nothing to put back. And it counts as nothing else, though the
+    record after it has no rows, and its note takes along what was passed over before it."""
+    record = segments.Record
+    world.seal([record(0), record(5, [])])
+    Staging(world.roots[0]).note(
+        "1", Outcomes.of([(UNDELIVERED, OffsetSet({QUEUE: IntervalSet.of([(1, 5), (6, 8)])})),
+                          (NO_ROWS, OffsetSet({QUEUE: IntervalSet.of([(1, 6)])}))])
+    )  # fmt: skip
+    settled(world, segments, 8)
+    world.drain(world.loader())
+    world.seal([record(8)])
+    settled(world, segments, 9)
+    world.drain(world.loader())
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 9]]]
+    (report,) = reconcile(table_facts(world.table, world.roots[:1])[0], None).queues
+    assert report.fates[Fate.UNDELIVERED].pieces == report.unexplained.pieces == ((1, 5), (6, 8))
+    assert report.fates[Fate.NO_ROWS].pieces == ((5, 6),)
 
 
 def test_holes_between_two_supervisors_are_no_gaps(world: World, segments: Any) -> None:

@@ -244,14 +244,14 @@ def test_what_is_forgotten_names_no_offset_that_nobody_named() -> None:
 def test_what_ends_merging_is_logged_once(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.commit(FAN - 1)
-    newer = gzip.compress(b'{"version": 2, "rows": 1}')
+    newer = gzip.compress(b'{"version": 3, "rows": 1}')
     (table.folder / f"7-{7:08d}-ab12.json.gz").write_bytes(newer)
     with capture_logs() as logs:
         table.commit(1)
         table.levels().tidy(10**9, 30.0)
     (entry,) = logs
     assert entry["event"] == "outcomes_not_merged"
-    assert "7-00000007-ab12.json.gz can't be used: version 2" in entry["error"]
+    assert "7-00000007-ab12.json.gz can't be used: version 3" in entry["error"]
     assert len(list(table.folder.iterdir())) == FAN, "nothing was merged, nothing deleted, nothing moved"
 
 

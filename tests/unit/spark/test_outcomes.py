@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 import zlib
 from pathlib import Path
@@ -19,6 +21,7 @@ from rocketcrew.durable.outcomes import (
     NO_ROWS,
     ROWS,
     SENT_BACK,
+    UNDELIVERED,
     BatchOutcomes,
     Outcomes,
     notes_from_json,
@@ -87,8 +90,20 @@ def test_a_file_of_facts_that_was_changed_anywhere_is_refused() -> None:
     for version in (b"1", b"2"):
         before = b"rocketcrew facts %b %08x\n%b" % (version, zlib.crc32(body[:-1]), body)
         assert facts_from_bytes(before) == facts_from_bytes(whole)
-    with pytest.raises(ValueError, match=r"facts of version 4, this program knows 3"):
-        facts_from_bytes(whole.replace(b"facts 3", b"facts 4"))
+    with pytest.raises(ValueError, match=r"facts of version 5, this program knows 4"):
+        facts_from_bytes(whole.replace(b"facts 3", b"facts 5"))
+
+
+def test_only_what_has_undelivered_records_is_of_the_newest_version() -> None:
+    """Programs of before refuse such a file by its version, and read all others."""
+    told = Outcomes.union([one(NO_ROWS, (0, 2)), one(UNDELIVERED, (2, 4))])
+    for outcomes, facts, packed in ((told.without(UNDELIVERED), b"facts 3 ", 1), (told, b"facts 4 ", 2)):
+        text = facts_to_text(outcomes).encode()
+        assert facts in text
+        assert facts_from_bytes(text) == outcomes
+        whole = BatchOutcomes(3, outcomes)
+        assert json.loads(gzip.decompress(whole.pack()))["version"] == packed
+        assert BatchOutcomes.unpack(whole.pack()) == whole
 
 
 @pytest.mark.parametrize("form", FORMS)

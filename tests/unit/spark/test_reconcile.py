@@ -29,6 +29,7 @@ from rocketcrew.durable.outcomes import (
     ROWS,
     SENT_BACK,
     SKIPPED,
+    UNDELIVERED,
     Outcomes,
 )
 from rocketcrew.remoting.errors import UsageError
@@ -88,6 +89,36 @@ def test_every_offset_gets_its_word() -> None:
     }
     assert not report.fine
     assert report.to_run_again() == offsets((31, 32), (37, 40))
+
+
+def test_what_was_not_delivered_is_named_whatever_is_said_of_its_neighbours() -> None:
+    """Notes of a record take along what was passed over before it; its own rows, wherever they came from, explain it."""
+    facts = TableFacts(
+        present=offsets((10, 12), (19, 20)),
+        overlaps=OffsetSet(),
+        loaded=offsets((10, 30)),
+        outcomes=Outcomes.of(
+            [
+                (ROWS, offsets((10, 12), (19, 20))),
+                (UNDELIVERED, offsets((12, 14), (18, 21))),
+                (NO_ROWS, offsets((12, 16))),
+                (SENT_BACK, offsets((16, 30))),
+                (FILTERED, offsets((10, 30))),
+            ]
+        ),
+        settled=offsets((10, 30)),
+    )
+    report = reconcile(facts, {QUEUE: QueueEnds(0, 30, 30)})
+    found = fates(report)
+    assert found["undelivered"] == ((12, 14), (18, 19), (20, 21))
+    assert (found["no_rows"], found["sent_back"]) == (((14, 16),), ((16, 18), (21, 30)))
+    assert not report.fine
+    assert report.to_run_again() == offsets((12, 14), (18, 19), (20, 21)), (
+        "another member's filter may have kept it back"
+    )
+    told = report.as_told({Fate.COMPACTED: offsets((12, 14), (18, 19), (20, 21))})
+    assert "undelivered" not in fates(told)
+    assert told.fine
 
 
 @pytest.mark.parametrize("seed", range(20))

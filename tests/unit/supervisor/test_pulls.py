@@ -13,7 +13,7 @@ from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.pending import Waiter
 from rocketcrew.conf.settings import load
-from rocketcrew.durable.outcomes import LOST, SKIPPED
+from rocketcrew.durable.outcomes import FILTERED, LOST, SETTLED, SKIPPED, UNDELIVERED
 from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, ResponseCode
 from rocketcrew.remoting.command import Command
@@ -80,6 +80,7 @@ class Scene:
     def __init__(
         self, bench: Bench, addresses: Mapping[int, str], known: bool = True, connected: bool = True
     ) -> None:  # fmt: skip
+        self.subscriptions = {TOPIC: SubscriptionData.of(TOPIC, "*", 77)}
         self.bench = bench
         self.failures: list[BaseException] = []
         self.cannot_fail: Exception | None = None
@@ -92,7 +93,7 @@ class Scene:
         self.acts = 0
         self.pulls = Pulls(
             cluster, LastBodies(Operations(cluster)), bench.core, memoryview(bench.view), settings,
-            {TOPIC: SubscriptionData.of(TOPIC, "*", 77)}, lambda _: known, lambda: bench.now, lambda _code: None,
+            self.subscriptions, lambda _: known, lambda: bench.now, lambda _code: None,
             self.run, self.failed, self.acted,
         )  # fmt: skip
         bench.open(0, offset=5)
@@ -151,6 +152,21 @@ def test_the_next_pull_goes_where_the_last_answer_said(bench: Bench, scene_with:
     assert scene.pull(nothing_new(suggest=1))[0] == "master"
     assert scene.pull(nothing_new(suggest=0))[0] == "slave"
     assert scene.pull(nothing_new())[0] == "master"
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "outcome"),
+    [("*", "TAG", UNDELIVERED), ("a || b", "TAG", FILTERED), ("a || *", "TAG", FILTERED), ("x > 1", "SQL92", FILTERED)],
+)
+def test_what_an_answer_passes_over_is_judged_by_the_subscription_of_the_pull(
+    bench: Bench, scene_with: SceneWith, expression: str, kind: str, outcome: str
+) -> None:
+    scene = scene_with({0: "master"})
+    for other in ("z", expression):  # an earlier pull was for another one
+        scene.subscriptions[TOPIC] = SubscriptionData.of(TOPIC, other, 78, kind)
+        bench.core.state.outcomes.take("g")
+        scene.pull(nothing_new(next_offset=bench.pq(1).next_offset + 3))
+    assert list(bench.core.state.outcomes.take("g").without(SETTLED).kinds) == [outcome]
 
 
 def test_what_is_known_of_a_queue_goes_with_it(bench: Bench, scene_with: SceneWith) -> None:
