@@ -33,7 +33,7 @@ class WorkerBounds:
     """Hooks are given TIME_OUT for calls that took longer (`consumer.consume_timeout_min`)."""
     ordered: bool = False
     """The configuration asks for an order, whatever the handler's decorator asks for."""
-    flush_interval_us: int = 1_000
+    flush_interval_us: int = 5_000
     """Reports wait at most this long while work goes on."""
     seal_rows: int = 50_000
     seal_bytes: int = 16 * 1024 * 1024

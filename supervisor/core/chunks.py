@@ -21,7 +21,7 @@ class PullRun:
     """Records `[at, end)` of one pull body; `positions` has one entry more than `offsets` (the end of the last).
 
     A record's offset is its last one (an inner batch holds several), so it begins right after the record before it:
-    what lies between, the broker did not deliver because its tag does not match. `begin` is where record `at` begins.
+    what lies between, the broker did not deliver, mostly because its tag does not match. `begin` is where record `at` begins.
     """
 
     __slots__ = ("at", "begin", "end", "offsets", "positions", "slot")

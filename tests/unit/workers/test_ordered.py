@@ -226,7 +226,7 @@ def test_successes_are_reported_while_a_chunk_goes_on(bench: Make, numbered: Mak
 
     def handle(_: Message) -> None:
         reported.append(said(b))
-        b.clock.advance_ms(0.6)
+        b.clock.advance_ms(3)
 
     b = bench(handle)
     rest = hand_over(b, Chunk(numbered(0, 4)))
