@@ -81,7 +81,7 @@ class Crowd:
         try:
             while (packet := link.receive()) is not None:
                 if packet[0] == CHUNK:
-                    _, chunk_id, _, _, _, records, _ = CHUNK_STRUCT.unpack_from(packet)
+                    _, chunk_id, _, _, _, records, _, _ = CHUNK_STRUCT.unpack_from(packet)
                     done.append(Report(chunk_id, 0, records, 0, records * self._us, self._us, 0, 0))
                 elif packet[0] == STOP:
                     self._end(descriptor)

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from ..durable.files import sync_path
+from .core.actions import JournalCommitted
 from .core.journal import MAGIC, Entry, JournalEncoder, JournalState, replay, snapshot
 
 Write = Callable[[int, memoryview], int]
@@ -73,7 +74,7 @@ class JournalFile:
         forgets: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Begin a new file that holds `state`; what stood there before is replaced in one rename. `forgets` is called before
-        an offset is written that went back."""
+        an entry is written by which an assignment begins, or what was finished is forgotten."""
         self._path = path
         self._write = write
         self._forgets = forgets
@@ -95,7 +96,7 @@ class JournalFile:
         tries to write all of it."""
         for entry in entries:
             self._went_back |= self.state.apply(entry)
-        if self._went_back:
+        if self._went_back or any(isinstance(each, JournalCommitted) and each.start == each.offset for each in entries):
             self._forgets()
         if self._torn:
             self._rewrite()

@@ -213,6 +213,7 @@ class Supervisor:
         self._acting.perform({
             act.Finished: lambda _: self._finished.set(),
             act.ChargesChanged: lambda _: write_charges(self._slot.path, self.core.state.charges),
+            act.CountCellsAnew: lambda _: self._count_cells_anew(),
         })  # fmt: skip
         self.acted = self._acting.acted
         self._lifecycle = Lifecycle(settings.hooks, self.core)
@@ -378,7 +379,7 @@ class Supervisor:
             log.info("recovered", finished_above_commit=messages, queues=len(recovered), segments_not_found=lost)
 
     def _count_cells_anew(self) -> None:
-        """What the cells show of chunks that are out by now is not told to the journal: it forgets what was finished."""
+        """What the cells show of chunks that are out by now is not told to the journal."""
         self._cells.counts_from = next(self.core.state.chunk_ids)
 
     def _journal_entries(self, entries: Sequence[Entry]) -> None:

@@ -209,9 +209,7 @@ def slot_mode(master: str) -> int:
 def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
     """The state of this slot joined with that of every other slot that nobody holds; what is settled there; and the names
     of those slots."""
-    state, more = _known(slot)
-    if more:
-        keep_journal(slot.journal, state)  # the cells are cleared soon, and this start may be killed
+    state = _known_for_good(slot)
     _take_settled(slot, slot)
     adopted: list[str] = []
     for other in sorted(slot.path.parent.iterdir()):
@@ -231,17 +229,21 @@ def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
     return state, Settled(by_queue([*before, *_settled_facts(slot.segments)]), set(by_queue(before))), adopted
 
 
-def _known(slot: Slot) -> tuple[JournalState, int]:
-    """What its journal knows, and its cells show (workers/unreported.py); how many stretches of offsets these add."""
+def _known_for_good(slot: Slot) -> JournalState:
+    """What its journal knows, and its cells show (workers/unreported.py). That the journal knows too from here on: the cells
+    are cleared soon, and this start may be killed."""
     state = read_journal(slot.journal)
     path = slot.path / CELLS_FILE
     if not path.exists():
-        return state, 0
+        return state
     cells = CellFile(path, 1)
     try:
-        return state, sum(state.shown(mq, start, end) for mq, start, end in shown(cells))
+        found = sum(state.shown(mq, start, end) for mq, start, end in shown(cells))
     finally:
         cells.close()
+    if found:
+        keep_journal(slot.journal, state)
+    return state
 
 
 def _settled_facts(segments: Path) -> Iterable[OffsetSet]:
@@ -301,7 +303,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
     if loader_fd is None:
         return False
     try:
-        state.merge(_known(other)[0])
+        state.merge(_known_for_good(other))
         if (
             ledgers[1] is not None and ledgers[0] is None
         ):  # before any segment: one without its ledger is delivered again

@@ -98,7 +98,7 @@ _RULES: Final = {
 }  # fmt: skip
 _QUIET: Final = (
     act.Load, act.Reclaim, act.ReadCell, act.AskReport, act.Retired, act.JournalDone, act.JournalSealed,
-    act.JournalCommitted, act.ChargesChanged, act.Finished,
+    act.JournalCommitted, act.CountCellsAnew, act.ChargesChanged, act.Finished,
 )  # fmt: skip
 """What concerns other processes, disks and restarts."""
 

@@ -11,8 +11,9 @@ where the disk is full that touch is the signal BUS, which ends the process with
 worker.
 
     file      16 words of header, then the cells of CELL_BYTES each
-    header    word 0 MAGIC | word 1 STOPPING: not 0 = the supervisor is stopping; 0 in files that are older than this word
-              word 2 COUNTS_FROM: the first chunk id of which what UNREPORTED shows counts; 0 = of none
+    header    word 0 MAGIC | word 1 STOPPING: not 0 = the supervisor is stopping
+              word 2 COUNTS_FROM: the first chunk id of which what UNREPORTED shows counts; 0 = of none | word 3 BOOT: of the
+              machine, when that was written: after a loss of power pages of different moments may be there
     word 0    STATE: queue offset of the (first) record in hand + 1; 0 = no handler call is under way; BETWEEN = several are,
               and none of them runs (steps.py): then the other words name none of them
     word 1    CHUNK_ID | 2 STARTED_NS, monotonic start of the call | 3 RECORDS given to this call | 4 PID
@@ -26,8 +27,8 @@ worker.
               reclaims, see claims.py
     word 18   HELD: the first record since the last report that only the worker can report, see unreported.py
     word 19   SEAL_WANTED: not 0 = what the worker has written is to be sealed beside the call; written by the supervisor
-    word 11   TEXT_BYTES | from word 20 to 124: JSON [topic, broker, queue id] of the chunk's queue
-    word 125  UNREPORTED: queue offset + 1 of the first record of the chunk that no report has, see unreported.py; 0 = none
+    word 20   UNREPORTED: queue offset + 1 of the first record of the chunk that no report has, see unreported.py; 0 = none
+    word 11   TEXT_BYTES | from word 21 to 125: JSON [topic, broker, queue id] of the chunk's queue
     word 126  BLOCKED_NS: since when the worker cannot write its segment (monotonic), 0 = it can | 127 BLOCKED_ERRNO: why
 """
 
@@ -52,11 +53,13 @@ CELLS_FILE = "cells"
 CELL_BYTES: Final = 1024
 CELL_WORDS: Final = CELL_BYTES // 8
 HEAD_WORDS: Final = 16
-MAGIC: Final = int.from_bytes(b"RCCELLS4", "little")
+MAGIC: Final = int.from_bytes(b"RCCELLS5", "little")
 
 STOPPING: Final = 1
 COUNTS_FROM: Final = 2
+BOOT: Final = 3
 """In the header."""
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 STATE: Final = 0
 CHUNK_ID: Final = 1
@@ -78,11 +81,10 @@ GIVEN: Final = 16
 KEPT: Final = 17
 HELD: Final = 18
 SEAL_WANTED: Final = 19
-TEXT: Final = 20
-UNREPORTED: Final = CELL_WORDS - 3
+UNREPORTED: Final = 20
+TEXT: Final = 21
 BLOCKED_NS: Final = CELL_WORDS - 2
 BLOCKED_ERRNO: Final = CELL_WORDS - 1
-"""At the end, so that files of earlier versions are read as they were."""
 
 BETWEEN: Final = 1 << 63
 """A state that no queue offset has."""
@@ -135,17 +137,29 @@ def give_place(fd: int, offset: int, size_bytes: int) -> None:
             raise
 
 
+def boot_id() -> int:
+    """Which start of the machine this is; 0 where the system does not say."""
+    try:
+        return int(BOOT_ID.read_text().replace("-", "")[:15], 16)
+    except (OSError, ValueError):
+        return 0
+
+
 class CellFile:
     """The supervisor's side: makes the file and reads cells."""
 
-    def __init__(self, path: Path, slots: int, place: Place = give_place) -> None:
-        """Open or create; existing cells are kept (a dead run's may still be wanted). `slots` >= 1; `place` as give_place.
+    def __init__(
+        self, path: Path, slots: int, place: Place = give_place, boot: Callable[[], int] = boot_id
+    ) -> None:  # fmt: skip
+        """Open or create; existing cells are kept (a dead run's may still be wanted). `slots` >= 1; `place` as give_place,
+        `boot` as boot_id.
 
         Raises OSError, with the path, where the disk has no room for it.
         """
         if slots < 1:
             raise UsageError(f"cell file {path}: {slots} slots, at least 1 is needed")
         self.path = path
+        self._boot = boot
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._map = self._map_file(slots, place)
@@ -180,13 +194,15 @@ class CellFile:
 
     @property
     def counts_from(self) -> int:
-        """Of chunks with lower ids the journal has forgotten what ended, and what the cells show of them is not told to it
-        either. 0 = no chunk counts: there is no journal that it could be told, or the file is older than this word."""
-        return self._words[COUNTS_FROM]
+        """Of chunks with lower ids the journal is told nothing of what the cells show: it has forgotten what was finished, or
+        their assignment has ended. 0 = no chunk counts, as after a loss of power."""
+        return self._words[COUNTS_FROM] if self._words[BOOT] == self._boot() else 0
 
     @counts_from.setter
     def counts_from(self, chunk_id: int) -> None:
-        self._words[COUNTS_FROM] = chunk_id
+        boot = self._boot()
+        self._words[COUNTS_FROM] = chunk_id if boot else 0
+        self._words[BOOT] = boot
 
     def cancel(self, slot: int) -> None:
         """Let the handler know, when it asks, that its worker is wanted to end."""
@@ -231,7 +247,7 @@ class CellFile:
     def clear(self, slot: int) -> None:
         """Forget it, before a new worker gets the slot."""
         words = self.view(slot)
-        for word in (*range(TEXT), UNREPORTED, BLOCKED_NS, BLOCKED_ERRNO):
+        for word in (*range(TEXT), BLOCKED_NS, BLOCKED_ERRNO):
             words[word] = 0
 
     def close(self) -> None:
@@ -268,7 +284,7 @@ def private_cell() -> CellView:
 def queue_words(topic: str, broker_name: str, queue_id: int) -> tuple[memoryview, int]:
     """The text part of a cell for a queue, in whole words, and its bytes. A name too long for it is left out."""
     text = json.dumps([topic, broker_name, queue_id], separators=(",", ":"), ensure_ascii=False).encode()
-    if len(text) > (UNREPORTED - TEXT) * 8:
+    if len(text) > (BLOCKED_NS - TEXT) * 8:
         text = b""
     padded = text.ljust(-(-len(text) // 8) * 8)
     return memoryview(padded).cast("Q"), len(text)

@@ -5,7 +5,8 @@ kind. Numbers are little-endian and unpadded: both ends are the same machine and
 
 supervisor -> worker
     QUEUE     u8 kind, u32 handle, JSON {group, topic, broker_name, queue_id, tags}
-    CHUNK     u8 kind, u64 chunk_id, u32 handle, u64 slab_offset, u32 length, u16 records [, payload inline on a stream]
+    CHUNK     u8 kind, u64 chunk_id, u32 handle, u64 slab_offset, u32 length, u16 records, bool window_open, bool journalled
+              [, payload inline on a stream]
     FORGET    u8 kind, u32 handle for each queue whose assignment has ended
     SEAL      u8 kind
     STOP      u8 kind
@@ -82,8 +83,8 @@ BLOCK_MESSAGES: Final = 512
 """Messages with rows of which a worker makes one block, while its window is open. Beyond that a block makes rows hardly
 cheaper."""
 
-CHUNK_STRUCT: Final = Struct("<BQIQIH?")
-"""kind, chunk_id, handle, slab_offset, length, records, window_open."""
+CHUNK_STRUCT: Final = Struct("<BQIQIH??")
+"""kind, chunk_id, handle, slab_offset, length, records, window_open, journalled."""
 CHUNK_HEAD_BYTES: Final = CHUNK_STRUCT.size
 _REPORTS_HEAD = Struct("<BHH")
 _ENTRY = Struct("<QHHIIIHH")
@@ -117,6 +118,7 @@ class ChunkDescriptor(NamedTuple):
     length: int
     records: int
     window_open: bool = False
+    journalled: bool = False
 
 
 class Report(NamedTuple):
@@ -229,12 +231,14 @@ def decode_queue(packet: Buffer) -> tuple[int, QueueInfo]:
 
 
 def encode_chunk(
-    chunk_id: int, handle: int, slab_offset: int, length: int, records: int, *, window_open: bool = False
-) -> bytes:
+    chunk_id: int, handle: int, slab_offset: int, length: int, records: int, *, window_open: bool = False,
+    journalled: bool = False,
+) -> bytes:  # fmt: skip
     """The descriptor; on a stream pair the payload follows it in the same frame. chunk_id u64 >= 1, records 1..65535.
 
-    `window_open`: the worker can be given more before it has reported this chunk, so rows may wait for those of others."""
-    return CHUNK_STRUCT.pack(CHUNK, chunk_id, handle, slab_offset, length, records, window_open)
+    `window_open`: the worker can be given more before it has reported this chunk, so rows may wait for those of others.
+    `journalled`: what ends of it is told to the journal, also by a start that finds it in the worker's cell."""
+    return CHUNK_STRUCT.pack(CHUNK, chunk_id, handle, slab_offset, length, records, window_open, journalled)
 
 
 def decode_chunk(packet: Buffer) -> ChunkDescriptor:

@@ -138,7 +138,9 @@ def records_of(data: bytes, announced: int, chunk_id: int) -> tuple[list[int], l
 
 
 def each_is_one(offsets: Sequence[int], data: bytes, positions: Sequence[int]) -> bool:
-    """Whether each record has one offset: inner batches have several, and only where offsets are missing can there be one."""
-    if not offsets or offsets[-1] - offsets[0] == len(offsets) - 1:
+    """Whether each record has one offset: inner batches have several. Where none is missing, only the first can be one."""
+    if not offsets:
         return True
-    return not any(data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT for position in positions[:-1])
+    none_missing = offsets[-1] - offsets[0] == len(offsets) - 1
+    looked_at = positions[:1] if none_missing else positions[:-1]
+    return not any(data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT for position in looked_at)

@@ -76,9 +76,11 @@ class Runner:
         bounds: WorkerBounds,
         clock: Callable[[], int],
         flush: Callable[[], None],
+        can_flush: Callable[[], bool] = lambda: True,
         log: Any = None,
     ) -> None:
-        """`rows` None = results are off. `clock` is monotonic, in ns. `flush` must call `take`."""
+        """`rows` None = results are off. `clock` is monotonic, in ns. `flush` must call `take`; what a call has done to the
+        worker is found out by it, and while it is put off, by `can_flush`."""
         self.rows = rows
         self._buffer: RowBuffer[Place] = RowBuffer(None, "") if rows is None else rows
         self._function: Callable[[Any], object] = handler.function
@@ -89,6 +91,7 @@ class Runner:
         self._interval_ns = bounds.flush_interval_us * NS_PER_US
         self._clock = clock
         self._flush = flush
+        self._can_flush = can_flush
         self._log = log if log is not None else structlog.get_logger()
         self._runs: list[Run] = []
         self._current: Run | None = None
@@ -240,7 +243,7 @@ class Runner:
         cell[RECORDS] = 1
         claims, end = self.claims, len(run.offsets)
         slowest = claimed = first = 0
-        shows = unreported.offered and each_is_one(run.offsets, data, positions)
+        shows = unreported.offered and unreported.counts and each_is_one(run.offsets, data, positions)
         cell[STARTED_NS] = started = last = clock()
         self._begin_run(run, last, shows=shows)
         for index, position, offset in zip(range(end), positions, run.offsets, strict=False):
@@ -299,7 +302,7 @@ class Runner:
         at the chunk's end it makes room for another one."""
         if took >= self._interval_ns:
             self.spare_ns = max(self.spare_ns, took >> SPARE_SHIFT)
-        if now >= self._due_ns and not (more and now < self._due_ns + self._shown_ns and self._all_shown()):
+        if now >= self._due_ns and not (more and now < self._due_ns + self._shown_ns and self._may_wait()):
             return True
         if self.spare_ns <= 0:
             return False
@@ -308,10 +311,10 @@ class Runner:
         self.spare_ns -= SPARE_STEP_NS
         return False
 
-    def _all_shown(self) -> bool:
-        """The cell shows all that is unreported."""
+    def _may_wait(self) -> bool:
+        """The cell shows all that is unreported, and nothing is wrong that a flush would find."""
         unreported = self.unreported
-        return unreported.shown and not unreported.held and not self._runs
+        return unreported.shown and not unreported.held and not self._runs and self._can_flush()
 
     def _flushed(self, took: int) -> None:
         self._due_ns = self._clock() + self._interval_ns
@@ -604,7 +607,7 @@ NEVER_INTERRUPTED: Final = frozenset(
     getattr(Runner, name).__code__
     for name in (
         "_fail", "_note", "_filtered", "_hold_batch", "_after_keep", "_keep", "_keep_part", "_end_batch", "_close", "own",
-        "_wait_for", "_must_flush", "_all_shown", "_flushed",
+        "_wait_for", "_must_flush", "_may_wait", "_flushed",
     )
 )  # fmt: skip
 """They run beside a call, not in it: what is raised in them would be nobody's failure."""

@@ -28,8 +28,12 @@ the chunk, or after REPORT_INTERVALS flush intervals. A report finds the caches 
 call of some milliseconds costs beside the handler is that. A kill repeats nothing for it: of a dead worker the supervisor
 reads the cell, and where the supervisor was killed too, the next start does (`shown_by`, supervisor/slot.py). For that the
 cell names the first record of the chunk that is in no report (UNREPORTED), stored before the STATE of any record after it,
-and before the report that has those before it is sent. Before the journal forgets what was finished (a reset), the chunks
-that are out by then are taken out of the count (COUNTS_FROM).
+and before the report that has those before it is sent.
+
+Not all that has ended counts, as with reports: chunks that were popped, or that are of a queue whose reset was committed in a
+stop, are marked in their packet. When an assignment begins, or ends with chunks out, and before the journal forgets what was
+finished (a reset), the chunks that are out by then are taken out of the count (COUNTS_FROM). After a loss of power no cell
+counts: its pages may be of different moments.
 
 Nothing is taken in the ordered modes: only the worker knows what it has to give back (a lane ends at a failure). There each
 message that has ended is held, and the worker reports beside the call; not with `auto_commit=False`, where the handler
@@ -79,6 +83,8 @@ class Unreported:
         self._reports = 0
         self.held = False
         """Something that was finished since the last report has rows, failed or was filtered."""
+        self.counts = False
+        """The journal is to know what ends of the chunk in hand."""
         self.shown = False
         """Whatever ends of the run under way, and is not held, the cell shows: also to the next start."""
 
@@ -131,6 +137,11 @@ def in_hand(cell: CellView) -> tuple[int, ...]:
     """The words that change with each call. Where they are as they were before a `look` that found something, the same call
     goes on, and another look would find the same: it needs no barrier to know that."""
     return cell[STATE], cell[CHUNK_ID], cell[STARTED_NS], cell[HELD]
+
+
+def holds(cell: CellView) -> bool:
+    """Something has ended that only the worker can report."""
+    return bool(cell[HELD] & INDEX_MASK)
 
 
 def runs(cell: CellView, record: tuple[int, int] | None) -> bool:

@@ -149,6 +149,7 @@ class WorkerLoop:
             bounds=bounds,
             clock=clock,
             flush=self.flush,
+            can_flush=self._link_is_whole,
             log=self._log,
         )
         self._direct = DirectRunner(handler, rows, clock, self._log)
@@ -225,7 +226,8 @@ class WorkerLoop:
                 self._runner.forget_queue(queue)
 
     def _on_chunk(self, packet: Buffer) -> None:
-        _, chunk_id, handle, offset, length, records, self._window_open = CHUNK_STRUCT.unpack_from(packet)
+        _, chunk_id, handle, offset, length, records, self._window_open, counts = CHUNK_STRUCT.unpack_from(packet)
+        self._runner.unreported.counts = counts
         if not self._runner.claims.handed():
             return
         queue = self._queues.get(handle)
@@ -408,6 +410,13 @@ class WorkerLoop:
                 return None
             sleep_ms = self._sleep_ms()
         return None if sleep_ms is None else sleep_ms / 1_000
+
+    def _link_is_whole(self) -> bool:
+        try:
+            self._link.check()
+        except DescriptorsClosedError:
+            return False
+        return True
 
     def _write_and_report(self, messages: int | None = None) -> None:
         """What is finished, with the rows of so many messages (None: of all). The lock is held."""

@@ -127,6 +127,8 @@ class Dispatch:
     """By which the worker knows the queue."""
     window_open: bool = False
     """It may be given more before it has reported this chunk."""
+    journalled: bool = True
+    """What ends of it the journal is told: not where it was popped, and not where all of it is to run again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -213,6 +215,8 @@ class ReadCell:
     worker_id: str
     first_open: tuple[int, int] | None = None
     """Chunk and offset of its first record without an outcome: while the cell names that one, nothing is to be read."""
+    held_only: bool = False
+    """What the cell shows comes with a report in time: look only whether it holds what the worker alone can report."""
 
 
 @dataclass(slots=True, eq=False)
@@ -269,6 +273,11 @@ class JournalCommitted:
 def forgotten(mq: MessageQueue) -> JournalCommitted:
     """Nothing is committed of the queue any more, nor finished: an offset below all others, which every version reads."""
     return JournalCommitted(mq, -1, -1)
+
+
+@dataclass(slots=True, eq=False)
+class CountCellsAnew:
+    """What the cells show of chunks that are out by now is not told to the journal by the next start."""
 
 
 @dataclass(slots=True, eq=False)
@@ -337,6 +346,7 @@ Action = (
     | JournalSealed
     | JournalLost
     | JournalCommitted
+    | CountCellsAnew
     | ChargesChanged
     | Log
     | Heartbeat

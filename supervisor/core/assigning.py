@@ -22,6 +22,7 @@ from ...remoting.queues import MessageQueue
 from .actions import (
     ChargesChanged,
     Commit,
+    CountCellsAnew,
     FetchAssignment,
     FetchOffset,
     Heartbeat,
@@ -452,6 +453,8 @@ class Assigning:
     def _end(self, q: PulledQueue, event: QueueEvent, now: float) -> None:
         pq = q.pq
         self._move(pq, event)
+        if event is QueueEvent.DEADLINE:
+            self.s.out.append(CountCellsAnew())  # what ends of its chunks now is not ours to note
         self._note_settled(q)
         finished = pq.ledger.finished_above(q.committed)  # also where the last commit was refused, until the deadline
         if q.ours and pq.mq.topic in self.s.topics:

@@ -290,7 +290,9 @@ class Dispatching:
         s.counters.dispatched_chunks += 1
         s.counters.dispatched_messages += chunk.count
         window_open = not chunk.alone and self._block_open(worker)
-        s.out.append(Dispatch(worker.worker_id, chunk, pq.mq, pq.info_handle, window_open))
+        q = s.pulled.get(pq.handle)
+        journalled = q is not None and not q.move_holds
+        s.out.append(Dispatch(worker.worker_id, chunk, pq.mq, pq.info_handle, window_open, journalled))
 
     def _dispatch_again(self, worker: Worker, chunk: Chunk) -> None:
         pq = self.s.queues.get(chunk.handle)

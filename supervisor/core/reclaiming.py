@@ -100,7 +100,7 @@ class Reclaiming:
         if reclaims:
             self._reclaims_at = now + (s.config.reclaim_look_ms - self._look_ms() / 2) / 1000  # looks are a little late
         idle = reclaims and not s.redo and not s.ready and s.places.idle(s.kept_apart)
-        late_ms = self._late_ms()
+        late_ms, shown_late_ms = self._late_ms()
         reads: list[ReadCell] = []
         for worker in busy:
             oldest = next(iter(worker.in_flight.values()))
@@ -109,16 +109,18 @@ class Reclaiming:
             if idle and held_up and self._has_more(worker, oldest):
                 s.out.append(Reclaim(worker.worker_id, tuple(worker.in_flight)))
             if silent_ms >= late_ms and not worker.window and self._has_several(worker, oldest):
-                reads.append(ReadCell(worker.worker_id, self._first_open(oldest)))
+                reads.append(ReadCell(worker.worker_id, self._first_open(oldest), silent_ms < shown_late_ms))
         # After all that is reclaimed: reading may change what a worker has in flight.
         s.out += reads
         self.watch(now)
 
-    def _late_ms(self) -> float:
-        """A worker that is not in a long call reports within this and the call that it is in."""
+    def _late_ms(self) -> tuple[float, float]:
+        """After how long without a report a worker is in a long call: one that may hold rows, and one that holds nothing."""
         s = self.s
-        plain = s.config.order == "concurrent" and s.config.batch_messages_max == 1 and not s.sizer.rows
-        return (SHOWN_LATE_INTERVALS if plain else LATE_INTERVALS) * s.config.report_after_ms
+        late_ms, shown_late_ms = (each * s.config.report_after_ms for each in (LATE_INTERVALS, SHOWN_LATE_INTERVALS))
+        if s.config.order != "concurrent" or s.config.batch_messages_max > 1:
+            return late_ms, late_ms  # it reports after each call
+        return (late_ms if s.sizer.rows else shown_late_ms), shown_late_ms
 
     def _first_open(self, oldest: Chunk) -> tuple[int, int] | None:
         """The first record that its worker has not reported: while it runs that one, there is nothing to read. In order it

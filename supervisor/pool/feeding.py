@@ -68,8 +68,9 @@ class Feeding:
         handle = action.info_handle
         start, end = chunk.positions[0], chunk.positions[-1]
         packet = packets.encode_chunk(
-            chunk.chunk_id, handle, start, end - start, chunk.count, window_open=action.window_open
-        )
+            chunk.chunk_id, handle, start, end - start, chunk.count, window_open=action.window_open,
+            journalled=action.journalled,
+        )  # fmt: skip
         try:  # not `suppress`, which is three calls
             if handle not in child.known_queues:
                 self._introduce(child, {handle: action.mq})

@@ -23,7 +23,7 @@ from ...workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STAT
 from ...workers.claims import take_back
 from ...workers.reporter import REPORT_SIGNAL
 from ...workers.time_limits import SOFT_SIGNAL
-from ...workers.unreported import in_hand, look, runs
+from ...workers.unreported import holds, in_hand, look, runs
 from ..core import events as ev
 from ..core.actions import AskReport, ReadCell, Reclaim
 from ..core.decisions import Core
@@ -169,7 +169,7 @@ class CellReader:
             return
         cell = self._cells.view(child.cell_slot)
         call = (*in_hand(cell), child.reports)
-        if call == child.call_read or runs(cell, action.first_open):
+        if call == child.call_read or runs(cell, action.first_open) or (action.held_only and not holds(cell)):
             return
         self._read(child, cell, call, self._barrier)
 

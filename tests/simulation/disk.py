@@ -94,7 +94,7 @@ class Folder:
         salvaged. The journal is cut off, or ends in zeros, or has zeros in the place of some blocks before others. Of facts
         that were not synced nothing is left."""
         random = world.random
-        self.unsynced_facts = []
+        self.unsynced_facts, self.shown = [], []
         for segment in self.open.values():
             kept = random.randrange(len(segment.batches) + 1)
             rows, finished = segment.batches[kept - 1] if kept else (0, 0)

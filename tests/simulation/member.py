@@ -115,6 +115,7 @@ class SimMember:
         self._performs[act.Finished] = self._core_finished
         self._performs[act.Log] = self._logged
         self._performs[act.ChargesChanged] = self._write_charges
+        self._performs[act.CountCellsAnew] = lambda _: self._count_cells_anew()
         self._performs[act.Load] = self._load_wanted
         self.pool.start()
         if parts.joins_first:
@@ -361,8 +362,8 @@ class SimMember:
             self._check_entry(entry)
             self.notebook.journalled(entry)
             went_back |= self.parts.into_journal(self.journal, entry)
-        if went_back:
-            self._cells_count_from = self.parts.counts_from(self)
+        if went_back or any(isinstance(each, act.JournalCommitted) and each.start == each.offset for each in entries):
+            self._count_cells_anew()
         block = self._encoder.blocks(entries)
         try:
             self._count_down()
@@ -375,6 +376,9 @@ class SimMember:
             self.folder.journal_synced = len(self.folder.journal)
         if len(self.folder.journal) > JOURNAL_MAX_BYTES:
             self._write_anew()
+
+    def _count_cells_anew(self) -> None:
+        self._cells_count_from = self.parts.counts_from(self)
 
     def _check_entry(self, entry: Entry) -> None:
         """The journal says nothing that is not true."""

@@ -14,7 +14,7 @@ from rocketcrew.supervisor.core.state import State, Worker
 from rocketcrew.supervisor.core.states import LIVING, QueueEvent, QueueState, WorkerState
 from rocketcrew.workers.claims import take_back
 from rocketcrew.workers.failures import asked
-from rocketcrew.workers.unreported import Seen, look
+from rocketcrew.workers.unreported import Seen, holds, look
 
 from .disk import Segment
 from .ordered_worker import OrderedPacket
@@ -220,7 +220,7 @@ class SimPool:
     def _read_cell(self, action: act.ReadCell) -> None:
         """As supervisor/pool/watching.py."""
         worker, member = self.workers.get(action.worker_id), self._member
-        if worker is not None:
+        if worker is not None and (not action.held_only or holds(worker.cell)):
             self._read(
                 worker, look(worker.cell, member.parts.reports_read(worker), lambda: not member.world.chance(0.1))
             )

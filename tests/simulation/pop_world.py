@@ -136,6 +136,7 @@ class PopSimulation:
             act.FetchAssignment: self._assignment, act.Pop: self._pop, act.Ack: self._ack, act.Renew: self._renew,
             act.SendBack: self._send_back, act.Dispatch: self._dispatch, act.Seal: self._seal_asked,
             act.Finished: self._core_finished, act.Log: self._logged, act.ChargesChanged: self._write_charges,
+            act.CountCellsAnew: lambda _: None,
         }  # fmt: skip
 
     def run(self, steps: int) -> None:

@@ -45,6 +45,7 @@ class Work:
         self.chunk_id = chunk.chunk_id
         self.handle = chunk.handle
         self.mq = action.mq
+        self.journalled = action.journalled
         self.start, self.end = chunk.positions[0], chunk.positions[-1]
         self.count = chunk.count
         self.expected = list(chunk.offsets)
@@ -275,7 +276,7 @@ class SimWorker:
         self.work = work
         self.unreported.append(work)
         self.cell[UNREPORTED] = 0
-        if self.member.script.order == "concurrent" and self.member.script.batch == 1:
+        if work.journalled and self.member.script.order == "concurrent" and self.member.script.batch == 1:
             self.unreported_cell.begin(work.offsets[0])
         self._run_one()
         return True

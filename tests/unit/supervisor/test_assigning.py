@@ -166,8 +166,10 @@ def test_the_deadline_ends_a_queue_whose_worker_is_slow(bench: Bench) -> None:
     bench.revoke()
     bench.pass_ms(9_999)
     assert handle in bench.core.state.queues
+    bench.none(act.CountCellsAnew)
     bench.pass_ms(1)
     assert handle not in bench.core.state.queues
+    bench.one(act.CountCellsAnew)  # what the worker does of it from now on the journal is not told
     assert "drain_deadline" in bench.logged()
     assert bench.core.state.unfinished_at_stop == 0  # no stop: the new owner runs it
 

@@ -257,6 +257,7 @@ def test_a_message_is_acknowledged_when_it_is_sealed():
     broker = PopBroker(5)
     member = Member(broker)
     member.pop()
+    assert [action.journalled for action in member.chunks] == [False] * len(member.chunks)
     while member.chunks:
         member.run()
     assert not any(message.acked for message in broker.messages)

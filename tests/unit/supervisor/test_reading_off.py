@@ -272,3 +272,39 @@ def test_what_is_read_off_a_dead_worker_makes_no_room_at_it(busy: tuple[Bench, i
     assert done(bench) == [(0, 4, 0), (4, 5, 0)]
     assert first.reported == 4
     bench.none(act.Dispatch)
+
+
+def test_where_rows_are_rare_only_cells_that_hold_something_are_read_early(
+    busy: tuple[Bench, int, list[Chunk]],
+) -> None:
+    """What the others show they report in time."""
+    bench, _, _ = busy
+    bench.core.state.sizer.rows = True
+    asked: list[bool] = []
+    for _ in range(12):
+        bench.pass_ms(5.1)
+        asked += [action.held_only for action in bench.take(act.ReadCell)]
+    assert asked[:5] == [True] * 5
+    assert asked[-1] is False
+
+
+def test_what_is_given_out_after_a_reset_was_committed_in_a_stop_counts_for_no_start(
+    make: Callable[..., Bench],
+) -> None:
+    """All of it is to run again: what a worker gave back goes to another, and a kill may come before that has reported."""
+    bench = make(chunk_messages_max=8)
+    (handle,) = bench.open(0, offset=100)
+    bench.worker("a")
+    bench.core.state.sizer.tail_us = 10.0
+    bench.found(handle, range(100, 108))
+    first = bench.one(act.Dispatch)
+    assert first.journalled
+    bench.worker("b")
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 50}), bench.now)
+    bench.core.handle(ev.Stop(), bench.now)
+    bench.core.handle(ev.Persist(), bench.now)
+    bench.commits()
+    bench.take(act.Dispatch)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk.chunk_id,), 0, 1), bench.now)
+    (again,) = bench.take(act.Dispatch)
+    assert (list(again.chunk.offsets), again.journalled) == (list(range(101, 108)), False)

@@ -213,6 +213,18 @@ def test_of_a_queue_whose_finished_messages_are_to_run_again_no_cell_counts(tmp_
     assert not adopt(slot)[0].queues[MQ].durable
 
 
+def test_a_take_over_that_ends_early_keeps_what_the_cells_showed(tmp_path: Path) -> None:
+    """They are cleared before the journals are one: until then the own journal of the dead slot has it."""
+    mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    journal(dead.journal, JournalCommitted(MQ, 5, 10), JournalDone(MQ, 12, 15, "", 0)).close()
+    left_in_hand(dead, 15, 18)
+    (dead.path / "deaths.json").mkdir()  # the charges cannot be taken over
+    dead.release()
+    with pytest.raises(OSError, match="deaths"):
+        adopt(mine)
+    assert read_journal(dead.journal).queues[MQ].durable.pairs() == [(12, 18)]
+
+
 def test_cells_stop_counting_before_an_offset_that_went_back_is_written(tmp_path: Path) -> None:
     said: list[str] = []
 
@@ -226,9 +238,9 @@ def test_cells_stop_counting_before_an_offset_that_went_back_is_written(tmp_path
         file.append(entries)
     assert "forgets" not in said
     said.clear()
-    file.append([JournalCommitted(MQ, 3, 3)])
-    file.append([forgotten(MQ)])
-    assert said == ["forgets", "written"] * 2
+    for entry in (JournalCommitted(MQ, 3, 3), forgotten(MQ), JournalCommitted(MQ, 20, 20)):  # the last: it begins there
+        file.append([entry])
+    assert said == ["forgets", "written"] * 3
     file.close()
 
 

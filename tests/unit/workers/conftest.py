@@ -152,7 +152,8 @@ class Bench:
         self.link.send(encode_queue(handle, queue))
 
     def chunk(
-        self, records: list[bytes], chunk_id: int = 1, handle: int = 1, *, window_open: bool = False
+        self, records: list[bytes], chunk_id: int = 1, handle: int = 1, *, window_open: bool = False,
+        journalled: bool = True,
     ) -> None:  # fmt: skip
         data = b"".join(records)
         offset: int = 0
@@ -161,7 +162,9 @@ class Bench:
             offset, payload = self._slab_end, None
             self._slab_end += len(data)
             self.slab[offset : self._slab_end] = data
-        packet = encode_chunk(chunk_id, handle, offset, len(data), len(records), window_open=window_open)
+        packet = encode_chunk(
+            chunk_id, handle, offset, len(data), len(records), window_open=window_open, journalled=journalled
+        )
         self.link.send(packet, payload)
 
     def steps(self, count: int) -> None:

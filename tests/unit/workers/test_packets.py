@@ -27,14 +27,16 @@ def test_a_queue_too_long_for_a_packet_is_refused() -> None:
         packets.encode_queue(1, QueueInfo("g", "t", "b", 0, tuple(str(n) for n in range(20_000))))
 
 
-@given(u64, u32, u64, u32, u16, st.booleans())
+@given(u64, u32, u64, u32, u16, st.booleans(), st.booleans())
 def test_chunk_comes_back(
-    chunk_id: int, handle: int, offset: int, length: int, records: int, window_open: bool
+    chunk_id: int, handle: int, offset: int, length: int, records: int, window_open: bool, journalled: bool
 ) -> None:  # fmt: skip
-    packet = packets.encode_chunk(chunk_id, handle, offset, length, records, window_open=window_open)
+    packet = packets.encode_chunk(
+        chunk_id, handle, offset, length, records, window_open=window_open, journalled=journalled
+    )
     assert packet[0] == packets.CHUNK
     assert len(packet) == packets.CHUNK_HEAD_BYTES
-    assert packets.decode_chunk(packet) == (chunk_id, handle, offset, length, records, window_open)
+    assert packets.decode_chunk(packet) == (chunk_id, handle, offset, length, records, window_open, journalled)
 
 
 def test_an_inline_payload_begins_behind_the_descriptor() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,16 +14,17 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.workers.api import handler
 from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import (
+    BLOCKED_NS,
     CHUNK_ID,
-    HEAD_WORDS,
     STATE,
-    UNREPORTED,
+    TEXT,
     CellFile,
     CellView,
     Naming,
     map_cell,
     private_cell,
 )
+from rocketcrew.workers.link import DescriptorsClosedError
 from rocketcrew.workers.packets import QueueInfo, Report
 from rocketcrew.workers.unreported import REPORT_INTERVALS, Unreported, shown, shown_by
 
@@ -193,8 +195,64 @@ def test_the_file_says_it_by_queue_and_only_where_it_counts(cells: CellFile) -> 
 
 def test_a_name_that_fills_the_text_does_not_reach_the_words_behind_it(cells: CellFile) -> None:
     cell = map_cell(cells.path, 0, 1)
-    room = (UNREPORTED - HEAD_WORDS) * 8
+    room = (BLOCKED_NS - TEXT) * 8
     for length in range(room - 60, room):
-        cell[UNREPORTED] = 0
         Naming(cell, lambda: 1).chunk(9, QueueInfo("group", "t" * length, "b", 1))
-        assert cell[UNREPORTED] == 0
+        assert cell[BLOCKED_NS] == 0
+
+
+def test_after_another_start_of_the_machine_no_cell_counts(tmp_path: Path) -> None:
+    """A loss of power may leave pages of different moments: the first record of one call, and the last of another."""
+    for boots, counted in (([5, 5], 3), ([5, 6], 0), ([0, 0], 0)):
+        file = CellFile(tmp_path / "cells", 1, boot=partial(next, iter(boots)))
+        file.counts_from = 3
+        assert file.counts_from == counted
+        file.close()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_run_with_an_inner_batch_is_not_shown(
+    bench: Make, make_record: Make, make_inner_batch: Make, place: int
+) -> None:
+    """The cell names records by their last offsets: others of the batch would not count, and be taken for lost."""
+    seen: list[Any] = []
+    b = bench(lambda _message: seen.append(shown_by(b.cell, 1)), bounds=LIMITS)
+    b.worker.offer_reports(thread=False)
+    records = [make_record(offset=7), make_inner_batch([b"x", b"y"], offset=8), make_record(offset=10)]
+    b.chunk(records[place:])
+    b.steps(2)
+    assert seen and not any(seen)
+
+
+def test_what_the_journal_is_not_told_is_not_shown_and_is_reported_after_each_call(
+    bench: Make, make_record: Make
+) -> None:
+    seen: list[Any] = []
+
+    def handle(_message: Any) -> None:
+        seen.append(shown_by(b.cell, 1))
+        b.clock.advance_ms(9)
+
+    b = bench(handle, bounds=LIMITS)
+    b.worker.offer_reports(thread=False)
+    b.chunk([make_record(offset=offset) for offset in range(3)], journalled=False)
+    b.steps(2)
+    assert (seen, reports(b)) == ([None] * 3, [(1, number, 1) for number in range(3)])
+
+
+def test_a_handler_that_closes_the_link_is_found_out_before_the_next_call(bench: Make, make_record: Make) -> None:
+    """While nothing is written either: the fewer messages may have done it, the sooner it is known which one has."""
+    ran: list[int] = []
+
+    def handle(message: Any) -> None:
+        ran.append(message.queue_offset)
+        b.clock.advance_ms(9)
+        if message.queue_offset == 1:
+            b.worker_link.close()
+
+    b = bench(handle, bounds=LIMITS)
+    b.worker.offer_reports(thread=False)
+    b.chunk([make_record(offset=offset) for offset in range(5)])
+    with pytest.raises(DescriptorsClosedError):
+        b.steps(2)
+    assert ran == [0, 1]
