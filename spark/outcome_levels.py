@@ -1,7 +1,8 @@
 """The outcomes of a table's commits: one immutable file a commit, merged in levels, forgotten by age.
 
     <first>-<last>.<level>.json.gz     the outcomes of these batches, in the table's folder of outcomes
-    0-<last>.forgotten.json.gz         of these only the number of rows, and which offsets they were about
+    0-<last>.forgotten.json.gz         of these only the number of rows, which offsets they were about, and which were
+                                       not delivered
     <first>-<last>.damaged             the file of these batches as it was found: it ends whoever reads all, until it is whole
 
 Merged files cover the numbers from the lowest up without a hole, so a commit's own file counts exactly when its number is
@@ -32,7 +33,7 @@ from typing import Final, NamedTuple
 
 from ..client.logs import get_logger
 from ..durable.intervals import IntervalSet, OffsetSet
-from ..durable.outcomes import FORGOTTEN, PASSED, BatchOutcomes, DamagedOutcomesError, Outcomes
+from ..durable.outcomes import FORGOTTEN, PASSED, ROWS, UNDELIVERED, BatchOutcomes, DamagedOutcomesError, Outcomes
 from .errors import LoaderError
 from .object_store import Place, write_whole
 
@@ -371,10 +372,20 @@ def in_whole_pieces(found: Iterable[tuple[Part, BatchOutcomes | None]], higher: 
 
 
 def forgotten(told: BatchOutcomes) -> BatchOutcomes:
-    """Of these outcomes, what outlives them: the number of rows, and the offsets that they were about."""
-    about = OffsetSet.union(records for kind, records in told.outcomes.kinds.items() if kind != PASSED)
-    kept = ((key, IntervalSet(offsets.pieces[-FORGOTTEN_PIECES_MAX:])) for key, offsets in about.queues.items())
-    return BatchOutcomes(told.rows, Outcomes.of([(FORGOTTEN, OffsetSet.of(kept))]))
+    """Of these outcomes, what outlives them: the number of rows, the offsets that they were about, and which of these nobody
+    delivered, for age explains none. Where they are too many, the lowest are not among those that are forgotten either."""
+    kinds = told.outcomes.kinds
+    undelivered = told.outcomes.of_kind(UNDELIVERED) - told.outcomes.of_kind(ROWS)
+    about = OffsetSet.union(records for kind, records in kinds.items() if kind not in (PASSED, UNDELIVERED))
+    named = _highest(undelivered)
+    kept = _highest(about - (undelivered - named))
+    return BatchOutcomes(told.rows, Outcomes.of([(FORGOTTEN, kept), (UNDELIVERED, named)]))
+
+
+def _highest(records: OffsetSet) -> OffsetSet:
+    return OffsetSet.of(
+        (key, IntervalSet(offsets.pieces[-FORGOTTEN_PIECES_MAX:])) for key, offsets in records.queues.items()
+    )
 
 
 def joined(told: Sequence[BatchOutcomes]) -> BatchOutcomes:

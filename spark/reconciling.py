@@ -9,8 +9,8 @@
                  where the brokers cannot say which (cli/sent_on.py)
     compacted    its topic keeps the newest message of each key, and the broker has dropped it (cleanup.policy COMPACTION)
     forgotten    its batch is older than spark.keep_outcomes_days, and nothing more is known of it
-    waiting      its rows are sealed and not loaded yet, or the group has not committed it yet; where brokers were not asked,
-                 that nobody says what became of it
+    waiting      its rows are sealed and not loaded yet, or the group has not committed it yet (also where a broker passed it
+                 over: it will be pulled once more); where brokers were not asked, that nobody says what became of it
     skipped      the group was reset past it
     lost         the broker had deleted it before the group read it; nothing can bring it back, and the report says so
     elsewhere    POP: the broker had shown it to the group, or passed it over for its tag, and this table's members did not
@@ -87,6 +87,9 @@ class Fate(StrEnum):
 RUN_AGAIN: Final = (Fate.MISSING, Fate.UNKNOWN, Fate.QUARANTINED, Fate.UNDELIVERED)
 """What is not in the table and should be."""
 UNEXPLAINED: Final = (Fate.QUARANTINED, Fate.UNDELIVERED, Fate.MISSING, Fate.UNKNOWN, Fate.OVERLAP, Fate.FOREIGN)
+MOVES_ROWS: Final = (Fate.MISSING, Fate.OVERLAP, Fate.FOREIGN)
+"""Of these, what explains that the table has another number of rows than were loaded. Of the others none were loaded, but of
+unknown ones that are too old to be told apart (FORGOTTEN_PIECES_MAX): there the number is named too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +152,12 @@ class QueueReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All queues. `rows`: how many there are and were loaded, where that differs though no record is missing."""
+    """All queues. `rows`: how many there are and were loaded, where that differs and no record explains it (MOVES_ROWS)."""
 
     queues: tuple[QueueReport, ...]
     rows: tuple[int, int] | None
     rows_lost: int = 0
-    """How many rows fewer than were loaded the table has."""
+    """How many rows fewer than were loaded the table has; 0 where a re-run has no missing record, and so brings none back."""
     loaded: OffsetSet = field(default_factory=OffsetSet)
     """The table's loaded set, when it was looked at."""
 
@@ -212,10 +215,11 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -
         )
         for key in sorted(keys | ends.keys())
     )  # fmt: skip
-    named = any(fate in queue.fates for queue in queues for fate in UNEXPLAINED)
-    differs = table.rows is not None and table.rows[0] != table.rows[1] and not named
+    explained = any(fate in queue.fates for queue in queues for fate in MOVES_ROWS)
     found, loaded = table.rows or (0, 0)
-    return Report(queues, table.rows if differs else None, loaded - found, table.loaded)
+    rows = table.rows if found != loaded and not explained else None
+    replaced = any(queue.fates.get(Fate.MISSING, IntervalSet()) - queue.out_of_reach for queue in queues)
+    return Report(queues, rows, loaded - found if replaced else 0, table.loaded)
 
 
 def _other_epochs(table: TableFacts, keys: Iterable[QueueKey]) -> dict[QueueKey, IntervalSet]:
@@ -244,7 +248,7 @@ def _queue(
     noted = {kind: table.outcomes.of_queue(kind, key) for kind in KINDS if kind != ROWS and kind not in NOT_ACCOUNTED}
     elsewhere = noted.pop(ELSEWHERE) - settled
     known = _joined((present, loaded, settled, *noted.values()))
-    expected = table.outcomes.of_queue(ROWS, key)
+    expected, not_committed = table.outcomes.of_queue(ROWS, key), _from(ends)
     first = _first(known, waiting | aside, ends)
     before = IntervalSet.of([(0, first)]) | others
     elsewhere -= before  # it names all that was shown, from 0 on
@@ -257,7 +261,7 @@ def _queue(
     }
     rest = _joined((all_known, _between(first, all_known, ends), _span(ends))) - present - expected
     for fate, some in (
-        (Fate.WAITING, waiting - loaded),
+        (Fate.WAITING, (waiting - loaded) | (noted[UNDELIVERED] & not_committed)),
         (Fate.UNDELIVERED, noted[UNDELIVERED]),
         (Fate.SENT_BACK, noted[SENT_BACK]),
         (Fate.DEAD_LETTER, noted[DEAD_LETTER]),
@@ -268,7 +272,7 @@ def _queue(
         (Fate.FORGOTTEN, noted[FORGOTTEN]),
         # A batch of before outcomes were noted: nothing can be said of its records without rows.
         (Fate.NO_ROWS, loaded if table.rows is None else IntervalSet()),
-        (Fate.WAITING, _from(ends)),
+        (Fate.WAITING, not_committed),
         # Ranges, in which messages may have been in hand: what a supervisor says is finished was not skipped.
         (Fate.SKIPPED, noted[SKIPPED] - settled),
         (Fate.LOST, noted[LOST] - settled),

@@ -15,7 +15,7 @@ from loader_world import World
 from structlog.testing import capture_logs
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import FORGOTTEN, NO_ROWS, PASSED, ROWS, BatchOutcomes, Outcomes
+from rocketcrew.durable.outcomes import FORGOTTEN, NO_ROWS, PASSED, ROWS, UNDELIVERED, BatchOutcomes, Outcomes
 from rocketcrew.spark.accounts import PIECES_MAX
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.errors import LoaderError
@@ -33,6 +33,7 @@ from rocketcrew.spark.outcome_levels import (
 )
 from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.reconciling import Fate, reconcile
+from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_state import ledger_outcomes
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
@@ -241,6 +242,30 @@ def test_what_is_forgotten_names_no_offset_that_nobody_named() -> None:
     assert found.of_queue(newest).pieces == many.pieces[6:]
 
 
+def test_what_was_not_delivered_outlives_its_batch() -> None:
+    """It stays named however old; where these are too many, the lowest are not explained by what is forgotten either."""
+    some, rows = (OffsetSet({QUEUE: IntervalSet.of(pieces)}) for pieces in ([(2, 5), (7, 8)], [(0, 2), (5, 7)]))
+    around = OffsetSet({QUEUE: IntervalSet.of([(0, 8)])})
+    told = BatchOutcomes(2, Outcomes.of([(ROWS, rows), (UNDELIVERED, some), (NO_ROWS, around)]))
+    found = forgotten(told)
+    assert found == BatchOutcomes(2, Outcomes.of([(UNDELIVERED, some), (FORGOTTEN, around)]))
+    assert forgotten(joined([found])) == found
+    assert BatchOutcomes.unpack(found.pack()) == found
+    came = OffsetSet({QUEUE: IntervalSet.of([(3, 4), (7, 8)])})
+    later = forgotten(joined([found, BatchOutcomes(2, Outcomes.of([(ROWS, came)]))]))
+    assert later.outcomes.of_queue(UNDELIVERED, QUEUE).pieces == ((2, 3), (4, 5)), "its rows came by a re-run"
+    only = BatchOutcomes(0, Outcomes.of([(UNDELIVERED, some)]))
+    assert forgotten(only) == only
+
+    gaps = IntervalSet.of((3 * n, 3 * n + 2) for n in range(FORGOTTEN_PIECES_MAX + 6))
+    around = OffsetSet({QUEUE: IntervalSet.of([(0, gaps.pieces[-1][1] + 1)])})
+    many = forgotten(BatchOutcomes(0, Outcomes.of([(UNDELIVERED, OffsetSet({QUEUE: gaps})), (NO_ROWS, around)])))
+    for one in (many, forgotten(many)):
+        assert one.outcomes.of_queue(UNDELIVERED, QUEUE).pieces == gaps.pieces[6:]
+        assert not one.outcomes.of_queue(FORGOTTEN, QUEUE) & IntervalSet(gaps.pieces[:6])
+        assert one.outcomes.of_queue(FORGOTTEN, QUEUE).pieces[-1][1] == around.of_queue(QUEUE).pieces[-1][1]
+
+
 def test_what_ends_merging_is_logged_once(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.commit(FAN - 1)
@@ -341,6 +366,23 @@ def test_of_forgotten_records_nothing_more_is_said(world: World, segments: Any) 
     (queue,) = reconcile(facts, None).queues
     assert {fate: offsets.pieces for fate, offsets in queue.fates.items()} == {
         Fate.LOADED: ((0, 1),), Fate.FORGOTTEN: ((1, 2),),
+    }  # fmt: skip
+
+
+def test_of_what_was_not_delivered_that_stays_said(world: World, segments: Any) -> None:
+    world.seal([segments.Record(0), segments.Record(6)])
+    gap = OffsetSet({QUEUE: IntervalSet.of([(1, 6)])})
+    Staging(world.roots[0]).note("1", Outcomes.of([(UNDELIVERED, gap), (NO_ROWS, gap)]))
+    segments.settle(world.roots[0], (*QUEUE[:4], 0, 7))
+    world.drain(world.loader())
+    for _ in range(3):
+        world.outcomes(fan=1).tidy(4e9, 1.0)
+    (told,) = world.target().outcomes()
+    assert told.outcomes.kinds.keys() == {FORGOTTEN, UNDELIVERED}
+    facts, _ = table_facts(world.table, world.roots[:1])
+    (queue,) = reconcile(facts, None).queues
+    assert {fate: offsets.pieces for fate, offsets in queue.fates.items()} == {
+        Fate.LOADED: ((0, 1), (6, 7)), Fate.UNDELIVERED: ((1, 6),),
     }  # fmt: skip
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -38,6 +40,7 @@ from rocketcrew.spark.gaps import compact
 from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun
+from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import Presence, overlapping, table_facts
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
@@ -119,6 +122,79 @@ def test_what_was_not_delivered_is_named_whatever_is_said_of_its_neighbours() ->
     told = report.as_told({Fate.COMPACTED: offsets((12, 14), (18, 19), (20, 21))})
     assert "undelivered" not in fates(told)
     assert told.fine
+
+
+def not_delivered(noted: Iterable[tuple[str, OffsetSet]] = (), rows: tuple[int, int] = (20, 20)) -> TableFacts:
+    """Of a table that has all of [0, 30) but [10, 20), of which a broker passed over what is not `noted` otherwise."""
+    there = offsets((0, 10), (20, 30))
+    told = Outcomes.of([(ROWS, there), (UNDELIVERED, offsets((10, 20))), *noted])
+    return TableFacts(there, OffsetSet(), offsets((0, 30)), told, rows=rows, settled=offsets((0, 30)))
+
+
+def test_what_was_not_delivered_does_not_explain_that_rows_lack() -> None:
+    """Else the count of rows would not be named where the brokers say that the topic is compacted."""
+    report = reconcile(not_delivered(rows=(19, 20)), {QUEUE: QueueEnds(0, 30, 30)})
+    assert report.rows == (19, 20)
+    told = report.as_told({Fate.COMPACTED: offsets((10, 20))})
+    assert not any(queue.unexplained for queue in told.queues)
+    assert not told.fine
+
+
+def test_only_what_has_more_or_fewer_rows_than_were_loaded_explains_their_number() -> None:
+    ends, rows = {QUEUE: QueueEnds(0, 40, 40)}, (19, 20)
+    unknown = reconcile(not_delivered(rows=rows), ends)
+    assert fates(unknown)["unknown"] == ((30, 40),)
+    assert unknown.rows == rows
+    for changed in (
+        {"present": offsets((0, 9), (20, 30))}, {"overlaps": offsets((3, 4))}, {"loaded": offsets((0, 29))},
+    ):  # fmt: skip
+        assert reconcile(replace(not_delivered(rows=rows), **changed), ends).rows is None
+    aside = reconcile(replace(not_delivered(rows=rows), quarantined=offsets((30, 33))), ends)
+    assert fates(aside)["quarantined"] == ((30, 33),)
+    assert aside.rows == rows
+
+
+def test_lost_rows_are_written_off_only_where_a_rerun_brings_missing_records() -> None:
+    ends = {QUEUE: QueueEnds(0, 30, 30)}
+    assert reconcile(not_delivered(rows=(17, 20)), ends).rows_lost == 0
+    missing = replace(not_delivered(rows=(17, 20)), present=offsets((0, 7), (20, 30)))
+    assert reconcile(missing, ends).rows_lost == 3
+    assert reconcile(missing, {QUEUE: QueueEnds(10, 30, 30)}).rows_lost == 0, "no broker has these"
+
+
+def test_a_rerun_of_what_was_not_delivered_does_not_hide_a_lost_row(
+    tmp_path: Path, segments: Any, threads: Executor
+) -> None:
+    world, record = World(tmp_path, segments, threads), segments.Record
+    world.seal([record(0, ["a", "b", "c"]), record(6)])
+    Staging(world.roots[0]).note("1", Outcomes.of([(UNDELIVERED, offsets((1, 6)))]))
+    segments.settle(world.roots[0], (*QUEUE[:4], 0, 7))
+    world.drain(world.loader())
+    (file,) = files(world)
+    table = pq.read_table(str(file), partitioning=None)
+    pq.write_table(table.filter([True, False, True, True]), file)
+
+    def look() -> Report:
+        return reconcile(table_facts(world.table, world.roots[:1])[0], {QUEUE: QueueEnds(0, 7, 7)})
+
+    report = look()
+    segments.write_segment(tmp_path / "private", "r", 1, [[record(offset) for offset in range(1, 6)]])
+    with only_rerun(world.table):
+        assert load_again(world.table, tmp_path / "private", report.to_reopen(), report.rows_lost) == 5
+    after = look()
+    assert fates(after) == {"loaded": ((0, 7),)}
+    assert after.rows == (8, 9)
+
+
+@pytest.mark.parametrize(("committed", "waiting"), [(None, 20), (5, 20), (15, 20), (20, 0), (30, 0)])
+def test_what_was_not_delivered_and_not_committed_will_be_pulled_once_more(committed: int | None, waiting: int) -> None:
+    """The notes of its neighbours, which take it along, say no more of it."""
+    facts = not_delivered([(NO_ROWS, offsets((10, 20)))])
+    report = reconcile(facts, {QUEUE: QueueEnds(0, 30, committed)})
+    found = {Fate(name): pieces for name, pieces in fates(report).items() if name != Fate.LOADED}
+    first = max(10, committed or 0)
+    wanted = {Fate.UNDELIVERED: ((10, min(first, 20)),), Fate.WAITING: ((first, waiting),)}
+    assert found == {fate: pieces for fate, pieces in wanted.items() if pieces[0][0] < pieces[0][1]}
 
 
 @pytest.mark.parametrize("seed", range(20))
