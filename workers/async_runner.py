@@ -9,8 +9,9 @@ limit as one of a plain function is.
 The hard time limit of a handler call is kept by cancelling it (`limited`): the message failed, as Java's consume time-out
 has it. The soft one would be an exception in the middle of an `await`; it cancels too, so that the earlier of the two
 holds. Whatever else a call raises is its message's failure too, also the cancellation of something that it awaited, or of its
-own task. What is raised beside the handler's code is an error of ours: it ends the worker, as in the synchronous runner, and
-the call is named.
+own task, be that before its first step. Only what a call makes of the end of its worker is none: it is not reported, and its
+messages come again. What is raised beside the handler's code is an error of ours: it ends the worker, as in the synchronous
+runner, and the call is named.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final
 
 from ..remoting.errors import ProtocolError
 from .api import Handler
-from .calls import WORKER_ENDS, batch_results, chooser, raise_if_ours
+from .calls import batch_results, chooser, raise_if_ours
 from .cells import BEATS, STARTED_NS
 from .direct import DirectRunner
 from .link import WorkerLink
@@ -61,6 +63,18 @@ class AsyncChunk:
         self.done: dict[int, tuple[list[tuple[Message, BaseException]], list[Prepared | None], int, bool]] = {}
         """By record: failures, rows, duration in ns, filtered."""
         self.upto = 0
+
+    def ran(self, index: int) -> bool:
+        """The call of that record is over."""
+        return index < self.upto or index in self.done
+
+    def take_over(self) -> Run:
+        """What is finished without a gap, to be reported; what is known of later records waits in the next run."""
+        run, upto = self.run, self.upto
+        later = self.run = Run(self.chunk_id, self.queue, self.offsets, upto)
+        later.failures = {index: run.failures.pop(index) for index in list(run.failures) if index >= upto}
+        later.spans = {index: run.spans.pop(index) for index in list(run.spans) if index >= upto}
+        return run
 
 
 class AsyncRunner(Runner):
@@ -99,11 +113,28 @@ class AsyncRunner(Runner):
         chunk = self._chunks[chunk_id] = AsyncChunk(chunk_id, queue, offsets)
         size = self._bounds.batch_messages_max if self._batch else 1
         for first in range(0, records, size):
-            task = self._loop.create_task(self._call(chunk, data, positions, first, min(first + size, records)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(chunk, data, positions, first, min(first + size, records))
 
-    async def _call(self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int) -> None:
+    def _start(
+        self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, *, cancelled: bool = False
+    ) -> None:
+        """Records [first, end) in one call of the handler; `cancelled` = they fail instead."""
+        task = self._loop.create_task(self._call(chunk, data, positions, first, end, cancelled=cancelled))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, chunk, data, positions, first, end))
+
+    def _ended(
+        self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, task: asyncio.Task[None]
+    ) -> None:
+        """Somebody, another call say, may have cancelled the task before its first step, or while it waited for its turn:
+        nothing of it has run that could raise."""
+        self._tasks.discard(task)
+        if task.cancelled() and not (self.steps.ending or chunk.ran(first)):
+            self._start(chunk, data, positions, first, end, cancelled=True)
+
+    async def _call(
+        self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, *, cancelled: bool
+    ) -> None:
         """Records [first, end) in one call of the handler (a message each, unless it takes batches)."""
         offsets = chunk.offsets
         call = CallUnderWay(chunk.chunk_id, chunk.queue, offsets[first], offsets[end - 1], end - first)
@@ -112,10 +143,11 @@ class AsyncRunner(Runner):
                 call_under_way.set(call)
                 self.steps.begin(call)
                 try:
-                    await self.steps.named(call, self._run_call(chunk, data, positions, first, end))
+                    await self.steps.named(call, self._run_call(chunk, data, positions, first, end, cancelled))
                 finally:
                     self.steps.end(call)
-            self._advance(chunk)
+            if not call.ending:
+                self._advance(chunk)
         except Exception as error:  # noqa: BLE001  the loop raises it: nobody waits for a task
             self._broken = self._broken or (error, call)
             self._wake()
@@ -130,7 +162,9 @@ class AsyncRunner(Runner):
         if self._broken is not None:
             self.steps.name_last(self._broken[1])
 
-    async def _run_call(self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int) -> None:
+    async def _run_call(
+        self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, cancelled: bool
+    ) -> None:
         """All of the user's code that is run for these records."""
         wants = chooser(chunk.queue, self._filter, self._log)
         started = self._clock()
@@ -142,6 +176,8 @@ class AsyncRunner(Runner):
         chunk.run.spans |= scratch.spans
         pairs = [(index, message) for index, messages in found.items() for message in messages]
         try:
+            if cancelled:
+                raise asyncio.CancelledError("the task of the call was cancelled before its first step")
             results = await self._results([message for _, message in pairs])
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             raise_if_ours(error)
@@ -165,6 +201,7 @@ class AsyncRunner(Runner):
             return list(batch_results(messages, await self._awaited(self._function(list(messages)))))
         results: list[object] = []
         for message in messages:  # several only of an inner batch
+            raise_if_ours()  # the one before may have gone on to its end all the same
             try:
                 results.append(await self._awaited(self._function(message)))
             except BaseException as error:  # noqa: BLE001
@@ -196,19 +233,16 @@ class AsyncRunner(Runner):
             return
         if not self._runs:
             self._due_ns = self._clock() + self._interval_ns
-        self._close(run, chunk.upto, busy, slowest)
+        self._close(chunk.take_over(), chunk.upto, busy, slowest)
         if chunk.upto == len(chunk.offsets):
             del self._chunks[chunk.chunk_id]
-        else:
-            later = chunk.run = Run(chunk.chunk_id, chunk.queue, chunk.offsets, chunk.upto)
-            for index in [index for index in run.failures if index >= chunk.upto]:
-                later.failures[index] = run.failures.pop(index)
         self._wake()
 
     async def close(self) -> None:
         """Cancel what is still under way; it is not reported, and comes again."""
+        self.steps.end_all()
         for task in self._tasks:
-            task.cancel(WORKER_ENDS)
+            task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSING_S)
 

@@ -20,7 +20,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
 from ..remoting.errors import ProtocolError
 from ..remoting.log_keys import place_keys
@@ -31,6 +31,7 @@ from .fitting import RowError
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .packets import QueueInfo
 from .run import Run
+from .steps import call_under_way
 from .user_errors import describe_error, user_traceback
 
 Wants = Callable[[Message], bool]
@@ -115,16 +116,14 @@ class OneByOne(list[Message]):
 # --- what a batch handler raised or returned ------------------------------------------------------------------------------
 
 
-WORKER_ENDS: Final = "the worker ends"
-"""Why we cancel a call."""
-
-
-def raise_if_ours(error: BaseException) -> None:
-    """The end of the call itself, which we asked for, is no failure; what the handler cancelled, be it the task that it runs
-    in, or sys.exit(), is one. For a coroutine only."""
-    cancelled = isinstance(error, asyncio.CancelledError) and error.args == (WORKER_ENDS,)
-    if cancelled or isinstance(error, GeneratorExit):
+def raise_if_ours(error: BaseException | None = None) -> None:
+    """End the call where its worker ends: whatever the handler makes of that is no failure, be it another cancellation in its
+    clean-up or sys.exit(), which would end the loop too. For a coroutine only."""
+    if isinstance(error, GeneratorExit):
         raise error
+    call = call_under_way.get()
+    if call is not None and call.ending:
+        raise asyncio.CancelledError from error
 
 
 def raise_if_of_all(error: BaseException, pid: int) -> None:

@@ -23,7 +23,7 @@ from .packets import QueueInfo
 class CallUnderWay:
     """Records `first .. last` (queue offsets) of a chunk, `records` of them, in one call of the handler."""
 
-    __slots__ = ("chunk_id", "last", "queue", "records", "state")
+    __slots__ = ("chunk_id", "ending", "last", "queue", "records", "state")
 
     def __init__(self, chunk_id: int, queue: QueueInfo, first: int, last: int, records: int) -> None:
         self.chunk_id = chunk_id
@@ -31,6 +31,8 @@ class CallUnderWay:
         self.state = first + 1
         self.last = last
         self.records = records
+        self.ending = False
+        """Its worker ends, and the call with it: whatever the handler makes of that is neither reported nor a failure."""
 
 
 call_under_way: ContextVar[CallUnderWay | None] = ContextVar("call_under_way", default=None)
@@ -51,6 +53,8 @@ class Steps:
         self._named: CallUnderWay | None = None
         """Whose words are in the cell."""
         self._at_work: CallUnderWay | None = None
+        self.ending = False
+        """The worker ends: no call begins any more."""
 
     def begin(self, call: CallUnderWay) -> None:
         """It is under way from now on."""
@@ -63,6 +67,12 @@ class Steps:
         del calls[call]
         self._only = next(iter(calls)) if len(calls) == 1 else None
         self.rest()
+
+    def end_all(self) -> None:
+        """The worker ends, and with it all that is under way."""
+        self.ending = True
+        for call in self._calls:
+            call.ending = True
 
     def rest(self) -> None:
         """No step runs: name the only call, if it is one."""

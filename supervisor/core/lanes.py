@@ -179,7 +179,10 @@ class Lanes(Ordered):
             return
         if lane.waiting and lane.free and self.may_start(self.s.queues.get(lane.handle)):
             lane.queued = True
-            self._line.append(lane)
+            if lane.waiting[0].alone:
+                self._line.appendleft(lane)  # others wait until it is over
+            else:
+                self._line.append(lane)
 
     def run(self) -> None:
         s = self.s

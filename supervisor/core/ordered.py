@@ -192,7 +192,7 @@ class Ordered(Dispatching):
         self.offer(lane)
 
     def apart(self, pq: ProcessQueue, chunk: Chunk) -> None:
-        """In its place in the lane, by itself: the order matters more than what else its worker has in flight."""
+        """In its place in the lane: the order matters more than what else its worker has in flight."""
         self.again(pq, chunk)
 
     def timed_out(self, pq: ProcessQueue, chunk: Chunk, failure: Failure, now: float) -> bool:

@@ -6,6 +6,10 @@ messages one by one, the one it took last is charged at once, and the rest of th
 calls of a coroutine handler waited, or a worker died while it wrote rows between two calls, each chunk of the worker's runs
 again by itself, and one that kills again is halved.
 
+In the ordered modes a suspect has to keep its place, and cannot wait for a worker of its own. There the whole member is
+careful instead (charges.py): one message at a time is in hand until each suspect is over, or has failed and left its worker
+alive.
+
 The worker that runs such records has nothing else in flight and gets nothing else, so that its death costs no neighbour an
 attempt. There is one such worker at a time: poison never occupies more of the pool. After `max_worker_deaths` the record is
 not run again: it goes to the dead-letter topic with the facts of the crash.
@@ -138,11 +142,21 @@ class Quarantine:
             return (start + 1, True) if at == start else (at, False)
         return end, False
 
-    def admit(self, pq: ProcessQueue, chunk: Chunk) -> None:
-        """The chunk runs alone, or not at all when its record has cost too many workers."""
+    def admit(self, pq: ProcessQueue, chunk: Chunk, *, charged: bool = False) -> None:
+        """The chunk runs alone, or not at all when its record has cost too many workers. `charged` = a cell has named it, and
+        will again, whatever else its worker has."""
         chunk.alone = True
-        if not self.exhausted(pq, chunk):
-            self._apart(pq, chunk)
+        if self.exhausted(pq, chunk):
+            return
+        if not charged and self.s.config.order != "concurrent":
+            self._watch(pq, chunk)
+        self._apart(pq, chunk)
+
+    def _watch(self, pq: ProcessQueue, chunk: Chunk) -> None:
+        """It has to keep its place in the order: instead, one message at a time is in hand until it is over."""
+        for offset in chunk.offsets:
+            self.s.charges.watch(pq.mq, offset, self.s.config.max_worker_deaths)
+        self.s.out.append(ChargesChanged())
 
     def exhausted(self, pq: ProcessQueue, chunk: Chunk) -> bool:
         """Its only record has cost too many workers: it was sent to the dead letters instead."""

@@ -73,7 +73,7 @@ class Retries:
         elif lot[0] is Fate.AGAIN and not alone:
             self._dispatching.again(pq, chunk)
         else:
-            self._dispatching.quarantine.admit(pq, chunk)
+            self._dispatching.quarantine.admit(pq, chunk, charged=lot[0] is Fate.CHARGED)
 
     def time_outs(self, worker: Worker, now: float) -> None:
         """What its call was stopped with is one failed attempt (ProcessQueue.cleanExpiredMsg)."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ import structlog
 from ...conf.segment_format import OPEN_DIR, segment_name
 from ...workers.cells import CONSUMED_DIRECTLY, Cell, CellFile
 from ...workers.sealing import open_segments
+from ...workers.time_limits import NS_PER_S
 from ..core import events as ev
 from ..core.blame import Death, End, InHand, how_ended
 from ..core.decisions import Core
@@ -29,7 +32,46 @@ OWN_CGROUP: Final = Path("/proc/self/cgroup")
 FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
 """Signals that a process brings upon itself; nobody sends them to make it leave."""
 
+NOTE_S: Final = 5.0
+"""Between two looks at the kernel's count; a look takes some hundred µs."""
+RECENT_NS: Final = 10 * NS_PER_S
+"""A worker that was killed for want of memory is found dead within this time: its memory takes a while to be freed."""
+RECENT_MAX: Final = 256
+"""Kills that are remembered."""
+
 log = structlog.get_logger("rocketcrew.pool")
+
+
+class OomKills:
+    """Of processes of our control group by the kernel, for want of memory: those of the last moments, each for one death.
+
+    The kernel does not say whom it killed. It may have been the loader or what a handler started; so a kill counts only for a
+    worker that is found dead soon after it, and no other worker's death is put down to the same one."""
+
+    def __init__(self, count: Callable[[], int], clock: Callable[[], int]) -> None:
+        """`count()` is how many there have been ever, `clock` in ns."""
+        self._count = count
+        self._clock = clock
+        self._counted = count()
+        self._recent: deque[int] = deque(maxlen=RECENT_MAX)
+        """When each was noted."""
+
+    def note(self) -> None:
+        """Look at the count, every NOTE_S or so."""
+        now_ns, counted = self._clock(), self._count()
+        more = counted - self._counted  # less than 0: moved into another group, it counts anew
+        self._counted = counted
+        self._recent.extend([now_ns] * min(more, RECENT_MAX))
+        while self._recent and now_ns - self._recent[0] > RECENT_NS:
+            self._recent.popleft()
+
+    def take(self) -> int:
+        """A worker was killed, by whom is not known: how many kills it may have been. It was the first of them."""
+        self.note()
+        found = len(self._recent)
+        if found:
+            self._recent.popleft()
+        return found
 
 
 class PostMortem:
@@ -41,8 +83,7 @@ class PostMortem:
         """`own` names this process's control groups, `root` is where they are mounted; `clock` is the cells' (ns)."""
         self._cells = cells
         self._clock = clock
-        self._own, self._root = own, root
-        self._oom_kills = oom_kills(own, root)
+        self.oom_kills = OomKills(partial(oom_kills, own, root), clock)
 
     def look(self, child: Child) -> Death:
         """How it ended and what it had in hand. Its process is dead; its cell is left as it is."""
@@ -66,8 +107,8 @@ class PostMortem:
             facts["rss_peak_bytes"] = peak
         if cell is not None and child.sampled_call_ns == cell.started_ns:
             facts["rss_last_bytes"] = child.rss_last_bytes
-        if code == -signal.SIGKILL and (more := self._new_oom_kills()):
-            facts["oom_kills"] = more
+        if code == -signal.SIGKILL and end is not End.OURS and (kills := self.oom_kills.take()):
+            facts["oom_kills"] = kills
         if stack := child.stack_file.last_words():
             facts["stack"] = stack
         own_doing = by_itself(code) or "oom_kills" in facts
@@ -75,12 +116,6 @@ class PostMortem:
         if cell is None and child.worker.in_flight and (_is_fault(code) or "oom_kills" in facts):
             in_hand = between_calls(f"{child.process.pid}:{self._clock()}")
         return Death(end, in_hand, cause_of(code), facts)
-
-    def _new_oom_kills(self) -> int:
-        """How many processes the kernel has killed for want of memory since the last look."""
-        now = oom_kills(self._own, self._root)
-        more, self._oom_kills = now - self._oom_kills, now
-        return max(0, more)  # moved into another group, it counts anew
 
 
 def left_open(core: Core, segments: Path, worker_id: str, now: float) -> list[Path]:

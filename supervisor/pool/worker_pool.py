@@ -37,7 +37,7 @@ from .direct import Directing
 from .feeding import Feeding
 from .hearing import LEFT_BEHIND, Hearing
 from .launching import Launcher
-from .post_mortem import PostMortem, left_open
+from .post_mortem import NOTE_S, PostMortem, left_open
 from .stacks import Helper, ProcessStack, Running, crew_stacks
 from .watching import CellReader
 
@@ -77,6 +77,7 @@ class Pool:
         self._cell_slots = list(reversed(range(cells.slots)))
         self._reload_ended = reload_ended
         self._staffing_timer: asyncio.TimerHandle | None = None
+        self._kills_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._reloading = False
         self.feeding = Feeding(core, self.children, slab, transport, queue_info)
@@ -110,6 +111,7 @@ class Pool:
     async def start(self) -> None:
         """Start the workers and wait until each is ready, or has failed while others are. Raises HandlerError, with the
         error of the last one, when none can boot: nobody joins the group for a handler that cannot run."""
+        self._note_kills()
         self.run_staffing()
         while not self.failure and not (self.staffing.tried and self.staffing.serving()):
             await self._wait_changed(self._loop.time() + 1.0)
@@ -134,6 +136,11 @@ class Pool:
         due = self.staffing.next_due(now)
         self._staffing_timer = None if due is None else self._loop.call_at(in_whole_ms(due), self.run_staffing)
         self._acted()
+
+    def _note_kills(self) -> None:
+        """Note what the kernel kills for want of memory, so that later deaths are not put down to it."""
+        self._post_mortem.oom_kills.note()
+        self._kills_timer = self._loop.call_later(NOTE_S, self._note_kills)
 
     async def _wait_changed(self, deadline: float) -> bool:
         """Wait for the next change; False when the time is over."""
@@ -414,8 +421,9 @@ class Pool:
     def _stop_staffing(self) -> None:
         self._stopping = True
         self.staffing.stop()
-        if self._staffing_timer is not None:
-            self._staffing_timer.cancel()
+        for timer in (self._staffing_timer, self._kills_timer):
+            if timer is not None:
+                timer.cancel()
 
 
 def _by_name(paths: Sequence[Path]) -> dict[str, Path]:

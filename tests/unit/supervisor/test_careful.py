@@ -9,9 +9,10 @@ import pytest
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.blame import InHand
+from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.charges import NOTED_MAX, Charges, Left
 from rocketcrew.supervisor.core.chunks import Chunk
+from rocketcrew.supervisor.pool.post_mortem import between_calls
 from rocketcrew.workers.failures import asked
 
 from .conftest import Bench
@@ -50,6 +51,46 @@ def test_until_it_is_over_one_message_at_a_time_is_in_hand(make: Make, config: d
         bench.persist()
     assert (handles[0], SUSPECT) in started
     assert len(handed(bench)) > 1, "all workers are given work again"
+
+
+@pytest.mark.parametrize("order", ["queue", "key"])
+def test_in_order_one_that_kills_between_two_calls_is_found_and_gets_no_more_workers(make: Make, order: str) -> None:
+    """Nobody knows which of all that the worker had: these keep their places, so nothing else is in hand until they are over.
+    They are few: however much waits by key, it waits after them; by queue, queues take turns."""
+    bench = make(order=order, chunk_messages_max=4, chunks_in_flight=2)
+    bench.worker("w1", "w2")
+    handles = bench.open(0, 1, 2, 3)
+    for handle in handles:
+        bench.found(handle, range(8))
+    killer, tried, deaths = (handles[0], 2), list[list[tuple[int, int]]](), 0
+    while chunks := handed(bench):
+        tried += [[(chunk.handle, offset) for chunk in chunks for offset in chunk.offsets]]
+        fatal = next(
+            (chunk.worker_id for chunk in chunks for at in chunk.offsets if (chunk.handle, at) == killer), None
+        )
+        for chunk in chunks:
+            if chunk.worker_id != fatal:
+                bench.done(chunk)
+        if fatal is not None:
+            deaths += 1
+            death = Death(End.CRASHED, between_calls(str(deaths)), "SIGKILL", {"oom_kills": 1})
+            bench.core.handle(ev.WorkerDied(fatal, death), bench.now)
+            bench.core.handle(ev.SalvageComplete(fatal), bench.now)
+            bench.worker(f"n{deaths}")
+    back = bench.one(act.SendBack)
+    assert back.facts is not None
+    assert (back.handle, back.facts["deaths"], back.facts["oom_kills"]) == (handles[0], "3", "1")
+    assert deaths == 4, "once among others"
+    alone = [at for at, each in enumerate(tried) if each == [killer]]
+    assert len(alone) == 3
+    first = next(at for at, each in enumerate(tried) if killer in each)
+    assert alone[0] - first <= (len(handles) if order == "queue" else 1) * len(tried[first])
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
+    while chunks := handed(bench):
+        for chunk in chunks:
+            bench.done(chunk)
+    assert bench.persist() == [8, 8, 8, 8]
+    assert not bench.core.state.charges.noted
 
 
 def test_what_was_in_hand_less_often_runs_beside_the_others(make: Make) -> None:

@@ -19,7 +19,15 @@ from rocketcrew.supervisor.core.state import Worker
 from rocketcrew.supervisor.core.states import WorkerState
 from rocketcrew.supervisor.core.time_limits import Look
 from rocketcrew.supervisor.pool.child import Child
-from rocketcrew.supervisor.pool.post_mortem import PostMortem, by_itself, cause_of, in_hand_of, left_open, oom_kills
+from rocketcrew.supervisor.pool.post_mortem import (
+    RECENT_NS,
+    PostMortem,
+    by_itself,
+    cause_of,
+    in_hand_of,
+    left_open,
+    oom_kills,
+)
 from rocketcrew.workers.cells import (
     BETWEEN,
     CHUNK_ID,
@@ -125,7 +133,8 @@ class Scene:
         self.own.write_text("0::/\n")
         self.killed_for_memory(2)
         self.cells = CellFile(self.path, 2)
-        self.mortem = PostMortem(self.cells, self.own, folder, lambda: BEGAN_NS + 3_210_000_000)
+        self.now_ns = BEGAN_NS + 3_210_000_000
+        self.mortem = PostMortem(self.cells, self.own, folder, lambda: self.now_ns)
         self.stacks = StackFile()
 
     def killed_for_memory(self, count: int) -> None:
@@ -189,6 +198,23 @@ def test_who_ends_by_a_fault_or_for_want_of_memory_between_two_calls_was_writing
     assert look(1).in_hand is None, "who ends by an error has named what it worked on"
     assert look(-signal.SIGKILL).in_hand is None, "killed by somebody"
     assert scene.mortem.look(scene.child(-signal.SIGSEGV)).in_hand is None, "one that has nothing"
+
+
+def test_a_kill_for_want_of_memory_is_one_death_soon_after_it(scene: Scene) -> None:
+    def kills(**more: Any) -> object:
+        return scene.mortem.look(scene.child(-signal.SIGKILL, **more)).facts.get("oom_kills", 0)
+
+    scene.killed_for_memory(4)
+    assert [kills(), kills(), kills()] == [2, 1, 0], "two at once are two deaths, and the third was killed by somebody"
+    scene.killed_for_memory(5)
+    assert kills(state=WorkerState.KILLED) == 0, "we killed it ourselves"
+    scene.mortem.oom_kills.note()
+    scene.now_ns += RECENT_NS
+    assert kills() == 1, "it took its time to be gone"
+    scene.killed_for_memory(1_000_000)
+    scene.mortem.oom_kills.note()
+    scene.now_ns += RECENT_NS + 1
+    assert kills() == 0, "that was the loader, or a process of a handler's"
 
 
 def test_a_kill_by_somebody_else_and_what_was_sampled_in_another_call(scene: Scene) -> None:

@@ -49,10 +49,11 @@ class Crew:
         self.link, sock = link_pair(Transport.STREAM)
         self.cell = private_cell()
         self.loop = asyncio.new_event_loop()
+        chosen: dict[str, Any] = {"concurrency": 2, "rows": None, "segments": None} | more
         self.worker = AsyncWorkerLoop(
             WorkerLink(sock, Transport.STREAM), target, bounds=WorkerBounds(batch_messages_max=2), slab=None,
-            segments=None, clock=time.monotonic_ns, cell=self.cell, log=None, loop=self.loop,
-            **({"concurrency": 2, "rows": None} | more),
+            clock=time.monotonic_ns, cell=self.cell, log=None, loop=self.loop,
+            **chosen,
         )  # fmt: skip
         self.record = record
         self.link.send(encode_queue(1, queue))

@@ -14,7 +14,7 @@ import pytest
 from rocketcrew import BatchResult, Handler, Message, SoftTimeLimitExceeded, handler
 from rocketcrew.remoting.errors import ProtocolError, UsageError
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.workers.calls import WORKER_ENDS, raise_if_of_all
+from rocketcrew.workers.calls import raise_if_of_all
 from rocketcrew.workers.loading import HandlerLoadError, HandlerSpec, describe, find, load, ready
 from rocketcrew.workers.message import make_message
 from rocketcrew.workers.packets import QueueInfo
@@ -27,6 +27,7 @@ from rocketcrew.workers.routing import (
     handler_of,
     same_topics,
 )
+from rocketcrew.workers.steps import CallUnderWay, call_under_way
 
 
 @handler(topic="orders", tags="paid || shipped")
@@ -224,9 +225,12 @@ def test_the_end_of_a_shared_call_that_we_cancel_is_not_its_handler_s_failure() 
         return [each.topic for each in messages]
 
     async def cancel() -> None:
+        under_way = CallUnderWay(1, QueueInfo("g", "t", "b", 0), 0, 1, 2)
+        call_under_way.set(under_way)
         call = asyncio.ensure_future(combine([waits, works])([make_message(topic="a"), make_message(topic="b")]))
         await started.wait()
-        call.cancel(WORKER_ENDS)
+        under_way.ending = True
+        call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
 
