@@ -68,7 +68,8 @@ class BrokerCore:
         self.intercepts: list[Intercept] = []
         self.acl: Acl | None = None
         """Who may do what; None lets everybody."""
-        self.trouble: str | None = None  # why the disk does not take data; sends are refused meanwhile
+        self.trouble: str | None = None
+        """What the disk refused last, for the log; it is tried again with each request, and with what is saved by time."""
         self.failed: str | None = None  # why this process has to stop: nobody knows what the disk kept
         self.recovered_records = self.state.recover(now_ms)
         self._flush: tuple[int, int, int] | None = None  # under way: ticket, the log's end, all that was written
@@ -119,9 +120,21 @@ class BrokerCore:
             state.notices.clear()
         if response is not None and response is not SILENCE and not command.is_oneway:
             effects += self._replies(Reply(channel, response), before)
+        if response is None:
+            effects += self._answer_ready(call.now_ms, 1)
         if state.arrivals:
             effects += self._wake_arrived()
         return effects
+
+    def _answer_ready(self, now_ms: int, count_max: int) -> list[Effect]:
+        """Answer so many of those that waited and need not any longer.
+
+        Time brings the turn of WOKEN_MAX at once, and each request that is held that of one more. So they leave faster than
+        they come, however soon each is due, and take no more of the loop's time than those that came.
+        """
+        state = self.state
+        replies = pull.wake_ready(state, now_ms, count_max)
+        return [*replies, *pop.time_out(state.pops.held.due(now_ms, count_max), now_ms)]
 
     def _replies(self, reply: Reply, written_before: int) -> list[Effect]:
         """The answer, unless it has to wait for what was written for it since."""
@@ -173,7 +186,7 @@ class BrokerCore:
         while state.arrivals and count < NEWS_MAX and woken < WOKEN_MAX:
             arrival = state.arrivals.popleft()
             state.held.arrived(*arrival)
-            pulls = state.held.woken(WOKEN_MAX - woken)
+            pulls = state.held.take(WOKEN_MAX - woken)
             pops = state.pops.held.arrived(arrival, news, state.full)
             replies += pull.repeat(state, pulls)
             replies += pop.repeat(state, pops, state.now_ms, news)
@@ -242,7 +255,6 @@ class BrokerCore:
         self._show_popped_again(now_ms)
         effects += self._wake_arrived()
         effects += pop.repeat(state, state.pops.held.woken(state.full), now_ms)
-        effects += pop.time_out(state.pops.held.due(now_ms, WOKEN_MAX), now_ms)
         if self._later:
             effects += self._serve_later(now_ms)
         if state.long_answers.waiting:
@@ -251,7 +263,7 @@ class BrokerCore:
         if now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
             state.held.begin_sweep()
-        effects += pull.wake_ready(state, now_ms, WOKEN_MAX)
+        effects += self._answer_ready(now_ms, WOKEN_MAX)
         if state.forwarded:
             effects += forward.timed_out(state, now_ms)
         if now_ms >= self._next_expiry_ms:

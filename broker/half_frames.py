@@ -41,10 +41,10 @@ class HalfFrames:
         self.all_bytes = 0
 
     def note(self, now_ms: int, channel: int, size_bytes: int) -> dict[int, HalfFrame]:
-        """A connection has so much now; returns who is to be disconnected, and is not counted any more."""
-        before = self._of.get(channel)
-        if size_bytes == (before.size_bytes if before else 0):
-            return {}
+        """A connection has so much now, and something came, also where it has as much as before: whole frames may have gone.
+
+        Returns who is to be disconnected, and is not counted any more.
+        """
         self.forget(channel)
         if size_bytes:
             self._of[channel] = HalfFrame(size_bytes, now_ms)

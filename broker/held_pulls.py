@@ -10,7 +10,9 @@ A pull that found nothing new is kept here without an answer. It ends in one of 
 - the broker stops.
 
 "Pull again" is the caller's: this table only says which, and at most so many at a time as the caller takes: thousands may be
-due together. A pull that is given out is no longer held, so that nothing can be answered twice.
+due together. All that need not wait any longer, whatever the reason, stand in one line and are given out from its front, so
+that none of the reasons can keep the others out. A pull that is given out is no longer held, so that nothing can be answered
+twice.
 
 A message costs what those cost that want it, however many wait in its queue for other tags: pulls with tags are found by the
 sets of tags that have the message's one. Those with an SQL92 filter are looked at one by one, as nothing else tells.
@@ -19,6 +21,7 @@ sets of tags that have the message's one. Those with an SQL92 filter are looked 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
@@ -72,8 +75,10 @@ class _TagSets:
 
 
 class HeldPulls:
-    """Held pulls by queue and tags, by channel and by deadline. What a message wakes is answered in the order in which it
-    came, and so is what is due at one time."""
+    """Held pulls by queue and tags, by channel and by deadline.
+
+    They are answered in the order in which their waits end. Where one message ends several, the oldest pull is the first.
+    """
 
     def __init__(self, held_max: int) -> None:
         self._held_max = held_max
@@ -84,12 +89,13 @@ class HeldPulls:
         self._all: dict[int, HeldPull] = {}
         self._deadlines: list[tuple[int, int]] = []  # heap; entries of pulls that wait no longer are skipped
         self._next_number = 0
-        self._woken: dict[int, HeldPull] = {}  # by messages, and not given out yet
+        self._ready: dict[int, HeldPull] = {}  # need not wait any longer, and are not given out yet; the first first
         self._skipped: dict[tuple[str, int], int] = {}
         """Queues with messages that somebody does not want, and the last pull that was held when the last of them came."""
-        self._sweeping: dict[tuple[str, int], int] = {}  # likewise, of the sweep that is under way
+        self._sweeping: deque[tuple[tuple[str, int], _Tags | None, int]] = deque()
+        """Likewise, of the sweep that is under way: queue, one of its sets of tags, and the last pull."""
         self.bytes = HeldBytes()  # of those that are parked too
-        self.parked: dict[int, list[HeldPull]] = {}
+        self.parked: dict[int, deque[HeldPull]] = {}
         """By channel: pulls that are due, and whose answers wait until the peer has read what it got before."""
 
     def __len__(self) -> int:
@@ -126,62 +132,67 @@ class HeldPulls:
             return
         among = chain((None,), self._tag_sets.with_code(tags_code, by_tags))
         found = (pull for tags in among for pull in by_tags.get(tags, {}).values())
-        for pull in sorted((pull for pull in found if pull.takes(tags_code, properties)), key=attrgetter("number")):
-            self._leave_queue(pull)
-            self._woken[pull.number] = pull
+        self._wait_no_longer(
+            sorted((pull for pull in found if pull.takes(tags_code, properties)), key=attrgetter("number"))
+        )
         if queue in self._by_queue:
             self._skipped[queue] = self._next_number
 
     def begin_sweep(self) -> None:
-        """Whose queue got only messages that they do not want are to be repeated too."""
-        self._sweeping |= self._skipped
+        """Whose queue got only messages that they do not want are to be repeated too; not before the last sweep has ended."""
+        if self._sweeping:
+            return
+        for queue, last in self._skipped.items():
+            self._sweeping.extend((queue, tags, last) for tags in self._by_queue.get(queue, ()))
         self._skipped = {}
 
     @property
     def has_more(self) -> bool:
         """Whether there are pulls to repeat now, whatever the time."""
-        return bool(self._woken or self._sweeping)
+        return bool(self._ready or self._sweeping)
 
-    def woken(self, count_max: int) -> list[HeldPull]:
-        """Pulls to repeat because of messages."""
-        return self._end(list(islice(self._woken.values(), count_max)))
+    def take(self, count_max: int) -> list[HeldPull]:
+        """The first pulls of those to repeat."""
+        return self._end(list(islice(self._ready.values(), count_max)))
 
     def ready(self, now_ms: int, count_max: int) -> list[HeldPull]:
-        """Pulls to repeat: those whose deadline passed, then those that were woken, then those of the sweep."""
-        found = self._end(self._due(now_ms, count_max))
-        found += self.woken(count_max - len(found))
-        return found + self._end(self._swept(count_max - len(found)))
+        """As `take`, after those whose deadline passed have come to the others, and then those of the sweep."""
+        self._wait_no_longer(self._due(now_ms, count_max))
+        self._wait_no_longer(self._swept(count_max))
+        return self.take(count_max)
+
+    def _wait_no_longer(self, pulls: Iterable[HeldPull]) -> None:
+        for pull in pulls:
+            self._leave_queue(pull)
+            self._ready[pull.number] = pull
 
     def _due(self, now_ms: int, count_max: int) -> list[HeldPull]:
         found: list[HeldPull] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms and len(found) < count_max:
             pull = self._all.get(heapq.heappop(self._deadlines)[1])
-            if pull is not None and pull.number not in self._woken:
+            if pull is not None and pull.number not in self._ready:
                 found.append(pull)
         return found
 
     def _swept(self, count_max: int) -> list[HeldPull]:
         found: list[HeldPull] = []
         while self._sweeping and len(found) < count_max:
-            queue, last = next(iter(self._sweeping.items()))
-            pulls = self._held_until(queue, last)
-            found += islice(pulls, count_max - len(found))
-            if next(pulls, None) is None:
-                del self._sweeping[queue]
+            found += islice(self._held_until(*self._sweeping[0]), count_max - len(found))
+            if len(found) < count_max:
+                self._sweeping.popleft()
         return found
 
-    def _held_until(self, queue: tuple[str, int], last: int) -> Iterator[HeldPull]:
-        """The pulls of a queue that waited already when the one of that number came."""
-        for pulls in self._by_queue.get(queue, {}).values():
-            yield from takewhile(lambda pull: pull.number <= last, pulls.values())
+    def _held_until(self, queue: tuple[str, int], tags: _Tags | None, last: int) -> Iterator[HeldPull]:
+        """The pulls of a queue with such tags that waited already when the one of that number came."""
+        return takewhile(lambda pull: pull.number <= last, self._by_queue.get(queue, {}).get(tags, {}).values())
 
     def drop_channel(self, channel: int) -> int:
         """Forget the pulls of a closed connection; returns how many."""
-        parked = len(self.unparked(channel))
+        parked = len(list(self.unparked(channel)))
         return parked + len(self._end(list(self._by_channel.get(channel, {}).values())))
 
     def next_deadline_ms(self) -> int | None:
-        while self._deadlines and ((number := self._deadlines[0][1]) not in self._all or number in self._woken):
+        while self._deadlines and ((number := self._deadlines[0][1]) not in self._all or number in self._ready):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
@@ -190,17 +201,16 @@ class HeldPulls:
     def park(self, pull: HeldPull) -> None:
         """Keep a pull that was given out, until `unparked`."""
         self.bytes.add(pull)
-        self.parked.setdefault(pull.channel, []).append(pull)
+        self.parked.setdefault(pull.channel, deque()).append(pull)
 
-    def unparked(self, channel: int, count_max: int | None = None) -> list[HeldPull]:
-        """The first parked pulls of a connection, which are parked no longer."""
-        parked = self.parked.pop(channel, [])
-        pulls = parked[:count_max]
-        if len(pulls) < len(parked):
-            self.parked[channel] = parked[count_max:]
-        for pull in pulls:
+    def unparked(self, channel: int) -> Iterator[HeldPull]:
+        """The parked pulls of a connection, the oldest first; each is parked until the iterator comes to it."""
+        while (parked := self.parked.get(channel)) is not None:
+            pull = parked.popleft()
+            if not parked:
+                del self.parked[channel]
             self.bytes.remove(pull)
-        return pulls
+            yield pull
 
     # Ends
 
@@ -208,7 +218,7 @@ class HeldPulls:
         for pull in pulls:
             del self._all[pull.number]
             self.bytes.remove(pull)
-            if self._woken.pop(pull.number, None) is None:
+            if self._ready.pop(pull.number, None) is None:
                 self._leave_queue(pull)
             channel = self._by_channel[pull.channel]
             del channel[pull.number]

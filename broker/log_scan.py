@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from enum import Enum
 from struct import Struct
 from typing import NamedTuple
@@ -85,6 +85,10 @@ class LogScan:
         self.position = begin
 
     def __iter__(self) -> Iterator[Part]:
+        return (part for part in self.steps() if part is not None)
+
+    def steps(self) -> Iterator[Part | None]:
+        """The parts, and None after each window of a long search: a reader that shares a loop can pause there."""
         while self.position < self._end:
             position = self.position
             blank = self._blank(position)
@@ -93,7 +97,7 @@ class LogScan:
                 continue
             part = self._record(position)
             if part is None:
-                part = self._unreadable(position)
+                part = yield from self._unreadable(position)
             self.position = part.position + part.length_bytes
             yield part
 
@@ -138,11 +142,11 @@ class LogScan:
             return None
         return Part(Kind.RECORD, position, size, message)
 
-    def _unreadable(self, position: int) -> Part:
-        following = self._next_record(position + 1)
+    def _unreadable(self, position: int) -> Generator[None, None, Part]:
+        following = yield from self._next_record(position + 1)
         if following is not None:
             return Part(Kind.DAMAGE, position, following - position)
-        content_end = self._content_end(position)
+        content_end = yield from self._content_end(position)
         if content_end == position:
             return Part(Kind.UNWRITTEN, position, self._end - position)
         if self._is_front(position, content_end):
@@ -152,7 +156,7 @@ class LogScan:
             content_end = position + size  # a record may end with zeros
         return Part(Kind.DAMAGE, position, content_end - position)
 
-    def _next_record(self, position: int) -> int | None:
+    def _next_record(self, position: int) -> Generator[None, None, int | None]:
         """Where the first record that can be believed begins, at or after `position`."""
         at = position
         while at < self._content:
@@ -164,6 +168,7 @@ class LogScan:
                     if part is not None and part.message is not None and self._believed(part.message):
                         return start
             at += max(len(window) - (_MAGIC_BYTES - 1), 1)
+            yield
         return None
 
     def _own_position(self, position: int) -> int:
@@ -172,7 +177,7 @@ class LogScan:
     def _room(self, position: int, length_bytes: int) -> bool:
         return position + length_bytes <= self._end
 
-    def _content_end(self, position: int) -> int:
+    def _content_end(self, position: int) -> Generator[None, None, int]:
         """Behind the last byte that is not zero; `position` when all are."""
         found = at = position
         while at < self._content:
@@ -181,6 +186,7 @@ class LogScan:
             if kept:
                 found = at + kept
             at += len(window)
+            yield
         return found
 
     def _is_front(self, position: int, content_end: int) -> bool:

@@ -526,7 +526,7 @@ class MessageStore:
             self._rebuild_a_queue()
 
     def check_some(self) -> None:
-        """Look at some more entries, unless there is something to build anew. Raises StorageError."""
+        """Look at some more entries, unless there is something to build anew."""
         if not self.is_rebuilding:
             for queue in self._check.step():
                 self._plan_rebuild(queue)
@@ -628,7 +628,7 @@ class MessageStore:
         self.drop_expired_entries()
         self._log.settle(begin)  # a killed broker may have left what is not on the disk yet
         self._flushed = self._log.end
-        self._check = QueueCheck(self._log, self._queues, tags_code)
+        self._check = QueueCheck(self._log, self._queues, tags_code, self.events)
         self._index.start()
         self._storage.begin()
         return self.found.records

@@ -5,6 +5,12 @@ code hides its message, and a read notices only what no code can be: it has 32 b
 here. The log is read beside all else, STEP_BYTES a second, and a queue whose entry has another code than its record is built
 anew. A round takes some five hours for each GiB of the log. Readers that passed the message before do not get it any more.
 
+After a round that found nothing, the next one starts when the log has grown, or after REST_STEPS. So an idle broker reads
+nothing.
+
+A place that the disk cannot read is logged once, and the round goes on in the next segment: the disk may well take and give
+the rest. Damage is searched one window a step, so that no step is long.
+
 Checksums over the queues would need less reading, but a file of our own beside RocketMQ's, written at each checkpoint, and
 wrong whenever a genuine broker has written to the store since. The log says the same, and is there.
 
@@ -16,6 +22,7 @@ Not looked at:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from ..remoting.stored import StoredMessage
@@ -26,44 +33,88 @@ from .storage import StorageError, StoredFile
 
 STEP_BYTES = 64 << 10  # some 3 ms for small messages
 INTERVAL_MS = 1_000
+REST_STEPS = 6 * 3_600  # six hours
 
 
 class QueueCheck:
     """Where the round has come to."""
 
     def __init__(
-        self, log: StoredFile, queues: Mapping[Key, ConsumeQueue], tags_code: Callable[[StoredMessage], int]
+        self,
+        log: StoredFile,
+        queues: Mapping[Key, ConsumeQueue],
+        tags_code: Callable[[StoredMessage], int],
+        events: deque[tuple[str, dict[str, object]]],
     ) -> None:
+        """`events`: where what the log should say is put."""
         self._log = log
         self._queues = queues
         self._tags_code = tags_code
+        self._events = events
+        self._unreadable: set[int] = set()  # positions that were logged
+        self._rest_steps = 0  # before the next round
+        self._found = False  # in this round
         self._begin(log.start)
 
     def _begin(self, position: int) -> None:
+        self._end = self._log.end
         self._scan = LogScan(self._log, position, lambda _: True)
-        self._parts = iter(self._scan)
+        self._parts = self._scan.steps()
 
     def step(self) -> list[ConsumeQueue]:
-        """Read a little further, or begin the next round; returns the queues that differ.
-
-        Raises StorageError, and then goes on in the next segment.
-        """
+        """Read a little further, or begin the next round when that is due; returns the queues that differ."""
+        if self._rests():
+            return []
         if self._scan.position < self._log.start:  # retention was faster
             self._begin(self._log.start)
-        until = self._scan.position + STEP_BYTES
         wrong: list[ConsumeQueue] = []
         try:
-            for part in self._parts:
-                if part.message is not None and (queue := self._differing(part.message)) is not None:
-                    wrong.append(queue)
-                if self._scan.position >= until:
-                    return wrong
-        except StorageError:
-            following = (start for start in self._log.segment_starts() if start > self._scan.position)
-            self._begin(next(following, self._log.start))
-            raise
-        self._begin(self._log.start)
+            is_all = self._read(wrong)
+        except StorageError as error:
+            is_all = self._pass_over(error)
+        self._found = self._found or bool(wrong)
+        if is_all:
+            self._end_round()
         return wrong
+
+    def _read(self, wrong: list[ConsumeQueue]) -> bool:
+        """Put the queues that differ into `wrong`; True at the end of the log. Raises StorageError."""
+        until = self._scan.position + STEP_BYTES
+        for part in self._parts:
+            if part is None:
+                return False
+            if part.message is not None and (queue := self._differing(part.message)) is not None:
+                wrong.append(queue)
+            if self._scan.position >= until:
+                return False
+        return True
+
+    def _pass_over(self, error: StorageError) -> bool:
+        """Go on in the next segment; True when there is none."""
+        position, start = self._scan.position, self._log.start
+        if position not in self._unreadable:
+            self._unreadable = {position, *(each for each in self._unreadable if each >= start)}
+            self._events.append(("store.place_unreadable", {"position": position, "reason": str(error)}))
+        following = next((start for start in self._log.segment_starts() if start > position), None)
+        if following is not None:
+            self._begin(following)
+        return following is None
+
+    def _end_round(self) -> None:
+        if self._found or self._log.end > self._end:
+            self._begin(self._log.start)
+        else:
+            self._rest_steps = REST_STEPS
+        self._found = False
+
+    def _rests(self) -> bool:
+        """Whether the next round is not due."""
+        if not self._rest_steps:
+            return False
+        self._rest_steps = self._rest_steps - 1 if self._log.end == self._end else 0
+        if not self._rest_steps:
+            self._begin(self._log.start)
+        return self._rest_steps > 0
 
     def _differing(self, message: StoredMessage) -> ConsumeQueue | None:
         """The record's queue, when its entry has another code."""
@@ -77,4 +128,4 @@ class QueueCheck:
         return queue if is_its_own and tags_code != self._tags_code(message) else None
 
 
-__all__ = ["INTERVAL_MS", "QueueCheck"]
+__all__ = ["INTERVAL_MS", "REST_STEPS", "QueueCheck"]

@@ -368,7 +368,7 @@ class Rebuild:
             storage, log, self._made_queue, wanted, tags_code, lives_known=lives_known, whole=True
         )
         self._scan = LogScan(log, self.begin, lambda _: True)
-        self._parts = iter(self._scan)
+        self._parts = self._scan.steps()
         self._count = 0
 
     def _made_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -379,6 +379,8 @@ class Rebuild:
         """Read at most so many bytes of the log more; True when all is read."""
         until = self._scan.position + bytes_max
         for part in self._parts:
+            if part is None:
+                return False
             if part.kind is Kind.DAMAGE:
                 self._recovery.make_room(part)
                 self._recovery.set_aside(part)

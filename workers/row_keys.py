@@ -74,6 +74,10 @@ _SHORT_RUN: Final = 10
 _KEPT_ROWS_MAX: Final = 1 << 15
 """Longer columns are made anew, and so are their ends: a column is kept with all of its text."""
 _KEPT_QUEUES_MAX: Final = 16
+_SHORT_ROWS: Final = 16
+_SHORT_QUEUES_MAX: Final = 1_024
+"""Columns of so few rows take some 3 KiB for a queue, and are kept for all queues that a worker may have in turn. If fewer
+were kept than that, each would be made, kept and dropped before its queue's next block."""
 _SHARED_ROWS_MAX: Final = 1_024
 """Of more rows constant columns cost next to nothing; and a longer one behind a block would make its size seem larger."""
 _NUMBERS_MAX: Final = 1_024
@@ -238,7 +242,8 @@ def _queue_columns(queues: list[QueueInfo], counts: Sequence[int] | None) -> Arr
     runs = _runs(queues, counts)
     if len(runs) == 1 and runs[0][1] <= _SHARED_ROWS_MAX:
         queue, rows = runs[0]
-        return [column.slice(0, rows) for column in _kept_queue(queue, _kept_length(rows))]
+        kept = _kept_short_queue(queue) if rows <= _SHORT_ROWS else _kept_queue(queue, _kept_length(rows))
+        return [column.slice(0, rows) for column in kept]
     return _columns_of_runs(runs)
 
 
@@ -253,6 +258,11 @@ def _columns_of_runs(runs: Sequence[tuple[QueueInfo, int]]) -> Arrays:
 @lru_cache(maxsize=_KEPT_QUEUES_MAX)
 def _kept_queue(queue: QueueInfo, rows: int) -> Arrays:
     return _columns_of_runs([(queue, rows)])
+
+
+@lru_cache(maxsize=_SHORT_QUEUES_MAX)
+def _kept_short_queue(queue: QueueInfo) -> Arrays:
+    return _columns_of_runs([(queue, _SHORT_ROWS)])
 
 
 def _runs(queues: list[QueueInfo], counts: Sequence[int] | None) -> list[tuple[QueueInfo, int]]:

@@ -10,6 +10,7 @@ commits the offset that came with the pull, as it would be old by then.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from ...remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from ...remoting.bodies import SubscriptionData
@@ -190,8 +191,16 @@ def answer(command: Command, fetched: Fetched, code: ResponseCode) -> Command:
 
 
 def wake_parked(state: BrokerState, channel: int, count_max: int) -> list[Reply]:
-    """Answer pulls of a connection that has room again."""
-    return repeat(state, state.held.unparked(channel, count_max))
+    """Answer pulls of a connection that has room again: some ROUND_BYTES_MAX. The others stay parked, in their order."""
+    replies: list[Reply] = []
+    sent_bytes = 0
+    for pull in islice(state.held.unparked(channel), count_max):
+        response = execute_again(state, pull)
+        replies.append(Reply(channel, response))
+        sent_bytes += len(response.body)
+        if sent_bytes > ROUND_BYTES_MAX:
+            break
+    return replies
 
 
 def wake_ready(state: BrokerState, now_ms: int, count_max: int) -> list[Reply]:
@@ -202,17 +211,19 @@ def wake_ready(state: BrokerState, now_ms: int, count_max: int) -> list[Reply]:
 def repeat(state: BrokerState, pulls: Iterable[HeldPull]) -> list[Reply]:
     """Answers of pulls that were held. What fails in one of them is its own answer; nobody else's request fails by it.
 
-    A connection that does not read gets nothing more, and each at most ROUND_BYTES_MAX in one round; the rest is parked.
+    A connection that does not read gets nothing more, and each some ROUND_BYTES_MAX in one round; the rest is parked, and so
+    are those that come after parked ones.
     """
     replies: list[Reply] = []
     sent_bytes: dict[int, int] = {}
     for pull in pulls:
-        if pull.channel in state.full or sent_bytes.get(pull.channel, 0) > ROUND_BYTES_MAX:
+        channel = pull.channel
+        if channel in state.full or channel in state.held.parked or sent_bytes.get(channel, 0) > ROUND_BYTES_MAX:
             state.held.park(pull)
             continue
         response = execute_again(state, pull)
-        sent_bytes[pull.channel] = sent_bytes.get(pull.channel, 0) + len(response.body)
-        replies.append(Reply(pull.channel, response))
+        sent_bytes[channel] = sent_bytes.get(channel, 0) + len(response.body)
+        replies.append(Reply(channel, response))
     return replies
 
 

@@ -87,6 +87,15 @@ def test_many_small_ones_that_have_hung_go_before_it_too():
     assert crowd.most_bytes <= ALL_MAX_BYTES
 
 
+def test_a_peer_that_has_as_much_as_before_has_sent_something():
+    """Frames as long as what is read at once leave the same part of the next one each time."""
+    halves = HalfFrames(5_000)
+    halves.note(59_000, 2, 3_000)
+    for now_ms in range(0, 60_001, 100):
+        halves.note(now_ms, 1, 1_000)
+    assert list(halves.note(60_000, 3, 1_500)) == [2]
+
+
 def test_who_has_none_is_not_counted():
     halves = HalfFrames(1_000)
     assert halves.note(0, 1, 0) == {}

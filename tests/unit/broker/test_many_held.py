@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -34,7 +35,7 @@ def test_a_message_costs_nothing_for_pulls_of_its_queue_that_want_other_tags(too
             assert held.hold(held_pull(Wanted(frozenset({number, -number - 1}))))
         assert held.hold(held_pull(Wanted(frozenset({5_000, 6_000}))))
         costs.append([tools.calls_of(partial(held.arrived, "T", 0, code)) for code in (7_000, 5_000)])
-        assert [pull.number for pull in held.woken(10)] == [others + 1]
+        assert [pull.number for pull in held.take(10)] == [others + 1]
     assert costs[0] == costs[1]
 
 
@@ -61,7 +62,7 @@ def test_who_is_woken_is_who_wants_the_message_and_the_sweep_has_the_others(seed
             here = [pull for pull in waiting.values() if pull.request.queue_id == queue_id]
             held.arrived("T", queue_id, code, properties)
             woken = [pull.number for pull in here if pull.wanted.takes(code, properties)]
-            assert [pull.number for pull in held.woken(10_000)] == woken
+            assert [pull.number for pull in held.take(10_000)] == woken
             skipped |= {pull.number for pull in here}
             for number in woken:
                 del waiting[number]
@@ -79,7 +80,7 @@ def test_who_is_woken_is_who_wants_the_message_and_the_sweep_has_the_others(seed
         assert len(held) == len(waiting)
     for channel in range(9):
         held.drop_channel(channel)
-    assert (held.bytes.all, held._by_queue, held._tag_sets._by_code, held._woken) == (0, {}, {}, {})
+    assert (held.bytes.all, held._by_queue, held._tag_sets._by_code, held._ready) == (0, {}, {}, {})
 
 
 def rounds_of(broker, first):
@@ -149,3 +150,100 @@ def test_what_was_parked_for_a_peer_that_reads_again_is_answered_in_rounds(broke
         rounds.append(answers)
     assert max(map(len, rounds)) <= WOKEN_MAX
     assert [answer.opaque for answers in rounds for _, answer in tools.replies(answers)] == opaques
+
+
+def test_what_did_not_fit_keeps_its_place_before_what_was_parked_later(make, tools):
+    broker = make(pull_bytes_max=200_000)
+    broker.send()
+    opaques = [broker.hold(1, channel=5) for _ in range(3 * WOKEN_MAX)]
+    broker.core.channel_full(5, is_full=True)
+    for _ in range(2):
+        broker.send(body=bytes(100_000))
+    rounds_of(broker, [])
+    rounds = [broker.core.channel_full(5, is_full=False)]
+    broker.send()
+    opaques.append(broker.hold(4, channel=5))
+    broker.send()
+    assert len(broker.effects) == 1, "whoever comes now waits behind them"
+    while answers := broker.core.channel_room(5):
+        rounds.append(answers)
+    assert max(map(len, rounds)) < WOKEN_MAX
+    assert [answer.opaque for answers in rounds for _, answer in tools.replies(answers)] == opaques
+
+
+class Crowd:
+    """A broker, and peers that ask again and again with pulls that are due at once."""
+
+    def __init__(self, broker, tools):
+        self.broker, self.tools = broker, tools
+        self.answered = []
+
+    def see(self, effects):
+        self.answered += [answer.opaque for _, answer in self.tools.replies(effects)]
+
+    def ask(self, count):
+        header = replace(self.broker.pull_header(1, queue_id=1, hold_ms=1), suspend_timeout_millis=1)
+        for _ in range(count):
+            self.see(self.broker.request(RequestCode.PULL_MESSAGE, header, channel=3))
+
+
+@pytest.mark.parametrize("each_tick", [WOKEN_MAX, 5 * WOKEN_MAX])
+@pytest.mark.parametrize("tag", ["a", "b"])
+def test_no_pull_is_kept_waiting_by_others_that_are_always_due(broker, tools, each_tick, tag):
+    broker.send()
+    broker.send(queue_id=1)
+    honest = {broker.hold(1, channel=2, tags="a") for _ in range(3 * WOKEN_MAX)}
+    crowd = Crowd(broker, tools)
+    crowd.ask(each_tick)
+    broker.send(tag=tag)
+    crowd.see(broker.effects)
+    crowd.see(broker.later(5_000))  # the sweep is due
+    ticks = 0
+    while not honest <= set(crowd.answered):
+        crowd.ask(each_tick)
+        crowd.see(broker.later(10))
+        ticks += 1
+        assert ticks <= 20
+        assert len(broker.core.state.held) <= len(honest) + 3 * each_tick
+
+
+@pytest.mark.parametrize("ask_pops", [False, True])
+def test_what_is_due_soon_does_not_fill_the_table(broker, tools, ask_pops):
+    broker.core.state.groups.put(SubscriptionGroupConfig("g"))
+    broker.send()
+    broker.send(queue_id=1)
+    broker.call(RequestCode.POP_MESSAGE, PopRequest("g", "T", -1, 32, 60_000_000, 0, broker.now_ms, 0))
+    header = PopRequest("g", "T", -1, 32, 10_000, 1, broker.now_ms, 1, "TAG", "*")
+    crowd, most = Crowd(broker, tools), 0
+    for _ in range(30):
+        if ask_pops:
+            header = replace(header, born_time=broker.now_ms)
+            for _ in range(4 * WOKEN_MAX):
+                broker.request(RequestCode.POP_MESSAGE, header, channel=3)
+        else:
+            crowd.ask(4 * WOKEN_MAX)
+        assert len(broker.later(100)) <= WOKEN_MAX
+        most = max(most, len(broker.core.state.held), len(broker.core.state.pops.held))
+    assert most <= 4 * WOKEN_MAX
+
+
+def test_a_sweep_looks_at_each_set_of_tags_once(tools):
+    """Not in each of its rounds at all those whose pulls came later."""
+    costs = []
+    for sets in (5 * WOKEN_MAX, 20 * WOKEN_MAX):
+        held = HeldPulls(100_000)
+        for _ in range(2):  # before and after the message that nobody wants
+            for number in range(sets):
+                held.hold(held_pull(Wanted(frozenset({number, -number - 1}))))
+            if len(held) == sets:
+                held.arrived("T", 0, 1_000_000)
+        held.begin_sweep()
+        found = []
+
+        def sweep(held=held, found=found):
+            while held.has_more:
+                found.append(len(held.ready(0, WOKEN_MAX)))
+
+        costs.append(tools.calls_of(sweep))
+        assert (sum(found), max(found), len(held)) == (sets, WOKEN_MAX, sets)
+    assert costs[1] < 5 * costs[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.broker.queue_check import INTERVAL_MS, STEP_BYTES
+from rocketcrew.broker.log_scan import CHUNK_BYTES
+from rocketcrew.broker.queue_check import INTERVAL_MS, REST_STEPS, STEP_BYTES
 from rocketcrew.broker.storage import MemoryFile, MemoryStorage, StorageError
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
@@ -122,8 +123,68 @@ def test_what_cannot_be_read_or_is_gone_does_not_end_the_looks(make, dropped):
         store.drop_expired_entries()
     else:
         log.bad = 10_000
-        with pytest.raises(StorageError):
-            store.check_some()
-    for _ in range(3):
+    for _ in range(4):
         store.check_some()
     assert store.is_rebuilding
+
+
+def test_a_place_that_cannot_be_read_is_said_once_and_is_no_trouble(make):
+    broker = make(CountingStorage())
+    log = broker.storage.open("commitlog", 1, buffered=False)
+    for _ in range(100):
+        broker.send(body=bytes(1_000), tag="a")
+    log.bad = 50_000
+    for _ in range(3):
+        rounds(broker, 5)
+        assert broker.core.trouble is None
+        broker.send()
+    ((event, fields),) = broker.core.state.store.events
+    assert (event, fields["position"] <= log.bad) == ("store.place_unreadable", True)
+    assert "Input/output error" in fields["reason"]
+
+
+def test_damage_is_passed_in_steps(make):
+    broker = make(CountingStorage())
+    log = broker.storage.open("commitlog", 1, buffered=False)
+    ends = []
+    for _ in range(8):
+        broker.send(body=bytes(1_000_000), tag="a")
+        ends.append(broker.core.state.store.log_end)
+    log.overwrite(ends[0], bytes(ends[6] - ends[0]))
+    flip(broker.storage, 7, 0)
+    store, looks = broker.core.state.store, 0
+    while not store.is_rebuilding:
+        log.read_bytes = 0
+        store.check_some()
+        assert log.read_bytes <= 3 * CHUNK_BYTES
+        looks += 1
+    assert 6 <= looks <= 12
+    while store.is_rebuilding:
+        log.read_bytes = 0
+        store.rebuild_some()
+        assert log.read_bytes <= 8 * CHUNK_BYTES
+    assert store.rebuilt_queues == 1
+
+
+def test_a_log_that_is_right_is_read_again_when_it_has_grown_or_after_hours(make):
+    broker = make(CountingStorage())
+    log, store = broker.storage.open("commitlog", 1, buffered=False), broker.core.state.store
+
+    def read_bytes(steps):
+        log.read_bytes = 0
+        for _ in range(steps):
+            store.check_some()
+        return log.read_bytes
+
+    broker.send(tag="a")
+    assert read_bytes(3) > 0
+    assert read_bytes(1_000) == 0
+    flip(broker.storage, 0, 0)
+    broker.send(tag="a")
+    assert read_bytes(1) > 0
+    assert store.is_rebuilding
+    while store.is_rebuilding:
+        store.rebuild_some()
+    assert read_bytes(3) > 0, "after one that found something"
+    assert read_bytes(REST_STEPS - 10) == 0
+    assert read_bytes(10) > 0

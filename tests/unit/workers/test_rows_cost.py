@@ -138,6 +138,25 @@ def test_blocks_of_nearly_the_same_length_share_their_constant_columns() -> None
         assert not {"_new_constant", "_new_ends", "_columns_of_runs"}.intersection(calls)
 
 
+def test_short_blocks_of_many_queues_in_turn_share_their_queues_columns() -> None:
+    blocks = [
+        [
+            Message(
+                encode_message(StoredMessage("TopicTest", b"", b"")), 0, QueueInfo("group", "TopicTest", "b", queue_id)
+            )
+            for _ in range(1 + queue_id % 16)
+        ]
+        for queue_id in range(300)
+    ]
+
+    def make() -> None:
+        for block in blocks:
+            key_columns("group", block, None)
+
+    make()
+    assert "_columns_of_runs" not in calls_in(make)
+
+
 def test_numbers_of_all_records_are_turned_by_one_call() -> None:
     calls = calls_in(lambda: key_columns("group", messages(100), None))
     assert calls.count("array.byteswap") == (sys.byteorder == "little")
