@@ -287,7 +287,8 @@ class Runner:
                     self._flushed(last - now)
                     self._begin_run(run, last, shows=shows)
                 cell[STARTED_NS] = last
-                self._look_ns = 0 if self.spare_ns > 0 else min(self._due_ns, last + MARK_NS)
+                due_ns = self._due_ns if self._due_ns > last else last + MARK_NS  # what waits is looked at each MARK_NS
+                self._look_ns = 0 if self.spare_ns > 0 else min(due_ns, last + MARK_NS)
         self._close(run, end, last - run.began_ns, slowest)
         claims.ran(end - first, last - started, self._slowest_ns)
 

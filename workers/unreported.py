@@ -170,17 +170,25 @@ def look(cell: CellView, reports: int, barrier: Callable[[], bool]) -> Seen | No
 
 def shown_by(cell: CellView, counts_from: int) -> tuple[int, int] | None:
     """What the cell of a dead run shows of records that ended and that no report has: their first offset, and that of the
-    record that was in hand. `counts_from` as in the file's header. None = nothing."""
-    first, state = cell[UNREPORTED], cell[STATE]
-    plain = cell[HELD] & (OFFERED | INDEX_MASK) == OFFERED
-    if plain and 0 < first < state < BETWEEN and 0 < counts_from <= cell[CHUNK_ID]:
-        return first - 1, state - 1
-    return None
+    record that was in hand. `counts_from` as in the file's header. None = nothing.
+
+    Its worker may run on for some milliseconds after its supervisor has died, so words of two moments are no answer: what is
+    stored between two records of a run is read before and after the rest.
+    """
+    before = cell[UNREPORTED], cell[CHUNK_ID], cell[HELD]
+    first, chunk_id, held = before
+    state = cell[STATE]
+    plain = held & (OFFERED | INDEX_MASK) == OFFERED
+    if not plain or not 0 < first < state < BETWEEN or not 0 < counts_from <= chunk_id:
+        return None
+    return (first - 1, state - 1) if (cell[UNREPORTED], cell[CHUNK_ID], cell[HELD]) == before else None
 
 
 def shown(cells: CellFile) -> Iterator[tuple[MessageQueue, int, int]]:
     """The same of each cell that names its queue."""
     for slot in range(cells.slots):
-        found, mq = shown_by(cells.view(slot), cells.counts_from), cells.queue(slot)
-        if found is not None and mq is not None:
+        cell = cells.view(slot)
+        chunk_id = cell[CHUNK_ID]
+        found, mq = shown_by(cell, cells.counts_from), cells.queue(slot)
+        if found is not None and mq is not None and cell[CHUNK_ID] == chunk_id:
             yield mq, *found

@@ -9,6 +9,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
+from rocketcrew.supervisor.core.reclaiming import SHOWN_LATE_INTERVALS
 from rocketcrew.supervisor.core.settling import FailureReport
 from rocketcrew.supervisor.core.state import State, Worker
 from rocketcrew.supervisor.core.states import LIVING, QueueEvent, QueueState, WorkerState
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 Records = list[tuple[MessageQueue, list[tuple[int, int]]]]
 WORKER_STOP_MS = 400
-REPORTED_MS = 300
-"""Well above all that delays a look at a cell here."""
+REPORTED_MS = 200
+"""Well above all that delays a look at a cell here, once it is late."""
 
 
 def _ends(state: State) -> int:
@@ -251,7 +252,8 @@ class SimPool:
                 continue
             core = self._member.core.state
             view, chunk = core.workers.get(worker.worker_id), core.chunks.get(call.in_hand.chunk_id)
-            late = self._member.world.now_ms - call.began_ms > REPORTED_MS
+            late_ms = SHOWN_LATE_INTERVALS * core.config.report_after_ms + REPORTED_MS
+            late = self._member.world.now_ms - call.began_ms > late_ms
             if not late or chunk is None or view is None or view.state not in LIVING:
                 continue
             if cell.held and worker.asked_beside is not call:
