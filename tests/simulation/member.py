@@ -378,7 +378,7 @@ class SimMember:
             self._write_anew()
 
     def _count_cells_anew(self) -> None:
-        self._cells_count_from = self.parts.counts_from(self)
+        self._cells_count_from = next(self.core.state.chunk_ids)
 
     def _check_entry(self, entry: Entry) -> None:
         """The journal says nothing that is not true."""

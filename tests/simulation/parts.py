@@ -76,10 +76,6 @@ class Parts:
         """How many reports of a worker the supervisor has read."""
         return worker.heard
 
-    def counts_from(self, member: SimMember) -> int:
-        """From which chunk on the cells count, when the journal forgets what was finished."""
-        return next(member.core.state.chunk_ids)
-
     def shown_by(self, cell: CellView, counts_from: int) -> tuple[int, int] | None:
         """What a start reads in the cell of a dead run."""
         return shown_by(cell, counts_from)

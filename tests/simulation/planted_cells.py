@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocketcrew.workers.cells import CHUNK_ID, HELD, STATE, UNREPORTED, CellView
 from rocketcrew.workers.unreported import INDEX_MASK, Unreported, shown_by
 
 from .parts import Parts
-from .planted import ONE_SLOT, SEVERAL, Planted
+from .planted import SEVERAL, Planted
 from .worker import SimWorker
-
-if TYPE_CHECKING:
-    from .member import SimMember
-
-
-class CountsBeforeResets(Parts):
-    """A cell counts, whatever the journal has forgotten since the chunk was given out."""
-
-    def counts_from(self, member: SimMember) -> int:
-        del member
-        return 1
 
 
 class ShowsWhatIsHeld(Parts):
@@ -66,10 +55,9 @@ DIES_OFTEN = {
 }  # fmt: skip
 
 PLANTED_CELLS = {
-    "cells count from before a reset": Planted(
-        CountsBeforeResets, 60, ("reset back", "kill member"), ONE_SLOT | PLAIN | {"pushes_resets": True}
-    ),
     "cells show what is held": Planted(ShowsWhatIsHeld, 20, ("kill member",), SEVERAL | PLAIN),
-    "cells show the record in hand": Planted(ShowsTheRecordInHand, 20, ("kill member",), SEVERAL | PLAIN),
+    "cells show the record in hand": Planted(
+        ShowsTheRecordInHand, 20, ("kill member",), SEVERAL | PLAIN | {"rows_never": True}
+    ),
     "cells show what was reported": Planted(ShowsWhatWasReported, 20, (), SEVERAL | PLAIN | DIES_OFTEN),
 }

@@ -66,7 +66,8 @@ class PushedResets:
                 self._elsewhere.discard(mq)
             else:
                 self._elsewhere.add(mq)
-                self._heard.pop(mq, None)
+                if self._heard.pop(mq, None) is not None:  # it is the other's to reset, who may be dead
+                    self._member.truth.void_reset((mq.topic, mq.queue_id))
 
     def given_up(self, mq: MessageQueue) -> None:
         """The member says that it could not commit it: the operator knows."""

@@ -110,6 +110,8 @@ class Script:
     """Share of what workers say that the supervisor, being busy, reads only after some tens of milliseconds."""
     rows_always: bool = False
     """A backlog, each message of which succeeds and returns a row: see `segments_max`."""
+    rows_never: bool = False
+    """Each message succeeds and returns nothing."""
     delay_level: int = 0
     """Of failed messages whose handler names none, 0 = by their attempts."""
     # Not in `repr`, from which `perhaps_limited` makes what it decides.
@@ -237,6 +239,8 @@ def fate(number: int, attempt: int, random: Random, script: Script) -> tuple[int
     """(delay level of a failure or None, rows): what the handler makes of message `number`, handled the n-th time."""
     if script.rows_always:
         return None, 1
+    if script.rows_never:
+        return None, 0
     draw = crc32(f"{number}/{attempt}".encode()) % 1000
     if crc32(f"poor {number}".encode()) % 1000 < 15:
         return 0, 0  # never succeeds: ends in the dead-letter topic
