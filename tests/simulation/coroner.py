@@ -196,7 +196,7 @@ class Coroner:
             return set()
         if call.in_hand.waiting:
             self._world.note("a worker died while several calls waited")
-            held = [each for each in state.workers[worker_id].in_flight.values() if each.handle in state.queues]
+            held = state.workers[worker_id].in_flight.values()
             left = [offset for each in held for offset in each.offsets[each.reported :]]
             return {(call.mq, offset) for offset in left if len(left) == 1}
         offset = call.in_hand.offset if call.in_hand.records == 1 else call.in_hand.taken

@@ -288,6 +288,25 @@ def test_of_several_that_waited_each_chunk_runs_alone_and_the_next_death_halves_
     assert bench.persist() == [12]
 
 
+@pytest.mark.parametrize("other_ends", [False, True])
+def test_a_single_record_is_charged_only_where_its_worker_had_nothing_else(
+    other_ends: bool, make: Callable[..., Bench]
+) -> None:
+    """Also nothing of a queue that has ended: that may have done it."""
+    bench = make(chunk_messages_max=1, chunks_in_flight=2)
+    first, second = bench.open(0, 1)
+    bench.worker("w1")
+    bench.found(first, [5])
+    if other_ends:
+        bench.found(second, [7])
+    bench.dispatched()
+    bench.members([0])
+    bench.pass_ms(10_000)
+    assert len(bench.core.state.workers["w1"].in_flight) == 1 + other_ends
+    bench.core.handle(ev.WorkerDied("w1", waited()), bench.now)
+    assert [charge.offset for charge in bench.core.state.charges] == ([] if other_ends else [5])
+
+
 def test_one_whose_rows_kill_between_two_calls_is_found_and_gets_no_more_workers(make: Callable[..., Bench]) -> None:
     """No cell names it: the worker had finished its call. Eight records in two chunks, of which one kills."""
     bench = make(chunk_messages_max=4, chunks_in_flight=2)
