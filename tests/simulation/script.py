@@ -110,8 +110,6 @@ class Script:
     """Share of what workers say that the supervisor, being busy, reads only after some tens of milliseconds."""
     rows_always: bool = False
     """A backlog, each message of which succeeds and returns a row: see `segments_max`."""
-    rows_never: bool = False
-    """Each message succeeds and returns nothing."""
     delay_level: int = 0
     """Of failed messages whose handler names none, 0 = by their attempts."""
     # Not in `repr`, from which `perhaps_limited` makes what it decides.
@@ -119,6 +117,8 @@ class Script:
     """After how long a dead member is started again, at most."""
     boot_fails_ms: float = field(default=1.0, repr=False)
     """After how long a start that fails does, at most."""
+    rows_never: bool = field(default=False, repr=False)
+    """Each message succeeds and returns nothing."""
     report_after_ms: float = field(default=REPORT_AFTER_MS, repr=False)
     """Of the core's settings."""
     claims_all: bool = field(default=False, repr=False)
@@ -181,7 +181,7 @@ class Script:
         limit = limit if self.order == "concurrent" else 0
         level = [0, 0, 0, 5][draw // 8192 % 4]
         drawn = replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows, delay_level=level)
-        drawn = replace(drawn, pushes_resets=draw >> 29 & 1 == 0)
+        drawn = replace(drawn, pushes_resets=draw >> 29 & 1 == 0, rows_never=draw >> 30 & 3 == 0)
         drawn = replace(drawn, rate=[30.0, 200.0, 0, 0, 0, 0, 0, 0][draw >> 22 & 7])
         drawn = replace(drawn, report_after_ms=[5.0, REPORT_AFTER_MS, REPORT_AFTER_MS, 60.0][draw >> 25 & 3])
         if draw >> 15 & 15 == 0:
@@ -210,7 +210,12 @@ class Script:
         rate = max(self.fault_rate, 0.02) if weights != self.faults else self.fault_rate
         alone: dict[str, Any] = {}
         if drawn_for:
-            alone = {"broadcasting": False, "report_after_ms": REPORT_AFTER_MS, "pushes_resets": False}
+            alone = {
+                "broadcasting": False,
+                "report_after_ms": REPORT_AFTER_MS,
+                "pushes_resets": False,
+                "rows_never": False,
+            }
             weights = {kind: weight for kind, weight in weights.items() if kind != ANEW or kind in kinds}
         drawn: dict[str, Any] = {"faults": weights, "fault_rate": rate}
         if fields.get("order", self.order) != "concurrent":
