@@ -236,11 +236,8 @@ def _known_for_good(slot: Slot) -> JournalState:
     path = slot.path / CELLS_FILE
     if not path.exists():
         return state
-    cells = CellFile(path, 1)
-    try:
+    with contextlib.closing(CellFile(path, 1)) as cells:
         found = sum(state.shown(mq, start, end) for mq, start, end in shown(cells))
-    finally:
-        cells.close()
     if found:
         keep_journal(slot.journal, state)
     return state

@@ -159,7 +159,7 @@ class CellFile:
         if slots < 1:
             raise UsageError(f"cell file {path}: {slots} slots, at least 1 is needed")
         self.path = path
-        self._boot = boot
+        self._boot = boot()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._map = self._map_file(slots, place)
@@ -196,13 +196,12 @@ class CellFile:
     def counts_from(self) -> int:
         """Of chunks with lower ids the journal is told nothing of what the cells show: it has forgotten what was finished, or
         their assignment has ended. 0 = no chunk counts, as after a loss of power."""
-        return self._words[COUNTS_FROM] if self._words[BOOT] == self._boot() else 0
+        return self._words[COUNTS_FROM] if self._words[BOOT] == self._boot else 0
 
     @counts_from.setter
     def counts_from(self, chunk_id: int) -> None:
-        boot = self._boot()
-        self._words[COUNTS_FROM] = chunk_id if boot else 0
-        self._words[BOOT] = boot
+        self._words[COUNTS_FROM] = chunk_id if self._boot else 0
+        self._words[BOOT] = self._boot
 
     def cancel(self, slot: int) -> None:
         """Let the handler know, when it asks, that its worker is wanted to end."""

@@ -127,7 +127,7 @@ class JournalState:
         log = self.queues.get(mq)
         if log is None or log.committed < 0 or end <= max(start, log.committed):
             return False
-        log.durable.add(max(start, log.committed), end)
+        self._durable(mq, [(start, end)])
         return True
 
     def join(self, salvaged: Iterable[tuple[str, int, Records]], sealed: Container[Token]) -> None:

@@ -118,3 +118,24 @@ def _at_first(call: object, act: Callable[[], object]) -> Iterator[None]:
 def at_first() -> Callable[[object, Callable[[], object]], AbstractContextManager[None]]:
     """Something happens just before a call (of a function of C) is first made in a block, and it is made."""
     return _at_first
+
+
+@pytest.fixture(scope="session")
+def calls_of() -> Callable[[Callable[[], object]], int]:
+    """How many functions, of Python and of C, an action calls: what it costs, whatever the machine does beside it."""
+    return _calls_of
+
+
+def _calls_of(action: Callable[[], object]) -> int:
+    count = 0
+
+    def seen(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(seen)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count

@@ -174,26 +174,9 @@ def closed(effects: list[Effect]) -> list[int]:
     return [effect.channel for effect in effects if isinstance(effect, CloseChannel)]
 
 
-def calls_of(action: Callable[[], object]) -> int:
-    """How many functions were called: what an action costs, whatever the machine does beside it."""
-    count = 0
-
-    def seen(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(seen)
-    try:
-        action()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 class Tools:
     """The functions above, for tests (a conftest cannot be imported)."""
 
-    calls_of = staticmethod(calls_of)
     pushes = staticmethod(pushes)
     replies = staticmethod(replies)
     closed = staticmethod(closed)

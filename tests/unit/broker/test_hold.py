@@ -229,14 +229,14 @@ def idle_seconds(broker, seconds):
         broker.later(100)
 
 
-def test_ten_thousand_held_pulls_cost_an_idle_tick_what_none_cost(make, tools):
+def test_ten_thousand_held_pulls_cost_an_idle_tick_what_none_cost(make, tools, calls_of):
     """Over five seconds, with sweep, saving and checkpoint in them; and an arrival costs its own queue's pulls."""
     idle, arrivals = [], []
     for held_each in (0, 1, 10):
         broker = crowded(make, held_each)
         assert len(broker.core.state.held) == held_each * QUEUES
-        idle.append(tools.calls_of(partial(idle_seconds, broker, 5)))
-        arrivals.append(tools.calls_of(partial(broker.send, queue_id=7)))
+        idle.append(calls_of(partial(idle_seconds, broker, 5)))
+        arrivals.append(calls_of(partial(broker.send, queue_id=7)))
         woken = [answer for _, answer in tools.replies(broker.effects) if answer.opaque != broker.opaque]
         assert len(woken) == held_each
         assert len(broker.core.state.held) == held_each * (QUEUES - 1)

@@ -27,14 +27,14 @@ def held_pull(wanted, queue_id=0, channel=1, deadline_ms=1_000):
     return HeldPull(channel, Command(RequestCode.PULL_MESSAGE), wanted, deadline_ms, request)
 
 
-def test_a_message_costs_nothing_for_pulls_of_its_queue_that_want_other_tags(tools):
+def test_a_message_costs_nothing_for_pulls_of_its_queue_that_want_other_tags(calls_of):
     costs = []
     for others in (1, 1_000):
         held = HeldPulls(10_000)
         for number in range(others):
             assert held.hold(held_pull(Wanted(frozenset({number, -number - 1}))))
         assert held.hold(held_pull(Wanted(frozenset({5_000, 6_000}))))
-        costs.append([tools.calls_of(partial(held.arrived, "T", 0, code)) for code in (7_000, 5_000)])
+        costs.append([calls_of(partial(held.arrived, "T", 0, code)) for code in (7_000, 5_000)])
         assert [pull.number for pull in held.take(10)] == [others + 1]
     assert costs[0] == costs[1]
 
@@ -227,7 +227,7 @@ def test_what_is_due_soon_does_not_fill_the_table(broker, tools, ask_pops):
     assert most <= 4 * WOKEN_MAX
 
 
-def test_a_sweep_looks_at_each_set_of_tags_once(tools):
+def test_a_sweep_looks_at_each_set_of_tags_once(calls_of):
     """Not in each of its rounds at all those whose pulls came later."""
     costs = []
     for sets in (5 * WOKEN_MAX, 20 * WOKEN_MAX):
@@ -244,6 +244,6 @@ def test_a_sweep_looks_at_each_set_of_tags_once(tools):
             while held.has_more:
                 found.append(len(held.ready(0, WOKEN_MAX)))
 
-        costs.append(tools.calls_of(sweep))
+        costs.append(calls_of(sweep))
         assert (sum(found), max(found), len(held)) == (sets, WOKEN_MAX, sets)
     assert costs[1] < 5 * costs[0]

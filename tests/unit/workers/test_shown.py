@@ -206,10 +206,11 @@ def test_a_name_that_fills_the_text_does_not_reach_the_words_behind_it(cells: Ce
 def test_after_another_start_of_the_machine_no_cell_counts(tmp_path: Path) -> None:
     """A loss of power may leave pages of different moments: the first record of one call, and the last of another."""
     for boots, counted in (([5, 5], 3), ([5, 6], 0), ([0, 0], 0)):
-        file = CellFile(tmp_path / "cells", 1, boot=partial(next, iter(boots)))
-        file.counts_from = 3
-        assert file.counts_from == counted
-        file.close()
+        writer, reader = (CellFile(tmp_path / "cells", 1, boot=partial(int, boot)) for boot in boots)
+        writer.counts_from = 3
+        assert reader.counts_from == counted
+        writer.close()
+        reader.close()
 
 
 @pytest.mark.parametrize("place", [0, 1])
