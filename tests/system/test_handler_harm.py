@@ -62,7 +62,13 @@ def test_forks_prints_and_closed_descriptors_do_no_harm_to_others(tmp_path: Path
         for message in stored_messages(broker.name_server, TOPIC)
         if int(message.body) == LOOPS
     ]
-    [late] = [death for death in crew.logged("worker_died") if death.get("running") == place]
+    # A worker without descriptors goes on until it is killed some milliseconds later: it may have come to this one, which is
+    # charged then, and runs again.
+    [late] = [
+        death
+        for death in crew.logged("worker_died")
+        if death.get("running") == place and (death["end"], death.get("charged_to")) != ("crashed", place)
+    ]
     assert late["end"] == "hard time limit"
     assert late["verdict"] == "timed out", "one failed attempt, though ABRT is ignored and nobody writes a stack"
     assert late["cause"] == "SIGKILL"
