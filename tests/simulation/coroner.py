@@ -8,7 +8,7 @@ charged runs with nothing beside it; one that has reached the limit never runs a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rocketcrew.remoting.queues import MessageQueue
@@ -18,6 +18,7 @@ from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import Death, End, InHand, Verdict, how_ended
 from rocketcrew.supervisor.core.charges import Charges, Left
 from rocketcrew.supervisor.core.lanes import CLASSIFY_DEATHS_MAX
+from rocketcrew.supervisor.pool.post_mortem import between_calls
 
 from .script import MAX_WORKER_DEATHS, number_of
 from .world import Violation, World
@@ -151,7 +152,7 @@ class Coroner:
 
     def died(self, worker: SimWorker) -> None:
         """Tell the core, and look at whom it charges. What it noted is written before the cell is cleared."""
-        core, call = self._member.core, self.cells.get(worker.worker_id)
+        core, call = self._member.core, self.cells.get(worker.worker_id) or self._between_calls(worker)
         end = how_ended(
             retired=worker.retired or worker.stopping,
             ours=worker.ended or (worker.condemned is not None and worker.condemned is not call),
@@ -171,9 +172,9 @@ class Coroner:
         changed = {record for record, count in self._counts().items() if count != before.get(record, 0)}
         if changed != expected:
             raise Violation(f"a death ({end.value}) with {call} in hand is charged to {changed}, not to {expected}")
-        for _, offset in expected:
+        for mq, offset in expected:
             assert call is not None
-            self._deaths.charge(call, offset)
+            self._deaths.charge(replace(call, mq=mq), offset)
         self._member.act()
         self.cells.pop(worker.worker_id, None)
 
@@ -185,20 +186,38 @@ class Coroner:
         if self._key_deaths[asked] > CLASSIFY_DEATHS_MAX:
             raise Violation(f"the key of {in_hand} has cost {self._key_deaths[asked]} workers their lives")
 
+    def _between_calls(self, worker: SimWorker) -> Call | None:
+        """What stands for the call of a worker that crashed when it had none."""
+        in_flight = self._member.core.state.workers[worker.worker_id].in_flight
+        if not worker.spoilt or not in_flight:
+            return None
+        self._calls += 1
+        call = Call(MessageQueue("", "", 0), between_calls(f"{self._member.client_id}/{self._calls}"), {}, 0)
+        for chunk in in_flight.values():
+            for at, offset in enumerate(chunk.offsets):
+                record = bytes(self._member.view[chunk.positions[at] : chunk.positions[at + 1]])
+                info = record_info(record, 0, len(record))
+                call.numbers[offset] = number_of(record[info.body_start : info.body_start + 8])
+        return call
+
     def _to_blame(self, worker_id: str, call: Call | None, death: Death) -> set[Record]:
         """Only of a queue that is still ours, and only where one record was in hand or was taken last; where several calls
-        waited, where the worker had nothing else."""
+        waited, or none ran, where the worker had nothing else."""
         if call is None or death.verdict not in (Verdict.CHARGED, Verdict.SUSPECTED):
             return set()
         state = self._member.core.state
-        chunk = state.chunks.get(call.in_hand.chunk_id)
-        if chunk is None or chunk.handle not in state.queues:
-            return set()
         if call.in_hand.waiting:
             self._world.note("a worker died while several calls waited")
             held = state.workers[worker_id].in_flight.values()
-            left = [offset for each in held for offset in each.offsets[each.reported :]]
-            return {(call.mq, offset) for offset in left if len(left) == 1}
+            left = [(each, offset) for each in held for offset in each.offsets[each.reported :]]
+            return {
+                (state.queues[chunk.handle].mq, offset)
+                for chunk, offset in left
+                if len(left) == 1 and chunk.handle in state.queues
+            }
+        chunk = state.chunks.get(call.in_hand.chunk_id)
+        if chunk is None or chunk.handle not in state.queues:
+            return set()
         offset = call.in_hand.offset if call.in_hand.records == 1 else call.in_hand.taken
         self._world.note("a batch died" if call.in_hand.records > 1 else "a message died")
         return set() if offset is None else {(call.mq, offset)}

@@ -22,6 +22,7 @@ EVENTS = (
     "a cell was left by a dead run", "a message died", "a message was dead-lettered for its deaths",
     "a suspect was handed out", "died: crashed", "died: forkserver died", "died: hard time limit",
     "died: killed by the supervisor", "died: retired", "counted: late_reports",
+    "a worker crashed between two calls",
     "a worker died over a key", "a key was not found out", "a worker that stood still went on",
     "a batch left segments behind", "a batch took all", "a batch was loaded", "a body found no room", "a clean stop",
     "a first offset was not found out", "a guarded commit left the broker's offset",

@@ -7,7 +7,6 @@ of seeds within which each must be found, and the kind of world (which faults co
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from rocketcrew.remoting.properties import PROPERTY_RETRY_TOPIC
@@ -16,23 +15,22 @@ from rocketcrew.remoting.stored import decode_message
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.assigning import Assigning
-from rocketcrew.supervisor.core.blame import Blamed, Death, End
+from rocketcrew.supervisor.core.blame import Death
 from rocketcrew.supervisor.core.chunks import Chunk, Token
 from rocketcrew.supervisor.core.decisions import DISPATCHING, Core
 from rocketcrew.supervisor.core.dispatching import Dispatching
 from rocketcrew.supervisor.core.journal import MAGIC, Entry, JournalState, Records, _Names, _records, replay
 from rocketcrew.supervisor.core.process_queue import ProcessQueue, PulledQueue
 from rocketcrew.supervisor.core.pulling import Pulling
-from rocketcrew.supervisor.core.quarantine import Quarantine
 from rocketcrew.supervisor.core.reclaiming import Reclaiming
 from rocketcrew.supervisor.core.retries import Retries
 from rocketcrew.supervisor.core.settling import FailureReport, Settling
 from rocketcrew.supervisor.core.slab import Slab
 from rocketcrew.supervisor.core.state import CoreConfig, Worker
-from rocketcrew.supervisor.core.states import QueueEvent, WorkerState
+from rocketcrew.supervisor.core.states import QueueEvent
 from rocketcrew.workers.claims import Claims
 
-from .disk import Folder, Segment
+from .disk import Segment
 from .member import SimMember
 from .parts import Parts
 from .script import BOOTS, POWER
@@ -398,75 +396,6 @@ class KeepsEnded(CoreParts):
 # --- deaths -----------------------------------------------------------------------------------------------------
 
 
-class QuarantineParts(CoreParts):
-    """Parts with another quarantine."""
-
-    quarantine_class: type[Quarantine] = Quarantine
-
-    def core(self, config: CoreConfig, slab: Slab, view: bytearray) -> Core:
-        quarantine: dict[str, Any] = {"quarantine_class": self.quarantine_class}
-        self.dispatching_class = type("PlantedDispatching", (DISPATCHING[config.order],), quarantine)
-        return super().core(config, slab, view)
-
-
-class ChargesFirst(QuarantineParts):
-    """A death is charged to the first message that was not reported, not to the one in hand."""
-
-    class quarantine_class(Quarantine):
-        def _find(self, worker: Worker, death: Death) -> Blamed | None:
-            blamed = super()._find(worker, death)
-            if blamed is not None and blamed.culprit is not None:
-                blamed.culprit = worker.in_flight[blamed.chunk_id].reported
-            return blamed
-
-
-class ChargesTimeOuts(QuarantineParts):
-    """A call that was stopped at its time limit counts as a death."""
-
-    class quarantine_class(Quarantine):
-        def judge(self, worker: Worker, death: Death) -> None:
-            super().judge(worker, replace(death, end=End.CRASHED) if death.end is End.TIME_LIMIT else death)
-
-
-class NotAlone(QuarantineParts):
-    """A suspect goes to the least loaded worker, whatever that has in hand."""
-
-    class quarantine_class(Quarantine):
-        def run(self) -> None:
-            ready = [worker for worker in self.s.workers.values() if worker.state is WorkerState.READY]
-            while self.s.quarantine and ready:
-                self._dispatch(min(ready, key=lambda worker: len(worker.in_flight)), self.s.quarantine.popleft())
-
-
-class OnceMore(QuarantineParts):
-    """The limit is passed by one."""
-
-    class quarantine_class(Quarantine):
-        def exhausted(self, pq: ProcessQueue, chunk: Chunk) -> bool:
-            charge = self.s.charges.get(pq.mq, chunk.offsets[0])
-            return (
-                charge is not None and charge.deaths > self.s.config.max_worker_deaths and super().exhausted(pq, chunk)
-            )
-
-
-class ForgetsTooEarly(QuarantineParts):
-    """A dead letter is charged with nothing any more before a broker has accepted it."""
-
-    class quarantine_class(Quarantine):
-        def exhausted(self, pq: ProcessQueue, chunk: Chunk) -> bool:
-            gone = super().exhausted(pq, chunk)
-            if gone:
-                self.finished(pq, chunk, 0, sent_back=False)
-            return gone
-
-
-class ForgetsCounts(Parts):
-    """A restart does not read what deaths were counted."""
-
-    def read_charges(self, folder: Folder) -> str:
-        return ""
-
-
 # --- the end ----------------------------------------------------------------------------------------------------
 
 
@@ -673,18 +602,6 @@ PLANTED = {
     ),
     "wipe instead of salvage": Planted(WipesOpen, 40),
     "outcome before rows": Planted(OutcomeFirst, 10, (), CONCURRENT),
-    "death charged to the first unreported": Planted(
-        ChargesFirst, 20, ("kill worker",), {"deadly": 25, "chunk_messages_max": 8, "handler_us": 50}
-    ),
-    "time-out charged as a death": Planted(ChargesTimeOuts, 20, (), {"deadly": 25, "hard_limit_ms": 500}),
-    "suspect not alone": Planted(NotAlone, 20, (), {"deadly": 25}),
-    "limit of deaths passed by one": Planted(OnceMore, 20, (), {"deadly": 25}),
-    "dead letter forgotten before it is accepted": Planted(
-        ForgetsTooEarly, 120, ("refuse send-backs", "kill member"), ONE_SLOT | {"deadly": 25}
-    ),
-    "deaths not counted across a restart": Planted(
-        ForgetsCounts, 60, ("kill member", "kill member in a step"), ONE_SLOT | {"deadly": 25}
-    ),
     "key by restored topic": Planted(RestoredKey, 10, (), CONCURRENT),
     "queue ends with open send-backs": Planted(EndsEarly, 30, ("refuse send-backs", "stop member")),
     "finished messages forgotten at the end": Planted(ForgetsFinished, 80),

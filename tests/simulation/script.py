@@ -277,6 +277,12 @@ def _dies_later(number: int) -> bool:
     return crc32(f"later {number}".encode()) % 1000 < 30
 
 
+def spoils_its_worker(number: int, script: Script, cost: dict[int, int]) -> bool:
+    """Whether its rows end the worker that writes them, when its call is over: each time, or as long as it cost none."""
+    draw = crc32(f"rows {number}".encode()) % 1000
+    return draw < script.deadly and bool(draw % 3 or not cost.get(number))
+
+
 def has_deadly_key(number: int, script: Script) -> bool:
     """Whether the key function ends its worker at that message, each time: it is given no key in the end."""
     return script.key_function and crc32(f"key {number}".encode()) % 1000 < script.deadly

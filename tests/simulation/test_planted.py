@@ -7,6 +7,7 @@ import pytest
 from .parts import Parts
 from .planted import PLANTED
 from .planted_cells import PLANTED_CELLS
+from .planted_deaths import PLANTED_DEATHS
 from .planted_gaps import PLANTED_GAPS
 from .planted_moves import PLANTED_MOVES
 from .planted_order import PLANTED_ORDER
@@ -15,7 +16,10 @@ from .planted_retries import PLANTED_RETRIES
 from .simulation import Simulation
 from .world import Violation
 
-ALL = PLANTED | PLANTED_CELLS | PLANTED_GAPS | PLANTED_MOVES | PLANTED_ORDER | PLANTED_PROCESS | PLANTED_RETRIES
+ALL = (
+    PLANTED | PLANTED_CELLS | PLANTED_DEATHS | PLANTED_GAPS | PLANTED_MOVES | PLANTED_ORDER | PLANTED_PROCESS
+    | PLANTED_RETRIES
+)  # fmt: skip
 STEPS = 2_000
 SOUND_SEEDS = 5
 

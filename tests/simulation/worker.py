@@ -22,7 +22,7 @@ from rocketcrew.workers.failures import asked
 from rocketcrew.workers.unreported import Unreported
 
 from .disk import Segment
-from .script import ROWS_MAX, SLOW_IN_ORDER_MS, doom, fate, number_of
+from .script import ROWS_MAX, SLOW_IN_ORDER_MS, doom, fate, number_of, spoils_its_worker
 from .world import Violation, World
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ class SimWorker:
         self.condemned: Call | None = None
         """The call that was over its hard limit when the supervisor looked: the worker is being killed for it."""
         self.crashed = False
+        self.spoilt = False
+        """It crashed between two calls."""
         self.stalled = False
         """Its loop is stopped; calls under way and seals go on."""
         self.ended = False
@@ -380,8 +382,7 @@ class SimWorker:
     def _ran_one(self, work: Work) -> None:
         index = len(work.results)
         info = record_info(work.data, work.positions[index], work.positions[index + 1])
-        number = number_of(work.data[info.body_start : info.body_start + 8])
-        failed, rows = self.fate_of(work, index, number, info.reconsume_times)
+        failed, rows = self.fate_of(work, index, _number(work, index), info.reconsume_times)
         work.results.append((failed, rows))
         if failed is not None or rows:
             self.unreported_cell.hold(work.chunk_id, index)
@@ -458,7 +459,7 @@ class SimWorker:
         has_rows = [
             work for work in unreported if any(rows for _, rows in work.results[work.reported : self.may_report(work)])
         ]
-        if has_rows and not self._write(unreported):
+        if has_rows and (self._spoilt(has_rows) or not self._write(unreported)):
             return
         for work in unreported:
             start, end = work.reported, self.may_report(work)
@@ -479,6 +480,21 @@ class SimWorker:
         self.unreported = [work for work in self.unreported if work.reported < work.count]
         if self.segment is not None and sum(rows for _, _, rows in self.segment.rows) >= self.rows_max:
             self._seal("rows")
+
+    def _spoilt(self, has_rows: list[Work]) -> bool:
+        """Whether rows that are to be written end it. Beside a call the cell would name another message."""
+        cost, script = self.member.coroner.cost, self.member.script
+        self.spoilt = self.call is None and any(
+            rows and failed is None and spoils_its_worker(_number(work, index), script, cost)
+            for work in has_rows
+            for index, (failed, rows) in enumerate(work.results[: self.may_report(work)])
+            if index >= work.reported
+        )
+        if self.spoilt:
+            self.world.note("a worker crashed between two calls")
+            self.crashed = True
+            self.die()
+        return self.spoilt
 
     def beside(self) -> None:
         """It was asked to report beside its call, and the handler lets it."""
@@ -533,3 +549,8 @@ class SimWorker:
             self.die()
             return
         self.say(self.member.pool.sealed, self, segment)
+
+
+def _number(work: Work, index: int) -> int:
+    info = record_info(work.data, work.positions[index], work.positions[index + 1])
+    return number_of(work.data[info.body_start : info.body_start + 8])
