@@ -113,7 +113,7 @@ class Crew:
             raise UsageError(f"{NO_NAME_SERVER}, or embedded=True to start a broker of your own")
         if found.results.schema not in {"", INFER}:
             as_schema(found.results.schema)
-        self._handler = spec_of(handler, found.workers.boot_timeout_ms)
+        self._handler = spec_of(handler, found)
         self.settings: Final = _for_a_crew(with_topics(found, self._handler))
         check_named(self.settings)
         own = self.settings.log.file

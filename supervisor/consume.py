@@ -77,9 +77,13 @@ def check_named(settings: Settings) -> None:
     require(settings, arguments, flag_names=arguments)
 
 
-def spec_of(handler: str | Callable[..., Any] | Sequence[Callable[..., Any]], timeout_ms: int) -> HandlerSpec:
-    """The handler, which is looked at: raises UsageError, HandlerLoadError."""
-    return examine(handler, timeout_ms) if isinstance(handler, str) else describe(handler)
+def spec_of(handler: str | Callable[..., Any] | Sequence[Callable[..., Any]], settings: Settings) -> HandlerSpec:
+    """The handler, which is looked at; one that is named, with the columns of the settings: raises UsageError,
+    HandlerLoadError."""
+    if not isinstance(handler, str):
+        return describe(handler)
+    schema = settings.results.schema if settings.results.enabled else ""
+    return examine(handler, settings.workers.boot_timeout_ms, schema=schema, partition_by=settings.spark.partition_by)
 
 
 def consume(
@@ -123,6 +127,6 @@ def consume(
     if not (found.cluster.name_servers or found.cluster.namesrv_domain):
         raise UsageError(NO_NAME_SERVER)
     set_up(found.log.format, found.log.level, log_stream(found.log.file, sys.stderr), "consume")
-    spec = spec_of(handler, found.workers.boot_timeout_ms)
+    spec = spec_of(handler, found)
     check_named(with_topics(found, spec))
     return asyncio.run(Supervisor(found, spec, notify=Notify(os.environ, os.getpid())).run())
