@@ -31,6 +31,7 @@ from .api import Handler
 from .calls import batch_results, chooser, raise_if_ours
 from .cells import BEATS, STARTED_NS
 from .direct import DirectRunner
+from .forks import end_fork
 from .link import WorkerLink
 from .message import Message
 from .packets import Buffer, QueueInfo
@@ -93,6 +94,10 @@ class AsyncRunner(Runner):
         self.steps.name_tasks_of(self._loop)
         self._beat()
 
+    def forked(self) -> None:
+        super().forked()
+        self.steps.forked = True
+
     def _beat(self) -> None:
         self._cell[STARTED_NS] = self._clock()
         self._cell[BEATS] += 1
@@ -116,24 +121,33 @@ class AsyncRunner(Runner):
             self._start(chunk, data, positions, first, min(first + size, records))
 
     def _start(
-        self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, *, cancelled: bool = False
-    ) -> None:
-        """Records [first, end) in one call of the handler; `cancelled` = they fail instead."""
-        task = self._loop.create_task(self._call(chunk, data, positions, first, end, cancelled=cancelled))
+        self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int,
+        instead: BaseException | None = None,
+    ) -> None:  # fmt: skip
+        """Records [first, end) in one call of the handler; with `instead` they fail by that error, and it is not called."""
+        task = self._loop.create_task(self._call(chunk, data, positions, first, end, instead))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, chunk, data, positions, first, end))
 
     def _ended(
         self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, task: asyncio.Task[None]
     ) -> None:
-        """Somebody, another call say, may have cancelled the task before its first step, or while it waited for its turn:
-        nothing of it has run that could raise."""
+        """Its records have failed, too, where the call has ended by what the calls around it let through (the handler raised
+        GeneratorExit), or before its first step: another call, say, has cancelled it while it waited for its turn."""
         self._tasks.discard(task)
-        if task.cancelled() and not (self.steps.ending or chunk.ran(first)):
-            self._start(chunk, data, positions, first, end, cancelled=True)
+        if self.steps.ending or chunk.ran(first):
+            return
+        if task.cancelled():
+            error: BaseException | None = asyncio.CancelledError(
+                "the task of the call was cancelled before its first step"
+            )
+        else:
+            error = task.exception()
+        if error is not None:
+            self._start(chunk, data, positions, first, end, error)
 
     async def _call(
-        self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, *, cancelled: bool
+        self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, instead: BaseException | None
     ) -> None:
         """Records [first, end) in one call of the handler (a message each, unless it takes batches)."""
         offsets = chunk.offsets
@@ -143,7 +157,7 @@ class AsyncRunner(Runner):
                 call_under_way.set(call)
                 self.steps.begin(call)
                 try:
-                    await self.steps.named(call, self._run_call(chunk, data, positions, first, end, cancelled))
+                    await self.steps.named(call, self._run_call(chunk, data, positions, first, end, instead))
                 finally:
                     self.steps.end(call)
             if not call.ending:
@@ -163,7 +177,7 @@ class AsyncRunner(Runner):
             self.steps.name_last(self._broken[1])
 
     async def _run_call(
-        self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, cancelled: bool
+        self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, instead: BaseException | None
     ) -> None:
         """All of the user's code that is run for these records."""
         wants = chooser(chunk.queue, self._filter, self._log)
@@ -175,11 +189,12 @@ class AsyncRunner(Runner):
         found = {index: self._messages_of(scratch, index, data, positions, wants) for index in range(first, end)}
         chunk.run.spans |= scratch.spans
         pairs = [(index, message) for index, messages in found.items() for message in messages]
+        results: list[object] = [instead] * len(pairs)
         try:
-            if cancelled:
-                raise asyncio.CancelledError("the task of the call was cancelled before its first step")
-            results = await self._results([message for _, message in pairs])
+            if instead is None:
+                results = await self._results([message for _, message in pairs])
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
+            self._end_if_forked(error)
             raise_if_ours(error)
             results = [error] * len(pairs)
         for (index, message), result in zip(pairs, results, strict=True):
@@ -207,7 +222,13 @@ class AsyncRunner(Runner):
             except BaseException as error:  # noqa: BLE001
                 raise_if_ours(error)
                 results.append(error)
+            self._end_if_forked(results[-1])
         return results
+
+    def _end_if_forked(self, result: object) -> None:
+        """A child that the handler forked has come back with that result, or that error."""
+        if self._forked:
+            end_fork(result if isinstance(result, BaseException) else None)
 
     async def _awaited(self, call: object) -> object:
         if not inspect.isawaitable(call):

@@ -224,7 +224,7 @@ class _Parser:
         self._expect("(")
         numbers: list[int] = []
         while self._peek() != ")":
-            if not self._peek().isdigit():
+            if not self._peek().isdecimal():
                 raise self._error("expected a number")
             numbers.append(int(self._peek()))
             self._next += 1

@@ -227,9 +227,9 @@ class OrderedRunner(Runner):
         try:
             if self._batch:
                 given = OneByOne(batch, [offsets[place] for place in places], cell)
-                results = batch_results(batch, self._function(given))
+                results = batch_results(batch, self._called(given))
             else:
-                results = [self._function(message) for message in batch]
+                results = [self._called(message) for message in batch]
         except Rollback as error:
             if not self._auto_commit:
                 return _Verdict(error, places[0])

@@ -301,6 +301,8 @@ class Runner:
     def _must_flush(self, now: int, took: int, *, more: bool = False) -> bool:
         """Between two calls; `took` is what the last one took. With `more` of the chunk to come what the cell shows can wait:
         at the chunk's end it makes room for another one."""
+        if self._forked:
+            end_fork(None)  # before its parent's cell is written
         if took >= self._interval_ns:
             self.spare_ns = max(self.spare_ns, took >> SPARE_SHIFT)
         if now >= self._due_ns and not (more and now < self._due_ns + self._shown_ns and self._may_wait()):
@@ -326,7 +328,7 @@ class Runner:
         """One record that is an inner batch: all of its messages, rows kept only when none fails."""
         messages = open_unit(run, index, data, position, end, wants)
         results = [
-            self._prepare(message, result) for message in messages if (result := self._function(message)) is not None
+            self._prepare(message, result) for message in messages if (result := self._called(message)) is not None
         ]
         if not messages:
             self._filtered(run, index)
@@ -335,6 +337,13 @@ class Runner:
             self._keep(run, index, results)
         finally:
             lock.release()
+
+    def _called(self, given: Any) -> object:
+        """What the handler makes of it. A child that it forked and that comes back does nothing else here."""
+        result = self._function(given)
+        if self._forked:
+            end_fork(None)
+        return result
 
     def _prepare(self, message: Message, result: object) -> Prepared | None:
         """The rows of one result. A Retry or another exception that was returned is raised."""
@@ -390,6 +399,8 @@ class Runner:
 
     def _hold(self, run: Run, index: int) -> None:
         """Only this worker can say what became of the record. The lock is held."""
+        if self._forked:
+            end_fork(None)
         if not self.unreported.held:
             self.unreported.hold(run.chunk_id, index)
             if self.on_hold is not None:
@@ -557,7 +568,7 @@ class Runner:
                 else [offsets[place] for place in places]
             )
             given = OneByOne(batch, of_each, self._cell)
-            result = self._function(given)
+            result = self._called(given)
             if result is None:
                 return []  # all done, nothing to keep
             results = batch_results(batch, result)
@@ -600,8 +611,8 @@ def error_keys(error: BaseException) -> dict[str, str]:
 
 
 HANDLER_CALLERS: Final = frozenset(
-    function.__code__
-    for function in (Runner._run_each, Runner._run_unit, Runner._prepare, Runner._run_batch, Runner._next_call)  # pyright: ignore[reportPrivateUsage]
+    getattr(Runner, name).__code__
+    for name in ("_run_each", "_run_unit", "_called", "_prepare", "_run_batch", "_next_call")
 )
 """Frames under which the handler's code runs, and which take whatever it raises for the message's failure."""
 NEVER_INTERRUPTED: Final = frozenset(

@@ -12,11 +12,13 @@ blamed for, a thread or a callback of the handler's, and the supervisor looks at
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
 from .cells import BETWEEN, CHUNK_ID, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView
+from .forks import end_fork
 from .packets import QueueInfo
 
 
@@ -55,6 +57,8 @@ class Steps:
         self._at_work: CallUnderWay | None = None
         self.ending = False
         """The worker ends: no call begins any more."""
+        self.forked = False
+        """This is a child that a step forked: loop and cell are its parent's, so it ends with that step."""
 
     def begin(self, call: CallUnderWay) -> None:
         """It is under way from now on."""
@@ -118,6 +122,9 @@ class Steps:
         try:
             return run(given)
         finally:
+            if self.forked:
+                error = sys.exception()
+                end_fork(None if isinstance(error, StopIteration) else error)
             self._at_work = outer
             if outer is not None:
                 self._name(outer)  # this one began inside of another's: an eager task

@@ -180,6 +180,7 @@ class WorkerLoop:
 
     def step(self) -> bool:
         """Handle one packet, or do what is due when none waits. False after STOP. Never blocks for a packet."""
+        self._end_if_forked()
         self._cell[BEATS] += 1
         packet = self._link.receive()
         self._idle = packet is None
@@ -255,6 +256,7 @@ class WorkerLoop:
         naming.chunk(CONSUMED_DIRECTLY, direct.queue)
         naming.record(offset_of(record))
         result = self._direct.run(direct.request, direct.queue, record)
+        self._end_if_forked()
         self._cell[STATE] = 0
         self._link.send(encode_directed(result))
 
@@ -301,7 +303,13 @@ class WorkerLoop:
         data = self._data(packet, at, question.slab_offset, question.length)
         naming = self._runner.naming
         naming.chunk(KEYS_OF + question.handle, queue)
-        digests = classify(function, queue, data, question.records, self._log, naming.record)
+
+        def name(offset: int) -> None:
+            self._end_if_forked()
+            naming.record(offset)
+
+        digests = classify(function, queue, data, question.records, self._log, name)
+        self._end_if_forked()
         self._cell[STATE] = 0
         self._link.send(encode_keys(question.handle, digests))
 
@@ -342,6 +350,11 @@ class WorkerLoop:
         self._forked = True
         self._runner.forked()
 
+    def _end_if_forked(self) -> None:
+        """Link and cell are its parent's: it must neither read a packet, nor answer one, nor name anything."""
+        if self._forked:
+            end_fork(None)
+
     def accuse(self, error: Exception) -> None:
         """The worker ends by this error between two calls. Name in the cell the messages that are not reported yet: one of
         them has spoilt it, and where nobody is to blame they would end workers for ever. A record that the cell names
@@ -370,8 +383,7 @@ class WorkerLoop:
 
     def flush(self) -> None:
         """Rows to the segment, then reports to the supervisor. Raises DescriptorsClosedError before anything is written."""
-        if self._forked:
-            end_fork(None)
+        self._end_if_forked()
         if self._broken is not None:
             raise self._broken
         self._link.check()

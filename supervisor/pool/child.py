@@ -103,6 +103,8 @@ class Child:
     """How far the handler is with the message in hand, as it reported itself."""
     look: Look = field(default_factory=Look)
     """Of the time limits' watch (watching.py)."""
+    cut_off: bool = False
+    """It was killed because its end of the link was closed, and it went on."""
     rss_peak_bytes: int = 0
     rss_last_bytes: int = 0
     """Resident memory as sampled during long calls, 0 = never."""

@@ -107,13 +107,16 @@ class PostMortem:
             facts["rss_peak_bytes"] = peak
         if cell is not None and child.sampled_call_ns == cell.started_ns:
             facts["rss_last_bytes"] = child.rss_last_bytes
-        if code == -signal.SIGKILL and end is not End.OURS and (kills := self.oom_kills.take()):
+        killed = code == -signal.SIGKILL and end is End.CRASHED and not child.cut_off  # not by us
+        if killed and (kills := self.oom_kills.take()):
             facts["oom_kills"] = kills
         if stack := child.stack_file.last_words():
             facts["stack"] = stack
-        own_doing = by_itself(code) or "oom_kills" in facts
+        # Nobody has asked it to leave, so 0 is sys.exit() in a task, or os._exit() in a thread.
+        own_doing = code == 0 or by_itself(code) or "oom_kills" in facts
         in_hand = in_hand_of(cell, from_outside=end is End.CRASHED and not own_doing)
-        if cell is None and child.worker.in_flight and (_is_fault(code) or "oom_kills" in facts):
+        spoilt = child.cut_off if cell is not None else _is_fault(code) or "oom_kills" in facts
+        if spoilt and end is End.CRASHED and child.worker.in_flight:
             in_hand = between_calls(f"{child.process.pid}:{self._clock()}")
         return Death(end, in_hand, cause_of(code), facts)
 
@@ -178,7 +181,8 @@ def in_hand_of(cell: Cell | None, *, from_outside: bool = False) -> InHand | Non
 def between_calls(mark: str) -> InHand:
     """Of a worker whose cell names no call, and that ended by a fault or for want of memory: it was converting or writing
     rows of something that it had not reported, or a thread of the handler's did it. (One that ends by an error there has
-    named what it worked on, see `accuse` in worker.py.)"""
+    named what it worked on, see `accuse` in worker.py.) And of one that has lost its link, most likely before the call that
+    its cell names."""
     return InHand(0, 0, 0, 0, mark=mark, waiting=True)
 
 

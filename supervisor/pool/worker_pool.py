@@ -42,7 +42,8 @@ from .stacks import Helper, ProcessStack, Running, crew_stacks
 from .watching import CellReader
 
 KILL_WAIT_S = 2.0
-"""Within this a killed process is gone, unless the kernel holds it."""
+"""Within this a killed process is gone, unless the kernel holds it; and one that has no link any more has found that out,
+unless a call takes so long."""
 LEAVE_S = 10.0
 """For sealing and the user's teardown hook of a worker that leaves; then it is killed."""
 
@@ -305,10 +306,17 @@ class Pool:
     # --- deaths -------------------------------------------------------------------------------------------------
 
     def _link_ended(self, child: Child) -> None:
-        """The worker's end of the link is closed: it dies, or its handler closed the descriptor. Its death follows."""
+        """The worker's end of the link is closed: it dies, or its handler closed the descriptor. That it finds out itself, at
+        its next report, and names the messages that may have done it; whoever is in hand now has most likely not."""
         if not child.ended:
             self._loop.remove_writer(child.link.fileno())
             self._loop.remove_reader(child.link.fileno())
+            self._loop.call_later(KILL_WAIT_S, self._cut_off, child)
+
+    def _cut_off(self, child: Child) -> None:
+        """It lives on in a call, and can report nothing any more."""
+        if not child.ended:
+            child.cut_off = True
             child.process.kill()
             self._loop.call_later(KILL_WAIT_S, self._ended, child)
 

@@ -17,9 +17,9 @@ LOOPS = 250
 
 def claim_signals(number: int) -> None:
     """As libraries do that think the process is theirs; by turns they ignore them."""
+    faulthandler.disable()  # first: it puts back what ABRT did before
     for each in CLAIMED:
         signal.signal(each, signal.SIG_IGN if number % 2 == 0 else lambda _number, _frame: None)
-    faulthandler.disable()
 
 
 @handler(schema="number bigint", hard_time_limit=4)

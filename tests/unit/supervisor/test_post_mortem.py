@@ -200,6 +200,48 @@ def test_who_ends_by_a_fault_or_for_want_of_memory_between_two_calls_was_writing
     assert scene.mortem.look(scene.child(-signal.SIGSEGV)).in_hand is None, "one that has nothing"
 
 
+def test_who_was_killed_because_it_had_no_link_any_more_is_not_charged_with_what_it_ran_last(
+    scene: Scene, bench: Bench
+) -> None:
+    """What closed its descriptors is among those that it has not reported."""
+    bench.worker("w.1")
+    (handle,) = bench.open(0)
+    bench.found(handle, [0])
+    bench.dispatched()
+    busy = bench.core.state.workers["w.1"]
+    scene.in_hand(7)
+    scene.killed_for_memory(3)
+    death = scene.mortem.look(dataclasses.replace(scene.child(-signal.SIGKILL, cut_off=True), worker=busy))
+    assert (death.end, death.verdict) == (End.CRASHED, Verdict.SUSPECTED)
+    assert death.in_hand is not None
+    assert death.in_hand.content is CellContent.WAITING
+    assert "oom_kills" not in death.facts, "we killed it"
+    found_out = scene.mortem.look(dataclasses.replace(scene.child(8), worker=busy))
+    assert found_out.verdict is Verdict.CHARGED, "it has named it itself"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "verdict", "leaves"),
+    [
+        (0, Verdict.SUSPECTED, Verdict.NOBODY),
+        (3, Verdict.SUSPECTED, Verdict.SUSPECTED),
+        (-signal.SIGTERM, Verdict.NOBODY, Verdict.NOBODY),
+        (None, Verdict.NOBODY, Verdict.NOBODY),
+    ],
+)
+def test_of_calls_that_waited_one_has_ended_the_worker_unless_somebody_killed_it(
+    scene: Scene, exit_code: int | None, verdict: Verdict, leaves: Verdict
+) -> None:
+    """Code 0 too: sys.exit() in a task that a call awaits ends the loop, and the worker came again and again."""
+    scene.in_hand(7)
+    cell = map_cell(scene.path, 1, 4711)
+    cell[STATE] = BETWEEN
+    assert scene.mortem.look(scene.child(exit_code)).verdict is verdict
+    assert scene.mortem.look(scene.child(exit_code, state=WorkerState.STOPPING)).verdict is leaves, (
+        "it was asked to leave"
+    )
+
+
 def test_a_kill_for_want_of_memory_is_one_death_soon_after_it(scene: Scene) -> None:
     def kills(**more: Any) -> object:
         return scene.mortem.look(scene.child(-signal.SIGKILL, **more)).facts.get("oom_kills", 0)
@@ -207,7 +249,10 @@ def test_a_kill_for_want_of_memory_is_one_death_soon_after_it(scene: Scene) -> N
     scene.killed_for_memory(4)
     assert [kills(), kills(), kills()] == [2, 1, 0], "two at once are two deaths, and the third was killed by somebody"
     scene.killed_for_memory(5)
-    assert kills(state=WorkerState.KILLED) == 0, "we killed it ourselves"
+    assert kills(state=WorkerState.KILLED) == kills(state=WorkerState.STOPPING) == 0, "we killed it ourselves"
+    scene.in_hand(7)
+    assert kills(look=Look(ended=(8, BEGAN_NS))) == 0, "and for its time limit"
+    scene.cells.clear(1)
     scene.mortem.oom_kills.note()
     scene.now_ns += RECENT_NS
     assert kills() == 1, "it took its time to be gone"

@@ -47,7 +47,7 @@ class Crew:
 
     def __init__(self, target: Handler, record: Callable[..., bytes], queue: QueueInfo, **more: Any) -> None:
         self.link, sock = link_pair(Transport.STREAM)
-        self.cell = private_cell()
+        self.cell = more.pop("cell", None) or private_cell()
         self.loop = asyncio.new_event_loop()
         chosen: dict[str, Any] = {"concurrency": 2, "rows": None, "segments": None} | more
         self.worker = AsyncWorkerLoop(
@@ -147,8 +147,12 @@ def test_failures_and_time_limits_are_of_single_messages(make_record: Callable[.
     assert failures == [(1, Cause.FAILED), (2, Cause.TIME_LIMIT)]
 
 
-def test_whatever_a_call_ends_with_is_its_messages_failure(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
-    """A cancellation that came from what it awaited, and sys.exit(): neither may leave the message in hand for ever."""
+@pytest.mark.parametrize("batch", [False, True])
+def test_whatever_a_call_ends_with_is_its_messages_failure(
+    make_record: Callable[..., bytes], queue: QueueInfo, batch: bool
+) -> None:
+    """A cancellation that came from what it awaited, sys.exit(), and what closes a coroutine: none may leave the message in
+    hand for ever."""
 
     async def handle(message: Message) -> None:
         if message.body == b"cancelled":
@@ -157,11 +161,18 @@ def test_whatever_a_call_ends_with_is_its_messages_failure(make_record: Callable
             await inner
         if message.body == b"exits":
             raise SystemExit(3)
+        if message.body == b"closes":
+            raise GeneratorExit
 
-    crew = Crew(Handler(handle), make_record, queue)
-    crew.chunk(1, [b"good", b"cancelled", b"exits", b"good"])
-    found = crew.run_until_reported(4)
-    assert sorted(failure for entry in found for failure in entry[3]) == [(1, 0), (2, 0)]
+    async def handle_batch(messages: list[Message]) -> None:
+        for message in messages:
+            await handle(message)
+
+    crew = Crew(Handler(handle_batch, batch=True) if batch else Handler(handle), make_record, queue)
+    crew.chunk(1, [b"good", b"cancelled", b"exits", b"good", b"closes", b"good"])
+    found = crew.run_until_reported(6)
+    failed = [0, 1, 2, 3, 4, 5] if batch else [1, 2, 4]  # two a call
+    assert sorted(failure for entry in found for failure in entry[3]) == [(place, 0) for place in failed]
 
 
 def test_a_call_that_cancels_itself_is_its_messages_failure(

@@ -88,6 +88,7 @@ def test_ddl_comes_back(fields: list[pa.Field]) -> None:
         ("a map<int>", 'expected ","'),
         ("a decimal(50,2)", "precision 1 to 38"),
         ("a decimal(x)", "expected a number"),
+        ("a decimal(\u00b2)", "expected a number"),
         ("a int not", 'expected "null"'),
         ("a int, A string", "declared twice"),
         ("straße int, STRASSE string", "declared twice"),

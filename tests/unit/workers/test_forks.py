@@ -1,0 +1,223 @@
+"""A child that a handler forked and that comes back out of it: it ends, and neither runs, says nor names anything."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketcrew.workers.api import Handler, handler
+from rocketcrew.workers.cells import CELL_BYTES, HELD, STATE, UNREPORTED
+from rocketcrew.workers.ordered_packets import (
+    Classify,
+    OrderedDescriptor,
+    decode_keys,
+    encode_classify,
+    encode_ordered,
+)
+from rocketcrew.workers.packets import REPORTS, QueueInfo, decode_reports, encode_direct
+
+from .test_async_runner import Crew, Turn
+
+if TYPE_CHECKING:
+    from rocketcrew.workers.message import Message
+
+Make = Callable[..., Any]
+CHILD_S = 10
+"""A child that does not end is ended, and with another code."""
+
+
+class Forks:
+    """What is run of each message, by whatever process, and what a call of the parent's finds when its child has ended."""
+
+    def __init__(self) -> None:
+        self._ran = mmap.mmap(-1, mmap.PAGESIZE)
+        self.cell = memoryview(mmap.mmap(-1, CELL_BYTES)).cast("Q")
+        self.codes: list[int] = []
+        self.unchanged: list[bool] = []
+        self.worker: Any = None
+
+    def runs(self, message: Message) -> bool:
+        """Whether this is the child."""
+        self._ran[int(message.body)] += 1
+        return message.body == b"1" and self.fork()
+
+    def fork(self) -> bool:
+        before = [self.cell[word] for word in (STATE, HELD, UNREPORTED)]
+        child = os.fork()
+        if not child:
+            signal.alarm(CHILD_S)
+            self.worker.forked()
+            return True
+        self.codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        self.unchanged.append([self.cell[word] for word in (STATE, HELD, UNREPORTED)] == before)
+        return False
+
+    def ran(self, messages: int) -> list[int]:
+        return list(self._ran[:messages])
+
+
+def numbered(make_record: Make, count: int) -> list[bytes]:
+    return [make_record(b"%d" % number, offset=number) for number in range(count)]
+
+
+def nothing_of(forks: Forks) -> Callable[[Message], None]:
+    def handle(message: Message) -> None:
+        forks.runs(message)
+
+    return handle
+
+
+def one_each(forks: Forks) -> Handler:
+    return Handler(nothing_of(forks))
+
+
+def rows_each(forks: Forks) -> Handler:
+    def handle(message: Message) -> dict[str, int]:
+        forks.runs(message)
+        return {"n": 1}
+
+    return Handler(handle)
+
+
+def odd_rows(forks: Forks) -> Handler:
+    """Its rows are made by what it returns."""
+
+    def handle(message: Message) -> object:
+        forks.runs(message)
+        return ({"n": number} for number in range(2))
+
+    return Handler(handle)
+
+
+def together(forks: Forks) -> Handler:
+    @handler(batch=True)
+    def handle(messages: list[Message]) -> None:
+        for message in messages:
+            if forks.runs(message):
+                return
+
+    return handle  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("made", [one_each, rows_each, odd_rows, together])
+@pytest.mark.parametrize("inner", [False, True])
+def test_it_runs_nothing_more_and_leaves_its_parents_cell_alone(
+    bench: Make, make_record: Make, make_inner_batch: Make, tmp_path: Path, made: Make, inner: bool
+) -> None:
+    forks = Forks()
+    b = bench(made(forks), schema="n int", folder=tmp_path, cell=forks.cell)
+    forks.worker = b.worker
+    b.worker.offer_reports(thread=False)
+    b.worker.offer_back()
+    parent = os.getpid()
+    b.chunk([make_inner_batch([b"0", b"1", b"2"])] if inner else numbered(make_record, 3))
+    b.steps(4)
+    if os.getpid() != parent:
+        os._exit(9)
+    assert (forks.codes, forks.unchanged) == ([0], [True])
+    assert forks.ran(3) == [1, 1, 1]
+    reported, failures = b.outcomes()
+    assert sum(entry.records for entry in reported) == (1 if inner else 3)
+    assert failures == []
+
+
+def test_in_order_too(bench: Make, make_record: Make) -> None:
+    forks = Forks()
+    ordered = Handler(nothing_of(forks), order="queue", auto_commit=False)
+    b = bench(ordered, cell=forks.cell)
+    forks.worker = b.worker
+    parent = os.getpid()
+    data = b"".join(numbered(make_record, 3))
+    b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(data), 3, 0, (0, 0, 0))], 0), data)
+    b.steps(3)
+    if os.getpid() != parent:
+        os._exit(9)
+    assert (forks.codes, forks.unchanged, forks.ran(3)) == ([0], [True], [1, 1, 1])
+
+
+def test_packets_and_answers_are_its_parents(bench: Make, make_record: Make, queue: QueueInfo) -> None:
+    """What it took off the link would be missing there, and what it sent would come twice."""
+    forks = Forks()
+    b = bench(one_each(forks), cell=forks.cell)
+    forks.worker = b.worker
+    parent = os.getpid()
+    record = make_record(b"1", offset=7)
+    b.link.send(encode_direct(7, 0, len(record), queue), record)
+    b.chunk(numbered(make_record, 1))
+    b.steps(4)
+    if os.getpid() != parent:
+        os._exit(9)
+    assert (forks.codes, forks.unchanged) == ([0], [True])
+    directed, *reports = b.packets()
+    assert directed[0] != REPORTS
+    assert [entry.records for packet in reports for entry in decode_reports(packet)[0]] == [1]
+    assert forks.ran(2) == [1, 1]
+
+
+def test_a_key_function_may_fork_as_well(bench: Make, make_record: Make) -> None:
+    forks = Forks()
+
+    def key(message: Message) -> str:
+        forks.runs(message)
+        return "k"
+
+    b = bench(Handler(nothing_of(Forks()), order="key", key=key), cell=forks.cell)
+    forks.worker = b.worker
+    parent = os.getpid()
+    data = b"".join(numbered(make_record, 3))
+    b.link.send(encode_classify(Classify(1, 0, len(data), 3)), data)
+    b.steps(2)
+    if os.getpid() != parent:
+        os._exit(9)
+    assert (forks.codes, forks.unchanged, forks.ran(3)) == ([0], [True], [1, 1, 1])
+    (keys,) = b.packets()
+    assert len(decode_keys(keys)[1]) == 3
+
+
+def test_a_coroutine_s_child_ends_with_its_step(make_record: Make, queue: QueueInfo) -> None:
+    """It shares the loop's descriptors: what it changed there would be changed in its parent."""
+    forks = Forks()
+
+    async def handle(message: Message) -> None:
+        if message.body == b"0":
+            for _ in range(3):
+                await Turn()
+        forks.runs(message)
+
+    crew = Crew(Handler(handle), make_record, queue, cell=forks.cell, concurrency=4)
+    forks.worker = crew.worker
+    parent = os.getpid()
+    crew.chunk(1, [b"0", b"1"])
+    crew.chunk(2, [b"2"])
+    crew.chunk(3, [b"3"])
+    found = crew.run_until_reported(4)
+    if os.getpid() != parent:
+        os._exit(9)
+    assert (forks.codes, forks.unchanged, forks.ran(4)) == ([0], [True], [1, 1, 1, 1])
+    assert [failures for *_, failures in found if failures] == []
+
+
+@pytest.mark.parametrize(("code", "ends"), [(4, 4), (None, 0)])
+def test_a_coroutine_s_child_ends_as_it_wants_to(
+    make_record: Make, queue: QueueInfo, code: int | None, ends: int
+) -> None:
+    forks = Forks()
+
+    async def handle(message: Message) -> None:
+        if forks.runs(message):
+            raise SystemExit(code)
+
+    crew = Crew(Handler(handle), make_record, queue, cell=forks.cell)
+    forks.worker = crew.worker
+    parent = os.getpid()
+    crew.chunk(1, [b"0", b"1"])
+    crew.run_until_reported(2)
+    if os.getpid() != parent:
+        os._exit(9)
+    assert forks.codes == [ends]
