@@ -25,10 +25,11 @@ What was taken the worker reports all the same, in its next report; the supervis
 
 So calls that return nothing need no report each: while the cell shows all that has ended, the worker reports at the end of
 the chunk, or after REPORT_INTERVALS flush intervals. A report finds the caches of both processes cold, and most of what a
-call of some milliseconds costs beside the handler is that. A kill repeats nothing for it: of a dead worker the supervisor
-reads the cell, and where the supervisor was killed too, the next start does (`shown_by`, supervisor/slot.py). For that the
-cell names the first record of the chunk that is in no report (UNREPORTED), stored before the STATE of any record after it,
-and before the report that has those before it is sent.
+call of some milliseconds costs beside the handler is that. A kill repeats little for it: of a dead worker the supervisor
+reads the cell, and where the supervisor was killed too, the next start does (`shown_by`, supervisor/slot.py). What repeats
+are chunks that ended in the moments in which the worker had not yet seen that nobody reads its reports. The cell names the
+first record of the chunk that is in no report (UNREPORTED), stored before the STATE of any record after it, and before the
+report that has those before it is sent.
 
 Not all that has ended counts, as with reports: chunks that were popped, or that are of a queue whose reset was committed in a
 stop, are marked in their packet. When an assignment begins, or ends with chunks out, and before the journal forgets what was
