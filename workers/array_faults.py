@@ -90,6 +90,19 @@ def _entries_of(array: Any) -> Arrays:
     return [part.slice(first, end - first) for part in (present.keys, present.items)]
 
 
+def hides_nulls(array: Any) -> bool:
+    """Whether a field that may not be null is null within a struct that is null. Nobody sees it, but who writes Parquet
+    refuses it. Arrow's own null structs are like that (`pa.nulls`), those that it makes of values are not."""
+    if not pa.types.is_struct(array.type):
+        return any(map(hides_nulls, _children(array)))
+    fields = fields_of(array.type)
+    children: Arrays = [array.field(number) for number in range(len(fields))]
+    return any(
+        (not field.nullable and child.null_count > 0) or hides_nulls(child)
+        for field, child in zip(fields, children, strict=True)
+    )
+
+
 def has_extreme_time(array: Any) -> bool:
     """Whether a time in the array is outside of the years 1 to 9999."""
     return any(map(_is_extreme, _leaves(array)))

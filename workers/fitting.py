@@ -34,6 +34,7 @@ from .array_faults import (
     has_floats,
     has_not_null,
     has_times,
+    hides_nulls,
     null_in,
     parts_of,
 )
@@ -130,6 +131,7 @@ class Columns:
             number for number, field in enumerate(self._fields) if not field.nullable or has_not_null(field.type)
         ]
         """Columns that may not be null, or something within them."""
+        self._not_null_within = [number for number in self._not_null if has_not_null(kinds[number])]
         self._times = [number for number, kind in enumerate(kinds) if has_times(kind)]
         self._floats = [number for number, kind in enumerate(kinds) if has_floats(kind)]
         """Columns with times or 32-bit floats in them, which may be too large."""
@@ -311,7 +313,18 @@ class Columns:
         """A batch that `fit_arrow` or `joined` made, once its arrays were looked at. Raises RowError."""
         for number in self._judged:
             self._judge(number, batch.column(number))
-        return batch
+        hiding = {number: column for number in self._not_null_within if hides_nulls(column := batch.column(number))}
+        if not hiding:
+            return batch
+        return self._batch_of([
+            self._made_anew(number, column) if number in hiding else column for number, column in enumerate(batch.columns)
+        ])  # fmt: skip
+
+    def _made_anew(self, number: int, array: Any) -> Any:
+        try:
+            return pa.array(array.to_pylist(), array.type)
+        except CONVERSION_ERRORS as error:
+            raise self._misfit(number, str(error)) from error
 
     def _judge(self, number: int, array: Any, given_as: GivenAs | None = None) -> None:
         """Look at a column's array, in a few calls for a block of rows, whatever their number. Raises RowError for a null
@@ -396,7 +409,7 @@ class Columns:
         converted: Arrays = []
         for number, field in enumerate(self._fields):
             if field.name not in names:
-                converted.append(pa.nulls(table.num_rows, field.type))
+                converted.append(pa.nulls(table.num_rows, field.type))  # `checked` makes anew what hides nulls
                 continue
             given: Any = table.column(field.name)
             if isinstance(given, pa.ChunkedArray):

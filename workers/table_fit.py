@@ -1,7 +1,7 @@
 """Whether a handler's rows go into the table, asked when a worker starts: before the first pull, and at a reload before
 a worker is replaced. Were it asked by the loader alone, offsets would be committed and the rows set aside.
 
-What is sealed and not loaded yet counts too: the table will have its columns.
+What is sealed and not loaded yet counts too: the table will have its columns, those that it has now as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow
 
-from ..conf.columns import WAYS_OUT, Column, TypeNotForSparkError, check_partition_columns, columns_of, misfits
+from ..conf.columns import WAYS_OUT, Column, TypeNotForSparkError, check_partition_columns, columns_of, folded, misfits
 from ..conf.segment_format import READY_DIR, SEGMENT_SUFFIX
 from ..remoting.errors import UsageError
 from .boot import TableSpec
@@ -33,7 +33,8 @@ def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) 
     there = [Column(*column) for column in table.columns]
     wrong, where = misfits(there, ours), f"the table {table.target}"
     if not wrong and segments is not None:
-        waiting = newest_sealed(segments / READY_DIR)
+        known = {folded(column.name) for column in there}
+        waiting = [column for column in newest_sealed(segments / READY_DIR) if folded(column.name) not in known]
         wrong, where = misfits(waiting, ours), f"the segments in {segments / READY_DIR}, which wait for {where}"
     if wrong:
         raise UsageError(f"the rows of the handler do not fit {where}: {'; '.join(wrong)}. {WAYS_OUT}")

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pyarrow
+import pyarrow.parquet
 import pytest
 
 from rocketcrew.conf.folders import folder_names
@@ -13,6 +14,7 @@ from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import Columns, RowError
 
 pa: Any = pyarrow
+pq: Any = pyarrow.parquet
 
 INF = math.inf
 FLOAT, DOUBLE, TEXT, TIME = pa.float32(), pa.float64(), pa.string(), pa.timestamp("us", "UTC")
@@ -128,3 +130,24 @@ def test_a_string_that_is_no_utf_8_and_names_a_folder() -> None:
             RowError, match=r"column c string: its value names a folder .* is a string that is no UTF-8"
         ):
             fitted(columns, table)
+
+
+HIDING = "struct<a: int not null, b: struct<c: string not null>>"
+
+
+@pytest.mark.parametrize("within", ["{}", "array<{}>", "map<string, {}>"])
+def test_what_is_hidden_in_a_null_struct_can_be_written(within: str) -> None:
+    """Arrow's null structs have nulls in fields that may not be null: a writer of Parquet refuses the segment for them."""
+    columns = Columns(parse_ddl(f"n int, c {within.format(HIDING)}"))
+    declared: list[Any] = [columns.schema, parse_ddl(f"c {HIDING}")]
+    kind, part = (schema.field("c").type for schema in declared)
+    given = pa.concat_arrays([pa.nulls(2, part), pa.array([{"a": 1, "b": None}, {"a": 2, "b": {"c": "x"}}], part)])
+    if pa.types.is_list(kind):
+        given = pa.ListArray.from_arrays(pa.array([0, 2, 4], pa.int32()), given, type=kind)
+    elif pa.types.is_map(kind):
+        given = pa.MapArray.from_arrays(pa.array([0, 2, 4], pa.int32()), list("abcd"), given, type=kind)
+    for batch in ({"n": pa.array(range(len(given)), pa.int32()), "c": given}, {"n": pa.array([1], pa.int32())}):
+        for _ in range(2):
+            fitted_batch = columns.checked(columns.fit_arrow(pa.record_batch(batch)))
+            pq.write_table(pa.Table.from_batches([fitted_batch]), pa.BufferOutputStream())
+            assert fitted_batch.column(1).to_pylist() == (given.to_pylist() if "c" in batch else [None])

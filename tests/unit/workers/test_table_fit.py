@@ -79,6 +79,14 @@ def test_what_waits_for_the_loader_has_a_word_too(tmp_path: Path) -> None:
     check_fits(parse_ddl("a string"), NEW_TABLE, tmp_path)
 
 
+def test_narrower_columns_that_wait_do_not_refuse_those_of_the_table(tmp_path: Path) -> None:
+    """They are widened when they are loaded, and nothing but a handler that runs would load them."""
+    seal(tmp_path, "w-00000001.arrows", 1, ("a", pa.int16()), ("new", pa.int16()))
+    check_fits(parse_ddl("a int, new smallint"), TABLE, tmp_path)
+    with pytest.raises(UsageError, match="'new' is int here and smallint there"):
+        check_fits(parse_ddl("a int, new int"), TABLE, tmp_path)
+
+
 @pytest.mark.parametrize("by", ["day", "Region"])
 def test_columns_to_cut_the_table_by_are_looked_for_at_the_start(by: str) -> None:
     with pytest.raises(UsageError, match=f"spark.partition_by names '{by}'"):
