@@ -4,7 +4,8 @@ Rules:
 
 - A route is asked for when it is first needed (a miss never waits for a timer) and is believed for 30 s; `refresh` renews
   those in use and is for a timer of the owner (the supervisor's loop, the producer's background task).
-- Several that miss the same topic at once wait for one lookup.
+- Several that miss the same topic at once wait for one lookup, and go on in the order in which they came. So do those that
+  borrow the default topic's route.
 - A route that cannot be renewed stays in use, as in Java: the name server may be away for hours while brokers work. Also when
   the name server has lost the topic, since a restarting broker looks just like that. Callers that must know ask with
   `refresh=True`, which never answers from memory.
@@ -20,9 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import RequestCode, ResponseCode
@@ -75,7 +77,8 @@ class Cluster:
         self._poll_interval_s = self.access.poll_interval_ms / 1000
         self._routes: dict[str, _Entry] = {}
         self._borrowed: dict[str, _Entry] = {}
-        self._lookups: dict[str, asyncio.Task[TopicRouteData]] = {}
+        self._questions: dict[Hashable, asyncio.Task[TopicRouteData]] = {}
+        """Those under way: after a topic, and after the route by which it may be published."""
         self._brokers = BrokerTable()
         self.without_route: set[str] = set()
         """Topics in use that the name server had no route of at the last refresh (code 17)."""
@@ -96,7 +99,7 @@ class Cluster:
             if now_s - entry.checked_s < self._poll_interval_s:
                 return entry.route
         try:
-            return await self._lookup(topic)
+            return await self._once(topic, lambda: self._learn(topic))
         except RocketcrewError as error:
             if entry is None and not refresh and topic in self._offered and _nobody_knew(error):
                 _log.warning("route_of_the_last_run", topic=topic, error=str(error))
@@ -115,12 +118,16 @@ class Cluster:
 
         Brokers create the topic with the first message where they allow it. Raises as `route` does.
         """
-        if topic in self._routes:
-            return await self.route(topic)
-        borrowed = self._borrowed.get(topic)
-        now_s = self._clock()
-        if borrowed is not None and now_s - borrowed.checked_s < self._poll_interval_s:
-            return borrowed.route
+        question = topic, default_topic, queue_nums
+        if question not in self._questions:  # else others wait, who come first
+            if topic in self._routes:
+                return await self.route(topic)
+            borrowed = self._borrowed.get(topic)
+            if borrowed is not None and self._clock() - borrowed.checked_s < self._poll_interval_s:
+                return borrowed.route
+        return await self._once(question, lambda: self._route_or_borrowed(*question))
+
+    async def _route_or_borrowed(self, topic: str, default_topic: str, queue_nums: int) -> TopicRouteData:
         try:
             return await self.route(topic)
         except BrokerError as error:
@@ -180,7 +187,7 @@ class Cluster:
 
     async def close(self) -> None:
         """Cancel lookups under way. The connections are the remoting's."""
-        tasks = list(self._lookups.values())
+        tasks = list(self._questions.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -228,16 +235,16 @@ class Cluster:
 
     # Lookup.
 
-    async def _lookup(self, topic: str) -> TopicRouteData:
+    async def _once(self, question: Hashable, ask: Callable[[], Coroutine[Any, Any, TopicRouteData]]) -> TopicRouteData:
         """Ask the name server; concurrent callers share one question, and one who gives up does not end it."""
-        task = self._lookups.get(topic)
+        task = self._questions.get(question)
         if task is None:
-            task = self._lookups[topic] = asyncio.get_running_loop().create_task(self._learn(topic))
-            task.add_done_callback(lambda done: self._looked_up(topic, done))
+            task = self._questions[question] = asyncio.get_running_loop().create_task(ask())
+            task.add_done_callback(lambda done: self._answered(question, done))
         return await asyncio.shield(task)
 
-    def _looked_up(self, topic: str, task: asyncio.Task[TopicRouteData]) -> None:
-        del self._lookups[topic]
+    def _answered(self, question: Hashable, task: asyncio.Task[TopicRouteData]) -> None:
+        del self._questions[question]
         if not task.cancelled():
             task.exception()  # everybody may have given up: then nobody else takes it
 

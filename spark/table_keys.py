@@ -61,13 +61,14 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     """Everything that the table and the staging folders say, and the names of files that could not be read.
 
     Staging folders are only looked at, before the table: what is loaded in between is then found in both, and counts as
-    loaded. Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
+    loaded. Where there is no table yet, they alone tell: of messages without rows, and of what waits or is set aside.
+    Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
     """
     noted, waiting, settled = _staged(stagings)
     aside, broken = _quarantined(stagings)
     presence = Presence()
     with _held(table):
-        ledger, files = _opened(table)
+        ledger, files = _nothing_loaded() if _is_to_come(table, stagings) else _opened(table)
         for file in files:
             try:
                 presence.add(_keys_of(file))
@@ -95,6 +96,17 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
         aside.rekeyed(now),
     )
     return facts, broken
+
+
+def _is_to_come(table: Place, stagings: Iterable[Path]) -> bool:
+    """The loader has not begun the table, and something is there to be loaded, or has been looked at in vain."""
+    if not isinstance(table, Path) or not any(Staging(root).ready.is_dir() for root in stagings):
+        return False
+    return not table.exists() or (table.is_dir() and all(entry.name.startswith((".", "_")) for entry in table.iterdir()))
+
+
+def _nothing_loaded() -> tuple[Ledger, Sequence[Place]]:
+    return Ledger(TableState(0, "", OffsetSet(), ()), Outcomes(), 0), ()
 
 
 def _held(table: Place) -> AbstractContextManager[None]:

@@ -18,7 +18,7 @@ from ...client.sync import run_with_cluster
 from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError, RocketcrewError
+from ...remoting.errors import BrokerError, RocketcrewError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ..changing import changes
@@ -99,6 +99,7 @@ def reconcile(
         missing = report.to_run_again().count()
         click.echo(f"would run {counted(missing, 'message')} through {rerun}; nothing was done", err=True)
     elif rerun and report.to_run_again():
+        check_begun(table)
         with only_rerun(table) as folder:
             report, _ = _compare(settings, table, folders, brokers=True)
             with own_stdout(as_json=as_json):
@@ -175,6 +176,19 @@ def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
         return found
 
     return run_with_cluster(access, ask)
+
+
+def check_begun(table: Place) -> None:
+    """Raise UsageError for a table without a batch: how it is to be written only its loader knows."""
+    from ...spark.table_keys import table_state
+
+    try:
+        table_state(table)
+    except UsageError as error:
+        raise UsageError(
+            f"{error}. --rerun adds to a table that its loader has begun; to have these messages once more, go back to them:"
+            " rocketcrew reset --to TIME --reprocess"
+        ) from None
 
 
 def as_brokers_know(settings: Settings, report: Report) -> Report:

@@ -20,7 +20,6 @@ from ...durable.outcomes import SETTLED, SKIPPED
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.queues import MessageQueue
 from .actions import (
-    ChargesChanged,
     Commit,
     CountCellsAnew,
     FetchAssignment,
@@ -577,7 +576,7 @@ class Assigning:
         self.s.counters.commits += 1
         q.committed_at = now
         if self.s.charges.forget_below(mq, offset):
-            self.s.out.append(ChargesChanged())
+            self.s.charges_over()
         if q.moved_to == offset:
             # It is not finished up to there; what is below only does not concern us any more. And what was finished above
             # runs again: an offset that was never committed may be moved back to one that is no step back for the journal.

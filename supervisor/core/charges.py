@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any, NamedTuple
 
 from ...remoting.errors import ProtocolError
@@ -35,7 +37,7 @@ SUSPECTS_MAX = 1024
 SURVIVORS_MAX = SUSPECTS_MAX
 """After so many popped records were noted and came through, it is none of those that are shown again."""
 NOTED_MAX = 8 * SUSPECTS_MAX
-"""Records that are noted; above it half are forgotten, those first that were in hand at the fewest deaths."""
+"""Records that are noted; above it half are forgotten, see `_forget_half`."""
 
 
 @dataclass(slots=True)
@@ -89,12 +91,16 @@ class Charges:
     """The ledger; the core owns it."""
 
     def __init__(self) -> None:
+        self.noted_max = NOTED_MAX
         self._records: dict[tuple[MessageQueue, int], Charge] = {}
         self._offsets: dict[MessageQueue, list[int]] = {}
         self._origins: dict[str, int] = {}
         """Deaths by origin message id, of messages that were sent back after a death."""
         self.noted: dict[tuple[MessageQueue, int], Noted] = {}
         """What was in hand beside others when the whole member died."""
+        self._lines: tuple[int, dict[MessageQueue, list[int]]] | None = None
+        """Offsets by queue of what was noted at so many deaths or more, the smallest last: that end is where those leave that
+        are over. None = to be made anew."""
         self.runs = 0
         """Deaths of the whole member that had something in hand."""
         self._run_marks: list[str] = []
@@ -178,31 +184,58 @@ class Charges:
             if verdict is Verdict.SUSPECTED:
                 self.suspect(mq, offset)
             elif verdict is Verdict.NOTED:
-                self._note(mq, offset, in_hand.mark)
+                self._note(mq, offset, (in_hand.mark,))
         return verdict
 
-    def _note(self, mq: MessageQueue, offset: int, mark: str) -> None:
-        noted = self.noted.pop((mq, offset), None) or Noted(*mq, offset)
-        self.noted[mq, offset] = noted  # the newest last
-        if mark not in noted.marks:
-            noted.runs += 1
-            noted.marks = [*noted.marks[-9:], mark]
-        if len(self.noted) > NOTED_MAX:
-            self.noted = dict(sorted(self.noted.items(), key=lambda item: item[1].runs)[NOTED_MAX // 2 :])
+    def _note(self, mq: MessageQueue, offset: int, marks: Sequence[str], runs_least: int = 0) -> None:
+        """Count the deaths that it was in hand at; the same mark again is the same death. It may be forgotten at once."""
+        noted = self.noted.setdefault((mq, offset), Noted(*mq, offset))
+        for mark in marks:
+            if mark not in noted.marks:
+                noted.runs += 1
+                noted.marks = [*noted.marks[-9:], mark]
+        noted.runs = max(noted.runs, runs_least)
+        self._lines = None
+        if len(self.noted) > self.noted_max:
+            self._forget_half()
+
+    def _forget_half(self) -> None:
+        """Those first that were in hand at the fewest deaths, and of these the ones that come last in their queues.
+
+        They run beside others again. But what kills each time never finishes, so that it becomes the first of its queue in
+        the end, for which there is room."""
+        ranks: dict[tuple[MessageQueue, int], int] = {}
+        before: Counter[MessageQueue] = Counter()
+        for key in sorted(self.noted):
+            ranks[key] = before[key[0]]
+            before[key[0]] += 1
+        kept = sorted(self.noted.items(), key=lambda item: (-item[1].runs, ranks[item[0]]))
+        self.noted = dict(kept[: self.noted_max // 2])
 
     def watch(self, mq: MessageQueue, offset: int, runs_max: int) -> None:
         """A worker died of this record or of another that keeps its place beside it: be careful until it is over."""
-        self._note(mq, offset, "")
-        noted = self.noted[mq, offset]
-        noted.runs = max(noted.runs, runs_max)
+        self._note(mq, offset, ("",), runs_max)
 
     def careful(self, runs_max: int, pulled_to: Callable[[MessageQueue], int]) -> bool:
         """A record that was pulled, or popped, was in hand at so many deaths of the whole member; `pulled_to` says where
         a queue's next pull begins, 0 = it is not ours."""
-        return any(
-            noted.runs >= runs_max and (key in self._popped or key[1] < pulled_to(key[0]))
-            for key, noted in self.noted.items()
-        )
+        if self._popped:
+            return True
+        lines = self._noted_at(runs_max)
+        return any(self._first(mq, line) < pulled_to(mq) for mq, line in lines.items())
+
+    def _noted_at(self, runs_max: int) -> dict[MessageQueue, list[int]]:
+        if self._lines is None or self._lines[0] != runs_max:
+            lines: dict[MessageQueue, list[int]] = {}
+            for mq, offset in sorted((key for key, one in self.noted.items() if one.runs >= runs_max), reverse=True):
+                lines.setdefault(mq, []).append(offset)
+            self._lines = runs_max, lines
+        return self._lines[1]
+
+    def _first(self, mq: MessageQueue, line: list[int]) -> float:
+        while line and (mq, line[-1]) not in self.noted:
+            line.pop()
+        return line[-1] if line else inf
 
     # --- popped records -----------------------------------------------------------------------------------------
 
@@ -234,11 +267,11 @@ class Charges:
         return (mq, offset) in self._popped
 
     def popped_over(self, mq: MessageQueue, offset: int) -> bool:
-        """A record that was noted when it was popped has come through, or was given back. True when it was still noted."""
+        """A record that was noted when it was popped has come through, or was given back. True when it was one."""
         if (mq, offset) not in self._popped:
             return False
         self._popped.remove((mq, offset))
-        del self.noted[mq, offset]
+        self.noted.pop((mq, offset), None)
         self._survivors += 1
         if self._survivors >= SURVIVORS_MAX:
             self.runs = self._survivors = 0
@@ -285,10 +318,24 @@ class Charges:
     # --- on disk ------------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        noted = [asdict(one) for one in self.noted.values()]
-        data = {"version": 1, "records": [asdict(c) for c in self], "origins": self._origins, "noted": noted,
+        data = {"version": 1, "records": [asdict(c) for c in self], "origins": self._origins, "noted": self._ranges(),
                 "runs": self.runs, "run_marks": self._run_marks}  # fmt: skip
         return json.dumps(data, indent=1)
+
+    def _ranges(self) -> list[dict[str, Any]]:
+        """What is noted; neighbours of which the same is known are one entry, up to offset `last`."""
+        ranges: list[dict[str, Any]] = []
+        following: tuple[MessageQueue, int] | None = None
+        known: tuple[int, list[str], str] | None = None
+        for key in sorted(self.noted):
+            one = self.noted[key]
+            if key == following and (one.runs, one.marks, one.unique_id) == known:
+                ranges[-1]["last"] = one.offset
+            else:
+                ranges.append(asdict(one) | {"last": one.offset})
+                known = one.runs, one.marks, one.unique_id
+            following = key[0], one.offset + 1
+        return ranges
 
     def add_json(self, text: str | bytes, where: str) -> None:
         """Add what `to_json` wrote; the higher count holds. Raises ProtocolError for anything else."""
@@ -299,21 +346,23 @@ class Charges:
             for origin, deaths in data["origins"].items():
                 self._origins[str(origin)] = max(int(deaths), self._origins.get(origin, 0))
             for entry in data.get("noted", ()):
-                self._add_noted(Noted(**entry))
+                last = int(entry.pop("last", entry["offset"]))
+                self._add_noted(Noted(**entry), last)
             if int(data.get("runs", 0)) > self.runs:
                 self.runs, self._run_marks = int(data["runs"]), [str(mark) for mark in data["run_marks"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProtocolError(f"no record of worker deaths: {error!r}", where) from error
 
-    def _add_noted(self, read: Noted) -> None:
+    def _add_noted(self, read: Noted, last: int) -> None:
+        mq, first = read.mq, int(read.offset)
+        if not first <= last < first + NOTED_MAX:
+            raise ValueError(f"offsets {first} to {last} are noted")
         if read.unique_id:
-            self.noted[read.mq, int(read.offset)] = read
+            self.noted[mq, first] = read
             return
-        for mark in read.marks:
-            self._note(read.mq, int(read.offset), str(mark))
-        noted = self.noted.get((read.mq, read.offset))
-        if noted is not None:
-            noted.runs = max(noted.runs, int(read.runs))
+        marks = [str(mark) for mark in read.marks]
+        for offset in range(first, last + 1):
+            self._note(mq, offset, marks, int(read.runs))
 
     def _add(self, read: Charge) -> None:
         charge = self.suspect(read.mq, int(read.offset))

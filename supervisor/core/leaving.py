@@ -92,6 +92,7 @@ class Leaving:
         if not s.stopping or s.queues or s.finished:
             return
         s.finished = True
+        s.flush_charges()
         s.out.append(self.left())
 
 

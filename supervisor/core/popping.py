@@ -29,7 +29,7 @@ from ...remoting.log_keys import queue_keys
 from ...remoting.pop_headers import PopResponse
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import record_info, walk
-from .actions import Ack, ChargesChanged, Pop, Renew
+from .actions import Ack, Pop, Renew
 from .chunks import PullRun, Token
 from .dispatching import Dispatching
 from .elsewhere import Shown
@@ -315,7 +315,7 @@ class Popping:
             if s.charges.is_popped(mq, offset):
                 q.suspects.append(offset)
         if changed:
-            s.out.append(ChargesChanged())
+            s.charges_grew()
 
     # --- invisible times ----------------------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class Popping:
         q.checks.clear()
         over = [offset for offset in q.suspects if s.charges.popped_over(pq.mq, offset)]
         if over:
-            s.out.append(ChargesChanged())
+            s.charges_over()
         del s.queues[pq.handle], self.queues[pq.handle]
         self._ended()
 

@@ -25,7 +25,6 @@ from ...remoting.errors import ProtocolError
 from ...remoting.properties import PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_UNIQ_KEY, find_property
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import decode_message, record_info
-from .actions import ChargesChanged
 from .blame import AGAIN, Blamed, Death, End, Lot, Verdict
 from .charges import Charge
 from .chunks import Chunk
@@ -120,7 +119,7 @@ class Quarantine:
         popped = pq.owner.check_of(pq, chunk.offsets[index]) is not None
         known_as = unique_id_of(s.view, chunk.positions[index], chunk.positions[index + 1]) if popped else origin
         charge = s.charges.charge(pq.mq, chunk.offsets[index], mark, facts, known_as)
-        s.out.append(ChargesChanged())
+        s.charges_grew()
         return charge
 
     def _origin(self, chunk: Chunk, index: int) -> str:
@@ -158,7 +157,7 @@ class Quarantine:
         """It has to keep its place in the order: instead, one message at a time is in hand until it is over."""
         for offset in chunk.offsets:
             self.s.charges.watch(pq.mq, offset, self.s.config.max_worker_deaths)
-        self.s.out.append(ChargesChanged())
+        self.s.charges_grew()
 
     def exhausted(self, pq: ProcessQueue, chunk: Chunk) -> bool:
         """Its only record has cost too many workers: it was sent to the dead letters instead."""
@@ -170,8 +169,14 @@ class Quarantine:
 
     def finished(self, pq: ProcessQueue, chunk: Chunk, index: int, *, sent_back: bool) -> None:
         """The record has an outcome: it is charged with nothing any more."""
-        if self.s.charges.finished(pq.mq, chunk.offsets[index], sent_back=sent_back):
-            self.s.out.append(ChargesChanged())
+        s, offset = self.s, chunk.offsets[index]
+        charge = s.charges.get(pq.mq, offset)
+        if not s.charges.finished(pq.mq, offset, sent_back=sent_back):
+            return
+        if charge is not None and charge.deaths:
+            s.charges_grew()  # its count may be the message's now, which comes again
+        else:
+            s.charges_over()
 
     # --- dispatch -----------------------------------------------------------------------------------------------
 
@@ -188,7 +193,7 @@ class Quarantine:
         """These were tried and failed, and their worker lives."""
         known = [offset for offset in offsets if self.s.charges.survived(pq.mq, offset)]
         if known:
-            self.s.out.append(ChargesChanged())
+            self.s.charges_over()
 
     def closed(self) -> bool:
         """Nothing may be dispatched before what is in flight is over."""

@@ -13,7 +13,7 @@ from math import inf
 
 from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
-from .actions import Action, Load, Log, Retired, Seal
+from .actions import Action, ChargesChanged, Load, Log, Retired, Seal
 from .allocation import Strategy
 from .blame import DEATHS, Blamed, Death, End
 from .charges import Charges
@@ -29,6 +29,9 @@ from .slab import Slab, Slot
 from .states import LIVING, WORKER, QueueState, Seen, WorkerEvent, WorkerState, move
 from .stats import ConsumerStats
 from .topic_limits import InFlight, TopicLimits
+
+CHARGES_WRITTEN_EVERY_S = 1.0
+"""Where suspects are over, one by one, the whole file is written so often: it has all of them, and waits for the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +346,8 @@ class State(Crew):
         self.lingering: dict[MessageQueue, set[int]] = {}
         """Ordered: chunks of queues that have ended, still in flight; such a queue is not opened again yet."""
         self.charges, self.outcomes, self.recent_failures = Charges(), OutcomeNotes(), RecentFailures()
+        self._charges_stale = False
+        """Charges on the disk name what is over."""
         self.waiting_messages = 0
         self.paused: set[str] = set()
         """Who holds up pulling; what was pulled is still consumed."""
@@ -441,10 +446,32 @@ class State(Crew):
         self.move_worker(worker, WorkerEvent.SALVAGED)
         return worker
 
-    # --- the log, memory ----------------------------------------------------------------------------------------
+    # --- the log ------------------------------------------------------------------------------------------------
 
     def log(self, level: str, event: str, **keys: object) -> None:
         self.out.append(Log(level, event, keys))
+
+    # --- charges ------------------------------------------------------------------------------------------------
+
+    def charges_grew(self) -> None:
+        """A count has grown or was moved, or a record is noted: written before anything after this is done."""
+        self._charges_stale = False
+        if not self.out or not isinstance(self.out[-1], ChargesChanged):
+            self.out.append(ChargesChanged())
+
+    def charges_over(self) -> None:
+        """A suspect is over. That is written together with others: one that the file still names costs no more than that the
+        next start is careful, or runs it alone."""
+        if not self._charges_stale:
+            self._charges_stale = True
+            self.at(self.now + CHARGES_WRITTEN_EVERY_S, lambda _: self.flush_charges())
+
+    def flush_charges(self) -> None:
+        """Write what is over."""
+        if self._charges_stale:
+            self.charges_grew()
+
+    # --- memory -------------------------------------------------------------------------------------------------
 
     def release(self, slot: Slot) -> None:
         self.slab.release(slot)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -41,6 +41,9 @@ from .recreated import LastBodies
 PULL_BYTES_MAX = 256 * 1024
 OFFSET, COMMIT_OFFSET, SYS_FLAG = "queueOffset", "commitOffset", "sysFlag"
 COMMITTING, NOT_COMMITTING = str(PULL_SUSPEND | PULL_COMMIT_OFFSET), str(int(PULL_SUSPEND))
+DELETED: Final = frozenset({"OFFSET_FOUND_NULL", "MESSAGE_WAS_REMOVING"})
+"""Remarks by which a broker answers a pull when the file of the queue, or those of the messages, are gone (the status of
+DefaultMessageStore.getMessage). Their codes are those of an empty queue and of a filter."""
 WITH_OFFSETS = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -325,7 +328,7 @@ class Pulls:
             self._last.note(action.mq, response.body)
             result = PullResult(
                 response.code, header.next_begin_offset, len(response.body), slot, end_offset=header.max_offset,
-                takes_all=action.mq.topic in self._unfiltered,
+                takes_all=action.mq.topic in self._unfiltered, deleted=response.remark in DELETED,
             )  # fmt: skip
             if response.code == ResponseCode.PULL_OFFSET_MOVED:
                 result.min_offset = pull_header(response, action.mq.broker_name).min_offset

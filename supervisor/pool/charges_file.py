@@ -1,10 +1,11 @@
 """The charges on disk, and the cells that a dead run left: what a container that was killed as a whole must not forget.
 
-The file is replaced at every change, before the message runs again. A cell that is found set at a start belongs to a worker
-that died with its supervisor: a record that was alone in hand in the whole member is charged with one death, once, because
-the cell is cleared when that is written; the records of a batch are suspected, and run alone. Where several workers had
-something in hand, that is noted and nobody is charged (core/charges.py). Nobody is charged either where the member was
-already stopping: it was killed because its grace period was over, however innocent the long message in hand.
+The file is replaced when a count has grown, before the message runs again, and within a second when something is over. A cell
+that is found set at a start belongs to a worker that died with its supervisor: a record that was alone in hand in the whole
+member is charged with one death, once, because the cell is cleared when that is written; the records of a batch are
+suspected, and run alone. Where several workers had something in hand, that is noted and nobody is charged (core/charges.py).
+Nobody is charged either where the member was already stopping: it was killed because its grace period was over, however
+innocent the long message in hand.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def _log(left: Left, verdict: Verdict, charges: Charges, *, stopping: bool) -> N
         keys["reason"] = "killed while it stopped: nobody is charged" if stopping else "all its calls waited"
     elif verdict is Verdict.NOTED:
         keys["reason"] = "other messages were in hand too: nobody is charged"
-        keys["runs"] = charges.noted[mq, in_hand.offset].runs
+        noted = charges.noted.get((mq, in_hand.offset))  # more may have been in hand than is remembered
+        keys |= {"runs": noted.runs} if noted is not None else {}
     elif (charge := charges.get(mq, in_hand.offset)) is not None:
         keys |= {"deaths": charge.deaths, "records": in_hand.records}
     log.warning("left_in_hand", **queue_keys(mq), **keys)

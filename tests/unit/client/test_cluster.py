@@ -227,6 +227,32 @@ async def test_a_new_topic_borrows_the_default_topics_route_until_it_exists(make
         assert known.asked == ["new", "TBW102", "new", "new"]
 
 
+async def test_many_who_borrow_ask_once_and_go_on_in_the_order_in_which_they_came(make_peer):
+    """Or one that borrowed before overtakes those that still ask."""
+    async with make_peer() as server, cluster_of(server.address) as cluster:
+        order = []
+
+        async def send(number):
+            assert await cluster.publish_route("new") == route_of("a", queues=4, perm=7)
+            order.append(number)
+
+        tasks = [asyncio.create_task(send(number)) for number in range(20)]
+        wire = await server.accept()
+        wire.answer(await wire.next(), 17)
+        question = await wire.next()
+        tasks[7].cancel()
+        tasks.append(asyncio.create_task(send(20)))
+        assert question.fields["topic"] == "TBW102"
+        wire.answer(question, 0, body=route_of("a", queues=4, perm=7).encode())
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [at for at, result in enumerate(results) if result is not None] == [7]
+        assert order == [number for number in range(21) if number != 7]
+        cluster.forget("new")
+        task = asyncio.create_task(cluster.publish_route("new"))
+        assert (await wire.next()).fields["topic"] == "new", "nothing was asked in between"
+        task.cancel()
+
+
 async def test_without_a_default_topic_the_error_names_the_users_topic(make_peer):
     async with make_peer(Routes()) as server, cluster_of(server.address) as cluster:
         with pytest.raises(BrokerError, match="for topic new was refused: 17"):

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from loader_world import World
 from segment_helpers import notes_to_json
 
+from rocketcrew.cli.commands.reconcile import check_begun
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
@@ -329,6 +330,29 @@ def test_what_is_sealed_waits(world: World, segments: Any) -> None:
 def test_no_table_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no batch yet"):
         table_facts(tmp_path, ())
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["no folder", "an empty one"])
+def test_before_the_first_batch_the_staging_folder_tells(
+    tmp_path: Path, segments: Any, threads: Executor, begun: bool
+) -> None:
+    """A handler that returns nothing never makes a table, and what was set aside at first is to be named, too."""
+    world = World(tmp_path, segments, threads)
+    world.seal([segments.Record(40), segments.Record(41)])
+    Staging(world.roots[0]).note("1", Outcomes.of([(NO_ROWS, offsets((0, 40)))]))
+    if begun:
+        world.table.mkdir()
+    facts, broken = table_facts(world.table, world.roots[:1])
+    report = reconcile(facts, {QUEUE: QueueEnds(0, 43, 43)})
+    assert fates(report) == {"no_rows": ((0, 40),), "waiting": ((40, 42),), "unknown": ((42, 43),)}
+    assert (facts.rows, broken) == ((0, 0), [])
+    with pytest.raises(UsageError, match="holds no batch yet"):
+        table_facts(world.table, ())
+    with pytest.raises(UsageError, match=r"its loader has begun.*reset --to"):
+        check_begun(world.table)
+    (world.table / "somebody").mkdir(parents=True)
+    with pytest.raises(UsageError, match="is no table of rocketcrew"):
+        table_facts(world.table, world.roots[:1])
 
 
 def test_ranges_are_shown_short() -> None:

@@ -134,8 +134,11 @@ class Bench:
         self.core.handle(ev.Pulled(handle, result), self.now)
         return True
 
-    def answer(self, handle: int, code: int, next_offset: int, *, takes_all: bool = False) -> None:
-        self.core.handle(ev.Pulled(handle, PullResult(code, next_offset, takes_all=takes_all)), self.now)
+    def answer(
+        self, handle: int, code: int, next_offset: int, *, takes_all: bool = False, deleted: bool = False
+    ) -> None:
+        result = PullResult(code, next_offset, takes_all=takes_all, deleted=deleted)
+        self.core.handle(ev.Pulled(handle, result), self.now)
 
     # --- workers ------------------------------------------------------------------------------------------------
 

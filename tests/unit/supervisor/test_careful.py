@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from rocketcrew.durable.intervals import Intervals
+from rocketcrew.remoting.errors import ProtocolError
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.charges import NOTED_MAX, Charges, Left
 from rocketcrew.supervisor.core.chunks import Chunk
+from rocketcrew.supervisor.core.state import CHARGES_WRITTEN_EVERY_S
 from rocketcrew.supervisor.pool.post_mortem import between_calls
 from rocketcrew.workers.failures import asked
 
@@ -26,6 +31,14 @@ def kill_runs(bench: Bench, times: int) -> None:
     for kill in range(times):
         left = [Left(bench.queue(), InHand(1, at, at, 1, mark=f"{kill}/{at}"), {}) for at in (SUSPECT, 50 + kill)]
         bench.core.state.charges.member_died(left, stopping=False)
+
+
+def dies_between_calls(bench: Bench, worker_id: str, mark: str, successor: str) -> None:
+    """Nobody knows which of all that it had in hand it was."""
+    death = Death(End.CRASHED, between_calls(mark), "SIGKILL", {"oom_kills": 1})
+    bench.core.handle(ev.WorkerDied(worker_id, death), bench.now)
+    bench.core.handle(ev.SalvageComplete(worker_id), bench.now)
+    bench.worker(successor)
 
 
 def handed(bench: Bench) -> list[Chunk]:
@@ -73,10 +86,7 @@ def test_in_order_one_that_kills_between_two_calls_is_found_and_gets_no_more_wor
                 bench.done(chunk)
         if fatal is not None:
             deaths += 1
-            death = Death(End.CRASHED, between_calls(str(deaths)), "SIGKILL", {"oom_kills": 1})
-            bench.core.handle(ev.WorkerDied(fatal, death), bench.now)
-            bench.core.handle(ev.SalvageComplete(fatal), bench.now)
-            bench.worker(f"n{deaths}")
+            dies_between_calls(bench, fatal, str(deaths), f"n{deaths}")
     back = bench.one(act.SendBack)
     assert back.facts is not None
     assert (back.handle, back.facts["deaths"], back.facts["oom_kills"]) == (handles[0], "3", "1")
@@ -193,3 +203,175 @@ def test_all_workers_are_given_work_when_the_suspect_is_sent_back(make: Make) ->
     bench.core.handle(ev.SentBack(send.handle, send.chunk_id, send.index, True), bench.now)
     assert len(before) == 1
     assert [chunk.offsets for chunk in before + bench.dispatched()] == [[10], [11], [12]]
+
+
+# --- more than there is room for ----------------------------------------------------------------------------------------
+
+
+def queues_noted(charges: Charges) -> set[int]:
+    return {mq.queue_id for mq, _ in charges.noted}
+
+
+def test_suspects_beyond_what_is_remembered_end_nothing_and_the_first_of_each_queue_are_kept(make: Make) -> None:
+    """Each kills again at most until it is the first of its queue that is not finished."""
+    charges, queues = Charges(), [make().queue(queue_id) for queue_id in range(8)]
+    for at in range(2 * NOTED_MAX):
+        charges.watch(queues[at % 8], at // 8, 3)
+    assert len(charges.noted) <= NOTED_MAX
+    assert all(charges.noted[mq, 0].runs == 3 for mq in queues)
+    for at in range(NOTED_MAX):
+        charges.watch(queues[0], NOTED_MAX - at, 3)
+    assert queues_noted(charges) == set(range(8))
+    assert charges.careful(3, lambda mq: int(mq == queues[5]))
+
+
+@pytest.mark.parametrize("order", ["queue", "key"])
+def test_one_that_kills_is_found_however_many_workers_die_together(make: Make, order: str) -> None:
+    """All workers die with each death, and there is no room for half of what they had in hand."""
+    bench = make(order=order, chunk_messages_max=8, chunks_in_flight=1)
+    bench.core.state.charges.noted_max = 8
+    workers = ["a", "b", "c", "d"]
+    bench.worker(*workers)
+    handles = bench.open(0, 1, 2, 3)
+    for handle in handles:
+        bench.found(handle, range(16))
+    killer, deaths = (handles[3], 12), 0
+    while chunks := handed(bench):
+        ends = any((chunk.handle, at) == killer for chunk in chunks for at in chunk.offsets)
+        for chunk in chunks:
+            if not ends:
+                bench.done(chunk)
+        for worker_id in sorted({str(chunk.worker_id) for chunk in chunks}) if ends else ():
+            deaths += 1
+            dies_between_calls(bench, worker_id, str(deaths), f"n{deaths}")
+        assert deaths < 40
+        bench.persist()
+    back = bench.one(act.SendBack)
+    assert (back.handle, back.index) == (killer[0], 0)
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
+    while chunks := handed(bench):
+        for chunk in chunks:
+            bench.done(chunk)
+    assert [bench.pq(handle).head_offset for handle in handles] == [16] * 4
+
+
+# --- how often, and how much ----------------------------------------------------------------------------------------------
+
+
+def test_suspects_that_are_over_are_written_together_once_a_second(make: Make) -> None:
+    bench = make(order="queue", chunk_messages_max=64, chunks_in_flight=2)
+    bench.worker("w")
+    for handle in bench.open(0, 1):
+        bench.found(handle, range(64))
+    handed(bench)
+    bench.take(act.ChargesChanged)
+    dies_between_calls(bench, "w", "1", "n")
+    bench.one(act.ChargesChanged)
+    over = 0
+    while chunks := handed(bench):
+        for chunk in chunks:
+            bench.done(chunk)
+            over += chunk.count
+        if over == 40:
+            bench.none(act.ChargesChanged)
+            bench.pass_ms(1000 * CHARGES_WRITTEN_EVERY_S)
+            bench.one(act.ChargesChanged)
+    assert over == 128
+    assert not bench.core.state.charges.noted
+    bench.none(act.ChargesChanged)
+    bench.pass_ms(1000 * CHARGES_WRITTEN_EVERY_S)
+    bench.one(act.ChargesChanged)
+    bench.pass_ms(1000 * CHARGES_WRITTEN_EVERY_S)
+    bench.none(act.ChargesChanged)
+
+
+def test_a_stop_writes_what_is_over_before_it_is_finished(make: Make) -> None:
+    bench = make(order="queue")
+    kill_runs(bench, 3)
+    bench.worker("w1")
+    (handle,) = bench.open(0)
+    bench.found(handle, [SUSPECT])
+    (chunk,) = handed(bench)
+    bench.take(act.ChargesChanged)
+    bench.done(chunk)
+    bench.core.handle(ev.Stop(), bench.now)
+    commit = bench.one(act.Commit)
+    bench.none(act.ChargesChanged)
+    bench.core.handle(ev.Committed(commit.handle, commit.offset, True), bench.now)
+    kinds = [type(action) for action in bench.core.take_actions()]
+    assert kinds.index(act.ChargesChanged) < kinds.index(act.Finished)
+
+
+def test_what_was_over_before_a_kill_and_is_still_noted_is_over_when_it_is_pulled(make: Make) -> None:
+    """One before it may be tried for ever: the others do not wait for that."""
+    done = Intervals()
+    done.add(SUSPECT, SUSPECT + 1)
+    bench = make(recovered={make().queue(): (0, done)}, order="key", order_key="k")
+    kill_runs(bench, 3)
+    bench.worker("w1", "w2")
+    (handle,) = bench.open(0)
+    bench.found(handle, range(4))
+    assert sorted(at for chunk in handed(bench) for at in chunk.offsets) == [0, 1, 3]
+    assert (bench.queue(), SUSPECT) not in bench.core.state.charges.noted
+    bench.pass_ms(1000 * CHARGES_WRITTEN_EVERY_S)
+    bench.one(act.ChargesChanged)
+
+
+def test_neighbours_are_written_as_one_and_read_one_by_one(make: Make) -> None:
+    queue, charges, again = make().queue(), Charges(), Charges()
+    for offset in [*range(5000), *range(6000, 6010)]:
+        charges.watch(queue, offset, 3)
+    left = [Left(queue, InHand(1, at, at, 1, mark="a run"), {}) for at in (4999, 6003)]
+    charges.member_died(left, stopping=False)
+    text = charges.to_json()
+    assert text.count('"offset"') == 5
+    again.add_json(text, "deaths")
+    assert again.noted == charges.noted
+    again.add_json(text, "deaths")
+    assert again.noted == charges.noted
+
+
+def test_what_was_written_one_by_one_is_read(make: Make) -> None:
+    entry = {"topic": "orders", "broker_name": "b", "queue_id": 0, "runs": 2, "marks": ["m", "n"], "unique_id": ""}
+    text = json.dumps({"records": [], "origins": {}, "noted": [entry | {"offset": at} for at in (3, 4, 9)]})
+    charges = Charges()
+    charges.add_json(text, "deaths")
+    assert {offset: noted.runs for (_, offset), noted in charges.noted.items()} == {3: 2, 4: 2, 9: 2}
+
+
+@pytest.mark.parametrize("last", [1 << 60, 2, "x"])
+def test_a_range_that_nobody_wrote_is_refused(make: Make, last: object) -> None:
+    entry = {"topic": "orders", "broker_name": "b", "queue_id": 0, "offset": 3, "last": last, "marks": ["m"]}
+    with pytest.raises(ProtocolError):
+        Charges().add_json(json.dumps({"records": [], "origins": {}, "noted": [entry]}), "deaths")
+
+
+class Lookups:
+    """Where queues were pulled to; counts how often that is asked."""
+
+    def __init__(self, known: dict[MessageQueue, int]) -> None:
+        self.known, self.asked = known, 0
+
+    def __call__(self, mq: MessageQueue) -> int:
+        self.asked += 1
+        return self.known.get(mq, 0)
+
+
+def test_a_look_costs_as_much_as_there_are_queues_however_many_are_noted(make: Make) -> None:
+    bench, charges = make(), Charges()
+    queues = [bench.queue(queue_id) for queue_id in range(4)]
+    for at in range(NOTED_MAX):
+        charges.watch(queues[at % 4], at // 4, 3)
+    elsewhere = Lookups({})
+    assert not charges.careful(3, elsewhere)
+    assert elsewhere.asked == 4
+    ours = Lookups({queues[3]: 2})
+    assert charges.careful(3, ours)
+    assert not charges.careful(4, ours)
+    for offset in (0, 1):
+        assert charges.careful(3, ours)
+        charges.finished(queues[3], offset, sent_back=False)
+    assert not charges.careful(3, ours)
+    assert ours.asked <= 5 * 4
+    charges.watch(queues[3], 1, 3)
+    assert charges.careful(3, ours), "it is noted again"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.core.charges import Charges
+from rocketcrew.supervisor.core.charges import NOTED_MAX, SUSPECTS_MAX, Charges
 from rocketcrew.supervisor.pool.charges_file import (
     CHARGES_FILE,
     charge_left_cells,
@@ -104,6 +104,16 @@ def test_three_kills_of_a_run_during_a_long_message_charge_nobody_when_others_we
     again = read(tmp_path)
     assert counts(again) == {}
     assert runs(again) == {5: 3, 20: 1, 21: 1, 22: 1}
+
+
+def test_a_run_that_had_more_in_hand_than_is_remembered_keeps_no_start_from_starting(tmp_path: Path) -> None:
+    for slot in range(8):
+        leave_cell(tmp_path, slot, slot * SUSPECTS_MAX, SUSPECTS_MAX)
+    charges = Charges()
+    for offset in range(1_000_000, 1_000_000 + NOTED_MAX):
+        charges.watch(MQ, offset, 3)
+    assert charge_left_cells(tmp_path, charges) == 8
+    assert charge_left_cells(tmp_path, charges) == 0
 
 
 def test_a_kill_while_cells_are_cleared_makes_nobody_alone_to_blame(tmp_path: Path) -> None:

@@ -230,6 +230,25 @@ def test_a_refusal_needs_no_offsets_and_keeps_its_words(bench: Bench, scene_with
     assert (log.keys["code"], log.keys["remark"]) == (ResponseCode.NO_PERMISSION, "forbidden")
 
 
+@pytest.mark.parametrize(
+    ("code", "remark", "deleted"),
+    [
+        (ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", True),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "MESSAGE_WAS_REMOVING", True),
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", False),
+        (ResponseCode.PULL_NOT_FOUND, None, False),
+    ],
+)
+def test_a_broker_says_by_its_remark_that_it_has_deleted_what_it_passes_over(
+    bench: Bench, scene_with: SceneWith, code: int, remark: str | None, deleted: bool
+) -> None:
+    """The code is that of an empty queue, or of a filter."""
+    scene = scene_with({0: "master"})
+    scene.pull(Command(code, PullResponse(0, 1000, 0, 2000).to_fields(), remark=remark))
+    (log,) = [log for log in bench.take(act.Log) if log.event == "pull_gap"]
+    assert log.keys["deleted"] is deleted
+
+
 def test_an_answer_that_makes_no_sense_is_asked_again(bench: Bench, scene_with: SceneWith) -> None:
     scene = scene_with({0: "master"})
     scene.pull(Command(ResponseCode.PULL_NOT_FOUND, {"nextBeginOffset": "x"}))
