@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 
 from ..remoting.errors import ProtocolError
 from ..remoting.fastjson import loads
+from ..remoting.names import SCHEDULE_TOPIC
+from ..remoting.stored import StoredMessage
 from .checkpoint import CHECKPOINT, REMOVED, checkpoint_in, removed_topics
-from .consume_queue import ENTRY, ENTRY_BYTES, SEGMENT_BYTES, entries_end
+from .consume_queue import ENTRY, ENTRY_BYTES, SEGMENT_BYTES, Entry, entries_end
 from .log_scan import Kind, LogScan
 from .message_store import LOG, QUEUES
 from .state import DELAYS_TABLE, GROUPS_TABLE, OFFSETS_TABLE, TOPICS_TABLE
 from .storage import Storage, StoredFile
+from .tags import message_tags_code
 
 FIRST_MAX = 10  # examples of each kind
 
@@ -31,7 +34,8 @@ class Report:
     damaged: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     queues: int = 0
     wrong_entries: int = 0
-    """Entries of queues that are missing, or name something else than their record; a start or a read mends them."""
+    """Entries of queues that are missing, or say something else than their record; a start, a read or the slow check finds
+    them too, and mends them."""
     first_wrong: list[str] = field(default_factory=list[str])
     tables: dict[str, str] = field(default_factory=dict[str, str])
     """Tables that cannot be read, and why."""
@@ -49,7 +53,7 @@ class Report:
             lines.append(f"damaged: {length} bytes at {position} of the log cannot be read")
         if self.wrong_entries:
             lines.append(
-                f"queues: {self.wrong_entries} entries are missing or wrong; a queue is made anew when it is read"
+                f"queues: {self.wrong_entries} entries are missing or wrong; a queue is made anew when that is noticed"
             )
         lines += [f"  {text}" for text in self.first_wrong]
         lines += [f"table {name}: {reason}" for name, reason in self.tables.items()]
@@ -75,8 +79,8 @@ def check(storage: Storage) -> Report:
             report.records += 1
             name = f"{QUEUES}/{part.message.topic}/{part.message.queue_id}"
             if name in queues and part.position >= removed.get(part.message.topic, 0):
-                wanted = part.position, part.length_bytes
                 entry = _entry(queues[name], ends[name], part.message.queue_offset)
+                wanted = part.position, part.length_bytes, _tags_code(part.message, entry)
                 if entry != wanted and not (entry is None and part.position >= mended_from):
                     _wrong(report, f"{name} offset {part.message.queue_offset}: {entry}, but its record is {wanted}")
         elif part.kind is Kind.DAMAGE:
@@ -93,13 +97,17 @@ def check(storage: Storage) -> Report:
     return report
 
 
-def _entry(file: StoredFile, end: int, offset: int) -> tuple[int, int] | None:
-    """Position and size that a queue's entry names; None when it has none for that offset."""
+def _tags_code(message: StoredMessage, entry: Entry | None) -> int:
+    """What a record's entry should have; a delay level's has a time, of which only the broker's settings know."""
+    return entry[2] if entry is not None and message.topic == SCHEDULE_TOPIC else message_tags_code(message)
+
+
+def _entry(file: StoredFile, end: int, offset: int) -> Entry | None:
+    """None when a queue has none for that offset."""
     at = offset * ENTRY_BYTES
     if not file.start <= at <= end - ENTRY_BYTES:
         return None
-    position, size, _ = ENTRY.unpack(file.read(at, ENTRY_BYTES))
-    return position, size
+    return ENTRY.unpack(file.read(at, ENTRY_BYTES))
 
 
 def _wrong(report: Report, text: str) -> None:

@@ -7,9 +7,10 @@ again; they are never changed. Records that retention removed from the commit lo
 the first entry whose record is still there.
 
 An entry of size 0 is a *filler*: the message with that offset was in a damaged part of the log. Its position is that of the
-next record of the queue, so that positions ascend over the whole file, and its tags code is FILLER_CODE (0 in stores of
-earlier versions), so that a page of zeros is never taken for fillers: it is damage, and the queue is made anew. Entries of
-zeros at the end are no entries: the genuine broker makes these files at their full size.
+next record of the queue, or of the one before, so that positions ascend over the whole file. Its tags code is FILLER_CODE,
+so that a page of zeros is never taken for fillers: it is damage, and the queue is made anew. (In stores of earlier versions
+the code is 0, and the position that of the next record.) Entries of zeros at the end are no entries: the genuine broker makes
+these files at their full size.
 """
 
 from __future__ import annotations
@@ -80,18 +81,25 @@ class ConsumeQueue:
         self.max_offset = self.next_offset
 
     def append_missing(self, position: int, count: int) -> None:
-        """Give `count` offsets to messages that are lost; `position` is that of the next record of the queue."""
+        """Give `count` offsets to messages that are lost; `position` is that of the queue's next record, or last one."""
         self.append_entries([(position, 0, FILLER_CODE)] * count)
+
+    def keep_end(self, end: int) -> None:
+        """Let the next entry be that of `end`: the messages before it are lost."""
+        if self.next_offset == self.file_start:
+            self.restart_at(end)
+        else:
+            self.append_missing(self.entry(self.next_offset - 1)[0], end - self.next_offset)
 
     def is_filler(self, offset: int, entry: Entry) -> bool:
         """Whether `entry`, which is the one at `offset`, is a filler. One of size 0 that is none is damage."""
         position, size, tags_code = entry
-        return (
-            size == 0
-            and (position > 0 or tags_code == FILLER_CODE)
-            and offset + 1 < self.next_offset
-            and self.entry(offset + 1)[0] == position
-        )
+        if size != 0 or position < 0 or (position == 0 and tags_code != FILLER_CODE):
+            return False
+        if offset + 1 == self.next_offset:
+            return tags_code == FILLER_CODE
+        following = self.entry(offset + 1)[0]
+        return following == position or (tags_code == FILLER_CODE and following > position)
 
     @property
     def has_times(self) -> bool:

@@ -9,6 +9,12 @@ No socket, clock, thread or global random inside. `now_ms` is the wall clock (ms
 messages; it must not go back while the core lives. Effects are in the order in which they must be written: notices to members
 first, then the answer, then the answers of held pulls that it woke.
 
+    core.begin_turn()                                            a turn of the loop begins; at least when `turn_is_spent`
+
+Requests that waited are answered at most WOKEN_MAX at a time. What arrives, and parked pulls whose peers read, share one such
+number for all requests of a turn of the loop; a `tick` begins a turn too, and has as many for each other reason. What
+arrivals leave is due at once, by `next_deadline_ms`.
+
     core.begin_flush()                                           when `wants_flush`, after a turn of the loop
     effects = core.flushed(now_ms)                               the storage says that a flush may be done
 
@@ -21,8 +27,8 @@ next one's, so under load one flush answers many senders, and a single sender wa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from random import Random
@@ -44,8 +50,20 @@ from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
 
 DELAYS_MAX = 1_000  # states of the delay levels that wait for a flush; of more, the oldest are not saved
-NEWS_MAX, WOKEN_MAX = 1_000, 100  # messages that are looked at, and requests that waited and are answered, in one round
+NEWS_MAX, WOKEN_MAX = 1_000, 100  # messages that are looked at, and requests that waited and are answered, in one turn
 BODY_MAX_BYTES = 1 << 20  # of JSON that members and administrators send; reading it must not hold others up
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one turn of the loop has left for others than those whose requests came in it."""
+
+    arrivals: int = NEWS_MAX
+    answers: int = WOKEN_MAX
+
+    @property
+    def is_spent(self) -> bool:
+        return self.arrivals <= 0 or self.answers <= 0
 
 
 class BrokerCore:
@@ -76,6 +94,7 @@ class BrokerCore:
         self._flushed = self.state.written  # what the disk has of it
         self._unanswered: deque[tuple[int, Reply]] = deque()  # what has to be flushed for them; ascending
         self._delays_to_save: deque[tuple[int, bytes]] = deque(maxlen=DELAYS_MAX)  # likewise
+        self._turn = _Turn()
         self._later: list[tuple[int, Call]] = []  # requests that a test holds up: until when
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
@@ -90,6 +109,17 @@ class BrokerCore:
     def config(self) -> BrokerConfig:
         """As an administrator changed it, perhaps."""
         return self.state.config
+
+    # A turn of the loop
+
+    def begin_turn(self) -> None:
+        """What waited may be answered again."""
+        self._turn = _Turn()
+
+    @property
+    def turn_is_spent(self) -> bool:
+        """No more of what waited is answered in this turn."""
+        return self._turn.is_spent
 
     # A frame arrived
 
@@ -114,13 +144,10 @@ class BrokerCore:
         before = state.written
         if response is None:
             response = self._serve(call)
-        effects: list[Effect] = []
-        if state.notices:
-            effects += state.notices
-            state.notices.clear()
+        effects = self._take_notices(call.now_ms) if state.notices else []
         if response is not None and response is not SILENCE and not command.is_oneway:
             effects += self._replies(Reply(channel, response), before)
-        if response is None:
+        if response is None and (state.held.may_be_ready(call.now_ms) or state.pops.held.may_be_due(call.now_ms)):
             effects += self._answer_ready(call.now_ms, 1)
         if state.arrivals:
             effects += self._wake_arrived()
@@ -178,20 +205,25 @@ class BrokerCore:
             return command.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
 
     def _wake_arrived(self) -> list[Effect]:
-        """Answer who waits for what can be read since the last call; in rounds, so that others have their turn."""
-        state = self.state
-        replies: list[Reply] = []
-        news = News(islice(state.arrivals, NEWS_MAX))
-        count = woken = 0
-        while state.arrivals and count < NEWS_MAX and woken < WOKEN_MAX:
-            arrival = state.arrivals.popleft()
+        """Answer who waits for what can be read since the last call, as far as this turn goes."""
+        state, turn = self.state, self._turn
+        effects: list[Effect] = []
+        news = News(islice(state.arrivals, turn.arrivals) if len(state.pops.held) else ())
+        while state.arrivals and not turn.is_spent:
+            arrival = state.arrivals[0]
             state.held.arrived(*arrival)
-            pulls = state.held.take(WOKEN_MAX - woken)
-            pops = state.pops.held.arrived(arrival, news, state.full)
-            replies += pull.repeat(state, pulls)
-            replies += pop.repeat(state, pops, state.now_ms, news)
-            count, woken = count + 1, woken + len(pulls) + len(pops)
-        return [*replies]
+            if state.held.has_more:
+                pulls = state.held.take(turn.answers)
+                turn.answers -= len(pulls)
+                effects += pull.repeat(state, pulls)
+            pops = state.pops.held.arrived(arrival, news, turn.answers, state.full)
+            turn.answers -= len(pops)
+            if not state.pops.held.asks_on:
+                state.arrivals.popleft()
+                turn.arrivals -= 1
+            if pops:
+                effects += pop.repeat(state, pops, state.now_ms, news)
+        return effects
 
     # Waiting for the disk
 
@@ -216,6 +248,13 @@ class BrokerCore:
 
     def flushed(self, now_ms: int) -> list[Effect]:
         """Show and answer what the disk has now; the next flush is the caller's to begin."""
+        effects = self._end_flush(now_ms)
+        if self.state.arrivals and self.failed is None:
+            effects += self._wake_arrived()
+        return effects
+
+    def _end_flush(self, now_ms: int) -> list[Effect]:
+        """The answers that waited for a flush, if it has ended."""
         state = self.state
         if self._flush is None or self.failed is not None:
             return []
@@ -231,60 +270,90 @@ class BrokerCore:
         state.end_flush()
         if state.waits_for_disk:  # else it is shown already, and more
             state.store.flushed_to(log_end)
+        self._save_delays()
         effects: list[Effect] = []
         while self._unanswered and self._unanswered[0][0] <= written:
             effects.append(self._unanswered.popleft()[1])
-        if state.arrivals:
-            effects += self._wake_arrived()
-        self._save_delays()
         return effects
 
     # Time passed
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due: deliver delayed messages, answer held pulls, save, expire."""
-        state, config = self.state, self.config
+        return list(self.due(now_ms))
+
+    def due(self, now_ms: int) -> Iterator[Effect]:
+        """As `tick`, effect by effect. A duty that fails by a bug takes nothing from the others; its error comes last."""
+        state = self.state
         if state.name_server is not None and state.name_server.failed is not None:
             self.failed = state.name_server.failed
         if self.failed is not None:
-            return []
+            return
         state.now_ms = now_ms
-        effects = self.flushed(now_ms)
-        self._deliver_delayed(now_ms)
-        self._deliver_timers(now_ms)
-        self._show_popped_again(now_ms)
-        effects += self._wake_arrived()
-        effects += pop.repeat(state, state.pops.held.woken(state.full), now_ms)
-        if self._later:
-            effects += self._serve_later(now_ms)
-        if state.long_answers.waiting:
-            effects += self._answer_on()
-        self._ask_after_transactions(now_ms)
+        self.begin_turn()
+        duties: tuple[Callable[[int], Iterable[Effect] | None], ...] = (
+            self._end_flush,
+            self._deliver_delayed,
+            self._deliver_timers,
+            self._show_popped_again,
+            self._wake,
+            self._serve_later,
+            self._answer_on,
+            self._ask_after_transactions,
+            self._answer_due,
+            self._expire,
+            self._register,
+            self._keep,
+            self._wake_rebuilt,
+            self._take_notices,
+        )
+        failure: Exception | None = None
+        for duty in duties:
+            try:
+                yield from duty(now_ms) or ()
+            except Exception as error:  # noqa: BLE001  raised below
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _wake(self, now_ms: int) -> Iterator[Effect]:
+        state = self.state
+        yield from self._wake_arrived()
+        yield from pop.repeat(state, state.pops.held.woken(WOKEN_MAX, state.full), now_ms)
+
+    def _answer_due(self, now_ms: int) -> Iterator[Effect]:
+        state = self.state
         if now_ms >= self._next_sweep_ms:
-            self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
+            self._next_sweep_ms = now_ms + self.config.hold_sweep_interval_ms
             state.held.begin_sweep()
-        effects += self._answer_ready(now_ms, WOKEN_MAX)
-        if state.forwarded:
-            effects += forward.timed_out(state, now_ms)
-        if now_ms >= self._next_expiry_ms:
-            self._next_expiry_ms = now_ms + config.expiry_scan_interval_ms
-            self._expire(now_ms)
+        yield from self._answer_ready(now_ms, WOKEN_MAX)
+        yield from forward.timed_out(state, now_ms)
+
+    def _wake_rebuilt(self, _now_ms: int) -> None:
+        pop.wake_rebuilt(self.state)
+
+    def _register(self, now_ms: int) -> None:
         if now_ms >= self._next_registration_ms:
-            self._next_registration_ms = now_ms + config.registration_interval_ms
-            state.register(now_ms)
-        self._keep(now_ms)
-        effects += state.notices
-        state.notices.clear()
-        return effects
+            self._next_registration_ms = now_ms + self.config.registration_interval_ms
+            self.state.register(now_ms)
+
+    def _take_notices(self, _now_ms: int) -> list[Effect]:
+        notices = list(self.state.notices)
+        self.state.notices.clear()
+        return notices
 
     def _serve_later(self, now_ms: int) -> list[Effect]:
+        if not self._later:
+            return []
         due = [call for due_ms, call in self._later if due_ms <= now_ms]
         self._later = [(due_ms, call) for due_ms, call in self._later if due_ms > now_ms]
         return [effect for call in due for effect in self._handle(call._replace(now_ms=now_ms), None)]
 
-    def _answer_on(self) -> list[Effect]:
+    def _answer_on(self, _now_ms: int) -> list[Effect]:
         """One more round of the answer whose turn it is."""
         waiting = self.state.long_answers.waiting
+        if not waiting:
+            return []
         each, before = waiting.popleft(), self.state.written
         answer = self._answer(each.command, each.round)
         if answer is None:
@@ -393,6 +462,9 @@ class BrokerCore:
             self._note(error)
 
     def _expire(self, now_ms: int) -> None:
+        if now_ms < self._next_expiry_ms:
+            return
+        self._next_expiry_ms = now_ms + self.config.expiry_scan_interval_ms
         state = self.state
         state.locks.expire(now_ms)
         for channel in state.clients.expired(now_ms):
@@ -444,10 +516,12 @@ class BrokerCore:
         return self.channel_room(channel)
 
     def channel_room(self, channel: int) -> list[Effect]:
-        """Answer held pulls of a channel that were parked, unless its peer still does not read."""
+        """Answer held pulls of a channel that were parked, as far as this turn goes; none if its peer still does not read."""
         if channel in self.state.full or channel not in self.state.held.parked:
             return []
-        return [*pull.wake_parked(self.state, channel, WOKEN_MAX)]
+        replies = pull.wake_parked(self.state, channel, self._turn.answers)
+        self._turn.answers -= len(replies)
+        return [*replies]
 
     def channel_closed(self, now_ms: int, channel: int) -> list[Effect]:
         """Drop the channel's held pulls and memberships; tell the groups that lost a member."""
@@ -462,9 +536,7 @@ class BrokerCore:
             del state.forwarded[opaque]
         for name in state.clients.close_channel(channel):
             state.notify_group(name)
-        effects = list(state.notices)
-        state.notices.clear()
-        return effects
+        return self._take_notices(now_ms)
 
     def stop(self) -> None:
         """Save everything; the storage is the caller's to close. Raises StorageError.

@@ -70,6 +70,7 @@ class DelayLevels:
         self._delivered: dict[int, int] = {}  # level -> next queue offset to deliver
         self._due_ms: dict[int, int] = {}  # level -> when its head is due; no entry for an empty level
         self._paused_until_ms: dict[int, int] = {}  # level -> when what failed is tried again
+        self._first = 0  # the level with which the next round begins
         self._changed = False
 
     def delay_ms(self, level: int) -> int:
@@ -108,10 +109,13 @@ class DelayLevels:
 
         What `store_again` raises ends the round; that message stays the head of its level and is due again a little later.
         So it does when QueueRebuilding is raised, and the other levels go on. One that it refuses (UsageError) is passed
-        over: it stays in the log, and an event says where.
+        over: it stays in the log, and an event says where. So is one whose record is damaged or lost.
+
+        The level at which a round has its `batch_max` is the last one of the next round: however much is due in one, the
+        others have their turn.
         """
         count = 0
-        for level in sorted(self._due_ms):
+        for level in sorted(self._due_ms, key=lambda level: (level < self._first, level)):
             while count < batch_max and self._may_deliver(now_ms, level):
                 self._paused_until_ms[level] = now_ms + FAILURE_PAUSE_MS  # unless all goes well
                 try:
@@ -120,6 +124,8 @@ class DelayLevels:
                     break
                 del self._paused_until_ms[level]
                 count += 1
+                if count == batch_max:
+                    self._first = level + 1
         return count
 
     def _may_deliver(self, now_ms: int, level: int) -> bool:
@@ -151,6 +157,8 @@ class DelayLevels:
             except UsageError as error:  # it would not be taken tomorrow either, and others wait behind it
                 fields: dict[str, object] = {"position": message.physical_offset, "level": level, "reason": str(error)}
                 store.events.append(("store.delayed_message_not_delivered", fields))
+        else:
+            store.events.append(("store.delayed_message_gone", {"level": level, "queue_offset": offset}))
         self._delivered[level] = offset + 1
         self._changed = True
         self._look(store, level)

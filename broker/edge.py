@@ -9,7 +9,8 @@ connections have their turn.
   connections sent that were ready together. Who waits for the disk wakes the loop when it is done; what was written meanwhile
   is begun at once, before the answers of what is done.
 - A peer that does not read its answers is not served until it does: no further frame of it, not even one that was received
-  already, and no held pull, so what is queued for it stays bounded. One that reads nothing for LAG_MS is disconnected.
+  already, and no held pull, so what is queued for it stays bounded. Pulls that it left parked are given one turn of the loop
+  after another, those of all connections in turn. One that reads nothing for LAG_MS is disconnected.
 - A frame that cannot be right ends its connection, as there is no way to find the next one's start.
 - A handler that fails by a bug of ours answers code 1 and is logged; the broker lives.
 - With TLS (tls.py) a connection has its place from its first byte on: the one that has been at its handshake for longest is
@@ -24,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
@@ -88,13 +90,9 @@ class Core(Protocol):
 
     def handle(self, now_ms: int, channel: int, address: str, command: Command) -> list[Effect]: ...
 
-    def tick(self, now_ms: int) -> list[Effect]: ...
-
     def channel_closed(self, now_ms: int, channel: int) -> list[Effect]: ...
 
     def channel_full(self, channel: int, *, is_full: bool) -> list[Effect]: ...
-
-    def channel_room(self, channel: int) -> list[Effect]: ...
 
 
 class Edge:
@@ -120,6 +118,9 @@ class Edge:
         self.now_ms = clock_ms()
         """When the loop was woken last; who needs no more than that is spared a look at the clock."""
         self._flush_planned = False
+        self._turn_planned = False
+        self._with_room: OrderedDict[int, None] = OrderedDict()
+        """Channels whose peers read, and for which pulls are parked; the one that got something last is the last."""
         self._stopped = False
         self._said: dict[str, tuple[int, int]] = {}  # kind of refusal -> when it was logged last, how many since
         self.read_buffer = memoryview(bytearray(READ_BYTES))
@@ -228,13 +229,33 @@ class Edge:
     def write(self) -> None:
         for connection in self._written:
             connection.flush()
-            if not connection.is_lagging and connection.channel in self.broker.state.held.parked:
-                asyncio.get_running_loop().call_soon(self._give_room, connection.channel)
+            self.note_room(connection)
         self._written.clear()
+        if not self._turn_planned and (self._with_room or self.broker.turn_is_spent):
+            self._turn_planned = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
         if not self._flush_planned and self.broker.wants_flush:
             self._flush_planned = True
             asyncio.get_running_loop().call_soon(self._begin_flush)
         self._arm()
+
+    def note_room(self, connection: Connection) -> None:
+        """Give a connection what is parked for it in the next turn of the loop, if its peer reads."""
+        channel = connection.channel
+        if channel is not None and channel in self.broker.state.held.parked and not connection.is_lagging:
+            self._with_room[channel] = None
+
+    def _begin_turn(self) -> None:
+        """Those with room have their turn, one after the other, as far as the broker goes at a time."""
+        self._turn_planned = False
+        if self._stopped:
+            return
+        self.look_at_clock()
+        self.broker.begin_turn()
+        while self._with_room and not self.broker.turn_is_spent:
+            channel, _ = self._with_room.popitem(last=False)
+            self.queue(self.broker.channel_room(channel))
+        self.write()
 
     def _begin_flush(self) -> None:
         self._flush_planned = False
@@ -258,11 +279,6 @@ class Edge:
             self.failed.set()
             _log.error("storage.failed", reason=self.broker.failed)
 
-    def _give_room(self, channel: int | None) -> None:
-        if channel in self._connections:
-            self.look_at_clock()
-            self.perform(self.broker.channel_room(channel))
-
     # Time
 
     def start(self) -> None:
@@ -272,9 +288,9 @@ class Edge:
     def _tick(self) -> None:
         now_ms = self.look_at_clock()
         self._timer = None
-        for core in (self.broker, self.name_server):
+        for due in (self.broker.due, self.name_server.tick):
             try:
-                self.queue(core.tick(now_ms))
+                self.queue(due(now_ms))
             except Exception:  # noqa: BLE001  a bug in one duty must not stop time for all others
                 _log.exception("tick.failed")
         if now_ms >= self._next_idle_scan_ms:
@@ -443,6 +459,7 @@ class Connection(asyncio.BufferedProtocol):
         now_ms = self._edge.look_at_clock()
         if self.channel is not None:
             self._edge.queue(self.core.channel_full(self.channel, is_full=False))
+            self._edge.note_room(self)
         if not self._round_planned:
             self._serve_frames(now_ms)
 

@@ -31,8 +31,8 @@ class Held:
     """What it takes beyond what each of them does, and beside its set of tags."""
 
     def __post_init__(self) -> None:
-        fields = sum(len(name) + len(value) for name, value in self.command.fields.items())
-        self.size_bytes = fields + len(self.command.body)
+        fields = self.command.fields
+        self.size_bytes = sum(map(len, fields)) + sum(map(len, fields.values())) + len(self.command.body)
 
     def takes(self, tags_code: int, properties: Mapping[str, str]) -> bool:
         """Whether its filter lets the message through; a filter that fails lets it, as the repeated request says why."""
@@ -72,8 +72,9 @@ class HeldBytes:
     def _beside_others(self, held: Held) -> int:
         """What it takes beyond what the others of its connection take."""
         codes = held.wanted.codes
-        is_shared = (held.channel, id(codes)) in self._sharing
-        return held.size_bytes + (0 if codes is None or is_shared else CODE_BYTES * len(codes))
+        if not codes or (held.channel, id(codes)) in self._sharing:
+            return held.size_bytes
+        return held.size_bytes + CODE_BYTES * len(codes)
 
     def _grow(self, channel: int, count: int) -> None:
         self.all += count

@@ -5,6 +5,9 @@ enough, and a notification that waits for longer, as that takes nothing; when th
 next (`wake`). A message that is shown again wakes those of its own group alone. Who is woken is held no longer: the caller
 executes the request again, and may hold it again. At its deadline each is answered that there is nothing.
 
+At most so many are woken at a time as the caller takes: an arrival stays until all groups were asked. When a queue can be
+read again that could not be (`rebuilt`), one of each group that looked there is woken.
+
 All queues were empty for who waits. So it looks only into those where something arrived (`News`): of a thousand messages that
 arrive together, each is looked for once, however many wait and however many queues there are.
 """
@@ -12,14 +15,18 @@ arrive together, each is looked for once, however many wait and however many que
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from ..remoting.codes import RequestCode
 from .held_bytes import Held, HeldBytes
 
 ANY_QUEUE = -1
+_NUMBER = attrgetter("number")
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +46,8 @@ class Arrival(NamedTuple):
     queue_id: int
     tags_code: int
     properties: Mapping[str, str]
+    last_pull: int
+    """The number of the last pull that was held when it came."""
 
 
 class News:
@@ -84,14 +93,18 @@ class HeldPops:
     def __init__(self, held_max: int) -> None:
         self._held_max = held_max
         self._all: dict[int, HeldPop] = {}
-        self._by_topic: dict[str, dict[str, dict[int, HeldPop]]] = {}
+        self._by_topic: dict[str, dict[str, list[HeldPop]]] = {}  # the oldest first
         self._by_retry_topic: dict[str, tuple[str, str]] = {}
         self._by_channel: dict[int, dict[int, HeldPop]] = {}
         self._deadlines: list[tuple[int, int]] = []  # heap; entries of what was woken are skipped
         self._next_number = 0
         self.bytes = HeldBytes()
-        self.to_wake: dict[tuple[str, str, int], None] = {}
+        self.to_wake: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         """Topic, group and queue (-1: any) for which one more is to be woken: something is there for it."""
+        self.asks_on = False
+        self._asked: set[str] = set()  # groups that were asked for the arrival that asks on
+        self.rebuilding: dict[tuple[str, int], dict[tuple[str, str], None]] = {}
+        """Queues that cannot be read before they are built anew, and who is to look into them then: topic and group."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -101,16 +114,19 @@ class HeldPops:
 
     def count(self, topic: str, group: str, queue_id: int) -> int:
         """How many wait for that queue (-1: for any)."""
-        return sum(held.queue_id == queue_id for held in self._by_topic.get(topic, {}).get(group, {}).values())
+        return sum(held.queue_id == queue_id for held in self._waiting(topic, group))
+
+    def _waiting(self, topic: str, group: str) -> list[HeldPop]:
+        return self._by_topic.get(topic, {}).get(group, [])
 
     def hold(self, held: HeldPop) -> None:
-        """Keep a request; look at `has_room` first. One that was held before keeps its place."""
+        """Keep a request; look at `has_room` first. One that was held before has its place again: its deadline is nearer."""
         self.bytes.add(held)
         if not held.number:
             self._next_number += 1
             held.number = self._next_number
         self._all[held.number] = held
-        self._by_topic.setdefault(held.topic, {}).setdefault(held.group, {})[held.number] = held
+        insort(self._by_topic.setdefault(held.topic, {}).setdefault(held.group, []), held, key=_NUMBER)
         self._by_retry_topic[held.retry_topic] = held.topic, held.group
         self._by_channel.setdefault(held.channel, {})[held.number] = held
         heapq.heappush(self._deadlines, (held.deadline_ms, held.number))
@@ -119,50 +135,69 @@ class HeldPops:
         """Whether a message of this topic, or retry topic, could wake anybody."""
         return topic in self._by_topic or topic in self._by_retry_topic
 
-    def arrived(self, arrival: Arrival, news: News, full: Iterable[int] = ()) -> list[HeldPop]:
-        """Whom a message wakes; nobody of a group that has read its queue to the end since. `full` are channels whose peer
-        does not read."""
-        topic, queue_id, tags_code, properties = arrival
+    def arrived(self, arrival: Arrival, news: News, count_max: int, full: Iterable[int] = ()) -> list[HeldPop]:
+        """Whom a message wakes, until there are so many; when it `asks_on` then, the same arrival comes next time.
+
+        Nobody of a group that has read its queue to the end since. `full` are channels whose peer does not read.
+        """
+        topic, queue_id, tags_code, properties, _ = arrival
         retried = self._by_retry_topic.get(topic)
-        if retried is not None:
-            return self._first(*retried, None, full) if queue_id in news.left(topic, retried[1]) else []
+        groups = self._by_topic.get(topic, {}).items() if retried is None else [(retried[1], self._waiting(*retried))]
+        self.asks_on = False
         woken: list[HeldPop] = []
-        for group in list(self._by_topic.get(topic, ())):
-            if queue_id not in news.left(topic, group):
+        for group, waiting in groups:
+            if group in self._asked or queue_id not in news.left(topic, group):
                 continue
+            if len(woken) >= count_max:
+                self.asks_on = True
+                break
+            self._asked.add(group)
             woken += _up_to_a_pop(
                 held
-                for held in self._by_topic[topic][group].values()
-                if held.queue_id in (ANY_QUEUE, queue_id)
-                and held.channel not in full
-                and held.takes(tags_code, properties)
+                for held in waiting
+                if held.channel not in full
+                and (retried or (held.queue_id in (ANY_QUEUE, queue_id) and held.takes(tags_code, properties)))
             )
+        if not self.asks_on:
+            self._asked.clear()
         return self._end(woken)
 
-    def woken(self, full: Iterable[int] = ()) -> list[HeldPop]:
-        """One of each that are `to_wake`."""
-        asked, self.to_wake = self.to_wake, {}
-        return [held for topic, group, queue_id in asked for held in self._first(topic, group, queue_id, full)]
+    def woken(self, count_max: int, full: Iterable[int] = ()) -> list[HeldPop]:
+        """One of each of those that are `to_wake`, until there are so many."""
+        woken: list[HeldPop] = []
+        while self.to_wake and len(woken) < count_max:
+            (topic, group, queue_id), _ = self.to_wake.popitem(last=False)
+            waiting = self._waiting(topic, group)
+            woken += self._end(
+                _up_to_a_pop(held for held in waiting if held.queue_id == queue_id and held.channel not in full)
+            )
+        return woken
 
     def wake(self, topic: str, group: str, queue_id: int) -> None:
         """Something is there for one more of those that wait for this queue (-1: for any)."""
-        if self.count(topic, group, queue_id):
+        if any(held.queue_id == queue_id for held in self._waiting(topic, group)):
             self.to_wake[topic, group, queue_id] = None
 
     def wake_group(self, topic: str, group: str) -> None:
         """Something may be there for any of the group's: one more of each queue that they wait for."""
-        for held in self._by_topic.get(topic, {}).get(group, {}).values():
-            self.to_wake[topic, group, held.queue_id] = None
+        self._wake_each(self._waiting(topic, group))
 
     def wake_channel(self, channel: int) -> None:
         """The peer reads again: for what its requests wait may have come meanwhile."""
-        for held in self._by_channel.get(channel, {}).values():
-            self.to_wake[held.topic, held.group, held.queue_id] = None
+        self._wake_each(self._by_channel.get(channel, {}).values())
 
-    def _first(self, topic: str, group: str, queue_id: int | None, full: Iterable[int]) -> list[HeldPop]:
-        found = self._by_topic.get(topic, {}).get(group, {}).values()
-        first = (held for held in found if held.channel not in full and queue_id in (None, held.queue_id))
-        return self._end(_up_to_a_pop(first))
+    def wake_when_rebuilt(self, queue: tuple[str, int], topic: str, group: str) -> None:
+        """Something may be there for the group's, but this queue cannot be read before it is built anew."""
+        if self._waiting(topic, group):
+            self.rebuilding.setdefault(queue, {})[topic, group] = None
+
+    def rebuilt(self, queue: tuple[str, int]) -> None:
+        for topic, group in self.rebuilding.pop(queue):
+            self.wake_group(topic, group)
+
+    def _wake_each(self, found: Iterable[HeldPop]) -> None:
+        for held in found:
+            self.to_wake[held.topic, held.group, held.queue_id] = None
 
     def due(self, now_ms: int, count_max: int) -> list[HeldPop]:
         """Whose deadline has passed, at most so many; the earliest first."""
@@ -172,6 +207,10 @@ class HeldPops:
             if held is not None and held.deadline_ms <= now_ms:
                 found += self._end([held])
         return found
+
+    def may_be_due(self, now_ms: int) -> bool:
+        """False: `due` has none."""
+        return bool(self._deadlines and self._deadlines[0][0] <= now_ms)
 
     def drop_channel(self, channel: int) -> None:
         """Forget the requests of a closed connection."""
@@ -187,8 +226,9 @@ class HeldPops:
             del self._all[held.number]
             self.bytes.remove(held)
             groups = self._by_topic[held.topic]
-            del groups[held.group][held.number]
-            if not groups[held.group]:
+            waiting = groups[held.group]
+            del waiting[bisect_left(waiting, held.number, key=_NUMBER)]
+            if not waiting:
                 del groups[held.group]
                 self._by_retry_topic.pop(held.retry_topic, None)
                 if not groups:

@@ -2,7 +2,8 @@
 
 A pull that found nothing new is kept here without an answer. It ends in one of five ways:
 
-- a message that its filter lets through is stored in its queue: pull again, at once;
+- a message that its filter lets through is stored in its queue: pull again, at once. Only pulls count that were held when it
+  came: those that are held later have found nothing from it on;
 - messages were stored that its filter does not want: pull again at the next sweep, which answers "no match" with an
   advanced offset, so that the client's offset does not fall behind;
 - its deadline passes: pull again, which answers "nothing new";
@@ -24,13 +25,11 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from operator import attrgetter
 
 from ..remoting.headers import PullRequest
 from .held_bytes import Held, HeldBytes
-
-NO_PROPERTIES: Mapping[str, str] = {}
 
 _Tags = frozenset[int]  # by their hashes
 
@@ -71,7 +70,8 @@ class _TagSets:
 
     def with_code(self, code: int, among: Mapping[_Tags | None, object]) -> Iterable[_Tags]:
         """Those of `among` that have the tag; costs what the fewer are."""
-        return self._by_code.get(code, {}).keys() & among.keys()
+        having = self._by_code.get(code)
+        return having.keys() & among.keys() if having else ()
 
 
 class HeldPulls:
@@ -88,7 +88,7 @@ class HeldPulls:
         self._by_channel: dict[int, dict[int, HeldPull]] = {}
         self._all: dict[int, HeldPull] = {}
         self._deadlines: list[tuple[int, int]] = []  # heap; entries of pulls that wait no longer are skipped
-        self._next_number = 0
+        self.last_number = 0  # of the pull that was held last
         self._ready: dict[int, HeldPull] = {}  # need not wait any longer, and are not given out yet; the first first
         self._skipped: dict[tuple[str, int], int] = {}
         """Queues with messages that somebody does not want, and the last pull that was held when the last of them came."""
@@ -97,17 +97,19 @@ class HeldPulls:
         self.bytes = HeldBytes()  # of those that are parked too
         self.parked: dict[int, deque[HeldPull]] = {}
         """By channel: pulls that are due, and whose answers wait until the peer has read what it got before."""
+        self._count = 0  # with those
 
     def __len__(self) -> int:
-        return len(self._all) + sum(map(len, self.parked.values()))
+        return self._count
 
     def hold(self, pull: HeldPull) -> bool:
         """Keep a pull; False when there are too many, or they are too large: then the caller answers it now."""
-        if len(self._all) >= self._held_max or not self.bytes.has_room(pull):
+        if self._count >= self._held_max or not self.bytes.has_room(pull):
             return False
         self.bytes.add(pull)
-        self._next_number += 1
-        pull.number = self._next_number
+        self._count += 1
+        self.last_number += 1
+        pull.number = self.last_number
         self._all[pull.number] = pull
         self._by_channel.setdefault(pull.channel, {})[pull.number] = pull
         heapq.heappush(self._deadlines, (pull.deadline_ms, pull.number))
@@ -124,19 +126,24 @@ class HeldPulls:
 
     # What ends a wait
 
-    def arrived(self, topic: str, queue_id: int, tags_code: int, properties: Mapping[str, str] = NO_PROPERTIES) -> None:
-        """A message with this tag hash and these properties was stored: wake who wants it."""
+    def arrived(self, topic: str, queue_id: int, tags_code: int, properties: Mapping[str, str], last: int) -> None:
+        """A message with this tag hash and these properties was stored when `last` was `last_number`: wake who wants it."""
         queue = topic, queue_id
         by_tags = self._by_queue.get(queue)
         if by_tags is None:
             return
-        among = chain((None,), self._tag_sets.with_code(tags_code, by_tags))
-        found = (pull for tags in among for pull in by_tags.get(tags, {}).values())
-        self._wait_no_longer(
-            sorted((pull for pull in found if pull.takes(tags_code, properties)), key=attrgetter("number"))
-        )
+        found: list[HeldPull] = []
+        for tags in (None, *self._tag_sets.with_code(tags_code, by_tags)):
+            for pull in by_tags.get(tags, {}).values():
+                if pull.number > last:
+                    break
+                if pull.takes(tags_code, properties):
+                    found.append(pull)
+        if len(by_tags) > 1:
+            found.sort(key=attrgetter("number"))
+        self._wait_no_longer(found)
         if queue in self._by_queue:
-            self._skipped[queue] = self._next_number
+            self._skipped[queue] = last
 
     def begin_sweep(self) -> None:
         """Whose queue got only messages that they do not want are to be repeated too; not before the last sweep has ended."""
@@ -150,6 +157,10 @@ class HeldPulls:
     def has_more(self) -> bool:
         """Whether there are pulls to repeat now, whatever the time."""
         return bool(self._ready or self._sweeping)
+
+    def may_be_ready(self, now_ms: int) -> bool:
+        """False: `ready` has none."""
+        return self.has_more or bool(self._deadlines and self._deadlines[0][0] <= now_ms)
 
     def take(self, count_max: int) -> list[HeldPull]:
         """The first pulls of those to repeat."""
@@ -201,6 +212,7 @@ class HeldPulls:
     def park(self, pull: HeldPull) -> None:
         """Keep a pull that was given out, until `unparked`."""
         self.bytes.add(pull)
+        self._count += 1
         self.parked.setdefault(pull.channel, deque()).append(pull)
 
     def unparked(self, channel: int) -> Iterator[HeldPull]:
@@ -209,12 +221,14 @@ class HeldPulls:
             pull = parked.popleft()
             if not parked:
                 del self.parked[channel]
+            self._count -= 1
             self.bytes.remove(pull)
             yield pull
 
     # Ends
 
     def _end(self, pulls: list[HeldPull]) -> list[HeldPull]:
+        self._count -= len(pulls)
         for pull in pulls:
             del self._all[pull.number]
             self.bytes.remove(pull)

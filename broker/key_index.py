@@ -27,7 +27,8 @@ from ..remoting.codes import SYSFLAG_TRANSACTION_MASK, SYSFLAG_TRANSACTION_ROLLB
 from ..remoting.hashing import java_hash
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find_property
 from ..remoting.stored import StoredMessage
-from .log_scan import LogScan
+from .log_scan import LogScan, Part
+from .readable_log import ReadableLog, UnreadablePlaces
 from .storage import PlainFile, Storage, StorageError, StoredFile
 
 FOLDER = "index"
@@ -171,9 +172,13 @@ class _IndexFile:
 class KeyIndex:
     """All index files of a broker, and what waits to be written to them."""
 
-    def __init__(self, storage: Storage, log: StoredFile) -> None:
+    def __init__(self, storage: Storage, log: StoredFile, places: UnreadablePlaces) -> None:
+        """`places`: where what cannot be read of the log is said."""
         self._storage = storage
         self._log = log
+        self._places = places
+        self._scan: LogScan | None = None  # that of `catch_up`
+        self._parts: Iterator[Part | None] = iter(())
         self._size = (SLOTS, ENTRIES_MAX) if storage.has_disk else (MEMORY_SLOTS, ENTRIES_MAX)
         self._files: dict[str, _IndexFile] = {}
         self._waiting: list[StoredMessage] = []
@@ -211,18 +216,31 @@ class KeyIndex:
         return not self._live and not self._failed
 
     def catch_up(self, bytes_max: int) -> None:
-        """Read the log a little further."""
+        """Read the log a little further. Raises StorageError when the disk fails as a whole, and then `flush` tries again."""
         if not self.is_behind:
             return
-        scan = LogScan(self._log, self._at, lambda _: True)
-        for part in scan:
-            if part.message is not None and part.position > self._indexed:
-                self._waiting.append(part.message)
-            if scan.position - self._at >= bytes_max:
-                break
-        self._at = scan.position
+        if self._scan is None or self._scan.position != self._at:
+            self._scan = LogScan(ReadableLog(self._log, self._places), self._at, lambda _: True)
+            self._parts = self._scan.steps()
+        try:
+            self._read(self._scan, self._at + bytes_max)
+        except StorageError:
+            self._give_up()
+            raise
         self._live = self._at >= self._log.end
         self._flush(BATCH_MAX)
+
+    def _read(self, scan: LogScan, until: int) -> None:
+        for part in self._parts:
+            if part is None:
+                break
+            if part.message is not None and part.position > self._indexed:
+                self._waiting.append(part.message)
+            if scan.position >= until:
+                break
+        else:
+            self._scan = None
+        self._at = scan.position
 
     def put(self, message: StoredMessage) -> None:
         """A message was stored."""
@@ -244,9 +262,12 @@ class KeyIndex:
             while len(self._waiting) >= count_min:
                 self._write(BATCH_MAX)
         except (StorageError, ArithmeticError, ValueError, struct.error):
-            self._live, self._failed = False, True
-            self._at = max(self._indexed, self._log.start)
-            self._waiting.clear()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._live, self._failed, self._scan = False, True, None
+        self._at = max(self._indexed, self._log.start)
+        self._waiting.clear()
 
     def _write(self, count: int) -> None:
         messages = self._waiting[:count]

@@ -17,11 +17,12 @@ Nothing here changes the log. The reader decides what to do about each.
 from __future__ import annotations
 
 import re
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator
 from enum import Enum
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from ..remoting.errors import ProtocolError
@@ -31,11 +32,9 @@ from ..remoting.stored import (
     MAGIC_V2,
     RECORD_MIN_BYTES,
     StoredMessage,
-    crc32_body,
     decode_message,
     is_inner_batch,
 )
-from .storage import StoredFile
 
 CHUNK_BYTES = 1 << 20
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
@@ -44,6 +43,13 @@ BLANK_MIN_BYTES = 8
 _BLANK = Struct(">ii")
 _OWN_POSITION_AT = 28
 _BODY_LENGTH_AT = 84  # with two IPv4 hosts; each IPv6 one puts it 12 bytes further
+_HEAD_MAX_BYTES = _BODY_LENGTH_AT + 2 * 12 + 4
+_BEHIND_BODY_MAX_BYTES = 2 * (2 + 32_767)  # topic and properties, with their lengths
+
+
+def _body_length_at(head: bytes) -> int:
+    sysflag = int.from_bytes(head[36:40], "big")
+    return _BODY_LENGTH_AT + 12 * bool(sysflag & SYSFLAG_BORN_HOST_V6) + 12 * bool(sysflag & SYSFLAG_STORE_HOST_V6)
 
 
 def blank(room: int) -> bytes:
@@ -70,10 +76,24 @@ class Part(NamedTuple):
 Believed = Callable[[StoredMessage], bool]
 
 
+class Log(Protocol):
+    """What a scan needs of a StoredFile."""
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def content_end(self) -> int: ...
+
+    def read(self, position: int, length_bytes: int) -> bytes: ...
+
+    def segment_starts(self) -> list[int]: ...
+
+
 class LogScan:
     """One pass over a commit log, from a position at which a record begins (or the log ends)."""
 
-    def __init__(self, log: StoredFile, begin: int, believed: Believed) -> None:
+    def __init__(self, log: Log, begin: int, believed: Believed) -> None:
         """`believed` is asked only about the first record after damage."""
         self._log = log
         self._believed = believed
@@ -133,6 +153,8 @@ class LogScan:
         size, magic = self._head(position)
         if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_MIN_BYTES <= size <= self._segment_end(position) - position:
             return None
+        if size > CHUNK_BYTES and not self._has_parts_of(position, size):
+            return None
         buffer, at = self._bytes(position, size)
         try:
             message = decode_message(buffer, at, at + size)
@@ -142,6 +164,13 @@ class LogScan:
             return None
         return Part(Kind.RECORD, position, size, message)
 
+    def _has_parts_of(self, position: int, size: int) -> bool:
+        """Whether the length of the body explains the size: a damaged one may be that of a whole segment."""
+        head = self._log.read(position, _HEAD_MAX_BYTES)
+        body_at = _body_length_at(head)
+        rest = size - body_at - 4 - int.from_bytes(head[body_at : body_at + 4], "big", signed=True)
+        return 0 <= rest <= _BEHIND_BODY_MAX_BYTES
+
     def _unreadable(self, position: int) -> Generator[None, None, Part]:
         following = yield from self._next_record(position + 1)
         if following is not None:
@@ -149,7 +178,7 @@ class LogScan:
         content_end = yield from self._content_end(position)
         if content_end == position:
             return Part(Kind.UNWRITTEN, position, self._end - position)
-        if self._is_front(position, content_end):
+        if (yield from self._is_front(position, content_end)):
             return Part(Kind.TORN, position, self._end - position)
         size, magic = self._head(position)
         if magic in (MAGIC_V1, MAGIC_V2) and content_end < position + size <= self._segment_end(position):
@@ -189,13 +218,14 @@ class LogScan:
             yield
         return found
 
-    def _is_front(self, position: int, content_end: int) -> bool:
+    def _is_front(self, position: int, content_end: int) -> Generator[None, None, bool]:
         """Whether what is there can be the beginning of one record whose end was never written."""
-        known = self._log.read(position, content_end - position)
+        known_bytes = content_end - position
+        known = self._log.read(position, min(known_bytes, _HEAD_MAX_BYTES))
         if len(known) < 4:
             return True
         size = int.from_bytes(known[:4], "big", signed=True)
-        if size < RECORD_MIN_BYTES or len(known) >= size or position + size == self._end:
+        if size < RECORD_MIN_BYTES or known_bytes >= size or position + size == self._end:
             return False
         if len(known) >= 8 and _MAGIC.match(known, 4) is None:
             return False
@@ -203,17 +233,26 @@ class LogScan:
             return False
         if len(known) < 40:
             return True
-        sysflag = int.from_bytes(known[36:40], "big")
-        body_at = (
-            _BODY_LENGTH_AT + 12 * bool(sysflag & SYSFLAG_BORN_HOST_V6) + 12 * bool(sysflag & SYSFLAG_STORE_HOST_V6)
-        )
+        body_at = _body_length_at(known)
         if len(known) < body_at + 4:
             return True
         body_bytes = int.from_bytes(known[body_at : body_at + 4], "big", signed=True)
         if not 0 <= body_bytes <= size - body_at - 4 - 3:
             return False
-        body = known[body_at + 4 : body_at + 4 + body_bytes]
-        return len(body) < body_bytes or crc32_body(body) == int.from_bytes(known[8:12], "big")
+        if known_bytes < body_at + 4 + body_bytes:
+            return True
+        crc = yield from self._crc(position + body_at + 4, body_bytes)
+        return crc == int.from_bytes(known[8:12], "big")
+
+    def _crc(self, position: int, length_bytes: int) -> Generator[None, None, int]:
+        """That of a body, as `crc32_body`."""
+        crc, end = 0, position + length_bytes
+        while position < end:
+            window = self._log.read(position, min(CHUNK_BYTES, end - position))
+            crc = zlib.crc32(window, crc)
+            position += len(window)
+            yield
+        return crc & 0x7FFFFFFF
 
 
-__all__ = ["Kind", "LogScan", "Part", "blank"]
+__all__ = ["Kind", "Log", "LogScan", "Part", "blank"]

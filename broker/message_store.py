@@ -11,7 +11,7 @@ Rules:
 - What a start does with a log or queues that are damaged is in recovery.py; nothing that cannot be read is ever removed.
 - Each read compares topic, queue, offset and position of the records with what was asked, and positions and sizes of the
   entries that it passes over with their neighbours. Where they do not agree, the queue is built anew in steps
-  (`rebuild_some`); until that is done, reads of it and puts to it raise `QueueRebuilding`. Of tags codes see queue_check.py.
+  (rebuilds.py); until that is done, reads of it and puts to it raise `QueueRebuilding`. Of tags codes see queue_check.py.
 - Retention drops whole segments of the log; queues then begin at their first record that is still there.
 """
 
@@ -48,6 +48,8 @@ from .consume_queue import SEGMENT_BYTES, ConsumeQueue, Entry
 from .key_index import KeyIndex
 from .log_scan import BLANK_MIN_BYTES, blank
 from .queue_check import QueueCheck
+from .readable_log import UnreadablePlaces
+from .rebuilds import Rebuild, Rebuilds
 from .record_heads import (
     HEAD_BYTES,
     Named,
@@ -59,9 +61,9 @@ from .record_heads import (
     segment_stored_ms,
     stored_ms_at,
 )
-from .recovery import Found, Key, Rebuild, Recovery
+from .recovery import MISSING_MAX, Found, Key, Recovery
 from .retention import keep_from_by_age, keep_from_by_space
-from .storage import Storage, StorageError
+from .storage import Storage
 from .wanted import EVERYTHING, Wanted
 
 LOG = "commitlog"
@@ -128,20 +130,20 @@ class MessageStore:
         self._host = store_host
         self._port = store_port
         self._log = storage.open(LOG, limits.segment_bytes, buffered=False)
-        self._index = KeyIndex(storage, self._log)
+        self.events: deque[tuple[str, dict[str, object]]] = deque(maxlen=64)  # since the start, for the log
+        self._places = UnreadablePlaces(self.events)
+        self._index = KeyIndex(storage, self._log, self._places)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket, what to write
         self._checkpoint = -1
         self.newest_ms = 0  # store time of the newest record
         self._removed: dict[str, int] = {}  # deleted topic -> where the log ended then: older records are not its own
-        self._rebuilds: dict[Key, Rebuild] = {}
-        self._rebuild: Callable[[Key], Rebuild] | None = None
+        self._rebuilds = Rebuilds(self._log)
         self._hidden: deque[tuple[int, ConsumeQueue, StoredMessage, int]] = deque()  # log end, queue, message, code
         self._flushed = 0
         self.arrived: Callable[[StoredMessage, int], None] = lambda _message, _tags_code: None
         """Called with each message and its tags code when it can be read."""
         self.rebuilt_queues = 0
-        self.events: deque[tuple[str, dict[str, object]]] = deque(maxlen=64)  # since the start, for the log
         self.found = Found()
 
     # Putting
@@ -479,7 +481,7 @@ class MessageStore:
         """Let queues begin at their first record that is still in the log."""
         for queue in self._queues.values():
             if not queue.drop_records_below(self._log.start):
-                self._plan_rebuild(queue)
+                self._rebuilds.plan(queue)
 
     def remove_topic(self, topic: str) -> None:
         """Forget the queues of a topic. Its records stay in the log until retention drops them."""
@@ -490,19 +492,14 @@ class MessageStore:
         )  # until it is there, the topics' journal says so
         for queue_id in self.queue_ids(topic):
             del self._queues[topic, queue_id]
-            self._rebuilds.pop((topic, queue_id), None)
+            self._rebuilds.forget((topic, queue_id))
             self._storage.remove(f"{QUEUES}/{topic}/{queue_id}")
         self._pending_checkpoint, self._checkpoint = None, -1  # what it says of the topic's queues holds no more
 
     # Rebuilding
 
-    def _plan_rebuild(self, queue: ConsumeQueue) -> None:
-        key = queue.topic, queue.queue_id
-        assert self._rebuild is not None, "recover comes first"
-        self._rebuilds.setdefault(key, self._rebuild(key))
-
     def _begin_rebuild(self, queue: ConsumeQueue) -> NoReturn:
-        self._plan_rebuild(queue)
+        self._rebuilds.plan(queue)
         raise QueueRebuilding(queue.topic, queue.queue_id)
 
     def _refuse_rebuilding(self, key: Key) -> None:
@@ -511,7 +508,7 @@ class MessageStore:
 
     @property
     def is_rebuilding(self) -> bool:
-        return bool(self._rebuilds) or self._index.is_behind
+        return self._rebuilds.is_due or self._index.is_behind
 
     def believe_times_until(self, limit_ms: int) -> None:
         """A record from so far ahead has a damaged head: no new one is stored with its time."""
@@ -527,34 +524,24 @@ class MessageStore:
 
     def check_some(self) -> None:
         """Look at some more entries, unless there is something to build anew."""
+        self._rebuilds.rest()
         if not self.is_rebuilding:
             for queue in self._check.step():
-                self._plan_rebuild(queue)
+                self._rebuilds.plan(queue, in_doubt=True)
 
     def _rebuild_a_queue(self) -> None:
-        key = next(iter(self._rebuilds), None)
-        if key is None:
+        rebuild = self._rebuilds.step(REBUILD_STEP_BYTES, self._queues)
+        if rebuild is None:
             return
-        rebuild = self._rebuilds[key]
-        try:
-            done = rebuild.step(REBUILD_STEP_BYTES)
-        except StorageError:
-            assert self._rebuild is not None
-            self._rebuilds[key] = self._rebuild(key)
-            if rebuild.begin == self._log.start:  # else retention took what it was to read: no trouble of the disk
-                raise
-            return
-        if done:
-            del self._rebuilds[key]
-            queue = self._queues[key]
-            rebuild.finish(queue)
-            queue.drop_records_below(self._log.start)
-            queue.hide_from(self._flushed)
-            self.rebuilt_queues += 1
-            self.events.append(
-                ("store.queue_rebuilt", {"topic": key[0], "queue_id": key[1], "entries": queue.next_offset})
-            )
-            self.events += rebuild.found.events()
+        topic, queue_id = rebuild.key
+        queue = self._queues[rebuild.key]
+        queue.drop_records_below(self._log.start)
+        queue.hide_from(self._flushed)
+        self._checkpoint = -1  # the next one says how many entries it has now, also when nothing is stored meanwhile
+        self.rebuilt_queues += 1
+        fields: dict[str, object] = {"topic": topic, "queue_id": queue_id, "entries": queue.next_offset}
+        self.events += [("store.queue_rebuilt", fields), *rebuild.found.events()]
+        queue.flush()  # last: a full disk refuses it
 
     # Recovery
 
@@ -597,8 +584,8 @@ class MessageStore:
             strays.add(topic)
             return False
 
-        self._rebuild = lambda key: Rebuild(
-            self._storage, self._log, key, is_wanted, tags_code, lives_known=lives_known
+        self._rebuilds.make = lambda key: Rebuild(
+            self._storage, self._log, key, is_wanted, tags_code, self._places, lives_known=lives_known
         )
         checkpoint = self._storage.load(CHECKPOINT)
         begin, counts = checkpoint_in(checkpoint, self._log.start, self._log.end)
@@ -617,21 +604,30 @@ class MessageStore:
         first = recovery()
         self.found = first.run(begin, broken)
         if first.suspects:  # the log went on where their files did not
-            count = self.found.records
-            stored_ms = self.found.stored_ms
+            before = self.found
             self.found = recovery().run(self._log.end, first.suspects)
-            self.found.records += count
-            self.found.stored_ms = max(self.found.stored_ms, stored_ms)
+            self.found.records += before.records
+            self.found.stored_ms = max(self.found.stored_ms, before.stored_ms)
         if lives_known:
+            self._keep_ends(begin, counts or {})
             self._end_lives(strays - {topic for topic, _ in self._queues})
         self.newest_ms = max(stored_ms_in(checkpoint), self.found.stored_ms)
         self.drop_expired_entries()
         self._log.settle(begin)  # a killed broker may have left what is not on the disk yet
         self._flushed = self._log.end
-        self._check = QueueCheck(self._log, self._queues, tags_code, self.events)
+        self._check = QueueCheck(self._log, self._queues, tags_code, self._places)
         self._index.start()
         self._storage.begin()
         return self.found.records
+
+    def _keep_ends(self, begin: int, counts: Counts) -> None:
+        """No offset that a queue had at the checkpoint is given again, whatever is damaged at its end."""
+        for topic, queue_counts in counts.items():
+            is_of_this_life = self._removed.get(topic, -1) < begin
+            for queue_id, count in queue_counts.items() if is_of_this_life else ():
+                queue = self._queues.get((topic, queue_id))
+                if queue is not None and 0 < count - queue.next_offset <= MISSING_MAX:
+                    queue.keep_end(count)
 
     def _end_lives(self, strays: set[str]) -> None:
         """One of these topics that is made again begins anew, whatever the log holds of it."""
@@ -673,9 +669,9 @@ class MessageStore:
         if queue.next_offset == queue.file_start:
             return True
         offset = queue.next_offset - 1
-        position, size, _ = queue.entry(offset)
-        if size < RECORD_MIN_BYTES:  # the last one is no filler
-            return False
+        position, size, _ = entry = queue.entry(offset)
+        if size < RECORD_MIN_BYTES:
+            return queue.is_filler(offset, entry)
         if position < self._log.start:
             return True
         return is_head(self._log, queue.queue_id, (offset, position, size))

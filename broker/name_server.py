@@ -196,9 +196,6 @@ class NameServerCore:
         """Nothing is sent here that nobody asked for."""
         return []
 
-    def channel_room(self, channel: int) -> list[Effect]:
-        return []
-
     # Brokers
 
     def register(self, now_ms: int, registration: Registration, channel: int | None = None) -> None:

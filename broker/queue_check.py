@@ -8,8 +8,8 @@ anew. A round takes some five hours for each GiB of the log. Readers that passed
 After a round that found nothing, the next one starts when the log has grown, or after REST_STEPS. So an idle broker reads
 nothing.
 
-A place that the disk cannot read is logged once, and the round goes on in the next segment: the disk may well take and give
-the rest. Damage is searched one window a step, so that no step is long.
+A place that the disk cannot read is logged once, and the round goes on behind it (readable_log.py); so it does when a queue's
+file cannot be read. Damage is searched one window a step, so that no step is long.
 
 Checksums over the queues would need less reading, but a file of our own beside RocketMQ's, written at each checkpoint, and
 wrong whenever a genuine broker has written to the store since. The log says the same, and is there.
@@ -22,12 +22,12 @@ Not looked at:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from ..remoting.stored import StoredMessage
-from .consume_queue import ConsumeQueue
+from .consume_queue import ENTRY_BYTES, ConsumeQueue
 from .log_scan import LogScan
+from .readable_log import ReadableLog, UnreadablePlaces
 from .recovery import Key
 from .storage import StorageError, StoredFile
 
@@ -44,65 +44,55 @@ class QueueCheck:
         log: StoredFile,
         queues: Mapping[Key, ConsumeQueue],
         tags_code: Callable[[StoredMessage], int],
-        events: deque[tuple[str, dict[str, object]]],
+        places: UnreadablePlaces,
     ) -> None:
-        """`events`: where what the log should say is put."""
+        """`places`: where what cannot be read is said."""
         self._log = log
         self._queues = queues
         self._tags_code = tags_code
-        self._events = events
-        self._unreadable: set[int] = set()  # positions that were logged
+        self._places = places
         self._rest_steps = 0  # before the next round
         self._found = False  # in this round
-        self._begin(log.start)
+        self._begin()
 
-    def _begin(self, position: int) -> None:
+    def _begin(self) -> None:
         self._end = self._log.end
-        self._scan = LogScan(self._log, position, lambda _: True)
+        self._scan = LogScan(ReadableLog(self._log, self._places), self._log.start, lambda _: True)
         self._parts = self._scan.steps()
 
     def step(self) -> list[ConsumeQueue]:
-        """Read a little further, or begin the next round when that is due; returns the queues that differ."""
+        """Read a little further, or begin the next round when that is due; returns the queues that differ. Raises
+        StorageError when the disk fails as a whole, and then the next round starts as after one that found nothing."""
         if self._rests():
             return []
         if self._scan.position < self._log.start:  # retention was faster
-            self._begin(self._log.start)
-        wrong: list[ConsumeQueue] = []
+            self._begin()
+        wrong: dict[Key, ConsumeQueue] = {}
         try:
             is_all = self._read(wrong)
-        except StorageError as error:
-            is_all = self._pass_over(error)
+        except StorageError:
+            self._found, self._rest_steps = False, REST_STEPS
+            raise
         self._found = self._found or bool(wrong)
         if is_all:
             self._end_round()
-        return wrong
+        return list(wrong.values())
 
-    def _read(self, wrong: list[ConsumeQueue]) -> bool:
+    def _read(self, wrong: dict[Key, ConsumeQueue]) -> bool:
         """Put the queues that differ into `wrong`; True at the end of the log. Raises StorageError."""
         until = self._scan.position + STEP_BYTES
         for part in self._parts:
             if part is None:
                 return False
             if part.message is not None and (queue := self._differing(part.message)) is not None:
-                wrong.append(queue)
+                wrong[queue.topic, queue.queue_id] = queue
             if self._scan.position >= until:
                 return False
         return True
 
-    def _pass_over(self, error: StorageError) -> bool:
-        """Go on in the next segment; True when there is none."""
-        position, start = self._scan.position, self._log.start
-        if position not in self._unreadable:
-            self._unreadable = {position, *(each for each in self._unreadable if each >= start)}
-            self._events.append(("store.place_unreadable", {"position": position, "reason": str(error)}))
-        following = next((start for start in self._log.segment_starts() if start > position), None)
-        if following is not None:
-            self._begin(following)
-        return following is None
-
     def _end_round(self) -> None:
         if self._found or self._log.end > self._end:
-            self._begin(self._log.start)
+            self._begin()
         else:
             self._rest_steps = REST_STEPS
         self._found = False
@@ -113,7 +103,7 @@ class QueueCheck:
             return False
         self._rest_steps = self._rest_steps - 1 if self._log.end == self._end else 0
         if not self._rest_steps:
-            self._begin(self._log.start)
+            self._begin()
         return self._rest_steps > 0
 
     def _differing(self, message: StoredMessage) -> ConsumeQueue | None:
@@ -123,7 +113,11 @@ class QueueCheck:
             return None
         if not queue.min_offset <= message.queue_offset < queue.max_offset:
             return None
-        position, _, tags_code = queue.entry(message.queue_offset)
+        try:
+            position, _, tags_code = queue.entry(message.queue_offset)
+        except StorageError as error:
+            self._places.say(message.queue_offset * ENTRY_BYTES, error, topic=queue.topic, queue_id=queue.queue_id)
+            return None
         is_its_own = position == message.physical_offset  # else it is of a topic's earlier life, or reads notice it
         return queue if is_its_own and tags_code != self._tags_code(message) else None
 

@@ -1,4 +1,4 @@
-"""What a start does with the commit log and the consume queues, and how one queue is built anew.
+"""What a start does with the commit log and the consume queues; of one queue that is built anew later see rebuilds.py.
 
 - The *checkpoint* says up to which position of the log all queues were on the disk, and how many entries each had. Queues
   are cut back to it and the log is read from there. A queue that has another number of entries then, holes, or a last entry
@@ -26,12 +26,11 @@ from itertools import pairwise
 from ..remoting.codes import SYSFLAG_TRANSACTION_MASK, SYSFLAG_TRANSACTION_PREPARED, SYSFLAG_TRANSACTION_ROLLBACK
 from ..remoting.errors import UsageError
 from ..remoting.stored import MAGIC_V1, MAGIC_V2, RECORD_MIN_BYTES, StoredMessage
-from .consume_queue import SEGMENT_BYTES, ConsumeQueue
+from .consume_queue import ConsumeQueue
 from .log_scan import CHUNK_BYTES, Kind, LogScan, Part
-from .storage import MemoryFile, Storage, StoredFile
+from .storage import Storage, StoredFile
 
 FOREIGN_MIN_BYTES = 64 << 20  # so much without one record is no damaged log, but something else
-STEP_ENTRIES = 10_000
 STORED_MIN_MS, STORED_MAX_MS = 0, 4_102_444_800_000  # the year 2100
 MISSING_MAX = 1_000_000  # fillers at one place; more is no gap, but a wrong number
 WAITING_MAX = 64  # records of one queue that wait for others to explain them
@@ -45,8 +44,13 @@ def _offset(part: Part) -> int:
     return part.message.queue_offset
 
 
-# Half messages of brokers before 4.3, and their ends, are in the log alone.
-_NOT_IN_QUEUES = (SYSFLAG_TRANSACTION_PREPARED, SYSFLAG_TRANSACTION_ROLLBACK)
+def _is_in_no_queue(message: StoredMessage) -> bool:
+    """Half messages of brokers before 4.3, and their ends, are in the log alone: no offset was counted for them.
+
+    A send with their sysFlag that was none of them has an entry in stores of earlier versions.
+    """
+    flags = message.sysflag & SYSFLAG_TRANSACTION_MASK
+    return message.queue_offset == 0 and flags in (SYSFLAG_TRANSACTION_PREPARED, SYSFLAG_TRANSACTION_ROLLBACK)
 
 
 @dataclass(slots=True)
@@ -88,10 +92,11 @@ class Recovery:
         tags_code: Callable[[StoredMessage], int],
         *,
         lives_known: bool,
-        whole: bool = False,
+        read: Callable[[int, int], bytes] | None = None,
     ) -> None:
         """`queue_of` makes a queue that does not exist; `wanted` says whether a record's topic exists, in this life: with
-        `lives_known` for certain, else offset 0 begins a new one.
+        `lives_known` for certain, else offset 0 begins a new one. With `read`, the log is read from its start by somebody
+        else, who calls `take`, and what is damaged is copied as that reads it.
         """
         self._lives_known = lives_known
         self._storage = storage
@@ -100,7 +105,8 @@ class Recovery:
         self._wanted = wanted
         self._tags_code = tags_code
         self._room = 0  # records that the damage seen so far may have held
-        self._whole = whole  # the log is read from its start, and files of queues do not count
+        self._read = read or log.read
+        self._whole = read is not None  # the log is read from its start, and files of queues do not count
         self._broken: set[Key] = set()
         self._taken: set[Key] = set()  # queues into which a record was put
         self._waiting: dict[Key, list[Part]] = {}  # records that do not continue their queue; no list is empty
@@ -186,7 +192,7 @@ class Recovery:
         self.found.records += 1
         if STORED_MIN_MS < message.store_timestamp_ms < STORED_MAX_MS:  # the head has no CRC
             self.found.stored_ms = max(self.found.stored_ms, message.store_timestamp_ms)
-        if not self._wanted(message) or message.sysflag & SYSFLAG_TRANSACTION_MASK in _NOT_IN_QUEUES:
+        if not self._wanted(message) or _is_in_no_queue(message):
             self._skipped.append(message.physical_offset)
             if len(self._skipped) > SKIPPED_MAX:
                 del self._skipped[: SKIPPED_MAX // 2]
@@ -342,70 +348,7 @@ class Recovery:
     def _parts(self, part: Part) -> Iterator[bytes]:
         end = part.position + part.length_bytes
         for position in range(part.position, end, CHUNK_BYTES):
-            yield self._log.read(position, min(CHUNK_BYTES, end - position))
+            yield self._read(position, min(CHUNK_BYTES, end - position))
 
 
-class Rebuild:
-    """One queue made anew from the log, step by step, while the broker serves the others.
-
-    Nothing is stored in the queue meanwhile. The entries are collected in memory (20 bytes each) and put in place at the end.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        log: StoredFile,
-        key: Key,
-        wanted: Callable[[StoredMessage], bool],
-        tags_code: Callable[[StoredMessage], int],
-        *,
-        lives_known: bool,
-    ) -> None:
-        self.begin = log.start
-        self._made = ConsumeQueue(MemoryFile(SEGMENT_BYTES, buffered=False), *key)
-        self._key = key
-        self._recovery = Recovery(
-            storage, log, self._made_queue, wanted, tags_code, lives_known=lives_known, whole=True
-        )
-        self._scan = LogScan(log, self.begin, lambda _: True)
-        self._parts = self._scan.steps()
-        self._count = 0
-
-    def _made_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        assert (topic, queue_id) == self._key
-        return self._made
-
-    def step(self, bytes_max: int) -> bool:
-        """Read at most so many bytes of the log more; True when all is read."""
-        until = self._scan.position + bytes_max
-        for part in self._parts:
-            if part is None:
-                return False
-            if part.kind is Kind.DAMAGE:
-                self._recovery.make_room(part)
-                self._recovery.set_aside(part)
-            elif part.message is not None and (part.message.topic, part.message.queue_id) == self._key:
-                self._recovery.take(part)
-                self._count += 1
-            if self._scan.position >= until:
-                return False
-        self._recovery.end()
-        return True
-
-    @property
-    def found(self) -> Found:
-        return self._recovery.found
-
-    def finish(self, queue: ConsumeQueue) -> None:
-        """Put the entries in place of those of `queue`; one without records goes on counting."""
-        if not self._count:
-            queue.restart_at(queue.next_offset)
-            return
-        first = self._made.file_start
-        queue.restart_at(first)
-        for offset in range(first, self._made.next_offset, STEP_ENTRIES):
-            queue.append_entries(self._made.entries(offset, STEP_ENTRIES))
-        queue.flush()
-
-
-__all__ = ["Found", "Rebuild", "Recovery"]
+__all__ = ["Found", "Key", "Recovery"]

@@ -570,7 +570,9 @@ class BrokerState:
             self.timers.stored(message)
         waits = self.config.long_polling_enable and self.held.waits(message.topic, message.queue_id)
         if waits or self.pops.held.waits(message.topic):
-            self.arrivals.append(Arrival(message.topic, message.queue_id, tags_code, message.properties))
+            self.arrivals.append(
+                Arrival(message.topic, message.queue_id, tags_code, message.properties, self.held.last_number)
+            )
 
     # Flushing
 

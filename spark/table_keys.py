@@ -102,7 +102,9 @@ def _is_to_come(table: Place, stagings: Iterable[Path]) -> bool:
     """The loader has not begun the table, and something is there to be loaded, or has been looked at in vain."""
     if not isinstance(table, Path) or not any(Staging(root).ready.is_dir() for root in stagings):
         return False
-    return not table.exists() or (table.is_dir() and all(entry.name.startswith((".", "_")) for entry in table.iterdir()))
+    return not table.exists() or (
+        table.is_dir() and all(entry.name.startswith((".", "_")) for entry in table.iterdir())
+    )
 
 
 def _nothing_loaded() -> tuple[Ledger, Sequence[Place]]:

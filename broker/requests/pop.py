@@ -13,6 +13,7 @@ Only what keeps no order is popped: a pop that asks for order is refused (remoti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ...remoting.admin_bodies import TopicConfig
@@ -131,7 +132,7 @@ class Taken:
     length_bytes: int = 0
     rest: int = 0
     passed_over: bool = False
-    is_rebuilding: bool = False
+    rebuilding: list[Key] = field(default_factory=list[Key])
     is_full: bool = False
 
 
@@ -146,7 +147,7 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int, news: News | None = 
     if isinstance(request, PopRequest):
         taken = pop(state, held, request, topic, now_ms, news)
         found = taken.count > 0
-        goes_on = taken.is_rebuilding or (taken.rest > 0 and (found or taken.passed_over))
+        goes_on = taken.rest > 0 and (found or taken.passed_over)
         full = len(state.pops.table) >= state.config.pops_in_flight_max
     else:
         taken, goes_on, full = Taken(), False, False
@@ -158,6 +159,8 @@ def execute(state: BrokerState, held: HeldPop, now_ms: int, news: News | None = 
             waiting.hold(held)
     if goes_on:  # more is there for another one; or for this one, where nothing that is wanted could be read yet
         waiting.wake(held.topic, held.group, held.queue_id)
+    for key in taken.rebuilding:
+        waiting.wake_when_rebuilt((key.topic, key.queue_id), held.topic, held.group)
     if not found and not full and now_ms < held.deadline_ms:
         return None
     return answer(held, request, taken, now_ms, found=found, full=full)
@@ -210,7 +213,7 @@ def pop(
             try:
                 take(state, request, key, mark, held.wanted, now_ms, taken)
             except QueueRebuilding:
-                taken.is_rebuilding = True
+                taken.rebuilding.append(key)
                 continue  # the others need not wait for it
             if news is not None and taken.rest > before:
                 news.put_back(*key)
@@ -373,6 +376,15 @@ def repeat(state: BrokerState, held: Iterable[HeldPop], now_ms: int, news: News 
         if response is not None:
             replies.append(Reply(each.channel, response))
     return replies
+
+
+def wake_rebuilt(state: BrokerState) -> None:
+    """Those who wait for queues that can be read again are to look into them."""
+    waiting = state.pops.held
+    for topic, queue_id in list(waiting.rebuilding):
+        with suppress(QueueRebuilding):
+            state.store.get(topic, queue_id, -1, 1)  # below what is kept: nothing is read
+            waiting.rebuilt((topic, queue_id))
 
 
 def time_out(held: Iterable[HeldPop], now_ms: int) -> list[Reply]:

@@ -19,6 +19,7 @@ from ...remoting.codes import (
     SYSFLAG_INNER_BATCH,
     SYSFLAG_MULTI_TAGS,
     SYSFLAG_NEED_UNWRAP,
+    SYSFLAG_TRANSACTION_MASK,
     RequestCode,
     ResponseCode,
 )
@@ -197,12 +198,13 @@ def refuse_batch_beyond_bound(body: bytes) -> None:
 
 def new_message(call: Call, request: SendRequest, topic: TopicConfig, queue_id: int, body: bytes) -> StoredMessage:
     host, _, port = call.address.rpartition(":")
+    multi_tags = SYSFLAG_MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else 0
     return StoredMessage(
         topic=request.topic,
         body=body,
         queue_id=queue_id,
         flag=request.flag,
-        sysflag=request.sys_flag | (SYSFLAG_MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else 0),
+        sysflag=request.sys_flag & ~SYSFLAG_TRANSACTION_MASK | multi_tags,  # TRAN_MSG alone makes a half message
         born_timestamp_ms=request.born_timestamp,
         born_host=host,
         born_port=int(port),

@@ -7,7 +7,7 @@ request carries no body. It goes to `%DLQ%group` when it has been retried often 
 from __future__ import annotations
 
 from ...remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
-from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.codes import SYSFLAG_TRANSACTION_MASK, RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.headers import SendBack
 from ...remoting.properties import (
@@ -69,14 +69,14 @@ def reconsume_max(call: Call, request: SendBack, group: SubscriptionGroupConfig)
 
 
 def retried(message: StoredMessage, topic: str, queue_id: int, properties: dict[str, str]) -> StoredMessage:
-    """A new record of an old message: one more attempt; body, flags and birth as they were."""
+    """A new record of an old message: one more attempt; body, flags and birth as they were. Its transaction is over."""
     return StoredMessage(
         topic=topic,
         body=message.body,
         raw_properties=encode_properties(properties).encode(),
         queue_id=queue_id,
         flag=message.flag,
-        sysflag=message.sysflag,
+        sysflag=message.sysflag & ~SYSFLAG_TRANSACTION_MASK,
         born_timestamp_ms=message.born_timestamp_ms,
         born_host=message.born_host,
         born_port=message.born_port,

@@ -38,6 +38,7 @@ class Driver:
         self.now_ms = START_MS
         self.opaque = 0
         self.effects: list[Effect] = []
+        self.in_one_turn = False  # else each request has a turn of the loop of its own
         self.start()
 
     def start(self) -> None:
@@ -59,6 +60,8 @@ class Driver:
         flag: int = 0,
         version: int = 475,
     ) -> list[Effect]:
+        if not self.in_one_turn:
+            self.core.begin_turn()
         self.opaque += 1
         command = Command(code, header.to_fields() if header else {}, body, self.opaque, flag, version=version)
         self.effects = self.core.handle(self.now_ms, channel, f"127.0.0.1:{40000 + channel}", command)
@@ -89,6 +92,11 @@ class Driver:
         self.now_ms += ms
         self.effects = self.core.tick(self.now_ms)
         return self.effects
+
+    def give_room(self, channel: int) -> list[Effect]:
+        """A turn of the loop in which a connection has room."""
+        self.core.begin_turn()
+        return self.core.channel_room(channel)
 
     # What clients do
 

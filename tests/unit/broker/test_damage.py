@@ -411,6 +411,8 @@ def test_a_check_finds_what_is_wrong_and_changes_nothing(tmp_path):
     with open(tmp_path / "consumequeue" / "T" / "1" / f"{0:020d}", "r+b") as file:
         file.seek(200)
         file.write(bytes(40))
+        file.seek(439)
+        file.write(b"\x01")  # in a tags code
     (tmp_path / "config" / "topics.json").write_bytes(b"{")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"}
     storage = DiskStorage(tmp_path)
@@ -418,7 +420,7 @@ def test_a_check_finds_what_is_wrong_and_changes_nothing(tmp_path):
     storage.abandon()
     assert not report.is_fine
     assert [position for position, _ in report.damaged] == [hurt]
-    assert (report.wrong_entries, set(report.tables)) == (2, {"config/topics.json"})
+    assert (report.wrong_entries, set(report.tables)) == (3, {"config/topics.json"})
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"} == before
 
 

@@ -199,7 +199,7 @@ def test_held_pulls_of_a_peer_that_does_not_read_wait_until_it_does(broker, tool
     assert len(broker.core.state.held) == 20
     first = tools.replies(broker.core.channel_full(5, is_full=False))
     assert 10 <= len(first) < 20, "a megabyte, then it has to read"
-    rest = tools.replies(broker.core.channel_room(5))
+    rest = tools.replies(broker.give_room(5))
     assert [command.opaque for _, command in first + rest] == opaques
     assert all(command.code == 0 for _, command in first + rest)
     broker.hold(2, channel=5)

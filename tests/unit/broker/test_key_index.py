@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import struct
 
 import pytest
+from bad_places import CountedStorage
 
 from rocketcrew.broker import key_index
 from rocketcrew.broker.disk import DiskStorage
@@ -198,6 +200,56 @@ def test_a_queue_is_built_anew_whatever_becomes_of_the_index(storage):
         with pytest.raises(StorageError, match="no index"):
             store.rebuild_some()
     assert store.get("T", 0, 0, 1).count == 1
+
+
+@pytest.fixture
+def without_index():
+    """A store of 30 messages of 600,000 bytes, opened again without its index."""
+    storage = CountedStorage()
+    store = opened(storage)
+    for number in range(30):
+        put(store, number, body=(b"%d" % number).rjust(600_000))
+    store.checkpoint_now()
+    for name in storage.plain_names("index"):
+        storage.remove_plain(name)
+    store = opened(storage)
+    storage.log.read_bytes = 0
+    return store, storage.log
+
+
+def test_damage_is_passed_in_steps_where_the_index_is_made_anew(without_index):
+    store, log = without_index
+    log.overwrite(600_000, bytes(16_800_000))
+    steps = 0
+    while store.is_rebuilding:
+        log.read_bytes = 0
+        store.rebuild_some()
+        assert log.read_bytes <= 4 << 20
+        steps += 1
+    assert steps > 10
+    assert find(store, "k29") == [29]
+
+
+def test_a_place_that_cannot_be_read_costs_the_index_its_record_alone(without_index):
+    store, log = without_index
+    log.bad = range(6_500_000, 6_500_001)
+    while store.is_rebuilding:
+        store.rebuild_some()
+    log.bad = range(0)
+    assert [len(find(store, f"k{number}")) for number in range(30)] == [1] * 6 + [0] + [1] * 23
+    assert [event for event, _ in store.events] == ["store.place_unreadable"]
+
+
+def test_an_index_is_made_anew_later_when_the_disk_fails_as_a_whole(without_index):
+    store, log = without_index
+    log.bad, log.error_number = range(1 << 40), errno.EMFILE
+    with pytest.raises(StorageError):
+        store.rebuild_some()
+    assert not store.is_rebuilding, "until the next flush"
+    log.bad = range(0)
+    put(store, 30)
+    store.begin_checkpoint()
+    assert [find(store, "k0"), find(store, "k30")] == [[0], [30]]
 
 
 @pytest.mark.parametrize("damage", [b"\x40", b"\xc0"])

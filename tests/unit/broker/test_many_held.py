@@ -34,7 +34,7 @@ def test_a_message_costs_nothing_for_pulls_of_its_queue_that_want_other_tags(cal
         for number in range(others):
             assert held.hold(held_pull(Wanted(frozenset({number, -number - 1}))))
         assert held.hold(held_pull(Wanted(frozenset({5_000, 6_000}))))
-        costs.append([calls_of(partial(held.arrived, "T", 0, code)) for code in (7_000, 5_000)])
+        costs.append([calls_of(partial(held.arrived, "T", 0, code, {}, held.last_number)) for code in (7_000, 5_000)])
         assert [pull.number for pull in held.take(10)] == [others + 1]
     assert costs[0] == costs[1]
 
@@ -60,7 +60,7 @@ def test_who_is_woken_is_who_wants_the_message_and_the_sweep_has_the_others(seed
                 {"size": random.choice(["big", "s"])},
             )
             here = [pull for pull in waiting.values() if pull.request.queue_id == queue_id]
-            held.arrived("T", queue_id, code, properties)
+            held.arrived("T", queue_id, code, properties, held.last_number)
             woken = [pull.number for pull in here if pull.wanted.takes(code, properties)]
             assert [pull.number for pull in held.take(10_000)] == woken
             skipped |= {pull.number for pull in here}
@@ -146,7 +146,7 @@ def test_what_was_parked_for_a_peer_that_reads_again_is_answered_in_rounds(broke
     rounds_of(broker, expired(broker))
     assert len(broker.core.state.held.parked[5]) == MANY
     rounds = [broker.core.channel_full(5, is_full=False)]
-    while answers := broker.core.channel_room(5):
+    while answers := broker.give_room(5):
         rounds.append(answers)
     assert max(map(len, rounds)) <= WOKEN_MAX
     assert [answer.opaque for answers in rounds for _, answer in tools.replies(answers)] == opaques
@@ -165,7 +165,7 @@ def test_what_did_not_fit_keeps_its_place_before_what_was_parked_later(make, too
     opaques.append(broker.hold(4, channel=5))
     broker.send()
     assert len(broker.effects) == 1, "whoever comes now waits behind them"
-    while answers := broker.core.channel_room(5):
+    while answers := broker.give_room(5):
         rounds.append(answers)
     assert max(map(len, rounds)) < WOKEN_MAX
     assert [answer.opaque for answers in rounds for _, answer in tools.replies(answers)] == opaques
@@ -236,7 +236,7 @@ def test_a_sweep_looks_at_each_set_of_tags_once(calls_of):
             for number in range(sets):
                 held.hold(held_pull(Wanted(frozenset({number, -number - 1}))))
             if len(held) == sets:
-                held.arrived("T", 0, 1_000_000)
+                held.arrived("T", 0, 1_000_000, {}, held.last_number)
         held.begin_sweep()
         found = []
 

@@ -3,11 +3,13 @@ flipped bits, and the look at all records the others."""
 
 from __future__ import annotations
 
-import pytest
+import errno
 
-from rocketcrew.broker.log_scan import CHUNK_BYTES
+import pytest
+from bad_places import CountedStorage
+
+from rocketcrew.broker.log_scan import CHUNK_BYTES, LogScan
 from rocketcrew.broker.queue_check import INTERVAL_MS, REST_STEPS, STEP_BYTES
-from rocketcrew.broker.storage import MemoryFile, MemoryStorage, StorageError
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.names import SCHEDULE_TOPIC
@@ -69,32 +71,9 @@ def test_a_store_that_is_whole_is_left_alone(make):
     assert store.rebuilt_queues == 0
 
 
-class Counting(MemoryFile):
-    """Counts the bytes that are read, and fails where it is told to."""
-
-    __slots__ = ("bad", "read_bytes")
-
-    def __init__(self, segment_bytes, buffered):
-        super().__init__(segment_bytes, buffered)
-        self.read_bytes, self.bad = 0, -1
-
-    def read(self, position, length_bytes):
-        if position <= self.bad < position + length_bytes:
-            raise StorageError("cannot read commitlog: Input/output error")
-        self.read_bytes += length_bytes
-        return super().read(position, length_bytes)
-
-
-class CountingStorage(MemoryStorage):
-    def open(self, name, segment_bytes, buffered):
-        if name == "commitlog" and name not in self._files:
-            self._files[name] = Counting(segment_bytes, buffered)
-        return super().open(name, segment_bytes, buffered)
-
-
 def test_a_look_is_short_and_the_next_one_goes_on(make):
-    broker = make(CountingStorage())
-    log = broker.storage.open("commitlog", 1, buffered=False)
+    broker = make(CountedStorage())
+    log = broker.storage.log
     for _ in range(40):
         broker.send(body=bytes(100_000), tag="a")
     flip(broker.storage, 39, 0)
@@ -111,8 +90,8 @@ def test_a_look_is_short_and_the_next_one_goes_on(make):
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_what_cannot_be_read_or_is_gone_does_not_end_the_looks(make, dropped):
-    broker = make(CountingStorage(), mapped_file_size_commit_log=40_000, body_max_bytes=1_000)
-    log = broker.storage.open("commitlog", 1, buffered=False)
+    broker = make(CountedStorage(), mapped_file_size_commit_log=40_000, body_max_bytes=1_000)
+    log = broker.storage.log
     for number in range(100):
         broker.send(body=b"%1000d" % number, tag="a")
     flip(broker.storage, 99, 0)
@@ -122,30 +101,112 @@ def test_what_cannot_be_read_or_is_gone_does_not_end_the_looks(make, dropped):
         log.drop_before(40_000)
         store.drop_expired_entries()
     else:
-        log.bad = 10_000
+        log.bad = range(10_000, 10_001)
     for _ in range(4):
         store.check_some()
     assert store.is_rebuilding
 
 
 def test_a_place_that_cannot_be_read_is_said_once_and_is_no_trouble(make):
-    broker = make(CountingStorage())
-    log = broker.storage.open("commitlog", 1, buffered=False)
-    for _ in range(100):
+    broker = make(CountedStorage())
+    log = broker.storage.log
+    for _ in range(3_000):
         broker.send(body=bytes(1_000), tag="a")
-    log.bad = 50_000
+    log.bad = range(2_500_000, 2_500_100)
     for _ in range(3):
-        rounds(broker, 5)
+        rounds(broker, 60)
         assert broker.core.trouble is None
         broker.send()
     ((event, fields),) = broker.core.state.store.events
-    assert (event, fields["position"] <= log.bad) == ("store.place_unreadable", True)
+    assert (event, 0 <= log.bad[0] - fields["position"] < 4_096) == ("store.place_unreadable", True)
     assert "Input/output error" in fields["reason"]
 
 
+def test_what_is_behind_a_place_that_cannot_be_read_is_looked_at_in_the_same_segment(make):
+    broker = make(CountedStorage())
+    for number in range(100):
+        broker.send(body=b"%1000d" % number, tag="a")
+    broker.storage.log.bad = range(50_000, 50_001)
+    flip(broker.storage, 90, 0)
+    rounds(broker, 10)
+    assert broker.core.state.store.rebuilt_queues == 1
+    assert len(got(broker)) == 32
+
+
+def test_a_queue_s_file_that_cannot_be_read_is_said_and_keeps_nobody_from_the_others(make):
+    broker = make(CountedStorage())
+    broker.send(topic="U", tag="a")
+    for number in range(10):
+        broker.send(body=b"%d" % number, tag="a")
+    broker.storage.open("consumequeue/U/0", 1, buffered=True).bad = range(20)
+    flip(broker.storage, 9, 0)
+    rounds(broker, 10)
+    store = broker.core.state.store
+    assert store.rebuilt_queues == 1
+    place = {"topic": "U", "queue_id": 0, "position": 0, "reason": "cannot read: Input/output error"}
+    assert store.events[0] == ("store.place_unreadable", place)
+
+
+def test_a_disk_that_fails_as_a_whole_is_trouble_and_ends_the_round(make):
+    broker = make(CountedStorage())
+    broker.send(tag="a")
+    log = broker.storage.log
+    log.bad, log.error_number = range(1 << 40), errno.EMFILE
+    rounds(broker, 2)
+    assert broker.core.trouble is not None
+    broker.core.trouble = None
+    rounds(broker, 5)
+    assert (broker.core.trouble, list(broker.core.state.store.events)) == (None, [])
+
+
+def test_many_wrong_entries_of_a_queue_are_one(make):
+    broker = make()
+    for _ in range(50):
+        broker.send(tag="a")
+    for offset in range(50):
+        flip(broker.storage, offset, 0)
+    check = broker.core.state.store._check
+    queues = [queue for _ in range(3) for queue in check.step()]
+    assert [(queue.topic, queue.queue_id) for queue in queues] == [("T", 0)] * len(queues)
+    assert len(queues) <= 2, "one a step"
+
+
+def test_a_damaged_size_does_not_read_the_rest_of_the_segment(make):
+    broker = make(CountedStorage())
+    log = broker.storage.log
+    for _ in range(10):
+        broker.send(body=bytes(1_000_000), tag="a")
+    log.overwrite(0, (9_000_000).to_bytes(4, "big"))
+    scan, worst, records = LogScan(log, 0, lambda _: True), 0, 0
+    for part in scan.steps():
+        worst, log.read_bytes = max(worst, log.read_bytes), 0
+        records += part is not None and part.message is not None
+    assert (records, worst <= 4 * CHUNK_BYTES) == (9, True)
+
+
+def test_damage_up_to_the_log_s_end_is_passed_in_steps(make):
+    """Also what looks like the front of one record whose body is there."""
+    broker = make(CountedStorage(), body_max_bytes=16 << 20)
+    log, store = broker.storage.log, broker.core.state.store
+    broker.send(tag="a")
+    for kind in ("nonsense", "front"):
+        end = store.log_end
+        broker.send(body=bytes(16_000_000), tag="a")
+        if kind == "nonsense":
+            log.overwrite(end, b"\x01" * (store.log_end - end))
+        else:
+            size = store.log_end - end
+            log.overwrite(end, (size + 10).to_bytes(4, "big"))
+            log.overwrite(end + 84, (size - 500).to_bytes(4, "big"))
+        scan, worst = LogScan(log, end, lambda _: True), 0
+        for _ in scan.steps():
+            worst, log.read_bytes = max(worst, log.read_bytes), 0
+        assert CHUNK_BYTES < worst <= 3 * CHUNK_BYTES
+
+
 def test_damage_is_passed_in_steps(make):
-    broker = make(CountingStorage())
-    log = broker.storage.open("commitlog", 1, buffered=False)
+    broker = make(CountedStorage())
+    log = broker.storage.log
     ends = []
     for _ in range(8):
         broker.send(body=bytes(1_000_000), tag="a")
@@ -167,8 +228,8 @@ def test_damage_is_passed_in_steps(make):
 
 
 def test_a_log_that_is_right_is_read_again_when_it_has_grown_or_after_hours(make):
-    broker = make(CountingStorage())
-    log, store = broker.storage.open("commitlog", 1, buffered=False), broker.core.state.store
+    broker = make(CountedStorage())
+    log, store = broker.storage.log, broker.core.state.store
 
     def read_bytes(steps):
         log.read_bytes = 0

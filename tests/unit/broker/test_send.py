@@ -247,6 +247,20 @@ def test_a_clients_own_retry_goes_through_the_delay(broker):
     assert (message.reconsume_times, message.properties["REAL_TOPIC"]) == (2, "%RETRY%g")
 
 
+@pytest.mark.parametrize("sys_flag", [4, 8, 12])
+def test_what_is_no_half_message_has_no_sysflag_of_one(broker, sys_flag):
+    """A start would take it for one of an old broker, which is in no queue."""
+    broker.send(body=b"sent", sys_flag=sys_flag | 1)
+    (message,) = broker.read()
+    assert message.sysflag == 1
+    broker.heartbeat()
+    again = {"TRAN_MSG": "true", "PGROUP": "p", "DELAY": "1"}
+    broker.send(topic="%RETRY%g", properties=again, sys_flag=sys_flag, reconsume_times=1)
+    broker.later(200)
+    (message,) = broker.read(topic="%RETRY%g")
+    assert message.sysflag == 0
+
+
 def test_a_retry_topic_needs_no_default_topic(broker):
     assert broker.send(topic="%RETRY%g", default_topic="none").code == 0
     assert broker.core.state.topics.get("%RETRY%g").write_queue_nums == 1

@@ -144,6 +144,29 @@ def test_one_tick_delivers_a_bounded_number(make):
     assert len(broker.read()) == 25
 
 
+def test_a_level_with_more_than_a_round_takes_does_not_hold_up_the_others(make):
+    broker = make(deliver_batch_max=10)
+    for level in ("2", "3"):
+        broker.send(topic="U", properties={"DELAY": level})
+    for _ in range(10):
+        for _ in range(30):
+            broker.send(properties={"DELAY": "1"})
+        broker.later(120)
+    assert len(broker.read("U")) == 2
+
+
+def test_a_delayed_message_whose_body_is_damaged_is_named(broker):
+    for body in (b"A" * 50, b"B" * 50):
+        broker.send(body=body, properties={"DELAY": "1"})
+    log = broker.storage.open("commitlog", 1, buffered=False)
+    log.overwrite(log.read(0, log.end).index(b"A" * 50), b"X")
+    for _ in range(5):
+        broker.later(100)
+    assert [message.body for message in broker.read()] == [b"B" * 50]
+    gone = ("store.delayed_message_gone", {"level": 1, "queue_offset": 0})
+    assert list(broker.core.state.store.events) == [gone]
+
+
 def test_a_clock_that_was_set_back_does_not_hold_messages_for_ever(broker):
     broker.send(properties={"DELAY": "1"})
     broker.now_ms -= 3_600_000

@@ -1,0 +1,109 @@
+"""The commit log as far as the disk can read it, for those who read all of it beside everything else.
+
+What cannot be read reads as zeros, page by page. So a scan takes it for damage and goes on with the first record after it: a
+bad sector costs the records in it, and keeps nobody from the rest of the log. Each place is logged once.
+
+An error that is not of one place is raised, as is one beyond UNREADABLE_MAX_BYTES: then the disk is gone, or the process has
+no descriptor left, and zeros would be a lie about a log that is whole.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+
+from .storage import DiskFailed, StorageError, StoredFile
+
+PIECE_BYTES = 4_096  # a page: what a disk refuses at least
+TRIED_MAX = 8  # pieces that fail in one read; each may take the disk seconds, so the rest is not tried
+UNREADABLE_MAX_BYTES = 64 << 20
+SAID_MAX = 1_000  # places; then those that are still there are logged once more
+
+
+class UnreadablePlaces:
+    """Those that were logged."""
+
+    def __init__(self, events: deque[tuple[str, dict[str, object]]]) -> None:
+        """`events`: where what the log should say is put."""
+        self._events = events
+        self._said: set[tuple[object, ...]] = set()
+
+    def say(self, position: int, error: StorageError, **file: object) -> None:
+        """A place in the commit log, or in the queue's file that `file` names."""
+        place = position, *file.values()
+        if place in self._said:
+            return
+        if len(self._said) >= SAID_MAX:
+            self._said.clear()
+        self._said.add(place)
+        self._events.append(("store.place_unreadable", {**file, "position": position, "reason": str(error)}))
+
+
+class ReadableLog:
+    """For one pass: the next one tries anew what could not be read."""
+
+    def __init__(self, log: StoredFile, places: UnreadablePlaces) -> None:
+        self._log = log
+        self._places = places
+        self._unreadable: set[int] = set()  # numbers of pieces
+
+    @property
+    def end(self) -> int:
+        return self._log.end
+
+    @property
+    def content_end(self) -> int:
+        return self._log.content_end
+
+    def segment_starts(self) -> list[int]:
+        return self._log.segment_starts()
+
+    def read(self, position: int, length_bytes: int) -> bytes:
+        """As StoredFile.read. Raises StorageError when not only a place cannot be read."""
+        if position < self._log.start:  # retention was faster, and that is no place of the disk
+            return self._log.read(position, length_bytes)
+        pieces = range(position // PIECE_BYTES, -(-(position + length_bytes) // PIECE_BYTES))
+        if not self._unreadable or self._unreadable.isdisjoint(pieces):
+            try:
+                return self._log.read(position, length_bytes)
+            except StorageError as error:
+                if not _is_of_a_place(error):
+                    raise
+        end = min(position + length_bytes, self._log.end)
+        return b"".join(self._pieces(position, end))
+
+    def _pieces(self, position: int, end: int) -> list[bytes]:
+        parts: list[bytes] = []
+        tried = 0  # in vain
+        while position < end:
+            number = position // PIECE_BYTES
+            length_bytes = min((number + 1) * PIECE_BYTES, end) - position
+            part = None
+            if number not in self._unreadable:
+                part = self._piece(number, position, length_bytes) if tried < TRIED_MAX else None
+                tried += part is None
+            if part is None:
+                self._unreadable.add(number)
+            parts.append(bytes(length_bytes) if part is None else part)
+            position += length_bytes
+        return parts
+
+    def _piece(self, number: int, position: int, length_bytes: int) -> bytes | None:
+        """None when it cannot be read."""
+        try:
+            return self._log.read(position, length_bytes)
+        except StorageError as error:
+            if not _is_of_a_place(error) or len(self._unreadable) * PIECE_BYTES >= UNREADABLE_MAX_BYTES:
+                raise
+            if number - 1 not in self._unreadable:
+                self._places.say(number * PIECE_BYTES, error)
+            return None
+
+
+def _is_of_a_place(error: StorageError) -> bool:
+    """Whether other places may be read for all that."""
+    cause = error.__cause__
+    return not isinstance(error, DiskFailed) and (not isinstance(cause, OSError) or cause.errno == errno.EIO)
+
+
+__all__ = ["ReadableLog", "UnreadablePlaces"]

@@ -1,0 +1,243 @@
+"""A queue that is built anew while the broker runs: no offset is given twice, and no bad place of the disk ends it."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from bad_places import CountedStorage
+
+from rocketcrew.broker.consume_queue import FILLER_CODE
+from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits
+from rocketcrew.broker.rebuilds import PAUSE_STEPS
+from rocketcrew.broker.storage import MemoryFile, MemoryStorage, StorageError
+from rocketcrew.broker.tags import message_tags_code
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.remoting.names import SCHEDULE_TOPIC
+from rocketcrew.remoting.stored import StoredMessage, decode_messages
+
+T0 = 1_700_000_000_000
+LIMITS = StoreLimits(32, 262_144, 800, 1 << 20)
+
+
+def hurt(broker, offset, at, data, topic="T", queue_id=0):
+    """Overwrite a part of a queue's record."""
+    position, _, _ = broker.core.state.store.queue(topic, queue_id).entry(offset)
+    broker.storage.open("commitlog", 1, buffered=False).overwrite(position + at, data)
+
+
+def rebuild(broker, topic="T", queue_id=0, in_doubt=False):
+    store = broker.core.state.store
+    store._rebuilds.plan(store.queue(topic, queue_id), in_doubt=in_doubt)
+    while store.is_rebuilding:
+        store.rebuild_some()
+
+
+def bodies(answer):
+    return [message.body for message in decode_messages(answer.body)]
+
+
+BODY, HEAD = 100, 20  # where in a record; of the head its queue offset
+
+
+@pytest.mark.parametrize("last", [1, 3])
+@pytest.mark.parametrize("part", [BODY, HEAD])
+def test_damage_at_the_end_gives_no_offset_twice(broker, part, last):
+    for number in range(10):
+        broker.send(body=b"%d" % number * 30, tag="a")
+    broker.send(queue_id=1)
+    hold = broker.hold(10)
+    for offset in range(10 - last, 10):
+        hurt(broker, offset, part, b"damaged!")
+    rebuild(broker)
+    assert broker.core.state.store.max_offset("T", 0) == 10
+    assert broker.send(body=b"honest").fields["queueOffset"] == "10"
+    (answer,) = [effect.command for effect in broker.effects if effect.command.opaque == hold]
+    assert bodies(answer) == [b"honest"]
+    for _ in range(2):
+        assert bodies(broker.pull(10)) == [b"honest"]
+        broker.core.stop()
+        broker.start()
+
+
+@pytest.mark.parametrize("part", [BODY, HEAD])
+def test_a_queue_that_was_built_anew_is_not_built_anew_again(broker, part):
+    """Whatever looks at its fillers, and at the old entries that it kept."""
+    for number in range(10):
+        broker.send(body=b"%d" % number * 30, tag="a")
+    for offset in (0, 1, 4, 5, 9):
+        hurt(broker, offset, part, b"damaged!")
+    rebuild(broker)
+    store = broker.core.state.store
+    queue = store.queue("T", 0)
+    for _ in range(2):
+        for offset in range(queue.max_offset):
+            store.message_in("T", 0, offset)
+            store.get("T", 0, offset, 32)
+            store.search("T", 0, store.store_time_ms("T", 0, 2))
+        assert not store.is_rebuilding
+        positions = [queue.entry(offset)[0] for offset in range(queue.max_offset)]
+        assert positions == sorted(positions)
+        broker.send(tag="a")
+    assert store.rebuilt_queues == 1
+    codes = {queue.entry(offset)[2] for offset in (0, 1, 4, 5, 9)}
+    assert codes == ({FILLER_CODE} if part == HEAD else {queue.entry(2)[2]}), "whose body alone is damaged is read so"
+
+
+def test_an_old_entry_that_says_something_else_than_its_record_is_not_kept(broker):
+    """Else the next read would find it wrong, and build the queue anew again."""
+    for topic in ("T", "U"):
+        for number in range(3):
+            broker.send(topic=topic, body=b"%d" % number * 30)
+    hurt(broker, 2, BODY, b"damaged!")
+    store = broker.core.state.store
+    other = broker.storage.open("consumequeue/U/0", 1, buffered=True).read(40, 20)
+    broker.storage.open("consumequeue/T/0", 1, buffered=True).overwrite(40, other)
+    rebuild(broker)
+    assert store.queue("T", 0).entry(2)[1:] == (0, FILLER_CODE)
+    assert broker.pull(2).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+def test_a_queue_all_of_whose_records_are_damaged_goes_on_counting(broker):
+    for number in range(3):
+        broker.send(body=b"%d" % number * 30)
+    broker.send(queue_id=1)
+    for offset in range(3):
+        hurt(broker, offset, HEAD, b"damaged!")
+    rebuild(broker)
+    assert broker.send().fields["queueOffset"] == "3"
+    assert broker.pull(0).fields["nextBeginOffset"] == "3"
+
+
+def test_a_delay_level_goes_on_where_its_last_message_was_damaged(broker):
+    for number in range(3):
+        broker.send(body=b"%d" % number * 30, properties={"DELAY": "1"})
+    broker.later(200)
+    hurt(broker, 2, BODY, b"damaged!", SCHEDULE_TOPIC)
+    rebuild(broker, SCHEDULE_TOPIC)
+    broker.send(body=b"honest", properties={"DELAY": "1"})
+    broker.later(200)
+    assert [message.body for message in broker.read()][3:] == [b"honest"]
+
+
+def test_a_kill_after_damage_at_the_end_gives_no_offset_of_the_checkpoint_twice():
+    """The queue is broken as well, so that the start builds it anew."""
+    storage = MemoryStorage()
+
+    def opened():
+        store = MessageStore(storage, LIMITS, "127.0.0.1", 10911)
+        store.recover(lambda topic: topic in {"T", "U"}, message_tags_code)
+        return store
+
+    store = opened()
+    for number in range(5):
+        store.put(T0, StoredMessage("T", b"%d" % number * 30), 0)
+    store.put(T0, StoredMessage("U", b"other"), 0)
+    store.checkpoint_now()
+    position, _, _ = store.queue("T", 0).entry(4)
+    storage.open("commitlog", 1, buffered=False).overwrite(position + BODY, b"damaged!")
+    storage.open("consumequeue/T/0", 1, buffered=True).truncate(60)
+    for _ in range(2):
+        store = opened()
+        assert store.max_offset("T", 0) == 5
+    assert store.put(T0, StoredMessage("T", b"next"), 0).queue_offset == 5
+
+
+@pytest.mark.parametrize("sysflag", [4, 12])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_message_of_an_earlier_version_with_a_half_message_s_sysflag_is_kept(broker, sysflag, first):
+    store = broker.core.state.store
+    broker.send(queue_id=1)
+    if not first:
+        broker.send(body=b"first")
+    store.put(broker.now_ms, StoredMessage("T", b"odd", sysflag=sysflag), 0)
+    before = [message.body for message in broker.read()]
+    rebuild(broker)
+    assert [message.body for message in broker.read()] == before
+    broker.send(body=b"last")
+    broker.crash()
+    if first:  # it is a half message for all that anybody knows, and keeps its offset
+        assert bodies(broker.pull(1)) == [b"last"]
+    else:
+        assert bodies(broker.pull(0)) == [*before, b"last"]
+
+
+@pytest.fixture
+def segmented(make):
+    """120 messages of 1,000 bytes in segments of 40,000."""
+    broker = make(CountedStorage(), mapped_file_size_commit_log=40_000, body_max_bytes=1_000)
+    for number in range(120):
+        broker.send(body=b"%1000d" % number, tag="a")
+    return broker
+
+
+def test_a_place_that_cannot_be_read_does_not_end_a_rebuild(segmented):
+    broker = segmented
+    broker.storage.log.bad = range(10_000, 10_001)
+    rebuild(broker)
+    assert [bodies(broker.pull(offset))[-1] for offset in (100, 119)] == [b"%1000d" % 119] * 2
+    assert broker.send().code == 0
+    store = broker.core.state.store
+    fillers = [offset for offset in range(120) if store.queue("T", 0).entry(offset)[1] == 0]
+    assert 1 <= len(fillers) <= 6
+    assert [event for event, _ in store.events] == ["store.place_unreadable", "store.queue_rebuilt", "store.damaged"]
+
+
+@pytest.mark.parametrize("in_doubt", [True, False])
+def test_a_rebuild_that_the_disk_ends_is_tried_again_after_a_pause(segmented, in_doubt):
+    broker = segmented
+    store, log = broker.core.state.store, broker.storage.log
+    log.bad, log.error_number = range(10_000, 10_001), errno.EMFILE
+    with pytest.raises(StorageError):
+        rebuild(broker, in_doubt=in_doubt)
+    log.bad = range(0)
+    assert not store.is_rebuilding
+    assert (broker.pull().code == 0) == in_doubt, "what the check found can be read as before"
+    for _ in range(PAUSE_STEPS):
+        store._rebuilds.rest()
+    rebuild(broker, in_doubt=in_doubt)
+    assert (store.rebuilt_queues, len(broker.read())) == (1, 120)
+
+
+def test_a_read_that_finds_the_queue_wrong_ends_the_doubt(segmented):
+    broker = segmented
+    store, log = broker.core.state.store, broker.storage.log
+    queue = store.queue("T", 0)
+    store._rebuilds.plan(queue, in_doubt=True)
+    store._rebuilds.plan(queue)
+    store._rebuilds.plan(queue, in_doubt=True)
+    log.bad, log.error_number = range(1, 2), errno.EMFILE
+    with pytest.raises(StorageError):
+        store.rebuild_some()
+    with pytest.raises(QueueRebuilding):
+        store.get("T", 0, 0, 1)
+
+
+def test_a_full_disk_at_the_end_of_a_rebuild_hides_nothing_of_it(make):
+    class Full(MemoryFile):
+        __slots__ = ()
+
+        def flush(self):
+            raise StorageError("cannot write: No space left on device")
+
+    broker = make()
+    broker.send(body=b"kept")
+    broker.storage.open("consumequeue/T/0", 1, buffered=True).__class__ = Full
+    with pytest.raises(StorageError):
+        rebuild(broker)
+    store = broker.core.state.store
+    assert not store.is_rebuilding
+    assert [event for event, _ in store.events] == ["store.queue_rebuilt"]
+    assert bodies(broker.pull()) == [b"kept"]
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_forgotten(segmented):
+    broker = segmented
+    store = broker.core.state.store
+    for _ in range(2):
+        store._rebuilds.plan(store.queue("T", 0))
+        store._rebuilds.step(1_000, store._queues)
+        store.remove_topic("T")
+        assert not store.is_rebuilding
+        broker.send(body=b"of the next life")
+    assert bodies(broker.pull()) == [b"of the next life"]
