@@ -19,7 +19,18 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, REASON_SUFFIX, SEQ, TOPIC
+from ..conf.segment_format import (
+    BROKER,
+    EPOCH,
+    GROUP,
+    LEDGER_AT,
+    LOADER_STATUS_FILE,
+    OFFSET,
+    QUEUE_ID,
+    REASON_SUFFIX,
+    SEQ,
+    TOPIC,
+)
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import NO_ROWS, SETTLED, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
@@ -33,6 +44,7 @@ from .plan import SegmentFacts
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, readable_offsets
 from .staging import Staging
+from .status import read_status
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, open_log
@@ -98,13 +110,21 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     return facts, broken
 
 
-def _is_to_come(table: Place, stagings: Iterable[Path]) -> bool:
-    """The loader has not begun the table, and something is there to be loaded, or has been looked at in vain."""
-    if not isinstance(table, Path) or not any(Staging(root).ready.is_dir() for root in stagings):
+def _is_to_come(table: Place, stagings: Sequence[Path]) -> bool:
+    """The loader has not begun the table: it is not there, and no staging folder knows of a batch, or of another table."""
+    if not isinstance(table, Path) or is_delta(table) or is_iceberg(table):
         return False
-    return not table.exists() or (
-        table.is_dir() and all(entry.name.startswith((".", "_")) for entry in table.iterdir())
-    )
+    begun = table.exists() and not (table.is_dir() and all(one.name.startswith((".", "_")) for one in table.iterdir()))
+    return bool(stagings) and not begun and all(_loaded_nothing(Staging(root), table) for root in stagings)
+
+
+def _loaded_nothing(staging: Staging, table: Path) -> bool:
+    status = staging.root / LOADER_STATUS_FILE
+    if status.exists():
+        told = read_status(status)
+        if told is None or told.batch_id or Path(told.target).absolute() != table.absolute():
+            return False
+    return not (staging.done_plans() or staging.left() or (staging.root / LEDGER_AT).exists())
 
 
 def _nothing_loaded() -> tuple[Ledger, Sequence[Place]]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ...durable.intervals import IntervalSet
 from ...durable.outcomes import FILTERED, LOST, UNDELIVERED
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
@@ -25,8 +24,6 @@ from .slab import UNIT_BYTES, Slot
 from .state import State
 from .states import QueueState
 
-DELETED_ASKED_EVERY_S = 1.0
-"""A broker that has deleted the next messages is asked for them so often, while messages before them are in hand."""
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 REFUSALS_LOGGED_EVERY = 60
 """A queue that is refused again and again, say for want of permission, is logged once a minute, not once a second."""
@@ -214,9 +211,6 @@ class Pulling:
                 # queues must not sit on bytes that busy ones wait for.
                 q.last_body_bytes = 0
             if pq.next_offset < result.next_offset:
-                if result.deleted:
-                    self._deleted(q, result.next_offset, now)
-                    return
                 self._note_passed_over(q, result, [], [], now)
             pq.ledger.pass_over(pq.next_offset, result.next_offset)
             pq.next_offset = max(pq.next_offset, result.next_offset)
@@ -257,36 +251,27 @@ class Pulling:
         message: in this range, whatever has no other outcome was filtered by the broker.
 
         Without one nobody knows why: a damaged or deleted part of the broker's log, a topic that is compacted, another member
-        of the group that subscribes less. So these very offsets are noted, and `reconcile` names them. What was finished
-        before a restart was delivered then.
+        of the group that subscribes less. So these very offsets are noted, and `reconcile` names them; also those of which
+        the journal says that they were finished before a restart, for it counts a gap to the record after it.
+
+        What its broker says to have deleted is lost, with a filter or without.
         """
         mq, start, end = q.pq.mq, q.pq.next_offset, result.next_offset
+        if result.deleted:
+            self.s.outcomes.add(LOST, mq, start, end)
+            self._log_gap(q, start, end, end - start, now, deleted=True)
+            return
         if not result.takes_all:
             self.s.outcomes.add(FILTERED, mq, start, end)
             return
         gaps = gaps_between(self.s.view, positions, offsets, start, end)
-        if q.pq.ledger.done.end > start:
-            gaps = list((IntervalSet.of(gaps) - IntervalSet.of(q.pq.ledger.done.pairs())).pieces)
         if not gaps:
-            return  # inner batches: one record, many offsets; or all of it was finished before
+            return  # inner batches: one record, many offsets
         for gap in gaps:
             self.s.outcomes.add(UNDELIVERED, mq, *gap)
         messages = sum(stop - begin for begin, stop in gaps)
         self.s.counters.undelivered_messages += messages
         self._log_gap(q, gaps[0][0], gaps[-1][1], messages, now, deleted=False)
-
-    def _deleted(self, q: PulledQueue, upto: int, now: float) -> None:
-        """What its broker says to have deleted is lost, with a filter or without. The queue begins anew behind it, as where
-        the broker refuses the offset: what is noted of a record takes along what was passed over before it. It does when all
-        that came before is finished and durable; until then the broker says it again."""
-        if q.pq.head_offset < q.pq.next_offset:
-            q.pull_pending = True
-            self._later(q, now + DELETED_ASKED_EVERY_S)
-            return
-        start = q.pq.next_offset
-        self._log_gap(q, start, upto, upto - start, now, deleted=True)
-        self.s.outcomes.add(LOST, q.pq.mq, start, upto)
-        self._moved(q, upto, now)
 
     def _log_gap(self, q: PulledQueue, start: int, end: int, messages: int, now: float, *, deleted: bool) -> None:
         level = "debug"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -42,6 +43,7 @@ from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun
 from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.status import StatusFile
 from rocketcrew.spark.table_keys import Presence, overlapping, table_facts
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
@@ -353,6 +355,37 @@ def test_before_the_first_batch_the_staging_folder_tells(
     (world.table / "somebody").mkdir(parents=True)
     with pytest.raises(UsageError, match="is no table of rocketcrew"):
         table_facts(world.table, world.roots[:1])
+
+
+@pytest.mark.parametrize("format_", ["parquet", "deltalake"])
+@pytest.mark.parametrize("told", ["by the loader's status", "by what it left"])
+def test_a_table_that_is_gone_is_not_one_that_is_to_come(
+    tmp_path: Path, segments: Any, threads: Executor, format_: str, told: str
+) -> None:
+    """Or everything would be from before the group began. Nor is one whose path is written wrongly."""
+    world = World(tmp_path, segments, threads, format_)
+    world.load(0, 1)
+    world.load(2, 3)
+    root = world.roots[0]
+    if told == "by the loader's status":
+        shutil.rmtree(root / "outcomes")
+        status = StatusFile(root, str(world.table))
+        status.status.batch_id = 2
+        status.write(0)
+    with pytest.raises(UsageError, match="holds no batch yet"):
+        table_facts(tmp_path / "tabel", [root])
+    shutil.rmtree(world.table)
+    with pytest.raises(UsageError, match="holds no batch yet"):
+        table_facts(world.table, [root])
+
+
+def test_another_table_than_the_loader_s_is_not_to_come(tmp_path: Path, segments: Any, threads: Executor) -> None:
+    world = World(tmp_path, segments, threads)
+    world.seal([segments.Record(0)])
+    StatusFile(world.roots[0], str(world.table)).write(0)
+    assert table_facts(world.table, world.roots[:1])[0].rows == (0, 0)
+    with pytest.raises(UsageError, match="holds no batch yet"):
+        table_facts(tmp_path / "tabel", world.roots[:1])
 
 
 def test_ranges_are_shown_short() -> None:

@@ -14,7 +14,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message, walk
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.pulling import DELETED_ASKED_EVERY_S, GAPS_LOGGED_EVERY_S, gaps_between
+from rocketcrew.supervisor.core.pulling import GAPS_LOGGED_EVERY_S, gaps_between
 
 from .conftest import record
 
@@ -83,39 +83,10 @@ def test_what_its_broker_says_to_have_deleted_is_lost_with_a_filter_too(
     assert bench.counters.undelivered_messages == 0
     (log,) = [log for log in bench.take(act.Log) if log.event == "pull_gap"]
     assert (log.keys["messages"], log.keys["upto"], log.keys["deleted"]) == (6, 9, True)
-    commit = bench.one(act.Commit)
-    bench.core.handle(ev.Committed(handle, commit.offset, ok=True), bench.now)
-    bench.one(act.FetchAssignment)
-    (again,) = bench.open(0, offset=9)
-    assert bench.one(act.Pull).offset == commit.offset == 9
-    bench.found(again, [9])
+    bench.found(handle, [9])
     for chunk in bench.dispatched():
         bench.done(chunk)
     assert pieces(noted(bench), NO_ROWS, bench) == ((9, 10),)
-
-
-def test_it_waits_for_what_was_delivered_before(bench: Bench) -> None:
-    """Or the queue would begin anew above messages that are in hand."""
-    (handle,) = bench.open(0)
-    bench.worker("w1")
-    bench.found(handle, [0, 1])
-    chunks = bench.dispatched()
-    bench.take(act.Pull)
-    bench.answer(handle, ResponseCode.PULL_NOT_FOUND, 9, deleted=True)
-    assert not noted(bench)
-    bench.none(act.Commit)
-    bench.pass_ms(DELETED_ASKED_EVERY_S * 1000)
-    assert bench.one(act.Pull).offset == 2, "it is asked again"
-    for chunk in chunks:
-        bench.done(chunk, seq=1)
-    bench.answer(handle, ResponseCode.PULL_NOT_FOUND, 9, deleted=True)
-    bench.none(act.Commit)
-    bench.core.handle(ev.Sealed("w1", 1), bench.now)
-    bench.take(act.Commit)
-    bench.pass_ms(DELETED_ASKED_EVERY_S * 1000)
-    bench.answer(handle, ResponseCode.PULL_NOT_FOUND, 9, deleted=True)
-    assert pieces(noted(bench), LOST, bench) == ((2, 9),)
-    assert bench.one(act.Commit).offset == 9
 
 
 @pytest.mark.parametrize("takes_all", [True, False])
@@ -185,31 +156,12 @@ def test_the_log_says_it_once_a_minute_for_a_queue(bench: Bench) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("finds", [[0, 1, 2, 3, 4, 8, 9], []], ids=["among records", "nothing comes"])
-def test_what_was_finished_before_a_restart_was_delivered(make: Callable[..., Bench], finds: list[int]) -> None:
-    """The broker's log has lost it meanwhile."""
+def test_what_the_journal_has_as_finished_does_not_hide_a_gap(make: Callable[..., Bench]) -> None:
+    """It counts a gap to the record after it; the run before may have been killed before it had written that it was one."""
     done = Intervals()
-    for piece in ((3, 7), (11, 13)):
-        done.add(*piece)
+    done.add(1, 6)
     bench = make(recovered={MessageQueue("orders", "b", 0): (0, done)})
     (handle,) = bench.open(0)
-    bench.core.state.outcomes.take("g")
-    if finds:
-        bench.found(handle, finds, next_offset=14, takes_all=True)
-    else:
-        bench.answer(handle, ResponseCode.PULL_RETRY_IMMEDIATELY, 14, takes_all=True)
-    gaps = ((7, 8), (10, 11), (13, 14)) if finds else ((0, 3), (7, 11), (13, 14))
-    assert pieces(noted(bench), UNDELIVERED, bench) == gaps
-    assert bench.counters.undelivered_messages == sum(end - start for start, end in gaps)
-    (told,) = [log for log in bench.take(act.Log) if log.event == "pull_gap"]
-    assert (told.keys["offset"], told.keys["upto"]) == (gaps[0][0], 14)
-
-
-def test_a_gap_that_was_finished_before_as_a_whole_is_none(make: Callable[..., Bench]) -> None:
-    done = Intervals()
-    done.add(3, 7)
-    bench = make(recovered={MessageQueue("orders", "b", 0): (0, done)})
-    (handle,) = bench.open(0)
-    bench.found(handle, [0, 1, 2, 3, 4, 7], takes_all=True)
-    assert not pieces(noted(bench), UNDELIVERED, bench)
-    assert "pull_gap" not in bench.logged()
+    bench.found(handle, [0, 5, 6], takes_all=True)
+    assert pieces(noted(bench), UNDELIVERED, bench) == ((1, 5),)
+    assert bench.counters.undelivered_messages == 4
