@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import copy
 import inspect
+import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
@@ -31,7 +32,7 @@ from .api import Handler
 from .calls import batch_results, chooser, raise_if_ours
 from .cells import BEATS, STARTED_NS
 from .direct import DirectRunner
-from .forks import end_fork
+from .forks import end_fork, end_if_forked
 from .link import WorkerLink
 from .message import Message
 from .packets import Buffer, QueueInfo
@@ -99,6 +100,8 @@ class AsyncRunner(Runner):
         self.steps.forked = True
 
     def _beat(self) -> None:
+        if self._forked:
+            end_fork(None)
         self._cell[STARTED_NS] = self._clock()
         self._cell[BEATS] += 1
         self.naming.memory()
@@ -371,9 +374,20 @@ def blocking(handler: Handler) -> Handler:
     def call(messages: Any) -> Any:
         answer: list[Any] = []
 
+        pid = os.getpid()
+
+        async def once() -> Any:
+            try:
+                result = await handler.plain(messages)
+            except BaseException as error:
+                end_if_forked(pid, error)
+                raise
+            end_if_forked(pid)  # before the loop is closed, whose descriptors are its parent's
+            return result
+
         def run() -> None:
             try:
-                answer.append(asyncio.run(handler.plain(messages)))
+                answer.append(asyncio.run(once()))
             except BaseException as error:  # noqa: BLE001  it is the handler's, and raised by the caller
                 answer.append(error)
 

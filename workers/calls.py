@@ -28,6 +28,7 @@ from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Retry, SoftTimeLimitExceeded
 from .cells import TAKEN, CellView
 from .fitting import RowError
+from .forks import end_if_forked
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .packets import QueueInfo
 from .run import Run
@@ -43,15 +44,19 @@ def chooser(queue: QueueInfo, own: Callable[[Message], object] | None, log: Any)
     if own is None:
         return None if tags is None else lambda message: message.tags in tags
 
+    pid = os.getpid()
+
     def wants(message: Message) -> bool:
         if tags is not None and message.tags not in tags:
             return False
         try:
-            return bool(own(message))
+            chosen = bool(own(message))
         except Exception as error:  # noqa: BLE001  it is the user's
             log.warning("filter_failed", **place_keys(queue, message.queue_offset),
                         error=describe_error(error), exception=user_traceback(error))  # fmt: skip
-            return True
+            chosen = True
+        end_if_forked(pid)
+        return chosen
 
     return wants
 

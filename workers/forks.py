@@ -23,6 +23,12 @@ def exit_code_of(error: BaseException | None) -> int:
     return 1
 
 
+def end_if_forked(pid: int, error: BaseException | None = None) -> None:
+    """End this process with the end of what was begun in process `pid`, where it is another one."""
+    if os.getpid() != pid:
+        end_fork(error)
+
+
 def end_fork(error: BaseException | None) -> NoReturn:
     """End this process at once; nothing of the worker is flushed, closed or reported."""
     with contextlib.suppress(Exception):

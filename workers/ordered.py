@@ -267,10 +267,14 @@ class OrderedRunner(Runner):
             result = None
         if isinstance(result, BaseException):
             raise result
+        prepared = None
         if self.rows is None or result is None:
             run_out(result)
-            return None, commit
-        return self.rows.prepare(message, result, at_once=True), commit
+        else:
+            prepared = self.rows.prepare(message, result, at_once=True)
+        if self._forked:
+            end_fork(None)  # a generator runs the handler's code
+        return prepared, commit
 
     def _warn(self, message: Message, what: object) -> None:
         """As Java: with auto commit, COMMIT and ROLLBACK are successes."""

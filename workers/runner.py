@@ -349,10 +349,14 @@ class Runner:
         """The rows of one result. A Retry or another exception that was returned is raised."""
         if isinstance(result, BaseException):
             raise result
+        prepared = None
         if self.rows is None or result is None:
             run_out(result)
-            return None
-        return self.rows.prepare(message, result)
+        else:
+            prepared = self.rows.prepare(message, result)
+        if self._forked:
+            end_fork(None)  # a generator runs the handler's code
+        return prepared
 
     def _keep(self, run: Run, index: int, prepared: Sequence[Prepared | None]) -> None:
         """The rows of a record that has ended."""

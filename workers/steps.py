@@ -12,7 +12,6 @@ blamed for, a thread or a callback of the handler's, and the supervisor looks at
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
@@ -117,14 +116,19 @@ class Steps:
 
     def step(self, call: CallUnderWay, run: Callable[[Any], Any], given: Any) -> Any:
         """Run one. This is what each step costs."""
+        if self.forked:
+            end_fork(None)  # it came back in a callback on the loop
         outer, self._at_work = self._at_work, call
         self._name(call)
         try:
             return run(given)
+        except BaseException as error:
+            if self.forked:
+                end_fork(None if isinstance(error, StopIteration) else error)
+            raise
         finally:
             if self.forked:
-                error = sys.exception()
-                end_fork(None if isinstance(error, StopIteration) else error)
+                end_fork(None)
             self._at_work = outer
             if outer is not None:
                 self._name(outer)  # this one began inside of another's: an eager task

@@ -97,13 +97,14 @@ class Quarantine:
         return Blamed(in_hand.chunk_id, start, end, verdict, culprit)
 
     def _suspect_all(self, worker: Worker, verdict: Verdict) -> Blamed | None:
-        """Everything that it has not reported; of a single chunk each half by itself. A single record is charged, unless the
-        worker had something of a queue that has ended, too."""
+        """Everything that it has not reported; of a single chunk each half by itself. A single record is charged where it ran
+        apart, and the worker had nothing of a queue that has ended, too: else something before it may have done it, which
+        its cell showed as ended."""
         left = [chunk for chunk in worker.in_flight.values() if chunk.reported < chunk.count]
         chunks = [chunk for chunk in left if chunk.handle in self.s.queues]
         if len(chunks) == 1:
             start, end = chunks[0].reported, chunks[0].count
-            charged = end - start == 1 and len(left) == 1
+            charged = end - start == 1 and len(left) == 1 and chunks[0].alone
             return Blamed(chunks[0].chunk_id, start, end, verdict, start if charged else None)
         records = sum(chunk.count - chunk.reported for chunk in chunks)
         return Blamed(None, 0, records, verdict, None) if records else None

@@ -107,7 +107,8 @@ class PostMortem:
             facts["rss_peak_bytes"] = peak
         if cell is not None and child.sampled_call_ns == cell.started_ns:
             facts["rss_last_bytes"] = child.rss_last_bytes
-        killed = code == -signal.SIGKILL and end is End.CRASHED and not child.cut_off  # not by us
+        cut_off = child.cut_off and end is End.CRASHED and code in (None, -signal.SIGKILL)
+        killed = code == -signal.SIGKILL and end is End.CRASHED and not cut_off  # not by us
         if killed and (kills := self.oom_kills.take()):
             facts["oom_kills"] = kills
         if stack := child.stack_file.last_words():
@@ -115,8 +116,8 @@ class PostMortem:
         # Nobody has asked it to leave, so 0 is sys.exit() in a task, or os._exit() in a thread.
         own_doing = code == 0 or by_itself(code) or "oom_kills" in facts
         in_hand = in_hand_of(cell, from_outside=end is End.CRASHED and not own_doing)
-        spoilt = child.cut_off if cell is not None else _is_fault(code) or "oom_kills" in facts
-        if spoilt and end is End.CRASHED and child.worker.in_flight:
+        spoilt = cut_off or (cell is None and (_is_fault(code) or "oom_kills" in facts))
+        if spoilt and child.worker.in_flight:
             in_hand = between_calls(f"{child.process.pid}:{self._clock()}")
         return Death(end, in_hand, cause_of(code), facts)
 

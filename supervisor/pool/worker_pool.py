@@ -316,7 +316,7 @@ class Pool:
     def _cut_off(self, child: Child) -> None:
         """It lives on in a call, and can report nothing any more."""
         if not child.ended:
-            child.cut_off = True
+            child.cut_off = child.process.exitcode is None
             child.process.kill()
             self._loop.call_later(KILL_WAIT_S, self._ended, child)
 

@@ -202,7 +202,7 @@ class Coroner:
 
     def _to_blame(self, worker_id: str, call: Call | None, death: Death) -> set[Record]:
         """Only of a queue that is still ours, and only where one record was in hand or was taken last; where several calls
-        waited, or none ran, where the worker had nothing else."""
+        waited, or none ran, where the worker had nothing else, and that had been suspected before."""
         if call is None or death.verdict not in (Verdict.CHARGED, Verdict.SUSPECTED):
             return set()
         state = self._member.core.state
@@ -213,7 +213,7 @@ class Coroner:
             return {
                 (state.queues[chunk.handle].mq, offset)
                 for chunk, offset in left
-                if len(left) == 1 and chunk.handle in state.queues
+                if len(left) == 1 and chunk.alone and chunk.handle in state.queues
             }
         chunk = state.chunks.get(call.in_hand.chunk_id)
         if chunk is None or chunk.handle not in state.queues:

@@ -292,7 +292,7 @@ def test_of_several_that_waited_each_chunk_runs_alone_and_the_next_death_halves_
 def test_a_single_record_is_charged_only_where_its_worker_had_nothing_else(
     other_ends: bool, make: Callable[..., Bench]
 ) -> None:
-    """Also nothing of a queue that has ended: that may have done it."""
+    """Also nothing of a queue that has ended: that may have done it. Nor what came before it, which is over by its cell."""
     bench = make(chunk_messages_max=1, chunks_in_flight=2)
     first, second = bench.open(0, 1)
     bench.worker("w1")
@@ -304,7 +304,15 @@ def test_a_single_record_is_charged_only_where_its_worker_had_nothing_else(
     bench.pass_ms(10_000)
     assert len(bench.core.state.workers["w1"].in_flight) == 1 + other_ends
     bench.core.handle(ev.WorkerDied("w1", waited()), bench.now)
-    assert [charge.offset for charge in bench.core.state.charges] == ([] if other_ends else [5])
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
+    assert not list(bench.core.state.charges)
+    if other_ends:
+        return
+    bench.worker("w2")
+    (chunk,) = bench.dispatched()
+    assert (chunk.offsets, chunk.alone) == ([5], True)
+    bench.core.handle(ev.WorkerDied("w2", waited()), bench.now)
+    assert [charge.offset for charge in bench.core.state.charges] == [5]
 
 
 def test_one_whose_rows_kill_between_two_calls_is_found_and_gets_no_more_workers(make: Callable[..., Bench]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rocketcrew.workers.api import Handler, handler
+from rocketcrew.workers.async_runner import blocking
 from rocketcrew.workers.cells import CELL_BYTES, HELD, STATE, UNREPORTED
 from rocketcrew.workers.ordered_packets import (
     Classify,
@@ -95,6 +97,15 @@ def odd_rows(forks: Forks) -> Handler:
     return Handler(handle)
 
 
+def filtered(forks: Forks) -> Handler:
+    def wanted(message: Message) -> bool:
+        forks.runs(message)
+        return True
+
+    handled: list[Message] = []
+    return Handler(handled.append, filter=wanted)
+
+
 def together(forks: Forks) -> Handler:
     @handler(batch=True)
     def handle(messages: list[Message]) -> None:
@@ -105,7 +116,7 @@ def together(forks: Forks) -> Handler:
     return handle  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("made", [one_each, rows_each, odd_rows, together])
+@pytest.mark.parametrize("made", [one_each, rows_each, odd_rows, filtered, together])
 @pytest.mark.parametrize("inner", [False, True])
 def test_it_runs_nothing_more_and_leaves_its_parents_cell_alone(
     bench: Make, make_record: Make, make_inner_batch: Make, tmp_path: Path, made: Make, inner: bool
@@ -127,10 +138,11 @@ def test_it_runs_nothing_more_and_leaves_its_parents_cell_alone(
     assert failures == []
 
 
-def test_in_order_too(bench: Make, make_record: Make) -> None:
+@pytest.mark.parametrize("made", [one_each, odd_rows])
+def test_in_order_too(bench: Make, make_record: Make, tmp_path: Path, made: Make) -> None:
     forks = Forks()
-    ordered = Handler(nothing_of(forks), order="queue", auto_commit=False)
-    b = bench(ordered, cell=forks.cell)
+    ordered = Handler(made(forks).function, order="queue", auto_commit=False)
+    b = bench(ordered, schema="n int", folder=tmp_path, cell=forks.cell)
     forks.worker = b.worker
     parent = os.getpid()
     data = b"".join(numbered(make_record, 3))
@@ -201,6 +213,50 @@ def test_a_coroutine_s_child_ends_with_its_step(make_record: Make, queue: QueueI
         os._exit(9)
     assert (forks.codes, forks.unchanged, forks.ran(4)) == ([0], [True], [1, 1, 1, 1])
     assert [failures for *_, failures in found if failures] == []
+
+
+def test_a_child_of_a_callback_on_the_loop_runs_no_step_of_another_call(make_record: Make, queue: QueueInfo) -> None:
+    forks, steps, parent = Forks(), mmap.mmap(-1, mmap.PAGESIZE), os.getpid()
+
+    async def handle(message: Message) -> None:
+        if message.body == b"1":
+            ended = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(lambda: ended.set_result(forks.runs(message)))
+            await ended
+        for _ in range(4):
+            await Turn()
+            steps[0] |= os.getpid() != parent
+
+    crew = Crew(Handler(handle), make_record, queue, cell=forks.cell, concurrency=4)
+    forks.worker = crew.worker
+    crew.chunk(1, [b"0", b"1", b"2"])
+    crew.run_until_reported(3)
+    if os.getpid() != parent:
+        os._exit(9)
+    assert (forks.codes, steps[0]) == ([0], 0)
+
+
+@pytest.mark.parametrize(("fails", "ends"), [(False, 0), (True, 1)])
+def test_a_child_of_a_coroutine_that_is_consumed_directly_leaves_the_loop_alone(fails: bool, ends: int) -> None:
+    """It would close it, and take its parent's descriptors out of what that waits for."""
+    codes: list[int] = []
+    parent = os.getpid()
+
+    async def handle(_message: Message) -> None:
+        child = os.fork()
+        if not child:
+            signal.alarm(CHILD_S)
+            if fails:
+                raise ValueError("in the child")
+            return
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))  # noqa: ASYNC222  as its handler does
+        await asyncio.to_thread(os.getpid)  # its answer wakes the loop by one of them
+
+    called: Any = blocking(Handler(handle)).function
+    called(None)
+    if os.getpid() != parent:
+        os._exit(9)
+    assert codes == [ends]
 
 
 @pytest.mark.parametrize(("code", "ends"), [(4, 4), (None, 0)])
