@@ -117,14 +117,16 @@ class KeepsItsSegments(Parts):
 
 
 @pytest.mark.parametrize(
-    ("parts", "name"),
-    [(RemembersEnded, "assigning_class.bodies"), (RemembersWorkers, "assigning_class.hands"),
-     (RemembersInAClosure, ".note()"), (KeepsItsSegments, "JournalState.pending")],
+    ("parts", "name", "script"),
+    [(RemembersEnded, "assigning_class.bodies", {}), (RemembersWorkers, "assigning_class.hands", {}),
+     (RemembersInAClosure, ".note()", {}),
+     (KeepsItsSegments, "JournalState.pending", {"order": "concurrent", "seal_rows": 12})],  # many small segments
 )  # fmt: skip
-def test_what_is_never_cleared_is_found(parts: type[Parts], name: str) -> None:
+def test_what_is_never_cleared_is_found(parts: type[Parts], name: str, script: dict[str, object]) -> None:
     found = ""
     for seed in range(PLANTED_SEEDS):
-        world = Months(seed, parts(("cut", "kill worker", "recycle worker"), {"members": 2, "members_max": 2}))
+        two = {"members": 2, "members_max": 2}
+        world = Months(seed, parts(("cut", "kill worker", "recycle worker"), two | script))
         try:
             world.run(MONTHS)
         except Violation as violation:
