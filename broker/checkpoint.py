@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from struct import Struct
 
+from .storage import Storage
+
 CHECKPOINT = "config/checkpoint.json"
 CHECKPOINT_OF_GENUINE = "checkpoint"
 REMOVED = "config/removedTopics.json"
@@ -38,6 +40,12 @@ def checkpoint_in(text: bytes | None, log_start: int, log_end: int) -> tuple[int
     if not isinstance(position, int) or not log_start <= position <= log_end:
         return log_start, None
     return position, counts
+
+
+def saved_checkpoint(storage: Storage) -> bytes | None:
+    """The newest one; that before it where a kill came between the two renames that replace it."""
+    newest = storage.load(CHECKPOINT)
+    return storage.load_previous(CHECKPOINT) if newest is None else newest
 
 
 def stored_ms_in(text: bytes | None) -> int:

@@ -63,7 +63,11 @@ class _Turn:
 
     @property
     def is_spent(self) -> bool:
-        return self.arrivals <= 0 or self.answers <= 0
+        return self.arrivals == 0 or self.answers == 0
+
+    def answered(self, count: int) -> None:
+        """One more than are left may be given: a notification and a pop of one group are woken together."""
+        self.answers = max(self.answers - count, 0)
 
 
 class BrokerCore:
@@ -214,10 +218,10 @@ class BrokerCore:
             state.held.arrived(*arrival)
             if state.held.has_more:
                 pulls = state.held.take(turn.answers)
-                turn.answers -= len(pulls)
+                turn.answered(len(pulls))
                 effects += pull.repeat(state, pulls)
             pops = state.pops.held.arrived(arrival, news, turn.answers, state.full)
-            turn.answers -= len(pops)
+            turn.answered(len(pops))
             if not state.pops.held.asks_on:
                 state.arrivals.popleft()
                 turn.arrivals -= 1
@@ -517,10 +521,10 @@ class BrokerCore:
 
     def channel_room(self, channel: int) -> list[Effect]:
         """Answer held pulls of a channel that were parked, as far as this turn goes; none if its peer still does not read."""
-        if channel in self.state.full or channel not in self.state.held.parked:
+        if channel in self.state.full or channel not in self.state.held.parked or self.turn_is_spent:
             return []
         replies = pull.wake_parked(self.state, channel, self._turn.answers)
-        self._turn.answers -= len(replies)
+        self._turn.answered(len(replies))
         return [*replies]
 
     def channel_closed(self, now_ms: int, channel: int) -> list[Effect]:

@@ -9,6 +9,7 @@ The tags code says when to look; the record itself, whether it is time: a damage
 where a level's delay was made longer, what waits in it already waits longer too.
 
 What cannot be delivered now holds up its own level alone, as when its queue, or the one that its head is for, is built anew.
+A head that the disk cannot read is passed over after READ_TRIES_MAX tries: a bad sector is not read tomorrow either.
 
 How far each level has come is saved when the disk has what was delivered, in the shape of `config/delayOffset.json`. A kill
 between a delivery and that save delivers once more: at least once, as everything here.
@@ -31,8 +32,11 @@ from ..remoting.properties import (
 )
 from ..remoting.stored import StoredMessage
 from .message_store import MessageStore, QueueRebuilding
+from .readable_log import is_of_a_place
+from .storage import StorageError
 
 FAILURE_PAUSE_MS = 1_000  # genuine: 10 s
+READ_TRIES_MAX = 10
 
 
 def delay_level(properties: dict[str, str]) -> int:
@@ -70,6 +74,7 @@ class DelayLevels:
         self._delivered: dict[int, int] = {}  # level -> next queue offset to deliver
         self._due_ms: dict[int, int] = {}  # level -> when its head is due; no entry for an empty level
         self._paused_until_ms: dict[int, int] = {}  # level -> when what failed is tried again
+        self._failed_reads: dict[int, int] = {}  # level -> how often its head could not be read
         self._first = 0  # the level with which the next round begins
         self._changed = False
 
@@ -109,7 +114,7 @@ class DelayLevels:
 
         What `store_again` raises ends the round; that message stays the head of its level and is due again a little later.
         So it does when QueueRebuilding is raised, and the other levels go on. One that it refuses (UsageError) is passed
-        over: it stays in the log, and an event says where. So is one whose record is damaged or lost.
+        over: it stays in the log, and an event says where. So is one whose record is damaged or lost, or cannot be read.
 
         The level at which a round has its `batch_max` is the last one of the next round: however much is due in one, the
         others have their turn.
@@ -143,7 +148,7 @@ class DelayLevels:
         queue = store.queue(SCHEDULE_TOPIC, level - 1)
         assert queue is not None, "a level without a queue has no head"
         offset = self._delivered.get(level, 0)
-        message = store.message_in(SCHEDULE_TOPIC, level - 1, offset)
+        message = self._head(store, level, offset)
         if not queue.min_offset <= offset < queue.max_offset:  # the queue was damaged, and made anew since
             self._look(store, level)
             return
@@ -162,6 +167,20 @@ class DelayLevels:
         self._delivered[level] = offset + 1
         self._changed = True
         self._look(store, level)
+
+    def _head(self, store: MessageStore, level: int, offset: int) -> StoredMessage | None:
+        """None when it is lost. Raises StorageError while it may be read the next time."""
+        try:
+            message = store.message_in(SCHEDULE_TOPIC, level - 1, offset)
+        except StorageError as error:
+            if not is_of_a_place(error):
+                raise
+            tries = self._failed_reads[level] = self._failed_reads.get(level, 0) + 1
+            if tries < READ_TRIES_MAX:
+                raise
+            message = None
+        self._failed_reads.pop(level, None)
+        return message
 
     def _look(self, store: MessageStore, level: int) -> None:
         queue = store.queue(SCHEDULE_TOPIC, level - 1)

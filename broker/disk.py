@@ -336,9 +336,9 @@ class DiskFile:
             return position if position < os.fstat(fd).st_size else None
 
     def reset(self, position: int) -> None:
-        self._buffer.clear()
         for start in self._starts:
             self._unlink(start)
+        self._buffer.clear()
         self._starts = [position]
         self._written = position
         self._limit = position + self._segment_bytes
@@ -357,13 +357,16 @@ class DiskFile:
 
     def _unlink(self, start: int) -> None:
         path = self._path(start)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._calls.unlink(path)
+        except OSError as error:
+            raise StorageError(f"cannot remove {path}: {error.strerror}") from error
         del self._paths[start]
         self._whole.discard(path)
         self._pool.forget(path)
         self.dirty.pop(path, None)
         self._has_room = "", 0
-        with contextlib.suppress(FileNotFoundError):
-            self._calls.unlink(path)
         if self._on_gone is not None:
             self._on_gone(path)
 

@@ -77,7 +77,10 @@ Believed = Callable[[StoredMessage], bool]
 
 
 class Log(Protocol):
-    """What a scan needs of a StoredFile."""
+    """What reading it needs of a StoredFile."""
+
+    @property
+    def start(self) -> int: ...
 
     @property
     def end(self) -> int: ...
@@ -85,7 +88,9 @@ class Log(Protocol):
     @property
     def content_end(self) -> int: ...
 
-    def read(self, position: int, length_bytes: int) -> bytes: ...
+    def read(self, position: int, length_bytes: int) -> bytes:
+        """It may end early, but not in the first pages, behind what cannot be read: no record reaches beyond that."""
+        ...
 
     def segment_starts(self) -> list[int]: ...
 
@@ -122,7 +127,7 @@ class LogScan:
             yield part
 
     def _bytes(self, position: int, length_bytes: int) -> tuple[bytes, int]:
-        """A buffer and where in it `position` is; it has `length_bytes` from there, fewer at the log's end."""
+        """A buffer and where in it `position` is; it has `length_bytes` from there, fewer where a read ends early."""
         at = position - self._chunk_at
         if at < 0 or (at + length_bytes > len(self._chunk) and self._chunk_at + len(self._chunk) < self._end):
             self._chunk, self._chunk_at = self._log.read(position, max(length_bytes, CHUNK_BYTES)), position
@@ -156,6 +161,8 @@ class LogScan:
         if size > CHUNK_BYTES and not self._has_parts_of(position, size):
             return None
         buffer, at = self._bytes(position, size)
+        if len(buffer) - at < size:
+            return None
         try:
             message = decode_message(buffer, at, at + size)
         except ProtocolError:

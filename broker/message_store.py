@@ -42,6 +42,7 @@ from .checkpoint import (
     all_removed,
     checkpoint_in,
     for_genuine,
+    saved_checkpoint,
     stored_ms_in,
 )
 from .consume_queue import SEGMENT_BYTES, ConsumeQueue, Entry
@@ -587,10 +588,10 @@ class MessageStore:
         self._rebuilds.make = lambda key: Rebuild(
             self._storage, self._log, key, is_wanted, tags_code, self._places, lives_known=lives_known
         )
-        checkpoint = self._storage.load(CHECKPOINT)
+        checkpoint = saved_checkpoint(self._storage)
         begin, counts = checkpoint_in(checkpoint, self._log.start, self._log.end)
         revived_from = 0 if topics_lost else begin if counts is not None else self._log.end
-        broken = self._open_queues(
+        broken, ends = self._open_queues(
             lambda topic: knows(topic) or (topics_lost and revivable(topic) and topic not in self._removed),
             begin,
             counts,
@@ -609,7 +610,7 @@ class MessageStore:
             self.found.records += before.records
             self.found.stored_ms = max(self.found.stored_ms, before.stored_ms)
         if lives_known:
-            self._keep_ends(begin, counts or {})
+            self._keep_ends(begin, counts or {}, ends)
             self._end_lives(strays - {topic for topic, _ in self._queues})
         self.newest_ms = max(stored_ms_in(checkpoint), self.found.stored_ms)
         self.drop_expired_entries()
@@ -620,14 +621,14 @@ class MessageStore:
         self._storage.begin()
         return self.found.records
 
-    def _keep_ends(self, begin: int, counts: Counts) -> None:
-        """No offset that a queue had at the checkpoint is given again, whatever is damaged at its end."""
-        for topic, queue_counts in counts.items():
-            is_of_this_life = self._removed.get(topic, -1) < begin
-            for queue_id, count in queue_counts.items() if is_of_this_life else ():
-                queue = self._queues.get((topic, queue_id))
-                if queue is not None and 0 < count - queue.next_offset <= MISSING_MAX:
-                    queue.keep_end(count)
+    def _keep_ends(self, begin: int, counts: Counts, ends: dict[Key, int]) -> None:
+        """No offset that a queue had at the checkpoint, or in its file, is given again, whatever is damaged at its end."""
+        of_this_life = {topic: part for topic, part in counts.items() if self._removed.get(topic, -1) < begin}
+        counted = [((topic, queue_id), end) for topic, part in of_this_life.items() for queue_id, end in part.items()]
+        for key, end in (*counted, *ends.items()):
+            queue = self._queues.get(key)
+            if queue is not None and 0 < end - queue.next_offset <= MISSING_MAX:
+                queue.keep_end(end)
 
     def _end_lives(self, strays: set[str]) -> None:
         """One of these topics that is made again begins anew, whatever the log holds of it."""
@@ -635,8 +636,11 @@ class MessageStore:
             self._removed |= dict.fromkeys(strays, self._log.end)
             self._storage.replace(REMOVED, json.dumps(self._removed).encode(), sync=True)
 
-    def _open_queues(self, knows: Callable[[str], bool], begin: int, counts: Counts | None) -> set[Key]:
-        """Open all queues, cut back to `begin`; returns those whose entries cannot be right. Removes nothing."""
+    def _open_queues(
+        self, knows: Callable[[str], bool], begin: int, counts: Counts | None
+    ) -> tuple[set[Key], dict[Key, int]]:
+        """Open all queues, cut back to `begin`; returns those whose entries cannot be right, and where each ended, if what
+        the last process wrote is there. Removes nothing."""
         for name in self._storage.names(QUEUES + "/"):
             _, topic, queue_id = name.split("/")
             if topic in self._removed and not knows(topic):  # the kill came while it was being deleted
@@ -647,8 +651,9 @@ class MessageStore:
                 continue
             key = topic, int(queue_id)
             self._queues[key] = ConsumeQueue(self._storage.open(name, SEGMENT_BYTES, buffered=True), *key)
+        ends = {key: queue.next_offset for key, queue in self._queues.items() if self._storage.kept_all}
         if counts is None:
-            return set(self._queues)
+            return set(self._queues), ends
         broken: set[Key] = set()
         for topic, queue_counts in counts.items():
             for number in queue_counts:
@@ -662,7 +667,7 @@ class MessageStore:
                 or not self._ends_well(queue)
             ):
                 broken.add(key)
-        return broken
+        return broken, ends
 
     def _ends_well(self, queue: ConsumeQueue) -> bool:
         """Whether the last entry is that of its record, or of none that is still there."""

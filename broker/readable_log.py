@@ -15,7 +15,7 @@ from collections import deque
 from .storage import DiskFailed, StorageError, StoredFile
 
 PIECE_BYTES = 4_096  # a page: what a disk refuses at least
-TRIED_MAX = 8  # pieces that fail in one read; each may take the disk seconds, so the rest is not tried
+TRIED_MAX = 8  # pieces that fail in one read, which ends there: each may take the disk seconds
 UNREADABLE_MAX_BYTES = 64 << 20
 SAID_MAX = 1_000  # places; then those that are still there are logged once more
 
@@ -48,6 +48,10 @@ class ReadableLog:
         self._unreadable: set[int] = set()  # numbers of pieces
 
     @property
+    def start(self) -> int:
+        return self._log.start
+
+    @property
     def end(self) -> int:
         return self._log.end
 
@@ -59,31 +63,36 @@ class ReadableLog:
         return self._log.segment_starts()
 
     def read(self, position: int, length_bytes: int) -> bytes:
-        """As StoredFile.read. Raises StorageError when not only a place cannot be read."""
+        """As StoredFile.read, but fewer bytes also after TRIED_MAX pieces that failed: the rest was not tried. Raises
+        StorageError when not only a place cannot be read."""
         if position < self._log.start:  # retention was faster, and that is no place of the disk
             return self._log.read(position, length_bytes)
-        pieces = range(position // PIECE_BYTES, -(-(position + length_bytes) // PIECE_BYTES))
-        if not self._unreadable or self._unreadable.isdisjoint(pieces):
+        if self.could_read(position, length_bytes):
             try:
                 return self._log.read(position, length_bytes)
             except StorageError as error:
-                if not _is_of_a_place(error):
+                if not is_of_a_place(error):
                     raise
         end = min(position + length_bytes, self._log.end)
         return b"".join(self._pieces(position, end))
 
+    def could_read(self, position: int, length_bytes: int) -> bool:
+        """Whether nothing in that range was found unreadable so far."""
+        pieces = range(position // PIECE_BYTES, -(-(position + length_bytes) // PIECE_BYTES))
+        return not self._unreadable or self._unreadable.isdisjoint(pieces)
+
     def _pieces(self, position: int, end: int) -> list[bytes]:
         parts: list[bytes] = []
         tried = 0  # in vain
-        while position < end:
+        while position < end and tried < TRIED_MAX:
             number = position // PIECE_BYTES
             length_bytes = min((number + 1) * PIECE_BYTES, end) - position
             part = None
             if number not in self._unreadable:
-                part = self._piece(number, position, length_bytes) if tried < TRIED_MAX else None
-                tried += part is None
-            if part is None:
-                self._unreadable.add(number)
+                part = self._piece(number, position, length_bytes)
+                if part is None:
+                    tried += 1
+                    self._unreadable.add(number)
             parts.append(bytes(length_bytes) if part is None else part)
             position += length_bytes
         return parts
@@ -93,17 +102,17 @@ class ReadableLog:
         try:
             return self._log.read(position, length_bytes)
         except StorageError as error:
-            if not _is_of_a_place(error) or len(self._unreadable) * PIECE_BYTES >= UNREADABLE_MAX_BYTES:
+            if not is_of_a_place(error) or len(self._unreadable) * PIECE_BYTES >= UNREADABLE_MAX_BYTES:
                 raise
             if number - 1 not in self._unreadable:
                 self._places.say(number * PIECE_BYTES, error)
             return None
 
 
-def _is_of_a_place(error: StorageError) -> bool:
+def is_of_a_place(error: StorageError) -> bool:
     """Whether other places may be read for all that."""
     cause = error.__cause__
     return not isinstance(error, DiskFailed) and (not isinstance(cause, OSError) or cause.errno == errno.EIO)
 
 
-__all__ = ["ReadableLog", "UnreadablePlaces"]
+__all__ = ["ReadableLog", "UnreadablePlaces", "is_of_a_place"]

@@ -5,9 +5,11 @@ Nothing is stored in such a queue meanwhile. Its entries are collected in memory
 - An offset that was given is not given again: a group that has read it would never get the second message. So the queue goes
   on counting from where it was, whatever is damaged at its end.
 - Where the log gives no record for an offset, the old entry stays if the head of its record says the same: only the body is
-  damaged then, and who reads it sees that. All others get fillers, whose positions are those of the entry before.
+  damaged then, and who reads it sees that. All others get fillers, whose positions are those of the entry before; the queue
+  begins at the first that is none.
 - A rebuild fails when the disk does as a whole (readable_log.py), and is tried again after PAUSE_STEPS. Until then a queue
-  that was planned in doubt, as by the slow check, serves what it has; one that a read found wrong is refused.
+  that was planned in doubt, as by the slow check, serves what it has; one that a read found wrong is refused, and so is one
+  whose file could not be replaced at the end.
 """
 
 from __future__ import annotations
@@ -49,11 +51,11 @@ class Rebuild:
         self._log = log
         self._tags_code = tags_code
         self._made = ConsumeQueue(MemoryFile(SEGMENT_BYTES, buffered=False), *key)
-        readable = ReadableLog(log, places)
+        self._readable = ReadableLog(log, places)
         self._recovery = Recovery(
-            storage, log, self._made_queue, wanted, tags_code, lives_known=lives_known, read=readable.read
+            storage, log, self._made_queue, wanted, tags_code, lives_known=lives_known, read=self._readable.read
         )
-        self._scan = LogScan(readable, self.begin, lambda _: True)
+        self._scan = LogScan(self._readable, self.begin, lambda _: True)
         self._parts = self._scan.steps()
 
     def _made_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -81,18 +83,17 @@ class Rebuild:
         return self._recovery.found
 
     def finish(self, queue: ConsumeQueue) -> None:
-        """Put the entries in place of those of `queue`, whose end does not fall."""
+        """Put the entries in place of those of `queue`, whose end does not fall. Raises StorageError; then it is to be built
+        anew once more."""
         made, kept = self._made, self._kept(queue)
-        is_empty = made.next_offset == made.file_start
+        made_begin = [] if made.next_offset == made.file_start else [made.file_start]
         end = max(made.next_offset, queue.next_offset)
-        first = min(kept, default=end) if is_empty else made.file_start
-        positions = [entry[0] for entry in kept.values()] + ([] if is_empty else [made.entry(first)[0]])
-        position = floor = min(positions, default=0)
+        first = min([*kept, *made_begin], default=end)
+        position = floor = min([entry[0] for entry in [*kept.values(), *map(made.entry, made_begin)]], default=0)
+        missing = max(first - queue.min_offset, 0)
         queue.restart_at(first)
-        missing = 0
         for begin in range(first, end, STEP_ENTRIES):
-            entries = made.entries(begin, STEP_ENTRIES) if begin < made.next_offset else []
-            entries += [_MISSING] * (min(STEP_ENTRIES, end - begin) - len(entries))
+            entries = self._made_entries(begin, min(STEP_ENTRIES, end - begin))
             for number, entry in enumerate(entries):
                 if entry[1] == 0:
                     old = kept.get(begin + number, _MISSING)
@@ -101,6 +102,15 @@ class Rebuild:
                 position, floor = entry[0], max(floor, entry[0] + entry[1])
             queue.append_entries(entries)
         self.found.missing_offsets = missing
+
+    def _made_entries(self, begin: int, count: int) -> list[Entry]:
+        """So many entries from `begin` on, also before and behind those that were made."""
+        made = self._made
+        entries = [_MISSING] * min(max(made.file_start - begin, 0), count)
+        at = begin + len(entries)
+        if at < made.next_offset:
+            entries += made.entries(at, count - len(entries))
+        return entries + [_MISSING] * (count - len(entries))
 
     def _kept(self, queue: ConsumeQueue) -> dict[int, Entry]:
         """Entries of `queue` for offsets of which the log gave no record, and whose records' heads say the same."""
@@ -122,15 +132,25 @@ class Rebuild:
                     yield offset, position
         for offset in range(max(made.next_offset, queue.min_offset), queue.next_offset):
             yield offset, self._log.end
+        for offset in range(queue.min_offset, min(made.file_start, queue.next_offset)):
+            yield offset, made.entry(made.file_start)[0] if made.file_start < made.next_offset else self._log.end
 
     def _old(self, queue: ConsumeQueue, offset: int, bytes_max: int) -> Entry | None:
-        """The old entry, its code made anew."""
+        """The old entry, its code made anew. None for one that names what the disk cannot read: nobody could read on there.
+        Raises StorageError when the disk fails as a whole."""
         try:
             position, size, _ = queue.entry(offset)
-            if size > bytes_max or named_at(self._log, position) != Named(*self.key, offset, size):
-                return None
-            message = decode_message(self._log.read(position, size), check_crc=False)
-        except (StorageError, ProtocolError):
+        except StorageError:
+            return None
+        log = self._readable
+        if size > bytes_max or named_at(log, position) != Named(*self.key, offset, size):
+            return None
+        record = log.read(position, size)
+        if not log.could_read(position, size):
+            return None
+        try:
+            message = decode_message(record, check_crc=False)
+        except ProtocolError:
             return None
         if is_inner_batch(message.sysflag):  # a damaged sysFlag: who reads that could read nothing after it
             return None
@@ -190,6 +210,8 @@ class Rebuilds:
         try:
             if not rebuild.step(bytes_max):
                 return None
+            self._planned[key] = False  # when this fails, it may have lost some of what it has
+            rebuild.finish(queues[key])
         except StorageError:
             self._current = None
             if rebuild.begin < self._log.start:  # retention took what it was to read: no trouble of the disk
@@ -198,7 +220,6 @@ class Rebuilds:
             if self._planned[key]:
                 del self._planned[key]
             raise
-        rebuild.finish(queues[key])
         self.forget(key)
         return rebuild
 

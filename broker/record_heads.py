@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from ..remoting.stored import HOSTS_V6, MAGIC_V1, MAGIC_V2, RECORD_MIN_BYTES
-from .storage import StoredFile
+from .log_scan import Log
 
 HEAD_BYTES = 76  # up to and with the store time, also behind an IPv6 born host; every record has that many
 
@@ -31,11 +31,11 @@ class Named(NamedTuple):
     size: int
 
 
-def in_log(log: StoredFile, position: int, length_bytes: int) -> bool:
+def in_log(log: Log, position: int, length_bytes: int) -> bool:
     return log.start <= position and length_bytes > 0 and position + length_bytes <= log.end
 
 
-def named_at(log: StoredFile, position: int) -> Named | None:
+def named_at(log: Log, position: int) -> Named | None:
     """What begins at `position`, None when that is no record. Costs the same whatever the bytes there say."""
     if not in_log(log, position, RECORD_MIN_BYTES):
         return None
@@ -54,7 +54,7 @@ def named_at(log: StoredFile, position: int) -> Named | None:
     return Named(log.read(position + name_at, name_bytes).decode(errors="replace"), queue_id, offset, size)
 
 
-def is_head(log: StoredFile, queue_id: int, taken: Taken) -> bool:
+def is_head(log: Log, queue_id: int, taken: Taken) -> bool:
     """Whether the head of the record that an entry names is there; the topic is not looked at."""
     offset, position, size = taken
     if not in_log(log, position, HEAD_BYTES):
@@ -86,14 +86,14 @@ def are_records(body: bytes, topic: str, queue_id: int, taken: list[Taken]) -> b
     return True
 
 
-def stored_ms_at(log: StoredFile, position: int) -> int:
+def stored_ms_at(log: Log, position: int) -> int:
     """Store time of the record at `position`."""
     head = log.read(position, HEAD_BYTES)
     born_host_is_v6 = int.from_bytes(head[36:40], "big") & SYSFLAG_BORN_HOST_V6
     return int.from_bytes(head[68:76] if born_host_is_v6 else head[56:64], "big")
 
 
-def segment_stored_ms(log: StoredFile, start: int) -> int | None:
+def segment_stored_ms(log: Log, start: int) -> int | None:
     """Store time of a segment's first record; None when it cannot be read."""
     if not in_log(log, start, HEAD_BYTES):
         return None

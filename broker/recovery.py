@@ -11,7 +11,8 @@
   explains. The others are treated as damage.
 - A wrong head can be as likely as a right one, as with two records that claim one offset. Then the first is believed.
   What is not put into its queue for such a reason is in `damaged/` and is counted; it is never gone without a word.
-- The torn front of one record, and zeros at the end, are cut off. Nothing else is, ever.
+- The torn front of one record, and zeros at the end, are cut off. Nothing else is, ever. Below the checkpoint both are
+  damage: the log ended there or later, and a position that was used is not used again.
 - A record of a topic that does not exist (it was deleted) is skipped, and so is one of an earlier life of a topic that was
   deleted and made again. Where that is not known, offset 0 says that a new life begins.
 """
@@ -125,7 +126,7 @@ class Recovery:
         self._broken = broken
         self._whole = begin == self._log.start
         damage: list[Part] = []
-        for part in LogScan(self._log, self._log.start if broken else begin, self._believe):
+        for part in self._scanned(self._log.start if broken else begin, begin):
             if part.message is not None:
                 if part.position >= begin or self._key(part.message) in broken:
                     self.take(part)
@@ -147,6 +148,15 @@ class Recovery:
             queue.restart_at(queue.next_offset)
         self.found.rebuilt = sorted(broken)
         return self.found
+
+    def _scanned(self, scan_begin: int, begin: int) -> Iterator[Part]:
+        """The parts of the log; a tail that begins below `begin` is damage up to there."""
+        for part in LogScan(self._log, scan_begin, self._believe):
+            if part.kind in (Kind.TORN, Kind.UNWRITTEN) and part.position < begin:
+                yield Part(Kind.DAMAGE, part.position, begin - part.position)
+                yield from LogScan(self._log, begin, self._believe)
+                return
+            yield part
 
     def _is_foreign(self, damage: list[Part]) -> bool:
         """Whether a log without a single record was written by something else: it is large, or of another version."""
@@ -346,9 +356,11 @@ class Recovery:
         self._storage.set_aside(f"{part.position}-{part.length_bytes}", self._parts(part))
 
     def _parts(self, part: Part) -> Iterator[bytes]:
-        end = part.position + part.length_bytes
-        for position in range(part.position, end, CHUNK_BYTES):
-            yield self._read(position, min(CHUNK_BYTES, end - position))
+        position, end = part.position, part.position + part.length_bytes
+        while position < end:
+            copied = self._read(position, min(CHUNK_BYTES, end - position))
+            yield copied
+            position += len(copied)
 
 
 __all__ = ["Found", "Key", "Recovery"]

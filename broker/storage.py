@@ -86,7 +86,7 @@ class StoredFile(Protocol):
         ...
 
     def reset(self, position: int) -> None:
-        """Forget everything; the next append gets `position`."""
+        """Forget everything; the next append gets `position`. Raises StorageError, and then some of it may be gone."""
         ...
 
     def drop_before(self, position: int) -> None:

@@ -8,16 +8,18 @@ from rocketcrew.broker.storage import MemoryFile, MemoryStorage, StorageError
 
 
 class CountedFile(MemoryFile):
-    """`bad`: positions of which a read must have none, else it fails, with `error_number`."""
+    """`bad`: positions of which a read must have none, else it fails, with `error_number`, and is counted."""
 
-    __slots__ = ("bad", "error_number", "read_bytes")
+    __slots__ = ("bad", "error_number", "failed_reads", "read_bytes")
 
     def __init__(self, segment_bytes: int, buffered: bool) -> None:
         super().__init__(segment_bytes, buffered)
         self.bad, self.error_number, self.read_bytes = range(0), errno.EIO, 0
+        self.failed_reads = 0
 
     def read(self, position: int, length_bytes: int) -> bytes:
         if self.bad and position < self.bad.stop and position + length_bytes > self.bad.start:
+            self.failed_reads += 1
             error = OSError(self.error_number, "Input/output error")
             raise StorageError(f"cannot read: {error.strerror}") from error
         self.read_bytes += length_bytes

@@ -203,6 +203,35 @@ def test_damage_at_the_end_is_kept_and_the_log_goes_on_behind_it():
     assert list(read(opened(storage)).values()) == [b"whole", b"next"]
 
 
+@pytest.mark.parametrize("how", ["a larger size", "zeros"])
+@pytest.mark.parametrize("behind", [b"", b"torn"])
+def test_a_last_record_that_is_damaged_below_the_checkpoint_is_not_cut_off(how, behind):
+    """The log went on in its place, below the checkpoint, and the next start did not look there: what was stored was lost."""
+    storage = MemoryStorage()
+    store = opened(storage)
+    put(store, b"whole", "U")
+    hurt = put(store, b"hurt" * 50)
+    end = store.log_end
+    store.checkpoint_now()
+    log = storage.open("commitlog", SEGMENT_BYTES, buffered=False)
+    if how == "a larger size":
+        log.overwrite(hurt.physical_offset, bytes(2) + b"\x03")
+    else:
+        log.overwrite(hurt.physical_offset, bytes(end - hurt.physical_offset))
+    if behind:
+        torn = encode_message(StoredMessage("U", b"torn" * 30, physical_offset=end, queue_offset=1))
+        storage.crash(torn[:120])
+    for number in range(3):
+        store = opened(storage)
+        assert store.log_end >= end
+        assert any(name.startswith(f"{hurt.physical_offset}-") for name in storage.aside())
+        assert put(store, b"%d" % number, "U").queue_offset == number + 1
+        assert put(store, b"%d" % number).queue_offset == number + 1
+        storage.crash()
+        assert list(read(opened(storage), "U").values()) == [b"whole", *(b"%d" % at for at in range(number + 1))]
+        assert list(read(opened(storage)).values()) == [b"%d" % at for at in range(number + 1)]
+
+
 def test_a_torn_record_is_no_damage():
     storage = MemoryStorage()
     store = opened(storage)

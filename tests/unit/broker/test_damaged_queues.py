@@ -5,16 +5,20 @@ For a tags code that alone is wrong see test_queue_check.py.
 
 from __future__ import annotations
 
+import errno
+
 import pytest
+from bad_places import CountedStorage
 
 from rocketcrew.broker.consume_queue import FILLER_CODE
-from rocketcrew.broker.delay import FAILURE_PAUSE_MS
+from rocketcrew.broker.delay import FAILURE_PAUSE_MS, READ_TRIES_MAX
 from rocketcrew.broker.message_store import GetStatus, MessageStore, QueueRebuilding, StoreLimits
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.broker.tags import message_tags_code, tags_hash
 from rocketcrew.broker.wanted import EVERYTHING, Wanted
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.headers import ViewMessage
+from rocketcrew.remoting.names import SCHEDULE_TOPIC
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
 
@@ -159,6 +163,27 @@ def test_a_damaged_delay_level_holds_up_no_other(make):
     assert [message.body for message in broker.read()] == [b"of level 2"]
     broker.later(FAILURE_PAUSE_MS)
     assert [message.body for message in broker.read()] == [b"of level 2", b"of level 1", b"of level 1"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+def test_a_delayed_message_that_the_disk_cannot_read_is_passed_over(make, number):
+    """Unless the disk reads nothing at all: then all of its level wait."""
+    broker = make(CountedStorage(), message_delay_level="200ms 300ms")
+    for level in (b"1", b"2", b"1"):
+        broker.send(body=level * 20, properties={"DELAY": level.decode()})
+    store, log = broker.core.state.store, broker.storage.log
+    position, size, _ = store.queue(SCHEDULE_TOPIC, 0).entry(0)
+    log.bad, log.error_number = range(position, position + size), number
+    for _ in range(READ_TRIES_MAX):
+        broker.later(FAILURE_PAUSE_MS)
+        broker.later(1)
+    gone = ("store.delayed_message_gone", {"level": 1, "queue_offset": 0}) in store.events
+    assert gone == (number == errno.EIO)
+    assert [message.body[:1] for message in broker.read()] == ([b"2", b"1"] if gone else [b"2"])
+    log.bad = range(0)
+    broker.later(FAILURE_PAUSE_MS)
+    assert not broker.core.state.delays.next_due_ms()
+    assert len(broker.read()) == (2 if gone else 3)
 
 
 @pytest.mark.parametrize("code", [b"\0\0\0\0", b"\xff\xff\xff\xff"])

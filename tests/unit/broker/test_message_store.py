@@ -248,6 +248,22 @@ def test_without_a_checkpoint_all_queues_are_built_again(tmp_path):
     storage.close()
 
 
+def test_a_kill_between_the_renames_that_replace_the_checkpoint_loses_nothing(tmp_path):
+    """Then only the one before is there; without it all queues were built again, and an end could fall."""
+    storage = DiskStorage(tmp_path)
+    store, _ = new_store(storage)
+    for number in range(20):
+        if number in (10, 15):
+            store.checkpoint_now()
+        put(store, b"%d" % number)
+    storage.close()
+    (tmp_path / "config" / "checkpoint.json").replace(tmp_path / "config" / "checkpoint.json.bak")
+    storage = DiskStorage(tmp_path)
+    store, read = new_store(storage)
+    assert (read, store.found.rebuilt, store.max_offset("T", 0)) == (5, [], 20)
+    storage.close()
+
+
 def test_a_log_shorter_than_the_checkpoint_is_survived(tmp_path):
     """A crash of the machine may lose the log's end although the checkpoint was kept."""
     limits = StoreLimits(32, 262_144, 800, 2_000)
@@ -261,6 +277,7 @@ def test_a_log_shorter_than_the_checkpoint_is_survived(tmp_path):
     segments[-1].unlink()
     with open(segments[-2], "r+b") as file:
         file.truncate(150)
+    (tmp_path / "abort").write_text("1\nanother-run-of-the-machine\n", encoding="ascii")
     storage = DiskStorage(tmp_path)
     store, _ = new_store(storage, limits)
     kept = store.max_offset("T", 0)

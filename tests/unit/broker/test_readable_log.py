@@ -48,7 +48,8 @@ def test_a_bad_place_costs_its_pages(log):
     assert ReadableLog(log, UnreadablePlaces(events)).read(0, 300_000) == CONTENT
 
 
-def test_a_bad_stretch_is_not_tried_page_by_page(log):
+def test_a_read_ends_after_some_pages_in_vain_and_the_next_one_tries_the_rest(log):
+    """What was not tried is not taken for unreadable: the records there would be lost for good."""
     tried = []
     read = log.read
 
@@ -59,9 +60,14 @@ def test_a_bad_stretch_is_not_tried_page_by_page(log):
             tried.append(position)
             return read(position, length_bytes)
 
-    log.bad = range(len(CONTENT))
-    assert ReadableLog(Log(), UnreadablePlaces(deque())).read(0, len(CONTENT)) == bytes(len(CONTENT))
+    bad_end = (TRIED_MAX + 3) * PIECE_BYTES
+    log.bad = range(bad_end)
+    readable = ReadableLog(Log(), UnreadablePlaces(deque()))
+    assert readable.read(0, len(CONTENT)) == bytes(TRIED_MAX * PIECE_BYTES)
     assert len(tried) == 1 + TRIED_MAX
+    at = TRIED_MAX * PIECE_BYTES
+    assert readable.read(at, len(CONTENT)) == zeroed(CONTENT, 0, bad_end)[at:]
+    assert readable.read(0, len(CONTENT)) == zeroed(CONTENT, 0, bad_end), "nothing is tried twice"
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EACCES])
@@ -91,9 +97,9 @@ def test_a_disk_that_reads_nothing_is_no_bad_place():
         def read(self, position, length_bytes):
             raise StorageError("cannot read: Input/output error")
 
-    readable, step = ReadableLog(Log(), UnreadablePlaces(deque())), 1 << 20
-    for number in range(UNREADABLE_MAX_BYTES // step):
-        assert readable.read(number * step, step) == bytes(step)
+    readable, step = ReadableLog(Log(), UnreadablePlaces(deque())), TRIED_MAX * PIECE_BYTES
+    for position in range(0, UNREADABLE_MAX_BYTES, step):
+        assert readable.read(position, 1 << 20) == bytes(step)
     with pytest.raises(StorageError):
         readable.read(UNREADABLE_MAX_BYTES, step)
 

@@ -8,9 +8,12 @@ import pytest
 from bad_places import CountedStorage
 
 from rocketcrew.broker.consume_queue import FILLER_CODE
+from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits
+from rocketcrew.broker.readable_log import PIECE_BYTES, TRIED_MAX
 from rocketcrew.broker.rebuilds import PAUSE_STEPS
 from rocketcrew.broker.storage import MemoryFile, MemoryStorage, StorageError
+from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.broker.tags import message_tags_code
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.names import SCHEDULE_TOPIC
@@ -143,6 +146,42 @@ def test_a_kill_after_damage_at_the_end_gives_no_offset_of_the_checkpoint_twice(
     assert store.put(T0, StoredMessage("T", b"next"), 0).queue_offset == 5
 
 
+@pytest.mark.parametrize("how", ["kill", "kill after the rebuild", "stop while rebuilding"])
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_start_gives_no_offset_twice_that_was_given_since_the_checkpoint(broker, how, checkpointed):
+    store = broker.core.state.store
+    for number in range(20):
+        if checkpointed and number == 10:
+            store.checkpoint_now()
+        broker.send(body=b"%d" % number * 30)
+    broker.send(queue_id=1)
+    store.queue("T", 0).flush()
+    hurt(broker, 19, BODY, b"damaged!")
+    if how == "stop while rebuilding":
+        store._rebuilds.plan(store.queue("T", 0))
+        broker.core.stop()
+        broker.start()
+    else:
+        if how == "kill after the rebuild":
+            rebuild(broker)
+        broker.crash()
+    assert broker.send(body=b"honest").fields["queueOffset"] == "20"
+    broker.crash()
+    assert bodies(broker.pull(20)) == [b"honest"]
+
+
+def test_what_a_crash_of_the_machine_leaves_of_a_queue_does_not_count(broker):
+    """What is in its file may be anything then."""
+    broker.send()
+    store = broker.core.state.store
+    store.checkpoint_now()
+    store.queue("T", 0).append_missing(0, 5)
+    store.queue("T", 0).flush()
+    broker.storage.kept_all = False
+    broker.crash()
+    assert broker.send().fields["queueOffset"] == "1"
+
+
 @pytest.mark.parametrize("sysflag", [4, 12])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_message_of_an_earlier_version_with_a_half_message_s_sysflag_is_kept(broker, sysflag, first):
@@ -178,9 +217,69 @@ def test_a_place_that_cannot_be_read_does_not_end_a_rebuild(segmented):
     assert [bodies(broker.pull(offset))[-1] for offset in (100, 119)] == [b"%1000d" % 119] * 2
     assert broker.send().code == 0
     store = broker.core.state.store
-    fillers = [offset for offset in range(120) if store.queue("T", 0).entry(offset)[1] == 0]
-    assert 1 <= len(fillers) <= 6
+    assert 1 <= len(fillers(broker)) <= 6
     assert [event for event, _ in store.events] == ["store.place_unreadable", "store.queue_rebuilt", "store.damaged"]
+
+
+def fillers(broker):
+    queue = broker.core.state.store.queue("T", 0)
+    return [offset for offset in range(queue.min_offset, queue.next_offset) if queue.entry(offset)[1] == 0]
+
+
+def read_offsets(broker):
+    at, found = broker.core.state.store.min_offset("T", 0), []
+    while at < broker.core.state.store.max_offset("T", 0):
+        answer = broker.pull(at)
+        found += [message.queue_offset for message in decode_messages(answer.body)]
+        at = int(answer.fields["nextBeginOffset"])
+    return found
+
+
+def test_many_bad_pages_cost_no_record_behind_them(segmented):
+    """Those that were not tried in one read are tried in the next; and what was tried is not tried again at the end."""
+    broker = segmented
+    broker.storage.log.bad = range(40_960, 40_960 + 3 * TRIED_MAX * PIECE_BYTES)
+    bad = broker.storage.log.bad
+    queue = broker.core.state.store.queue("T", 0)
+    entries = [queue.entry(offset) for offset in range(120)]
+    hit = [at for at, (position, size, _) in enumerate(entries) if position < bad.stop and position + size > bad.start]
+    rebuild(broker)
+    assert fillers(broker) == hit
+    assert read_offsets(broker) == [offset for offset in range(120) if offset not in hit]
+    assert broker.storage.log.failed_reads <= 4 * TRIED_MAX
+
+
+def cut_front(broker):
+    """Retention drops the log's first segment; returns the queue, which begins later then."""
+    store = broker.core.state.store
+    store._keep_from(broker.storage.log.segment_starts()[1])
+    return store.queue("T", 0)
+
+
+def test_at_the_queue_s_beginning_too_whose_body_alone_is_damaged_stays(segmented):
+    queue = cut_front(segmented)
+    begin = queue.min_offset
+    assert begin > 0
+    for offset, at in ((begin, BODY), (begin + 1, HEAD), (begin + 3, BODY)):
+        hurt(segmented, offset, at, b"damaged!")
+    rebuild(segmented)
+    assert (queue.min_offset, fillers(segmented)) == (begin, [begin + 1])
+    assert segmented.core.state.store.events[-1][1]["missing_offsets"] == 1
+
+
+@pytest.mark.parametrize("how", ["head", "page"])
+def test_what_the_queue_s_beginning_lost_is_counted(segmented, how):
+    queue = cut_front(segmented)
+    begin = queue.min_offset
+    if how == "page":
+        segmented.storage.log.bad = range(40_960, 40_961)
+    else:
+        for offset in range(begin, begin + 3):
+            hurt(segmented, offset, HEAD, b"damaged!")
+    rebuild(segmented)
+    assert queue.min_offset > begin
+    assert segmented.core.state.store.events[-1][1]["missing_offsets"] == queue.min_offset - begin
+    assert read_offsets(segmented) == list(range(queue.min_offset, 120))
 
 
 @pytest.mark.parametrize("in_doubt", [True, False])
@@ -229,6 +328,39 @@ def test_a_full_disk_at_the_end_of_a_rebuild_hides_nothing_of_it(make):
     assert not store.is_rebuilding
     assert [event for event, _ in store.events] == ["store.queue_rebuilt"]
     assert bodies(broker.pull()) == [b"kept"]
+
+
+@pytest.mark.parametrize("in_doubt", [True, False])
+def test_a_rebuild_that_cannot_replace_the_queue_s_file_is_tried_again_after_a_pause(make, tmp_path, in_doubt):
+    """It was tried again at once, for ever, and read the whole log each time."""
+
+    class Calls(DiskCalls):
+        refuses = False
+
+        def unlink(self, path):
+            if self.refuses and "consumequeue" in path:
+                raise OSError(errno.EROFS, "Read-only file system", path)
+            super().unlink(path)
+
+    calls = Calls()
+    broker = make(DiskStorage(tmp_path, calls=calls, has_thread=False), flush="async")
+    for number in range(30):
+        broker.send(body=b"%d" % number)
+    store = broker.core.state.store
+    store.queue("T", 0).flush()
+    broker.send(body=b"30")
+    calls.refuses = True
+    with pytest.raises(StorageError, match="Read-only"):
+        rebuild(broker, in_doubt=in_doubt)
+    assert not store.is_rebuilding
+    assert broker.send().code == ResponseCode.SYSTEM_BUSY
+    calls.refuses = False
+    for _ in range(PAUSE_STEPS):
+        store._rebuilds.rest()
+    rebuild(broker, in_doubt=in_doubt)
+    assert store.rebuilt_queues == 1
+    assert [message.body for message in broker.read()] == [b"%d" % number for number in range(31)]
+    broker.storage.abandon()
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_forgotten(segmented):

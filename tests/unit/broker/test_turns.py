@@ -24,7 +24,7 @@ from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.frame import FrameReader, encode
 from rocketcrew.remoting.headers import UpdateOffset
-from rocketcrew.remoting.pop_headers import PopRequest
+from rocketcrew.remoting.pop_headers import NotificationRequest, PopRequest
 from rocketcrew.remoting.stored import decode_messages
 
 pytestmark = pytest.mark.usefixtures("no_collection")
@@ -75,6 +75,31 @@ def test_parked_pulls_share_it_too(broker, tools):
     assert [len(answers) for answers in given] == [WOKEN_MAX, 0]
     assert broker.core.turn_is_spent
     assert len(broker.give_room(6)) == WOKEN_MAX
+
+
+def test_a_turn_that_gives_one_answer_more_has_none_left(broker, tools):
+    """A notification and a pop of one group are woken together. Peers that read again then got an error and no answer."""
+    broker.core.state.put_topic(broker.now_ms, TopicConfig("T", 4, 4))
+    broker.core.state.groups.put(SubscriptionGroupConfig("g"))
+    broker.send()
+    broker.hold(1, channel=7)
+    broker.core.channel_full(7, is_full=True)
+    broker.send()
+    later_answers(broker, tools)
+    pop = PopRequest("g", "T", -1, 32, 60_000, 0, broker.now_ms, 0)
+    while broker.call(RequestCode.POP_MESSAGE, pop).code == ResponseCode.SUCCESS:
+        pass
+    for number in range(WOKEN_MAX - 1):
+        broker.hold(0, queue_id=1, channel=100 + number)
+    broker.request(RequestCode.NOTIFICATION, NotificationRequest("g", "T", -1, 15_000, broker.now_ms), channel=50)
+    broker.request(RequestCode.POP_MESSAGE, replace(pop, poll_time=15_000), channel=51)
+    broker.core.begin_turn()
+    broker.in_one_turn = True
+    broker.send(queue_id=1)
+    assert len(tools.replies(broker.effects)[1:]) == WOKEN_MAX + 1
+    assert broker.core.turn_is_spent
+    assert broker.core.channel_full(7, is_full=False) == []
+    assert len(broker.give_room(7)) == 1
 
 
 def test_parked_pulls_count(make, tools):
