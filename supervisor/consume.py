@@ -19,7 +19,7 @@ from ..conf.sources import find_file
 from ..remoting.arguments import FILLED, NONE, PATH, TABLE, TEXT, TEXTS, WHOLE, Filename, check
 from ..remoting.errors import UsageError
 from ..workers.loading import HandlerSpec, describe
-from ..workers.trial_import import examine
+from ..workers.trial_import import examine_as_set
 from .notify import Notify
 from .service import Summary, Supervisor
 from .wiring import with_topics
@@ -80,10 +80,7 @@ def check_named(settings: Settings) -> None:
 def spec_of(handler: str | Callable[..., Any] | Sequence[Callable[..., Any]], settings: Settings) -> HandlerSpec:
     """The handler, which is looked at; one that is named, with the columns of the settings: raises UsageError,
     HandlerLoadError."""
-    if not isinstance(handler, str):
-        return describe(handler)
-    schema = settings.results.schema if settings.results.enabled else ""
-    return examine(handler, settings.workers.boot_timeout_ms, schema=schema, partition_by=settings.spark.partition_by)
+    return examine_as_set(handler, settings) if isinstance(handler, str) else describe(handler)
 
 
 def consume(

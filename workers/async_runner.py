@@ -32,7 +32,7 @@ from .api import Handler
 from .calls import batch_results, chooser, raise_if_ours
 from .cells import BEATS, STARTED_NS
 from .direct import DirectRunner
-from .forks import end_fork, end_if_forked
+from .forks import end_if_forked
 from .link import WorkerLink
 from .message import Message
 from .packets import Buffer, QueueInfo
@@ -100,8 +100,7 @@ class AsyncRunner(Runner):
         self.steps.forked = True
 
     def _beat(self) -> None:
-        if self._forked:
-            end_fork(None)
+        self.end_if_forked()
         self._cell[STARTED_NS] = self._clock()
         self._cell[BEATS] += 1
         self.naming.memory()
@@ -140,12 +139,8 @@ class AsyncRunner(Runner):
         self._tasks.discard(task)
         if self.steps.ending or chunk.ran(first):
             return
-        if task.cancelled():
-            error: BaseException | None = asyncio.CancelledError(
-                "the task of the call was cancelled before its first step"
-            )
-        else:
-            error = task.exception()
+        before = asyncio.CancelledError("the task of the call was cancelled before its first step")
+        error = before if task.cancelled() else task.exception()
         if error is not None:
             self._start(chunk, data, positions, first, end, error)
 
@@ -197,7 +192,7 @@ class AsyncRunner(Runner):
             if instead is None:
                 results = await self._results([message for _, message in pairs])
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
-            self._end_if_forked(error)
+            self.end_if_forked(error)
             raise_if_ours(error)
             results = [error] * len(pairs)
         for (index, message), result in zip(pairs, results, strict=True):
@@ -225,13 +220,8 @@ class AsyncRunner(Runner):
             except BaseException as error:  # noqa: BLE001
                 raise_if_ours(error)
                 results.append(error)
-            self._end_if_forked(results[-1])
+            self.end_if_forked(results[-1])
         return results
-
-    def _end_if_forked(self, result: object) -> None:
-        """A child that the handler forked has come back with that result, or that error."""
-        if self._forked:
-            end_fork(result if isinstance(result, BaseException) else None)
 
     async def _awaited(self, call: object) -> object:
         if not inspect.isawaitable(call):
@@ -302,7 +292,7 @@ class AsyncWorkerLoop(WorkerLoop):
         self._async_runner.steps.forget()
 
     def accuse(self, error: Exception) -> None:
-        if not self._forked:
+        if not self._runner.is_fork:
             self._async_runner.name_broken()
         super().accuse(error)
 
@@ -373,7 +363,6 @@ def blocking(handler: Handler) -> Handler:
 
     def call(messages: Any) -> Any:
         answer: list[Any] = []
-
         pid = os.getpid()
 
         async def once() -> Any:

@@ -25,14 +25,12 @@ from .calls import OneByOne, Wants, batch_results, chooser, messages_of
 from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
 from .classify import classify, note_failure
 from .failures import Cause, Failure
-from .forks import end_fork
 from .message import Message, message_keys
 from .ordered_packets import Returned
 from .packets import QueueInfo
 from .rows import Prepared
 from .run import Run, records_of
 from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, ended_keys, error_keys
-from .sends import run_out
 from .user_errors import failure_of, usable
 
 _SYSFLAG = Struct(">36xI")
@@ -236,8 +234,7 @@ class OrderedRunner(Runner):
             results = [None] * len(batch)
             self._warn(batch[0], error)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
-            if self._forked:
-                end_fork(error)
+            self.end_if_forked(error)
             return _Verdict(error, places[0])  # what was filtered before it has not failed
         return self._take(batch, places, results)
 
@@ -267,14 +264,7 @@ class OrderedRunner(Runner):
             result = None
         if isinstance(result, BaseException):
             raise result
-        prepared = None
-        if self.rows is None or result is None:
-            run_out(result)
-        else:
-            prepared = self.rows.prepare(message, result, at_once=True)
-        if self._forked:
-            end_fork(None)  # a generator runs the handler's code
-        return prepared, commit
+        return self._rows_of(message, result, at_once=True), commit
 
     def _warn(self, message: Message, what: object) -> None:
         """As Java: with auto commit, COMMIT and ROLLBACK are successes."""

@@ -111,7 +111,8 @@ class Runner:
         self._look_ns = 0
         """When something is to be done between two calls: a flush, or the note of when the next one began."""
         self._slowest_ns = 0
-        self._forked = False
+        self.is_fork = False
+        """This is a child of the worker that the handler forked."""
         self.naming = Naming(cell, clock)
         self.claims = Claims(cell)
 
@@ -132,9 +133,15 @@ class Runner:
 
     def forked(self) -> None:
         """This is a child of the worker now: ask for a flush, which ends it, after the call that is under way."""
-        self._forked = True
+        self.is_fork = True
         self._lock = threading.RLock()  # the other thread is not here
         self._flush_soon()
+
+    def end_if_forked(self, result: object = None) -> None:
+        """End this process where it is such a child, which has come back out of the handler with this result or error: link
+        and cell are its parent's, so it must neither read a packet, nor answer one, nor name anything."""
+        if self.is_fork:
+            end_fork(result if isinstance(result, BaseException) else None)
 
     def _flush_soon(self) -> None:
         self._due_ns, self._look_ns = -self._shown_ns, 0
@@ -301,8 +308,7 @@ class Runner:
     def _must_flush(self, now: int, took: int, *, more: bool = False) -> bool:
         """Between two calls; `took` is what the last one took. With `more` of the chunk to come what the cell shows can wait:
         at the chunk's end it makes room for another one."""
-        if self._forked:
-            end_fork(None)  # before its parent's cell is written
+        self.end_if_forked()
         if took >= self._interval_ns:
             self.spare_ns = max(self.spare_ns, took >> SPARE_SHIFT)
         if now >= self._due_ns and not (more and now < self._due_ns + self._shown_ns and self._may_wait()):
@@ -341,21 +347,23 @@ class Runner:
     def _called(self, given: Any) -> object:
         """What the handler makes of it. A child that it forked and that comes back does nothing else here."""
         result = self._function(given)
-        if self._forked:
-            end_fork(None)
+        self.end_if_forked()
         return result
 
     def _prepare(self, message: Message, result: object) -> Prepared | None:
         """The rows of one result. A Retry or another exception that was returned is raised."""
         if isinstance(result, BaseException):
             raise result
+        return self._rows_of(message, result)
+
+    def _rows_of(self, message: Message, result: object, *, at_once: bool = False) -> Prepared | None:
+        """The rows of a result that is no failure; a generator runs the handler's code. `at_once` as in RowBuffer."""
         prepared = None
         if self.rows is None or result is None:
             run_out(result)
         else:
-            prepared = self.rows.prepare(message, result)
-        if self._forked:
-            end_fork(None)  # a generator runs the handler's code
+            prepared = self.rows.prepare(message, result, at_once=at_once)
+        self.end_if_forked()
         return prepared
 
     def _keep(self, run: Run, index: int, prepared: Sequence[Prepared | None]) -> None:
@@ -403,8 +411,7 @@ class Runner:
 
     def _hold(self, run: Run, index: int) -> None:
         """Only this worker can say what became of the record. The lock is held."""
-        if self._forked:
-            end_fork(None)
+        self.end_if_forked()
         if not self.unreported.held:
             self.unreported.hold(run.chunk_id, index)
             if self.on_hold is not None:
@@ -442,8 +449,7 @@ class Runner:
 
     def _fail(self, run: Run, index: int, message: Message, error: BaseException, took_ns: int) -> None:
         """`took_ns` is the time of the message's call; 0 = it was not called."""
-        if self._forked:
-            end_fork(error)
+        self.end_if_forked(error)
         error = usable(error)
         failure = failure_of(error)
         self._note(run, index, failure)

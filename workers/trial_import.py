@@ -17,13 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..remoting.errors import UsageError
 from .api import Handler
 from .boot import TableSpec
 from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, takes_one
 from .parent_death import die_with_parent
+
+if TYPE_CHECKING:
+    from ..conf.settings import Settings
 
 CHECK_S: Final = 0.05
 STDERR_SHOWN_MAX: Final = 4_000
@@ -54,6 +57,14 @@ def examine(
     that process too.
     """
     return _examined(target, timeout_ms, check, [schema, *partition_by], None).spec
+
+
+def examine_as_set(target: str, settings: Settings, check: Callable[[], None] = lambda: None) -> HandlerSpec:
+    """As `examine`, with the columns and the time that the settings have."""
+    schema = settings.results.schema if settings.results.enabled else ""
+    return examine(
+        target, settings.workers.boot_timeout_ms, check, schema=schema, partition_by=settings.spark.partition_by
+    )
 
 
 def examine_rows(

@@ -50,7 +50,6 @@ from .cells import (
 from .classify import classify
 from .direct import DirectRunner, offset_of
 from .failures import Failure
-from .forks import end_fork
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .memory_watch import MemoryWatch
 from .message import Message
@@ -134,7 +133,6 @@ class WorkerLoop:
         self._cell = private_cell() if cell is None else cell
         self._memory = memory
         self._stopped = False
-        self._forked = False
         self._window_open = False
         """More may come before the last chunk is reported."""
         self._unsent: list[Run] = []
@@ -180,7 +178,7 @@ class WorkerLoop:
 
     def step(self) -> bool:
         """Handle one packet, or do what is due when none waits. False after STOP. Never blocks for a packet."""
-        self._end_if_forked()
+        self._runner.end_if_forked()
         self._cell[BEATS] += 1
         packet = self._link.receive()
         self._idle = packet is None
@@ -256,7 +254,7 @@ class WorkerLoop:
         naming.chunk(CONSUMED_DIRECTLY, direct.queue)
         naming.record(offset_of(record))
         result = self._direct.run(direct.request, direct.queue, record)
-        self._end_if_forked()
+        self._runner.end_if_forked()
         self._cell[STATE] = 0
         self._link.send(encode_directed(result))
 
@@ -305,11 +303,11 @@ class WorkerLoop:
         naming.chunk(KEYS_OF + question.handle, queue)
 
         def name(offset: int) -> None:
-            self._end_if_forked()
+            self._runner.end_if_forked()
             naming.record(offset)
 
         digests = classify(function, queue, data, question.records, self._log, name)
-        self._end_if_forked()
+        self._runner.end_if_forked()
         self._cell[STATE] = 0
         self._link.send(encode_keys(question.handle, digests))
 
@@ -347,20 +345,14 @@ class WorkerLoop:
 
     def forked(self) -> None:
         """In a child that the handler forked: it is no worker, and ends at its next step out of the handler."""
-        self._forked = True
         self._runner.forked()
-
-    def _end_if_forked(self) -> None:
-        """Link and cell are its parent's: it must neither read a packet, nor answer one, nor name anything."""
-        if self._forked:
-            end_fork(None)
 
     def accuse(self, error: Exception) -> None:
         """The worker ends by this error between two calls. Name in the cell the messages that are not reported yet: one of
         them has spoilt it, and where nobody is to blame they would end workers for ever. A record that the cell names
         already was being looked at; that of closed descriptors is found out at once, so it is of the last chunk."""
         cell = self._cell
-        if self._forked or cell[STATE] not in (0, BETWEEN):
+        if self._runner.is_fork or cell[STATE] not in (0, BETWEEN):
             return
         with self._runner.lock:  # the reporter's thread may be sending some of them
             runs = [run for run in (*self._unsent, *self._runner.take()) if run.offsets]
@@ -383,7 +375,7 @@ class WorkerLoop:
 
     def flush(self) -> None:
         """Rows to the segment, then reports to the supervisor. Raises DescriptorsClosedError before anything is written."""
-        self._end_if_forked()
+        self._runner.end_if_forked()
         if self._broken is not None:
             raise self._broken
         self._link.check()
@@ -404,7 +396,7 @@ class WorkerLoop:
         """In the reporter's thread, while the handler runs: what ended before its call is written and reported, and sealed
         where that is due or wanted. Returns after how many seconds there may be more to do, None = when it is asked again."""
         with self._runner.lock:
-            if self._forked or self._stopped or self._broken is not None:
+            if self._runner.is_fork or self._stopped or self._broken is not None:
                 return None
             try:
                 self._link.check()

@@ -48,18 +48,14 @@ def dev(settings: Settings, handler: str, as_json: bool) -> None:
       rocketcrew dev shop
       rocketcrew dev shop:count -t orders --port 8081
     """
-    from ...workers.trial_import import examine
+    from ...workers.trial_import import examine_as_set
 
     if settings.cluster.name_servers or settings.cluster.namesrv_domain:
         known = ";".join(settings.cluster.name_servers) or settings.cluster.namesrv_domain
         click.echo(f"dev has a broker of its own: {known} is not used (`rocketcrew run` would)", err=True)
     interrupts = surroundings(click.get_current_context()).interrupts
     import_from_here()
-    schema = settings.results.schema if settings.results.enabled else ""
-    spec = examine(
-        handler, settings.workers.boot_timeout_ms, interrupts.check,
-        schema=schema, partition_by=settings.spark.partition_by,
-    )  # fmt: skip
+    spec = examine_as_set(handler, settings, interrupts.check)
     reread, named = reread_settings(), spec.subscriptions or ()
     run_here(
         for_trying_out(settings, named),

@@ -105,15 +105,11 @@ def run(
       rocketcrew run shop.orders:handle -t orders -g billing \\
           -n 10.0.0.5:9876 --engine spark --master spark://10.0.0.9:7077
     """
-    from ...workers.trial_import import examine
+    from ...workers.trial_import import examine_as_set
 
     interrupts = surroundings(context).interrupts
     import_from_here()
-    schema = settings.results.schema if settings.results.enabled else ""
-    spec = examine(
-        handler, settings.workers.boot_timeout_ms, interrupts.check,
-        schema=schema, partition_by=settings.spark.partition_by,
-    )  # fmt: skip
+    spec = examine_as_set(handler, settings, interrupts.check)
     if engine == "spark":
         options = {"embedded": embedded, "reloads": reload_on_change, "check_first": check_first}
         with for_program(as_json=as_json) as tell:

@@ -304,7 +304,7 @@ class Ordered(Dispatching):
         order, first = self.order_of(pq), rest.offsets[0]
         self.s.counters.failed_messages += failed
         if self.s.charges.noted:
-            self.quarantine.survived(pq, rest.offsets[:failed])
+            self.s.survived(pq.mq, rest.offsets[:failed])
         at_limit = self._at_limit(rest, order.attempts.get(first, 0))
         given_up = failure.cause is Cause.GIVEN_UP
         gone = at_limit or given_up or self.gives_up()

@@ -286,7 +286,8 @@ class Pulling:
             runs = _unfinished_runs(offsets, pq)
             self.s.counters.skipped_messages += len(offsets) - sum(end - start for start, end in runs)
             if self.s.charges.noted:
-                self._skipped(pq, offsets)
+                # The run before may have been killed before it had written that these are over.
+                self.s.survived(pq.mq, [offset for offset in offsets if offset in pq.ledger.done])
         slot.refs += len(runs)
         for start, end in runs:
             begin = offsets[start - 1] + 1 if start else min(pq.next_offset, offsets[0])
@@ -297,12 +298,6 @@ class Pulling:
         self.s.release(slot)
         if runs and len(pq.waiting) == len(runs):
             self.s.ready.append(pq)
-
-    def _skipped(self, pq: ProcessQueue, offsets: Sequence[int]) -> None:
-        """What the run before finished is suspected no more: it may have been killed before it had written that."""
-        over = [offset for offset in offsets if offset in pq.ledger.done and self.s.charges.survived(pq.mq, offset)]
-        if over:
-            self.s.charges_over()
 
     def _again(self, q: PulledQueue, now: float) -> None:
         if self.s.config.pull_interval_ms:

@@ -18,7 +18,7 @@ not run again: it goes to the dead-letter topic with the facts of the crash.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from ...durable.intervals import Intervals
 from ...remoting.errors import ProtocolError
@@ -189,12 +189,6 @@ class Quarantine:
     def _pulled_to(self, mq: MessageQueue) -> int:
         pq = self.s.by_mq.get(mq)
         return pq.next_offset if pq is not None else 0
-
-    def survived(self, pq: ProcessQueue, offsets: Iterable[int]) -> None:
-        """These were tried and failed, and their worker lives."""
-        known = [offset for offset in offsets if self.s.charges.survived(pq.mq, offset)]
-        if known:
-            self.s.charges_over()
 
     def closed(self) -> bool:
         """Nothing may be dispatched before what is in flight is over."""

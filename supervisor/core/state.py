@@ -466,6 +466,11 @@ class State(Crew):
             self._charges_stale = True
             self.at(self.now + CHARGES_WRITTEN_EVERY_S, lambda _: self.flush_charges())
 
+    def survived(self, mq: MessageQueue, offsets: Iterable[int]) -> None:
+        """These are suspected no more, if they were: they were tried and their worker lives, or they were finished before."""
+        if [offset for offset in offsets if self.charges.survived(mq, offset)]:
+            self.charges_over()
+
     def flush_charges(self) -> None:
         """Write what is over."""
         if self._charges_stale:

@@ -179,14 +179,19 @@ def test_a_worker_that_was_killed_for_want_of_memory(scene: Scene) -> None:
     assert "oom_kills" not in scene.mortem.look(scene.child(-signal.SIGKILL)).facts, "in another group now"
 
 
-def test_who_ends_by_a_fault_or_for_want_of_memory_between_two_calls_was_writing_rows(
-    scene: Scene, bench: Bench
-) -> None:
+def busy_worker(bench: Bench) -> Worker:
+    """One with a message in flight."""
     bench.worker("w.1")
     (handle,) = bench.open(0)
     bench.found(handle, [0])
     bench.dispatched()
-    busy = bench.core.state.workers["w.1"]
+    return bench.core.state.workers["w.1"]
+
+
+def test_who_ends_by_a_fault_or_for_want_of_memory_between_two_calls_was_writing_rows(
+    scene: Scene, bench: Bench
+) -> None:
+    busy = busy_worker(bench)
 
     def look(exit_code: int) -> Death:
         return scene.mortem.look(dataclasses.replace(scene.child(exit_code), worker=busy))
@@ -204,11 +209,7 @@ def test_who_was_killed_because_it_had_no_link_any_more_is_not_charged_with_what
     scene: Scene, bench: Bench
 ) -> None:
     """What closed its descriptors is among those that it has not reported."""
-    bench.worker("w.1")
-    (handle,) = bench.open(0)
-    bench.found(handle, [0])
-    bench.dispatched()
-    busy = bench.core.state.workers["w.1"]
+    busy = busy_worker(bench)
     scene.in_hand(7)
     scene.killed_for_memory(3)
     death = scene.mortem.look(dataclasses.replace(scene.child(-signal.SIGKILL, cut_off=True), worker=busy))

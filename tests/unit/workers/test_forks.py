@@ -15,6 +15,7 @@ import pytest
 from rocketcrew.workers.api import Handler, handler
 from rocketcrew.workers.async_runner import blocking
 from rocketcrew.workers.cells import CELL_BYTES, HELD, STATE, UNREPORTED
+from rocketcrew.workers.forks import end_if_forked
 from rocketcrew.workers.ordered_packets import (
     Classify,
     OrderedDescriptor,
@@ -38,6 +39,7 @@ class Forks:
     """What is run of each message, by whatever process, and what a call of the parent's finds when its child has ended."""
 
     def __init__(self) -> None:
+        self.parent = os.getpid()
         self._ran = mmap.mmap(-1, mmap.PAGESIZE)
         self.cell = memoryview(mmap.mmap(-1, CELL_BYTES)).cast("Q")
         self.codes: list[int] = []
@@ -59,6 +61,10 @@ class Forks:
         self.codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         self.unchanged.append([self.cell[word] for word in (STATE, HELD, UNREPORTED)] == before)
         return False
+
+    def end_children(self) -> None:
+        """One that has come back to the test must not go on with it, and its code says so."""
+        end_if_forked(self.parent, SystemExit(9))
 
     def ran(self, messages: int) -> list[int]:
         return list(self._ran[:messages])
@@ -126,11 +132,9 @@ def test_it_runs_nothing_more_and_leaves_its_parents_cell_alone(
     forks.worker = b.worker
     b.worker.offer_reports(thread=False)
     b.worker.offer_back()
-    parent = os.getpid()
     b.chunk([make_inner_batch([b"0", b"1", b"2"])] if inner else numbered(make_record, 3))
     b.steps(4)
-    if os.getpid() != parent:
-        os._exit(9)
+    forks.end_children()
     assert (forks.codes, forks.unchanged) == ([0], [True])
     assert forks.ran(3) == [1, 1, 1]
     reported, failures = b.outcomes()
@@ -144,12 +148,10 @@ def test_in_order_too(bench: Make, make_record: Make, tmp_path: Path, made: Make
     ordered = Handler(made(forks).function, order="queue", auto_commit=False)
     b = bench(ordered, schema="n int", folder=tmp_path, cell=forks.cell)
     forks.worker = b.worker
-    parent = os.getpid()
     data = b"".join(numbered(make_record, 3))
     b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(data), 3, 0, (0, 0, 0))], 0), data)
     b.steps(3)
-    if os.getpid() != parent:
-        os._exit(9)
+    forks.end_children()
     assert (forks.codes, forks.unchanged, forks.ran(3)) == ([0], [True], [1, 1, 1])
 
 
@@ -158,13 +160,11 @@ def test_packets_and_answers_are_its_parents(bench: Make, make_record: Make, que
     forks = Forks()
     b = bench(one_each(forks), cell=forks.cell)
     forks.worker = b.worker
-    parent = os.getpid()
     record = make_record(b"1", offset=7)
     b.link.send(encode_direct(7, 0, len(record), queue), record)
     b.chunk(numbered(make_record, 1))
     b.steps(4)
-    if os.getpid() != parent:
-        os._exit(9)
+    forks.end_children()
     assert (forks.codes, forks.unchanged) == ([0], [True])
     directed, *reports = b.packets()
     assert directed[0] != REPORTS
@@ -181,12 +181,10 @@ def test_a_key_function_may_fork_as_well(bench: Make, make_record: Make) -> None
 
     b = bench(Handler(nothing_of(Forks()), order="key", key=key), cell=forks.cell)
     forks.worker = b.worker
-    parent = os.getpid()
     data = b"".join(numbered(make_record, 3))
     b.link.send(encode_classify(Classify(1, 0, len(data), 3)), data)
     b.steps(2)
-    if os.getpid() != parent:
-        os._exit(9)
+    forks.end_children()
     assert (forks.codes, forks.unchanged, forks.ran(3)) == ([0], [True], [1, 1, 1])
     (keys,) = b.packets()
     assert len(decode_keys(keys)[1]) == 3
@@ -204,19 +202,17 @@ def test_a_coroutine_s_child_ends_with_its_step(make_record: Make, queue: QueueI
 
     crew = Crew(Handler(handle), make_record, queue, cell=forks.cell, concurrency=4)
     forks.worker = crew.worker
-    parent = os.getpid()
     crew.chunk(1, [b"0", b"1"])
     crew.chunk(2, [b"2"])
     crew.chunk(3, [b"3"])
     found = crew.run_until_reported(4)
-    if os.getpid() != parent:
-        os._exit(9)
+    forks.end_children()
     assert (forks.codes, forks.unchanged, forks.ran(4)) == ([0], [True], [1, 1, 1, 1])
     assert [failures for *_, failures in found if failures] == []
 
 
 def test_a_child_of_a_callback_on_the_loop_runs_no_step_of_another_call(make_record: Make, queue: QueueInfo) -> None:
-    forks, steps, parent = Forks(), mmap.mmap(-1, mmap.PAGESIZE), os.getpid()
+    forks, steps = Forks(), mmap.mmap(-1, mmap.PAGESIZE)
 
     async def handle(message: Message) -> None:
         if message.body == b"1":
@@ -225,14 +221,13 @@ def test_a_child_of_a_callback_on_the_loop_runs_no_step_of_another_call(make_rec
             await ended
         for _ in range(4):
             await Turn()
-            steps[0] |= os.getpid() != parent
+            steps[0] |= os.getpid() != forks.parent
 
     crew = Crew(Handler(handle), make_record, queue, cell=forks.cell, concurrency=4)
     forks.worker = crew.worker
     crew.chunk(1, [b"0", b"1", b"2"])
     crew.run_until_reported(3)
-    if os.getpid() != parent:
-        os._exit(9)
+    forks.end_children()
     assert (forks.codes, steps[0]) == ([0], 0)
 
 
@@ -254,8 +249,7 @@ def test_a_child_of_a_coroutine_that_is_consumed_directly_leaves_the_loop_alone(
 
     called: Any = blocking(Handler(handle)).function
     called(None)
-    if os.getpid() != parent:
-        os._exit(9)
+    end_if_forked(parent, SystemExit(9))
     assert codes == [ends]
 
 
@@ -271,9 +265,7 @@ def test_a_coroutine_s_child_ends_as_it_wants_to(
 
     crew = Crew(Handler(handle), make_record, queue, cell=forks.cell)
     forks.worker = crew.worker
-    parent = os.getpid()
     crew.chunk(1, [b"0", b"1"])
     crew.run_until_reported(2)
-    if os.getpid() != parent:
-        os._exit(9)
+    forks.end_children()
     assert forks.codes == [ends]
