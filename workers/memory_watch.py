@@ -37,26 +37,30 @@ class MemoryWatch:
         self._tell = tell
         self._log = log
         self._due_ns = 0
+        self._rss_bytes = 0
         self._asked = False
 
     def __call__(self, seal: Callable[[], None]) -> None:
         """Between two messages, everything reported. Raises LeavingError, after `seal`, when it must end now."""
-        now = self._clock()
-        if now < self._due_ns:
+        if not self.wants():
             return
-        self._due_ns = now + LOOK_EVERY_NS
-        rss = self._resident_bytes()
-        if rss < self._limit_bytes:
-            return
+        rss = self._rss_bytes
         if rss >= self._limit_bytes * HARD_SHARE:
             seal()
             self._log.warning("worker_ends_for_memory", rss_bytes=rss, limit_bytes=self._limit_bytes)
             self._tell(encode_notice(LEAVES, reason="memory", rss_bytes=rss))
             raise LeavingError
-        if not self._asked:
-            self._asked = True
-            self._log.info("worker_over_memory_limit", rss_bytes=rss, limit_bytes=self._limit_bytes)
-            self._tell(encode_notice(WANTS_OUT, reason="memory", rss_bytes=rss))
+        self._asked = True
+        self._log.info("worker_over_memory_limit", rss_bytes=rss, limit_bytes=self._limit_bytes)
+        self._tell(encode_notice(WANTS_OUT, reason="memory", rss_bytes=rss))
+
+    def wants(self) -> bool:
+        """Something has to be done for memory, as for the last look: a call is due once all is reported."""
+        now = self._clock()
+        if now >= self._due_ns:
+            self._due_ns = now + LOOK_EVERY_NS
+            self._rss_bytes = self._resident_bytes()
+        return self._rss_bytes >= self._limit_bytes * (HARD_SHARE if self._asked else 1)
 
 
 def resident_reader() -> Callable[[], int]:

@@ -9,7 +9,7 @@ process from its start; should the handler's code unblock it, it has a handler t
   failure or reports.
 - Under a handler that computes in Python the thread gets the interpreter's lock every `sys.getswitchinterval()` (5 ms),
   and loses it at each write: so the interval is short while it works. Under a handler that holds the lock in C it waits;
-  what it may lose so is bounded by the flush interval, and by less once calls are known to be long (Runner.spare_ns).
+  what it may lose so is bounded by HELD_INTERVALS, and by less once calls are known to be long (Runner.spare_ns).
 - It takes no other signals: those of the time limits are for the thread that runs the handler.
 - A fork of the handler's waits until the thread holds nothing (ForkGuard); the child has no such thread, and a lock
   of its own.

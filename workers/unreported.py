@@ -58,9 +58,11 @@ CHUNK_MASK: Final = (1 << CHUNK_BITS) - 1
 REPORTS_MASK: Final = (1 << REPORTS_BITS) - 1
 OFFERED: Final = 1 << 63
 """In HELD: the supervisor may read."""
-REPORT_INTERVALS: Final = 8
+REPORT_INTERVALS: Final = 32
 """Flush intervals after which a chunk under way is reported although the cell shows what has ended: the time of a large chunk
 (supervisor/core/sizing.py)."""
+HELD_INTERVALS: Final = 8
+"""The same where only the worker can report it."""
 
 
 class Seen(NamedTuple):

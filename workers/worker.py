@@ -4,12 +4,12 @@ Order of every flush, which all promises rest on: rows are appended to the open 
 sent. A worker killed between the two leaves rows without a report; salvage.py finds them and they count as done. The
 other way round an offset could pass a row that exists nowhere.
 
-Reports are flushed as soon as no packet waits (the supervisor may be idle for want of them), and after the flush interval
-while work goes on. Where there are rows and the supervisor may send more before it has a report (the window is
-open), they wait for others until the flush interval is over, or so many are kept that a block is full. Segments are sealed by
-rows, bytes, idleness or age, on SEAL and on STOP, beside the work (sealing.py); after a handler call longer than the idle
-limit the loop waits for it, because the next call may be as long and hold the interpreter's lock. During a call
-`report_beside` does both, when the supervisor asks for it.
+Reports are flushed as soon as no packet waits (the supervisor may be idle for want of them), and some flush intervals after
+the first of what they have while work goes on (runner.py). Where there are rows and the supervisor may send more before it
+has a report (the window is open), they wait for others, at an idle worker for one interval, or until so many are kept that a
+block is full. Segments are sealed by rows, bytes, idleness or age, on SEAL and on STOP, beside the work (sealing.py); after a
+handler call longer than the idle limit the loop waits for it, because the next call may be as long and hold the interpreter's
+lock. During a call `report_beside` does both, when the supervisor asks for it.
 
 `step()` handles what lies there and returns, so tests drive a worker in their own process; `run()` is steps until STOP.
 The end of the link raises LinkClosedError: the supervisor is gone, so nobody could take a report, and what is unsealed
@@ -133,8 +133,6 @@ class WorkerLoop:
         self._cell = private_cell() if cell is None else cell
         self._memory = memory
         self._stopped = False
-        self._window_open = False
-        """More may come before the last chunk is reported."""
         self._unsent: list[Run] = []
         """What is being reported."""
         self._idle = False
@@ -147,7 +145,7 @@ class WorkerLoop:
             bounds=bounds,
             clock=clock,
             flush=self.flush,
-            can_flush=self._link_is_whole,
+            can_wait=self._reports_can_wait,
             log=self._log,
         )
         self._direct = DirectRunner(handler, rows, clock, self._log)
@@ -197,7 +195,7 @@ class WorkerLoop:
     def _holds(self) -> bool:
         """Rows wait for those of the messages that may come, up to the flush interval: large blocks cost much less a row."""
         rows = self._runner.rows
-        return self._window_open and rows is not None and bool(rows.kept) and self._clock() < self._runner.due_ns
+        return self._runner.window_open and rows is not None and bool(rows.kept) and self._clock() < self._runner.due_ns
 
     def _sleep_ms(self) -> int | None:
         """How long nothing needs to be done: until rows have waited for others long enough, the open segment for more rows,
@@ -225,9 +223,10 @@ class WorkerLoop:
                 self._runner.forget_queue(queue)
 
     def _on_chunk(self, packet: Buffer) -> None:
-        _, chunk_id, handle, offset, length, records, self._window_open, counts = CHUNK_STRUCT.unpack_from(packet)
-        self._runner.unreported.counts = counts
-        if not self._runner.claims.handed():
+        _, chunk_id, handle, offset, length, records, window_open, counts = CHUNK_STRUCT.unpack_from(packet)
+        runner = self._runner
+        runner.window_open, runner.unreported.counts = window_open, counts
+        if not runner.claims.handed():
             return
         queue = self._queues.get(handle)
         if queue is None:
@@ -236,8 +235,8 @@ class WorkerLoop:
             data = bytes(packet[CHUNK_HEAD_BYTES:])
         else:
             data = self._slab[offset : offset + length]
-        self._runner.run_chunk(chunk_id, queue, data, records)
-        if self._segments is not None and self._runner.slowest_ns >= self._bounds.seal_idle_ms * NS_PER_MS:
+        runner.run_chunk(chunk_id, queue, data, records)
+        if self._segments is not None and runner.slowest_ns >= self._bounds.seal_idle_ms * NS_PER_MS:
             self.flush()
             self._seal(wait=True)
 
@@ -415,12 +414,13 @@ class WorkerLoop:
             sleep_ms = self._sleep_ms()
         return None if sleep_ms is None else sleep_ms / 1_000
 
-    def _link_is_whole(self) -> bool:
+    def _reports_can_wait(self) -> bool:
+        """No flush is needed for what the last call has done to the link, or to the memory."""
         try:
             self._link.check()
         except DescriptorsClosedError:
             return False
-        return True
+        return self._memory is None or not self._memory.wants()
 
     def _write_and_report(self, messages: int | None = None) -> None:
         """What is finished, with the rows of so many messages (None: of all). The lock is held."""

@@ -235,12 +235,13 @@ class Dispatching:
 
     def _block_open(self, worker: Worker) -> bool:
         """The worker can have more messages so that their rows make a larger block: as many as a block holds, for less time
-        than a chunk is to take, with a share of the slab. Where a report makes room for the next message, none waits."""
+        than a chunk is to take (more, where much waits), with a share of the slab. Where a report makes room for the next
+        message, none waits."""
         s = self.s
         return (
             s.sizer.rows
             and worker.in_flight_messages < BLOCK_WINDOW
-            and s.sizer.takes(worker.in_flight_messages)
+            and s.sizer.takes(worker.in_flight_messages, s.waiting_messages, len(s.workers))
             and worker.in_flight_bytes * SLAB_SHARE * len(s.workers) < s.slab.size_bytes
             and not (worker.window or s.config.topic_concurrency)
         )

@@ -295,6 +295,7 @@ class Ordered(Dispatching):
         self.s.chunks.pop(chunk.chunk_id, None)
         worker = self.s.workers.get(chunk.worker_id or "")
         if worker is not None:
+            worker.heard_at = self.s.now
             self.s.came_back(worker, chunk)
             self.freed(worker.worker_id)
             self.s.let_go(worker)

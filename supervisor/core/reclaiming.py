@@ -2,15 +2,18 @@
 
 Chunks are cut by what messages usually take, and two are in flight so that no worker waits for the next one. A message that
 takes a thousand times as long makes those after it wait, in its chunk and in the next. So as long as anything is in
-flight, the workers are looked at every few milliseconds: one that has not reported for `reclaim_after_ms`, while another
-has nothing in flight and nothing waits for dispatch, is asked for the rest. The worker and the edge agree on how far it has
-come (workers/claims.py); the chunk is split there, as after a death, and what comes after goes to others at once. A worker
-that is held up gets nothing more until it has reported what was left to it.
+flight, the workers are looked at: one that has not reported for `reclaim_after_ms`, while another has nothing in flight and
+nothing waits for dispatch, is asked for the rest. The worker and the edge agree on how far it has come (workers/claims.py);
+the chunk is split there, as after a death, and what comes after goes to others at once. A worker that is held up gets nothing
+more until it has reported what was left to it.
 
 On the same rounds, a worker that has kept what it finished for longer than it keeps it between calls is in a long call: what
 ended before that call is read off its cell (workers/unreported.py, settling.py), so that what waits for it goes on, and a
-kill repeats little. Where look after look finds nothing and all workers have something, calls are alike: then the looks are
-as rare as reclaiming allows, because each takes a core from the handlers for a moment.
+kill repeats little.
+
+A look takes a core from the handlers for a moment, and finds the caches cold. So none comes before the worker that has been
+silent for longest can be in a long call, or, where a worker idles, be asked: by then most of the calls that are alike are
+reported.
 
 Nothing is reclaimed in an order: after a message of a queue or a key there is nothing that may run before it. What may have
 killed a worker runs alone, and coroutine handlers have begun all of theirs.
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...workers.unreported import REPORT_INTERVALS
+from ...workers.unreported import HELD_INTERVALS, REPORT_INTERVALS
 from .actions import ReadCell, Reclaim
 from .chunks import Chunk
 from .dispatching import Dispatching
@@ -30,7 +33,9 @@ from .states import LIVING
 
 LOOK_MS_MIN = 1.0
 LATE_INTERVALS = 2
-"""A worker that keeps what only it can report, and has not reported for so many flush intervals, is in a long call."""
+"""A worker that has not reported for so many flush intervals more than it keeps what has ended is in a long call."""
+HELD_LATE_INTERVALS = HELD_INTERVALS + LATE_INTERVALS
+"""The same of one that keeps what only it can report."""
 SHOWN_LATE_INTERVALS = REPORT_INTERVALS + LATE_INTERVALS
 """The same of one whose cell shows what has ended."""
 QUIET_LOOKS = 8
@@ -51,7 +56,9 @@ class Reclaiming:
         self._complete = complete
         self._progress = progress
         self.watching = False
-        """A look is due: nothing has to be asked for."""
+        """A look is due soon: nothing has to be asked for."""
+        self._due: float | None = None
+        """When the next look is due."""
         self._reclaims_at = 0.0
         self._quiet = 0
         """Looks since one found something."""
@@ -59,30 +66,40 @@ class Reclaiming:
         """Queues that were taken away, of which something was left to the next owner in this step."""
 
     def watch(self, now: float) -> None:
-        """Something may have been dispatched: look from time to time. A handler that commits finishes nothing before."""
-        if self.watching:
+        """Something may have been dispatched, or a worker may idle now: see to it that a look comes in time. A handler that
+        commits finishes nothing before."""
+        s, config = self.s, self.s.config
+        if self.watching or not s.busy or not (config.order == "concurrent" or config.auto_commit):
             return
-        config = self.s.config
-        if config.order == "concurrent" or config.auto_commit:
-            self.watching = True
-            self.s.at(now + self._pause_ms() / 1000, self._look)
+        if self._due is None or (self._due > now + config.reclaim_look_ms / 1000 and s.places.idle(s.kept_apart)):
+            self._look_later(now)
 
     def watch_order(self, now: float) -> None:
         """A timer may have dispatched what was held in order, or by a rate."""
         config = self.s.config
         timed = config.order != "concurrent" or config.rate_limits
-        if timed and not self.watching and self.s.busy:
+        if timed:
             self.watch(now)
+
+    def _look_later(self, now: float) -> None:
+        s = self.s
+        self.watching = s.places.idle(s.kept_apart)
+        self._due = now + self._pause_ms(now) / 1000
+        s.at(self._due, self._look)
 
     def _look_ms(self) -> float:
         config = self.s.config
         return min(config.reclaim_look_ms, max(config.report_after_ms, LOOK_MS_MIN))
 
-    def _pause_ms(self) -> float:
+    def _pause_ms(self, now: float) -> float:
+        """Until something of the worker that has been silent for longest may be found."""
         s = self.s
-        if self._quiet < QUIET_LOOKS or s.places.idle(s.kept_apart):
-            return self._look_ms()
-        return s.config.reclaim_look_ms
+        wait_ms, _ = self._late_ms()
+        if self.watching and s.config.order == "concurrent":
+            wait_ms = min(wait_ms, s.config.reclaim_after_ms)
+        heard_at = min(worker.heard_at for worker in s.busy.values())
+        least_ms = self._look_ms() if self._quiet < QUIET_LOOKS else s.config.reclaim_look_ms
+        return max(least_ms, 1000 * (heard_at - now) + wait_ms)
 
     def found(self) -> None:
         """A look has found something: a call is longer than those before it, and another may be."""
@@ -90,11 +107,13 @@ class Reclaiming:
 
     def _look(self, now: float) -> None:
         s = self.s
-        self.watching = False
+        if self._due is None or now < self._due:
+            return  # another one came first
+        self.watching, self._due = False, None
         busy = list(s.busy.values())
         if not busy:
             self._quiet = 0
-            return  # each dispatch begins it anew
+            return
         self._quiet += 1
         reclaims = s.config.order == "concurrent" and now >= self._reclaims_at
         if reclaims:
@@ -112,15 +131,16 @@ class Reclaiming:
                 reads.append(ReadCell(worker.worker_id, self._first_open(oldest), silent_ms < shown_late_ms))
         # After all that is reclaimed: reading may change what a worker has in flight.
         s.out += reads
-        self.watch(now)
+        self._look_later(now)
 
     def _late_ms(self) -> tuple[float, float]:
         """After how long without a report a worker is in a long call: one that may hold rows, and one that holds nothing."""
-        s = self.s
-        late_ms, shown_late_ms = (each * s.config.report_after_ms for each in (LATE_INTERVALS, SHOWN_LATE_INTERVALS))
-        if s.config.order != "concurrent" or s.config.batch_messages_max > 1:
-            return late_ms, late_ms  # it reports after each call
-        return (late_ms if s.sizer.rows else shown_late_ms), shown_late_ms
+        s, interval_ms = self.s, self.s.config.report_after_ms
+        held_late_ms, shown_late_ms = HELD_LATE_INTERVALS * interval_ms, SHOWN_LATE_INTERVALS * interval_ms
+        concurrent = s.config.order == "concurrent"
+        if not concurrent or s.config.batch_messages_max > 1:  # it reports after each call
+            shown_late_ms = LATE_INTERVALS * interval_ms
+        return (held_late_ms if concurrent and s.sizer.rows else shown_late_ms), shown_late_ms
 
     def _first_open(self, oldest: Chunk) -> tuple[int, int] | None:
         """The first record that its worker has not reported: while it runs that one, there is nothing to read. In order it

@@ -7,11 +7,12 @@ once.
 
 Where much waits for every worker, a chunk may be LARGE_TIMES as long, by the mean of the calls. Each event of a chunk finds
 the caches of supervisor and worker cold and costs 100 to 300 us, whatever it carries, so that calls of 1 ms and more pay for
-the number of chunks. Nothing waits longer for it: the queues hold as much work for the others, LARGE_SHARES times over, and
-the last of it is given out in small chunks again. The mean, because on busy cores one call in many is interrupted by another
-process and seems slow: the tail alone would keep the chunks of calls of 1 ms at one message, and make those of cheap calls
-so for a while. It is each topic's own: cheap messages of one topic say nothing of another's. Calls that really are slow,
-longer than a large chunk is to take, leave the estimate to the tail.
+the number of chunks: of 10 ms, four a chunk took 120 us each in the supervisor, sixteen take 50. No worker idles for it: the
+queues hold as much work for the others, LARGE_SHARES times over, the last of it is given out in small chunks again, and what
+waits behind a slow call is taken back (reclaiming.py). The mean, because on busy cores one call in many is interrupted
+by another process and seems slow: the tail alone would keep the chunks of calls of 1 ms at one message, and make those of
+cheap calls so for a while. It is each topic's own: cheap messages of one topic say nothing of another's. Calls that really
+are slow, longer than a large chunk is to take, leave the estimate to the tail.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ FAST_US = 20.0
 UNSHARED_MAX = 64
 """As many of those, about a millisecond of work, go to one worker while others idle; of more each gets its share."""
 
-LARGE_TIMES = 4
-"""The handler time of a large chunk, in targets: 40 ms. A message waits for the chunk before its own and for its own."""
+LARGE_TIMES = 16
+"""The handler time of a large chunk, in targets: 160 ms. A message waits for the chunk before its own and for its own."""
 
+BLOCK_TIMES = 4
+"""The handler time that messages may be ahead of a worker for the sake of large blocks, in targets."""
 LARGE_SHARES = 2
 """A chunk is large only if as much waits for each worker so many times."""
 
@@ -58,22 +61,27 @@ class _Mean:
 class ChunkSizer:
     """Pure: fed with the figures of reports, asked for a size."""
 
-    __slots__ = ("_max", "_means", "_since_rows", "_target_us", "rows", "tail_us")
+    __slots__ = ("_max", "_mean", "_means", "_since_rows", "_target_us", "rows", "tail_us")
 
     def __init__(self, target_us: int, chunk_messages_max: int) -> None:
         self._target_us = target_us
         self._max = chunk_messages_max
         self.tail_us: float = float(target_us)
         """Starts at the target: the first chunks hold one message, until something is known."""
+        self._mean = _Mean()
         self._means: dict[str, _Mean] = {}
         """By topic: as many as were ever subscribed."""
         self._since_rows = WITHOUT_ROWS_MAX
         self.rows = False
         """The handler has returned rows of late."""
 
-    def takes(self, messages: int) -> bool:
-        """A worker that has so many messages in flight has them for less than the target."""
-        return messages * self.tail_us < self._target_us
+    def takes(self, messages: int, waiting: int, workers: int) -> bool:
+        """A worker that has so many messages in flight has them for less than the target, or for BLOCK_TIMES of it where
+        enough waits for every worker."""
+        if messages * self.tail_us < self._target_us:
+            return True
+        long_us, enough = BLOCK_TIMES * self._target_us, waiting >= LARGE_SHARES * messages * workers
+        return enough and self.tail_us <= long_us and messages * self._mean.us < long_us
 
     def observe(self, count: int, busy_us: int, slowest_us: int, *, topic: str = "", rows: bool = False) -> None:
         """`count` messages of the topic took `busy_us` together, the slowest alone `slowest_us`, in µs of wall time; `rows`:
@@ -84,6 +92,7 @@ class ChunkSizer:
             return
         # More messages in one report are more evidence: one report of 64 counts as 64 of one would by 1/64 each.
         mean_us, weight = busy_us / count, min(MEAN_WEIGHT_MAX, MEAN_WEIGHT * count)
+        self._mean.observe(count, mean_us, weight)
         (self._means.get(topic) or self._means.setdefault(topic, _Mean())).observe(count, mean_us, weight)
         seen = max(slowest_us, mean_us)
         if seen >= self.tail_us:

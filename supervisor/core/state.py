@@ -265,7 +265,6 @@ class Crew:
         """The worker does not have the chunk in flight any more: it was reported to the end, came back, or was reclaimed."""
         if worker.in_flight.pop(chunk.chunk_id, None) is None:
             return
-        worker.heard_at = self.now
         worker.in_flight_messages -= chunk.count
         worker.in_flight_bytes -= chunk.length_bytes
         if not worker.in_flight:

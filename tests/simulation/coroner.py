@@ -91,6 +91,12 @@ class Deaths:
     def finished(self, topic: str, queue_id: int, offset: int) -> None:
         self.of_record.pop((topic, queue_id, offset), None)
 
+    def power_lost(self, charges: Charges) -> None:
+        """Of what only the journal knew as finished, so that its charge was over, nobody knows anything."""
+        for record in list(self.of_record):
+            if not any(_place(charge.mq) == record[:2] and charge.offset == record[2] for charge in charges):
+                del self.of_record[record]
+
     def reset(self, topic: str, queue_id: int) -> None:
         """An operator moved the offset of the queue: what is run again begins anew."""
         for record in [record for record in self.of_record if record[:2] == (topic, queue_id)]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.charges import Charges
 
 from .member import SimMember
 from .script import ACTIONS, ANEW, BOOTS, POWER, STALLS, TOPIC
@@ -211,6 +212,11 @@ class Faults:
         for folder in self.s.folders:
             folder.lose_power(self.world)
         self.s.truth.power_lost()
+        charges = Charges()
+        for folder in self.s.folders:
+            if folder.charges:
+                charges.add_json(folder.charges, "deaths")
+        self.s.truth.deaths.power_lost(charges)
         return True
 
     def _stop_member(self) -> bool:

@@ -19,7 +19,7 @@ TOPIC = "orders"
 RETRY_TOPIC = "%RETRY%" + GROUP
 DLQ_TOPIC = "%DLQ%" + GROUP
 BROKER = "broker-a"
-REPORT_AFTER_MS = 20.0
+REPORT_AFTER_MS = 5.0
 READS_ON = 0.25
 READ_MS = 2.0
 """How often a read brings more than this answer or report, and for how long what is told is not acted on."""
@@ -183,7 +183,7 @@ class Script:
         drawn = replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows, delay_level=level)
         drawn = replace(drawn, pushes_resets=draw >> 29 & 1 == 0, rows_never=draw >> 30 & 3 == 0)
         drawn = replace(drawn, rate=[30.0, 200.0, 0, 0, 0, 0, 0, 0][draw >> 22 & 7])
-        drawn = replace(drawn, report_after_ms=[5.0, REPORT_AFTER_MS, REPORT_AFTER_MS, 60.0][draw >> 25 & 3])
+        drawn = replace(drawn, report_after_ms=[1.5, REPORT_AFTER_MS, REPORT_AFTER_MS, 20.0][draw >> 25 & 3])
         if draw >> 15 & 15 == 0:
             drawn = replace(drawn, queues=MANY_QUEUES, workers=MANY_WORKERS, slab_units=64)
         return replace(drawn, rows_always=True, messages_max=600) if draw >> 19 & 7 == 0 else drawn

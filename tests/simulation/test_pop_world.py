@@ -21,8 +21,8 @@ from .pop_world import MAY_FAIL, PopSimulation
 from .world import Violation
 
 SEEDS, STEPS = 40, 1_500
-PLANTED_SEEDS = 20
-LOOKED_THROUGH = 12
+PLANTED_SEEDS = 40
+LOOKED_THROUGH = 20
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

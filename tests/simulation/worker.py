@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .member import SimMember
 
 
+SELDOM = 0.1
 LATE_MS = 60
 SEALING_MS = 20
 SEAL, SEAL_MUCH = "seal", "seal, as much waits for it"
@@ -394,7 +395,9 @@ class SimWorker:
             self._check_bytes(work)
             self._over(work)
             return
-        if self.world.chance(self.eager):
+        # What its cell shows a worker reports at the chunk's end, if that comes soon.
+        seldom = 1.0 if self.cell[UNREPORTED] == 0 or self.unreported_cell.held else SELDOM
+        if self.world.chance(self.eager * seldom):
             self._flush()
         if self.alive:
             self._run_one()

@@ -64,7 +64,9 @@ class QueueMachine(RuleBasedStateMachine):
                 assert action.commit_offset <= self._safe()
             elif isinstance(action, act.Dispatch):
                 in_hand, sizer = self.hands[action.worker_id], self.core.state.sizer
-                assert len(in_hand) < 2 or (sizer.rows and sizer.takes(sum(chunk.count for chunk in in_hand)))
+                assert len(in_hand) < 2 or (
+                    sizer.rows and sizer.takes(sum(chunk.count for chunk in in_hand), 10_000, 1)
+                )
                 self.hands[action.worker_id].append(action.chunk)
             elif isinstance(action, act.SendBack):
                 self.backs.append(action)

@@ -39,22 +39,36 @@ def in_hand(bench: Bench, chunk: Chunk, offset: int, held: tuple[int, int] | Non
     bench.core.handle(ev.CellRead("a", chunk.chunk_id, offset, held), bench.now)
 
 
-@pytest.mark.parametrize(("rows", "late_ms"), [(False, 50), (True, 10)])
+@pytest.mark.parametrize(("rows", "late_ms"), [(False, 170), (True, 50)])
 def test_a_worker_is_read_once_it_keeps_what_ended_for_longer_than_between_calls(
     busy: tuple[Bench, int, list[Chunk]], rows: bool, late_ms: int
 ) -> None:
-    """What its cell shows it reports once a chunk; rows it keeps for a flush interval."""
+    """What its cell shows it reports once a chunk; rows it keeps for eight flush intervals."""
     bench, _, (first, _) = busy
     bench.core.state.sizer.rows = rows
+    bench.pass_ms(171)  # the first look is as for calls that leave no rows
     for _ in range(2):
+        bench.done(first, count=1)
+        bench.core.state.sizer.rows = rows
+        bench.take(act.ReadCell)
         for _ in range(late_ms // 5 - 1):
-            bench.pass_ms(5.01)
+            bench.pass_ms(5)
         bench.none(act.ReadCell)
         bench.pass_ms(20)
         assert bench.take(act.ReadCell)[0].worker_id == "a"
-        bench.done(first, count=2)
-        bench.core.state.sizer.rows = rows
-        bench.take(act.ReadCell)
+
+
+def test_a_worker_of_which_something_is_taken_back_is_no_less_silent_for_it(
+    busy: tuple[Bench, int, list[Chunk]],
+) -> None:
+    bench, _, (first, second) = busy
+    bench.pass_ms(100)
+    bench.worker("b")
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 3), bench.now)
+    bench.take(act.ReadCell)
+    for _ in range(100):
+        bench.pass_ms(1)
+    assert bench.take(act.ReadCell)[0].worker_id == "a"
 
 
 def looks(bench: Bench, ms: int) -> int:
@@ -66,27 +80,49 @@ def looks(bench: Bench, ms: int) -> int:
     return found
 
 
-def test_looks_that_find_nothing_become_rare_and_are_not_while_a_worker_idles(
-    busy: tuple[Bench, int, list[Chunk]],
-) -> None:
+def test_no_look_comes_before_it_can_find_something(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    """Each wakes the loop up, with cold caches: of calls that are alike there are as many as reports."""
+    bench, _, chunks = busy
+    wakes = 0
+    for at in range(1_200):
+        due = bench.core.state.next_timer()
+        assert due is not None
+        bench.pass_ms(1)
+        wakes += due <= bench.now
+        if at % 150 == 149:
+            bench.done(chunks[at // 600], count=1)
+    assert wakes <= 1_200 / 150 + 2
+    bench.none(act.ReadCell)
+
+
+def test_looks_that_find_nothing_become_rare(busy: tuple[Bench, int, list[Chunk]]) -> None:
     bench, _, (first, _) = busy
     bench.core.state.sizer.rows = True
+    bench.pass_ms(171)
+    in_hand(bench, first, 1)
+    bench.take(act.ReadCell)
+    assert looks(bench, 49) <= 1  # the one that was due
     assert 45 <= looks(bench, 1_000) <= 60  # of 200
     in_hand(bench, first, 2)
-    looks(bench, 20)
-    assert looks(bench, 30) >= 4  # calls may be uneven now
-    looks(bench, 100)
+    assert looks(bench, 49) <= 1  # the one that was due
+    assert looks(bench, 41) >= 7  # calls may be uneven now
+
+
+def test_a_worker_that_idles_brings_the_next_look_forward(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    bench, _, _ = busy
+    bench.pass_ms(35)
     bench.worker("b")
-    looks(bench, 20)
-    assert looks(bench, 100) >= 16
+    bench.none(act.Reclaim)
+    bench.pass_ms(5.1)
+    assert bench.one(act.Reclaim).worker_id == "a"
 
 
 def test_a_look_names_the_first_record_that_is_open(busy: tuple[Bench, int, list[Chunk]]) -> None:
     """While the worker runs that one, nobody has to look closer."""
     bench, _, (first, _) = busy
     bench.done(first, count=2)
-    bench.pass_ms(50.1)
-    bench.pass_ms(10.1)
+    bench.pass_ms(170.1)
+    bench.pass_ms(20.1)
     assert {asked.first_open for asked in bench.take(act.ReadCell)} == {(first.chunk_id, 2)}
 
 
@@ -278,10 +314,14 @@ def test_where_rows_are_rare_only_cells_that_hold_something_are_read_early(
     busy: tuple[Bench, int, list[Chunk]],
 ) -> None:
     """What the others show they report in time."""
-    bench, _, _ = busy
+    bench, _, (first, _) = busy
     bench.core.state.sizer.rows = True
+    bench.pass_ms(171)
+    bench.done(first, count=1)
+    bench.core.state.sizer.rows = True
+    bench.take(act.ReadCell)
     asked: list[bool] = []
-    for _ in range(12):
+    for _ in range(40):
         bench.pass_ms(5.1)
         asked += [action.held_only for action in bench.take(act.ReadCell)]
     assert asked[:5] == [True] * 5

@@ -108,6 +108,21 @@ def test_memory_is_told_at_the_limit_and_ends_the_worker_above(
     assert bool(sealed) is leaves
 
 
+def test_between_two_looks_nothing_is_wanted_twice() -> None:
+    """A worker that reports once a chunk asks before, between two messages, whether a report has to come now."""
+    now_ns, rss_mib = [LOOK_EVERY_NS], [50]
+    watch = MemoryWatch(100 << 20, lambda: now_ns[0], lambda: rss_mib[0] << 20, lambda _packet: None, Log())
+    wanted: list[bool] = []
+    for mib in (50, 120, 120, 160):
+        rss_mib[0] = mib
+        wanted.append(watch.wants())
+        now_ns[0] += LOOK_EVERY_NS
+        wanted.append(watch.wants())
+        if wanted[-1] and mib < 150:
+            watch(lambda: None)
+    assert wanted == [False, False, False, True, False, False, False, True]
+
+
 def test_cores_in_turn() -> None:
     assert [core_for(index, [6, 2, 4]) for index in range(4)] == [2, 4, 6, 2]
     assert core_for(0, []) is None

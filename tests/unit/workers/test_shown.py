@@ -64,13 +64,51 @@ def test_a_worker_whose_cell_is_not_read_reports_after_each_call(bench: Make, ma
 def test_a_chunk_that_takes_longer_is_reported_in_between(bench: Make, make_record: Make) -> None:
     b = bench(lambda _message: b.clock.advance_ms(10), bounds=LIMITS)
     b.worker.offer_reports(thread=False)
-    b.chunk([make_record(offset=offset) for offset in range(10)], 1)
+    b.chunk([make_record(offset=offset) for offset in range(40)], 1)
     b.steps(2)
     at_once = REPORT_INTERVALS * 5 // 10
-    assert reports(b) == [(1, 0, at_once), (1, at_once, at_once), (1, 2 * at_once, 10 - 2 * at_once)]
+    assert reports(b) == [(1, 0, at_once), (1, at_once, at_once), (1, 2 * at_once, 40 - 2 * at_once)]
 
 
-def test_what_only_the_worker_knows_is_reported_as_before(bench: Make, make_record: Make) -> None:
+@pytest.mark.parametrize(("took_ms", "at_once"), [(4, 10), (10, 4)])
+def test_rows_of_many_calls_make_one_block(
+    bench: Make, make_record: Make, tmp_path: Path, took_ms: int, at_once: int
+) -> None:
+    """A block finds cold caches, and costs as much for one row as for a hundred."""
+
+    @handler(schema="n int")
+    def handle(_message: Any) -> Any:
+        b.clock.advance_ms(took_ms)
+        return {"n": 1}
+
+    b = bench(handle, schema="n int", folder=tmp_path, bounds=LIMITS)
+    b.worker.offer_reports(thread=False)
+    b.worker._runner.spare_ns = -1_000_000_000
+    b.chunk([make_record(offset=offset) for offset in range(20)], 1)
+    b.steps(2)
+    assert reports(b) == [(1, start, at_once) for start in range(0, 20, at_once)]
+
+
+@pytest.mark.parametrize("window_open", [False, True])
+def test_where_a_report_makes_room_for_the_next_chunk_no_later_one_is_waited_for(
+    bench: Make, make_record: Make, tmp_path: Path, *, window_open: bool
+) -> None:
+    @handler(schema="n int")
+    def handle(_message: Any) -> Any:
+        b.clock.advance_ms(3)
+        return {"n": 1}
+
+    b = bench(handle, schema="n int", folder=tmp_path, bounds=LIMITS)
+    b.worker.offer_reports(thread=False)
+    for number in (1, 2, 3):
+        b.chunk([make_record(offset=number)], number, window_open=window_open)
+    b.steps(4)
+    assert reports(b) == ([] if window_open else [(1, 0, 1), (2, 0, 1)])
+    b.steps(1)
+    assert len(reports(b)) == (3 if window_open else 1)  # none waits in vain
+
+
+def test_what_only_the_worker_knows_waits_less(bench: Make, make_record: Make) -> None:
     def handle(message: Any) -> None:
         b.clock.advance_ms(9)
         if message.queue_offset == 2:
@@ -292,7 +330,7 @@ def test_a_long_chunk_of_short_calls_looks_once_a_millisecond_whether_it_can_wai
     looks: list[int] = []
     b = bench(lambda _message: b.clock.advance_ms(0.1), bounds=LIMITS)
     b.worker.offer_reports(thread=False)
-    b.worker._runner._can_flush = lambda: not looks.append(1)
+    b.worker._runner._can_wait = lambda: not looks.append(1)
     b.chunk([make_record(offset=offset) for offset in range(250)])
     b.steps(2)
     assert reports(b) == [(1, 0, 250)]
