@@ -62,6 +62,8 @@ _LASTING_TEXT: Final[frozenset[type]] = _LASTING | {str}
 """The same of a column of strings: Arrow takes any buffer for one."""
 _TIMES: Final = (NONE_TYPE, datetime.date, str, pa.Scalar)
 """In a column of times: these, and what Arrow itself refuses when it is of no use there."""
+_SURE_MAX: Final = 1 << 20
+"""A block of texts as long as this one is far from Arrow's limit."""
 DATACLASSES_MAX: Final = 1_000
 """Row classes whose fields are remembered; a handler that makes classes without end is only slower."""
 _NO_TIME: Final = "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
@@ -147,6 +149,7 @@ class Columns:
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type, and a batch
         of it without rows."""
         self.values_of_plain = self._make_values_of_plain()
+        self._sure = [_sure_value(field, folders) for field in self._fields]
 
     def values_of(self, row: object) -> tuple[Any, ...]:
         """The values of one row in the columns' order. Raises RowError."""
@@ -198,6 +201,10 @@ class Columns:
             return values
 
         return values_of_plain
+
+    def sure(self, values: tuple[Any, ...]) -> bool:
+        """The values of one row fit for sure: no conversion is needed to know it. False: they may fit."""
+        return all(map(_applied, self._sure, values))
 
     def values_of_plain_rows(self, rows: list[Any]) -> tuple[Any, ...] | None:
         """The same of one or more rows, all dicts or all of one dataclass."""
@@ -577,6 +584,30 @@ def _check_times(values: Iterable[Any]) -> None:
                 else ": return one"
             )
         )
+
+
+def _applied(check: Callable[[Any], bool], value: Any) -> bool:
+    return check(value)
+
+
+def _sure_value(field: Any, folders: FolderNames) -> Callable[[Any], bool]:
+    """Whether a value of the column is one of which Arrow loses nothing and that it never refuses."""
+    kind, nullable = field.type, field.nullable
+    if field.name in folders.columns:
+        return lambda _value: False
+    if pa.types.is_signed_integer(kind):
+        end = 1 << kind.bit_width - 1
+        return lambda value: -end <= value < end if value.__class__ is int else value is None and nullable
+    if pa.types.is_string(kind):
+        return lambda value: (
+            len(value) < _SURE_MAX and value.isascii() if value.__class__ is str else value is None and nullable
+        )
+    if pa.types.is_binary(kind):
+        return lambda value: len(value) < _SURE_MAX if value.__class__ is bytes else value is None and nullable
+    plain = bool if pa.types.is_boolean(kind) else float if pa.types.is_float64(kind) else None
+    if plain is None:
+        return lambda _value: False
+    return lambda value: value.__class__ is plain or (value is None and nullable)
 
 
 def _family(kind: Any) -> str:

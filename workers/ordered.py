@@ -155,7 +155,7 @@ class OrderedRunner(Runner):
                 self._end_run(run, index)
                 self._commit(work.queue)
                 run = self._next_run(work, offsets, index)
-            if self._auto_commit and self._must_flush(started + took, took):
+            if self._auto_commit and self._must_flush(started + took, took, more=index < total):
                 self._end_run(run, index)
                 self._flush()
                 self._flushed(self._clock() - started - took)

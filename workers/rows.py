@@ -123,8 +123,8 @@ class RowBuffer(Generic[Owner]):
     def prepare(self, message: Message, result: object, *, at_once: bool = False) -> Prepared | None:
         """The rows in one handler result (not None), None when it is an empty iterable. Raises RowError.
 
-        `at_once`: rows are converted now, so that what does not fit is known now. Runs the handler's own code when
-        `result` is a generator, so anything may be raised.
+        `at_once`: what does not fit is known now; rows are converted for it unless a look is enough. Runs the handler's own
+        code when `result` is a generator, so anything may be raised.
         """
         given: Any = result
         columns = self._columns
@@ -134,6 +134,14 @@ class RowBuffer(Generic[Owner]):
                 return message, row, None
             if given.__class__ is pa.RecordBatch and 0 < given.num_rows <= _ROWS_PER_MESSAGE_MAX:
                 return message, (), columns.fit_arrow(given)
+        if (
+            columns is not None
+            and at_once
+            and (row := columns.values_of_plain(given)) is not None
+            and columns.sure(row)
+        ):
+            key_of(message)
+            return message, row, None
         if columns is None and self._infer is not None:
             given = self._look(result, self._infer)
             if given is None:

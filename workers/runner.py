@@ -60,6 +60,8 @@ SPARE_SHIFT: Final = 6
 with long calls take the supervisor one core at most."""
 SPARE_NS_MAX: Final = 1_000_000
 """Of many long calls no more is spared, but for the share of one."""
+REPORT_NS: Final = 500_000
+"""At least so much a flush takes of it, since its report takes the supervisor some time, too."""
 SPARE_STEP_NS: Final = 1_000
 """Taken off the spare time for each message before which nothing had to be flushed."""
 
@@ -116,6 +118,8 @@ class Runner:
         self._look_ns = 0
         """When something is to be done between two calls: a flush, or the note of when the next one began."""
         self._slowest_ns = 0
+        self._chunk_id = 0
+        """The chunk in hand."""
         self.window_open = False
         """More may come before the last chunk is reported."""
         self.is_fork = False
@@ -231,7 +235,7 @@ class Runner:
         """Work on a chunk starts: what it finishes is to be reported within the flush interval."""
         if not self._runs:
             self._due_ns = self._clock() + self._interval_ns
-        self._slowest_ns = 0
+        self._slowest_ns, self._chunk_id = 0, chunk_id
         self.naming.chunk(chunk_id, queue)
 
     def _fail_chunk(self, chunk_id: int, queue: QueueInfo, records: int, error: Exception) -> None:
@@ -330,7 +334,8 @@ class Runner:
 
     def _may_wait(self, late_ns: int, *, more: bool) -> bool:
         """The supervisor can see what is unreported, or ask for it, and nothing is wrong that a flush would find."""
-        unreported, more = self.unreported, more and not self._runs
+        unreported, runs = self.unreported, self._runs
+        more = more and not (runs and runs[0].chunk_id != self._chunk_id)
         if unreported.held:
             may = (more or self.window_open) and unreported.offered and late_ns < self._held_ns
         else:
@@ -340,7 +345,7 @@ class Runner:
     def _flushed(self, took: int) -> None:
         self._due_ns = self._clock() + self._interval_ns
         if self.spare_ns > 0:
-            self.spare_ns -= took
+            self.spare_ns -= max(took, REPORT_NS)
 
     def _run_unit(self, run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None) -> None:
         """One record that is an inner batch: all of its messages, rows kept only when none fails."""
@@ -511,7 +516,7 @@ class Runner:
                 cell[STATE] = 0
             took = clock() - started
             self._end_batch(run, index, kept, took)
-            if self._must_flush(started + took, took):
+            if self._must_flush(started + took, took, more=index < total):
                 self._flush()
                 self._flushed(clock() - started - took)
             run = Run(run.chunk_id, run.queue, run.offsets, index)

@@ -361,6 +361,7 @@ class Ordered(Dispatching):
             chunk.worker_id = None
             return chunk
         rest = chunk.split(at, next(self.s.chunk_ids))
+        rest.alone = chunk.alone  # else the death of a worker that has only that one in hand is charged to nobody
         pq.open[rest.chunk_id] = rest
         return rest
 

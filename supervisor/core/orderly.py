@@ -171,7 +171,8 @@ class Orderly(Ordered):
         if not room:
             self._wait_for_rate(pq, lane)
             return
-        size = 1 if self.quarantine.careful() else min(room, self.s.chunk_size(self.s.waiting_messages, 1))
+        large_of = "" if self.s.config.rate_limits else pq.mq.topic
+        size = 1 if self.quarantine.careful() else min(room, self.s.chunk_size(self.s.waiting_messages, 1, large_of))
         if lane.waiting:
             chunk = lane.waiting.popleft()
             if chunk.count > size:

@@ -137,10 +137,13 @@ class Reclaiming:
         """After how long without a report a worker is in a long call: one that may hold rows, and one that holds nothing."""
         s, interval_ms = self.s, self.s.config.report_after_ms
         held_late_ms, shown_late_ms = HELD_LATE_INTERVALS * interval_ms, SHOWN_LATE_INTERVALS * interval_ms
-        concurrent = s.config.order == "concurrent"
-        if not concurrent or s.config.batch_messages_max > 1:  # it reports after each call
-            shown_late_ms = LATE_INTERVALS * interval_ms
-        return (held_late_ms if concurrent and s.sizer.rows else shown_late_ms), shown_late_ms
+        if s.config.order != "concurrent":
+            return held_late_ms, held_late_ms
+        if s.config.batch_messages_max > 1:
+            shown_late_ms = (
+                LATE_INTERVALS * interval_ms
+            )  # no cell shows calls of several, so they are reported after each
+        return (held_late_ms if s.sizer.rows else shown_late_ms), shown_late_ms
 
     def _first_open(self, oldest: Chunk) -> tuple[int, int] | None:
         """The first record that its worker has not reported: while it runs that one, there is nothing to read. In order it

@@ -563,8 +563,9 @@ class State(Crew):
         """Messages of the next chunk. A batch handler gets its whole batch, however long its calls take: most of a call may
         cost the same for one message as for many, and calls of one message would never show it.
 
-        `large_of`: the topic, where the chunk may be large. Not where nothing of it can be reclaimed (in order, and of
-        coroutines, which have all begun), nor where limits decide how much of what waits may go to the others."""
+        `large_of`: the topic, where the chunk may be large. Not where nothing of it can be reclaimed that others could run
+        (by key, and of coroutines, which have all begun), nor where limits decide how much of what waits may go to the
+        others."""
         least = self.config.batch_messages_max if self.stats.calls_are_batches else 1
         size = max(self.sizer.size(waiting, free_workers), least)
         if not large_of:

@@ -163,7 +163,7 @@ def test_in_order_nothing_is_read_off_and_the_worker_is_asked_once_a_call(
     bench.pass_ms(50.1)
     bench.one(act.DispatchOrdered)
     bench.take(act.ReadCell)
-    bench.pass_ms(5.1)
+    bench.pass_ms(50.1)
     bench.pass_ms(5.1)
     assert bench.take(act.ReadCell)
     bench.none(act.Reclaim)

@@ -316,6 +316,23 @@ def test_a_batch_that_raises_fails_as_a_whole(bench: Make, numbered: Make) -> No
 # --- rows -----------------------------------------------------------------------------------------------------------------
 
 
+def test_plain_rows_are_converted_with_their_block(
+    bench: Make, numbered: Make, tmp_path: Path, read_ready: ReadReady
+) -> None:
+    """One by one they took 70 us each. They wait for one another while the supervisor can ask for them."""
+
+    def handle(message: Message) -> object:
+        b.clock.advance_ms(4)
+        return {"a": number(message)}
+
+    b = bench(handle, schema="a int", folder=tmp_path, bounds=WorkerBounds(flush_interval_us=5_000))
+    b.worker.offer_reports(thread=False)
+    assert hand_over(b, Chunk(numbered(0, 25))) == [(1, 0, 10), (1, 10, 10), (1, 20, 5)]
+    b.link.send(encode_seal())
+    b.steps(1)
+    assert read_ready(tmp_path)["a"].to_pylist() == list(range(25))
+
+
 def test_rows_of_what_is_done_are_kept_and_of_what_fails_are_not(
     bench: Make, numbered: Make, tmp_path: Path, read_ready: ReadReady
 ) -> None:

@@ -274,7 +274,7 @@ def test_in_order_too_pending_outcomes_are_flushed_before_each_call_once_calls_a
         reported += sum(records for _, _, records, _ in entries(b.story()))
         number = int(message.body)
         unreported.append(number - reported)
-        b.clock.advance_ms(200 if number == 3 else 0.001)
+        b.clock.advance_ms(500 if number == 3 else 0.001)
 
     b = bench(handle, bounds=WorkerBounds(flush_interval_us=5_000))
     data = b"".join(numbers(make_record, 0, 8))
@@ -449,7 +449,7 @@ def test_once_calls_are_long_what_only_the_worker_knows_is_flushed_before_each_c
         reported += sum(records for _, _, records, _ in entries(b.story()))
         number = int(message.body)
         unreported.append(number - reported)
-        b.clock.advance_ms(200 if number == 3 else 0.001)
+        b.clock.advance_ms(500 if number == 3 else 0.001)
         return {"n": number}
 
     b = bench(handle, schema="n int", folder=tmp_path, bounds=WorkerBounds(flush_interval_us=5_000))
