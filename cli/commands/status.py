@@ -69,7 +69,20 @@ def head_of(found: dict[str, Any]) -> list[str]:
     head.extend(f"MISMATCH {text}" for text in found["subscription_mismatch"])
     if staff["last_reload"].startswith("rolled back"):
         head.append(f"last reload {staff['last_reload']}")
-    return head + _loader(found.get("loader", {}))
+    return head + _troubles(found) + _loader(found.get("loader", {}))
+
+
+def _troubles(found: dict[str, Any]) -> list[str]:
+    """What somebody has to look at, though the member goes on."""
+    counters, set_aside = found["counters"], found.get("loader", {}).get("quarantined", 0)
+    said = []
+    if undelivered := counters.get("undelivered_messages", 0):
+        said.append(f"UNDELIVERED {undelivered} messages that a broker passed over: `rocketcrew reconcile` names them")
+    if set_aside:
+        said.append(f"QUARANTINED {set_aside} segments that do not fit the table: `rocketcrew reconcile` names them")
+    if faults := counters.get("unexpected_errors", 0) + counters.get("invariant_violations", 0):
+        said.append(f"FAULTS {faults} of rocketcrew itself: its log has them")
+    return said
 
 
 def _loader(loader: dict[str, Any]) -> list[str]:

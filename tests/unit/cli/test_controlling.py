@@ -81,6 +81,23 @@ def test_the_status_says_that_the_loader_fails(loader: dict[str, Any], line: str
     assert said == ([] if line is None else [line])
 
 
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"counters": {"undelivered_messages": 12}}, "UNDELIVERED 12 messages"),
+        ({"loader": {"quarantined": 3}}, "QUARANTINED 3 segments"),
+        ({"counters": {"unexpected_errors": 1, "invariant_violations": 1}}, "FAULTS 2 of rocketcrew itself"),
+    ],
+)
+def test_the_status_says_what_somebody_has_to_look_at(more: dict[str, dict[str, int]], line: str) -> None:
+    before = status()
+    now = before | {name: before.get(name, {}) | values for name, values in more.items()}
+    assert [one for one in text_of(now).splitlines() if one not in text_of(before).splitlines()] == [
+        one for one in text_of(now).splitlines() if one.startswith(line)
+    ]
+    assert line in text_of(now)
+
+
 def test_rates_are_differences() -> None:
     later = status(counters={**status()["counters"], "done_messages": 25})
     assert rates_of(status(), later, 2.0)["done_messages"] == 10.0
