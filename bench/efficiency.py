@@ -1,10 +1,11 @@
 """(b) and (d): handlers that burn 0.1, 1 and 10 ms of CPU, against bare processes and against the pools of the library.
 
 efficiency = (as many bare processes as workers doing the same calls) over measured, taken right after each other; overhead =
-CPU µs per message of all processes beyond the handler's own, which decides where noise hides the ratio. The pools
-(threads, ProcessPoolExecutor) are fed by the same client from the same source.
+CPU µs per message of all processes beyond the handler's own, which decides where noise hides the ratio: the handlers note
+their own. The pools (threads, ProcessPoolExecutor) are fed by the same client from the same source. With `--all` the same of
+handlers that return a row, and in order.
 
-    python bench/efficiency.py [--runs 5] [--seconds 3]
+    python bench/efficiency.py [--runs 5] [--seconds 3] [--all]
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from handlers import BURNS, burn
-from measure import HERE, Crew, Source, interruptible, median, report, wait_done
+from handlers import BURNS, ROWS, burn
+from measure import HERE, Crew, Source, cpu_us, interruptible, median, report, wait_done
 
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations, parse_pull
@@ -62,29 +64,44 @@ def bare(cpu_ns: int, count: int) -> float:
     return max(float(process.communicate()[0]) for process in processes)
 
 
-def burnt_us(cpu_ns: int) -> float:
-    """What one call of the handler really uses: it looks at the clock, and ends some µs late."""
-    calls = max(10, 200_000_000 // cpu_ns)
-    begin = time.thread_time_ns()
-    for _ in range(calls):
-        burn(cpu_ns)
-    return (time.thread_time_ns() - begin) / calls / 1000
+class Used(NamedTuple):
+    """CPU of a crew so far, in µs, and what of it its handlers took in how many calls."""
+
+    supervisor_us: float
+    workers_us: float
+    burnt_us: float
+    calls: int
+
+    def beside(self, before: Used) -> tuple[float, float]:
+        """µs of CPU a call beside the handler's since then: in the supervisor, and in the workers."""
+        calls = self.calls - before.calls
+        workers_us = self.workers_us - before.workers_us - (self.burnt_us - before.burnt_us)
+        return (self.supervisor_us - before.supervisor_us) / calls, workers_us / calls
 
 
-def crew(handler: str, count: int) -> tuple[float, float]:
-    """(seconds for the last nine tenths scaled to all, overhead in CPU µs per message)."""
+def used(crew: Crew, folder: Path) -> Used:
+    """The handlers note their calls in the folder (handlers.py, Calls)."""
+    workers = crew.workers()
+    noted = [struct.unpack("qq", (folder / str(pid)).read_bytes()) for pid in workers]
+    return Used(
+        cpu_us(crew.child.pid), sum(map(cpu_us, workers)), sum(ns for _, ns in noted) / 1000, sum(n for n, _ in noted)
+    )
+
+
+def crew(handler: str, count: int, settings: Mapping[str, object] = {}) -> tuple[float, float, float]:
+    """(seconds for the last nine tenths scaled to all; CPU µs a message beside the handler's in the supervisor, and in the
+    workers)."""
     source = Source(count, queues=QUEUES)
-    with tempfile.TemporaryDirectory() as folder:
-        found = Crew(Path(folder), source.name_server, handler, "replay", {"workers.count": WORKERS})
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as calls:
+        os.environ["BENCH_CALLS"] = calls
+        found = Crew(Path(folder), source.name_server, handler, "replay", {"workers.count": WORKERS, **settings})
         try:
             wait_done(found, count // 10)
-            first, (supervisor, workers) = found.done(), found.cpu()
+            first, before = found.done(), used(found, Path(calls))
             begin = time.perf_counter()
             end = wait_done(found, count)
-            supervisor_end, workers_end = found.cpu()
-            counted = count - first
-            used = (supervisor_end - supervisor + workers_end - workers) / counted
-            return (end - begin) * count / counted, used - burnt_us(BURNS[handler])
+            supervisor_us, workers_us = used(found, Path(calls)).beside(before)
+            return (end - begin) * count / (count - first), supervisor_us, workers_us
         finally:
             found.stop()
             source.stop()
@@ -143,29 +160,41 @@ def pool(make: Callable[[int], Executor], cpu_ns: int, count: int) -> float:
         source.stop()
 
 
+def measured(handler: str, cpu_ns: int, runs: int, seconds: float, *, order: str, pools: bool) -> dict[str, object]:
+    count = messages_for(cpu_ns, seconds)
+    ratios: dict[str, list[float]] = {"crew": [], "threads": [], "processes": []}
+    beside: list[tuple[float, float]] = []
+    for _ in range(runs):
+        ideal = bare(cpu_ns, count)
+        took, *parts = crew(handler, count, {"consumer.order": order})
+        beside.append((parts[0], parts[1]))
+        ratios["crew"].append((ideal + bare(cpu_ns, count)) / 2 / took)
+        if pools:
+            ratios["threads"].append(ideal / pool(ThreadPoolExecutor, cpu_ns, count))
+            ratios["processes"].append(ideal / pool(ProcessPoolExecutor, cpu_ns, count))
+    return {
+        "handler": handler, "order": order, "messages": count, "runs": runs, "efficiency": median(ratios["crew"]),
+        "overhead_cpu_us": median(sum(each) for each in beside), "of_supervisor_us": median(each[0] for each in beside),
+        "thread_pool": median(ratios["threads"]) if pools else "",
+        "process_pool": median(ratios["processes"]) if pools else "",
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--all", action="store_true", help="handlers that return a row, and order = queue, too")
     options = parser.parse_args()
     interruptible()
-    rows: list[dict[str, object]] = []
-    for handler, cpu_ns in BURNS.items():
-        count = messages_for(cpu_ns, options.seconds)
-        ratios: dict[str, list[float]] = {"crew": [], "threads": [], "processes": []}
-        overheads: list[float] = []
-        for _ in range(options.runs):
-            ideal = bare(cpu_ns, count)
-            seconds, overhead = crew(handler, count)
-            overheads.append(overhead)
-            ratios["crew"].append((ideal + bare(cpu_ns, count)) / 2 / seconds)
-            ratios["threads"].append(ideal / pool(ThreadPoolExecutor, cpu_ns, count))
-            ratios["processes"].append(ideal / pool(ProcessPoolExecutor, cpu_ns, count))
-        rows.append({
-            "handler": handler, "messages": count, "runs": options.runs,
-            "efficiency": median(ratios["crew"]), "overhead_cpu_us": median(overheads),
-            "thread_pool": median(ratios["threads"]), "process_pool": median(ratios["processes"]),
-        })  # fmt: skip
+    rows = [
+        measured(handler, cpu_ns, options.runs, options.seconds, order=order, pools=first)
+        for handlers, order, first in (
+            (BURNS, "concurrent", True), (ROWS, "concurrent", False), (BURNS, "queue", False), (ROWS, "queue", False)
+        )
+        if first or options.all
+        for handler, cpu_ns in handlers.items()
+    ]  # fmt: skip
     report("efficiency", rows)
 
 

@@ -159,8 +159,8 @@ def of_crew(handler: str, count: int) -> tuple[float, float]:
     """Messages a second of our workers, and CPU µs per message of all processes beyond the handler's own, which decide where
     noise hides the ratio."""
     if handler in BURNS:
-        seconds, overhead_us = crew(handler, count)
-        return count / seconds, overhead_us
+        seconds, *parts_us = crew(handler, count)
+        return count / seconds, sum(parts_us)
     one = throughput.on_replay(handler, 1, count * 10)
     return one["rate"], one["supervisor_us"] + one["workers_us"]
 
