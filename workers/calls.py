@@ -51,10 +51,13 @@ def chooser(queue: QueueInfo, own: Callable[[Message], object] | None, log: Any)
             return False
         try:
             chosen = bool(own(message))
-        except Exception as error:  # noqa: BLE001  it is the user's
+        except BaseException as error:
+            end_if_forked(pid, error)
+            if not isinstance(error, Exception):
+                raise
             log.warning("filter_failed", **place_keys(queue, message.queue_offset),
                         error=describe_error(error), exception=user_traceback(error))  # fmt: skip
-            chosen = True
+            return True
         end_if_forked(pid)
         return chosen
 

@@ -6,6 +6,7 @@ order rather than not, since the same message fails in the same way each time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from ..remoting.errors import ProtocolError
 from ..remoting.log_keys import place_keys, queue_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE, walk
+from .forks import end_if_forked
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .ordered_packets import KEY_BYTES, NO_KEY
 from .packets import QueueInfo
@@ -55,11 +57,13 @@ def classify(
         log.error("records_undecodable", **queue_keys(queue), error=str(error))
         return [_UNUSABLE_DIGEST] * records
     found: list[bytes] = []
+    pid = os.getpid()
     for index, offset in enumerate(offsets):
         name(offset)
         try:
             found.append(digest(function(_first_message(data, positions[index], positions[index + 1], queue))))
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the function's
+            end_if_forked(pid, error)
             note_failure(log, queue, offset, error)
             found.append(_UNUSABLE_DIGEST)
     return (found + [_UNUSABLE_DIGEST] * records)[:records]

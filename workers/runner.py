@@ -232,7 +232,7 @@ class Runner:
         self._cell[STATE] = 0
 
     def begin_chunk(self, chunk_id: int, queue: QueueInfo) -> None:
-        """Work on a chunk starts: what it finishes is to be reported within the flush interval."""
+        """Work on a chunk starts: what it finishes is to be reported after the flush interval, or later (`_may_wait`)."""
         if not self._runs:
             self._due_ns = self._clock() + self._interval_ns
         self._slowest_ns, self._chunk_id = 0, chunk_id
@@ -345,7 +345,9 @@ class Runner:
     def _flushed(self, took: int) -> None:
         self._due_ns = self._clock() + self._interval_ns
         if self.spare_ns > 0:
-            self.spare_ns -= max(took, REPORT_NS)
+            self.spare_ns = max(
+                self.spare_ns - max(took, REPORT_NS), -SPARE_NS_MAX
+            )  # it may have waited for a full disk
 
     def _run_unit(self, run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None) -> None:
         """One record that is an inner batch: all of its messages, rows kept only when none fails."""
@@ -376,10 +378,14 @@ class Runner:
     def _rows_of(self, message: Message, result: object, *, at_once: bool = False) -> Prepared | None:
         """The rows of a result that is no failure; a generator runs the handler's code. `at_once` as in RowBuffer."""
         prepared = None
-        if self.rows is None or result is None:
-            run_out(result)
-        else:
-            prepared = self.rows.prepare(message, result, at_once=at_once)
+        try:
+            if self.rows is None or result is None:
+                run_out(result)
+            else:
+                prepared = self.rows.prepare(message, result, at_once=at_once)
+        except BaseException as error:
+            self.end_if_forked(error)  # here, as the callers note a failure later, and clear the cell before
+            raise
         self.end_if_forked()
         return prepared
 

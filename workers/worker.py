@@ -415,7 +415,10 @@ class WorkerLoop:
         return None if sleep_ms is None else sleep_ms / 1_000
 
     def _reports_can_wait(self) -> bool:
-        """No flush is needed for what the last call has done to the link, or to the memory."""
+        """No flush is needed for what the last call has done to the link, or to the memory, or for what went wrong beside
+        it."""
+        if self._broken is not None:
+            return False
         try:
             self._link.check()
         except DescriptorsClosedError:

@@ -104,12 +104,18 @@ class Core:
         """Take the event; what is to be done about it is in `take_actions` afterwards."""
         self.state.now = now
         self._handlers[type(event)](event, now)
+        self._watch(now)
 
     def tick(self, now: float) -> None:
         """Run the timers that are due."""
         self.state.now = now
         self.state.run_timers(now)
-        self.reclaiming.watch_order(now)
+        self._watch(now)
+
+    def _watch(self, now: float) -> None:
+        """Whatever it was, something may be in flight now, or a worker idle."""
+        if self.state.busy and not self.reclaiming.watching:
+            self.reclaiming.watch(now)
 
     def next_timer(self) -> float | None:
         """When `tick` has something to do next."""
@@ -295,13 +301,10 @@ class Core:
     def _pulled(self, event: ev.Pulled, now: float) -> None:
         self.pulling.pulled(event.handle, event.result, now)
         self.dispatching.run()
-        if not self.reclaiming.watching:
-            self.reclaiming.watch(now)
 
     def _popped(self, event: ev.Popped, now: float) -> None:
         self.popping.popped(event.handle, event.result, now)
         self.dispatching.run()
-        self.reclaiming.watch(now)
         self._feed(now)
 
     def _no_answer(self, event: ev.NoAnswer, now: float) -> None:
@@ -325,7 +328,6 @@ class Core:
     def _worker_ready(self, event: ev.WorkerReady, now: float) -> None:
         self.state.worker_ready(event.worker_id, now)
         self.dispatching.run()
-        self.reclaiming.watch(now)
 
     def _worker_died(self, event: ev.WorkerDied, now: float) -> None:
         del now
@@ -335,7 +337,6 @@ class Core:
 
     def _salvage_complete(self, event: ev.SalvageComplete, now: float) -> None:
         self.settling.salvage_complete(event.worker_id, now, event.wall_ms)
-        self.reclaiming.watch(now)
         self._feed(now)
 
     def _report(self, event: ev.Reported, now: float) -> None:
@@ -343,8 +344,6 @@ class Core:
             event.worker_id, event.chunk_id, event.start, event.count, event.seq, event.busy_us, event.slowest_us,
             event.filtered, event.failures, now, event.wall_ms,
         )  # fmt: skip
-        if not self.reclaiming.watching:
-            self.reclaiming.watch(now)
         if self.state.starved:
             self.pulling.feed_starved(now)
 

@@ -171,7 +171,9 @@ class Orderly(Ordered):
         if not room:
             self._wait_for_rate(pq, lane)
             return
-        large_of = "" if self.s.config.rate_limits else pq.mq.topic
+        config = self.s.config
+        # A handler that commits is not read during its calls, and reports at the end of a chunk.
+        large_of = pq.mq.topic if config.auto_commit and not config.rate_limits else ""
         size = 1 if self.quarantine.careful() else min(room, self.s.chunk_size(self.s.waiting_messages, 1, large_of))
         if lane.waiting:
             chunk = lane.waiting.popleft()

@@ -86,10 +86,13 @@ class Quarantine:
         chunk = worker.in_flight.get(in_hand.chunk_id)
         if chunk is None or chunk.handle not in self.s.queues:
             return None
-        start = _position(chunk.offsets, in_hand.offset, chunk.reported)
-        if start is None:
+        first = _position(chunk.offsets, in_hand.offset, 0)
+        if first is None:
+            return None
+        # What the cell names may begin with what was read off it before.
+        start, end = max(first, chunk.reported), min(first + in_hand.records, chunk.count)
+        if start >= end:
             return None  # its report was read: it was over
-        end = min(start + in_hand.records, chunk.count)
         culprit = start if verdict is Verdict.CHARGED else None
         if verdict is Verdict.SUSPECTED and in_hand.taken is not None:
             culprit = _position(chunk.offsets, in_hand.taken, start)

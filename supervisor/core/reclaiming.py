@@ -34,8 +34,8 @@ from .states import LIVING
 LOOK_MS_MIN = 1.0
 LATE_INTERVALS = 2
 """A worker that has not reported for so many flush intervals more than it keeps what has ended is in a long call."""
-HELD_LATE_INTERVALS = HELD_INTERVALS + LATE_INTERVALS
-"""The same of one that keeps what only it can report."""
+HELD_LATE_INTERVALS = 2 * HELD_INTERVALS
+"""The same of one that keeps what only it can report, in all: one that is asked during a short call works against it."""
 SHOWN_LATE_INTERVALS = REPORT_INTERVALS + LATE_INTERVALS
 """The same of one whose cell shows what has ended."""
 QUIET_LOOKS = 8
@@ -56,7 +56,7 @@ class Reclaiming:
         self._complete = complete
         self._progress = progress
         self.watching = False
-        """A look is due soon: nothing has to be asked for."""
+        """A look is due soon: `watch` has nothing to do."""
         self._due: float | None = None
         """When the next look is due."""
         self._reclaims_at = 0.0
@@ -66,20 +66,13 @@ class Reclaiming:
         """Queues that were taken away, of which something was left to the next owner in this step."""
 
     def watch(self, now: float) -> None:
-        """Something may have been dispatched, or a worker may idle now: see to it that a look comes in time. A handler that
-        commits finishes nothing before."""
+        """Something is in flight, or a worker may idle now: see to it that a look comes in time. A handler that commits
+        finishes nothing before."""
         s, config = self.s, self.s.config
-        if self.watching or not s.busy or not (config.order == "concurrent" or config.auto_commit):
+        if not (config.order == "concurrent" or config.auto_commit):
             return
         if self._due is None or (self._due > now + config.reclaim_look_ms / 1000 and s.places.idle(s.kept_apart)):
             self._look_later(now)
-
-    def watch_order(self, now: float) -> None:
-        """A timer may have dispatched what was held in order, or by a rate."""
-        config = self.s.config
-        timed = config.order != "concurrent" or config.rate_limits
-        if timed:
-            self.watch(now)
 
     def _look_later(self, now: float) -> None:
         s = self.s
@@ -139,10 +132,8 @@ class Reclaiming:
         held_late_ms, shown_late_ms = HELD_LATE_INTERVALS * interval_ms, SHOWN_LATE_INTERVALS * interval_ms
         if s.config.order != "concurrent":
             return held_late_ms, held_late_ms
-        if s.config.batch_messages_max > 1:
-            shown_late_ms = (
-                LATE_INTERVALS * interval_ms
-            )  # no cell shows calls of several, so they are reported after each
+        if s.config.batch_messages_max > 1:  # no cell shows calls of several, so they are reported after each
+            shown_late_ms = LATE_INTERVALS * interval_ms
         return (held_late_ms if s.sizer.rows else shown_late_ms), shown_late_ms
 
     def _first_open(self, oldest: Chunk) -> tuple[int, int] | None:

@@ -26,6 +26,9 @@ UNSHARED_MAX = 64
 LARGE_TIMES = 16
 """The handler time of a large chunk, in targets: 160 ms. A message waits for the chunk before its own and for its own."""
 
+LARGE_US_MAX = 1_000_000
+"""And never more: two of them are far from the deadline by which a queue that leaves is to be finished."""
+
 BLOCK_TIMES = 4
 """The handler time that messages may be ahead of a worker for the sake of large blocks, in targets."""
 LARGE_SHARES = 2
@@ -61,10 +64,12 @@ class _Mean:
 class ChunkSizer:
     """Pure: fed with the figures of reports, asked for a size."""
 
-    __slots__ = ("_max", "_mean", "_means", "_since_rows", "_target_us", "rows", "tail_us")
+    __slots__ = ("_block_us", "_large_us", "_max", "_mean", "_means", "_since_rows", "_target_us", "rows", "tail_us")
 
     def __init__(self, target_us: int, chunk_messages_max: int) -> None:
         self._target_us = target_us
+        self._large_us = max(target_us, min(LARGE_TIMES * target_us, LARGE_US_MAX))
+        self._block_us = min(BLOCK_TIMES * target_us, self._large_us)
         self._max = chunk_messages_max
         self.tail_us: float = float(target_us)
         """Starts at the target: the first chunks hold one message, until something is known."""
@@ -80,7 +85,7 @@ class ChunkSizer:
         enough waits for every worker."""
         if messages * self.tail_us < self._target_us:
             return True
-        long_us, enough = BLOCK_TIMES * self._target_us, waiting >= LARGE_SHARES * messages * workers
+        long_us, enough = self._block_us, waiting >= LARGE_SHARES * messages * workers
         return enough and self.tail_us <= long_us and messages * self._mean.us < long_us
 
     def observe(self, count: int, busy_us: int, slowest_us: int, *, topic: str = "", rows: bool = False) -> None:
@@ -103,7 +108,7 @@ class ChunkSizer:
     def large(self, waiting: int, workers: int, topic: str = "") -> int:
         """Messages of a chunk of the topic where so many wait for so many workers: 0 = calls are too slow for it, or not
         known, or too few wait."""
-        mean, long_us = self._means.get(topic), LARGE_TIMES * self._target_us
+        mean, long_us = self._means.get(topic), self._large_us
         if mean is None or self.tail_us > long_us:
             return 0
         fits = self._max if mean.us * self._max <= long_us else round(long_us / mean.us)

@@ -9,7 +9,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
-from rocketcrew.supervisor.core.reclaiming import LATE_INTERVALS, SHOWN_LATE_INTERVALS
+from rocketcrew.supervisor.core.reclaiming import HELD_LATE_INTERVALS, SHOWN_LATE_INTERVALS
 from rocketcrew.supervisor.core.settling import FailureReport
 from rocketcrew.supervisor.core.state import State, Worker
 from rocketcrew.supervisor.core.states import LIVING, QueueEvent, QueueState, WorkerState
@@ -253,7 +253,7 @@ class SimPool:
             core = self._member.core.state
             view, chunk = core.workers.get(worker.worker_id), core.chunks.get(call.in_hand.chunk_id)
             each = core.config.order != "concurrent" or core.config.batch_messages_max > 1
-            intervals = LATE_INTERVALS if each else SHOWN_LATE_INTERVALS
+            intervals = HELD_LATE_INTERVALS if each else SHOWN_LATE_INTERVALS
             late_ms = intervals * core.config.report_after_ms + REPORTED_MS
             late = self._member.world.now_ms - call.began_ms > late_ms
             if not late or chunk is None or view is None or view.state not in LIVING:

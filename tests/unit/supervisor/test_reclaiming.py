@@ -189,6 +189,37 @@ def test_a_queue_that_leaves_ends_when_nothing_of_it_was_begun(held: tuple[Bench
     assert bench.slab.used_units == 0
 
 
+def test_a_worker_that_may_be_given_something_again_by_a_timer_is_seen_to_idle(
+    held: tuple[Bench, int, list[Chunk]],
+) -> None:
+    bench, _, (first, _) = held
+    state = bench.core.state
+    state.hold_up(state.workers["b"], True)
+    state.at(bench.now + 0.05, lambda _now: state.hold_up(state.workers["b"], False))
+    bench.pass_ms(49)
+    bench.done(first, count=1)
+    bench.none(act.Reclaim)
+    for _ in range(40):
+        bench.pass_ms(1)
+    assert bench.one(act.Reclaim).worker_id == "a"
+
+
+@pytest.mark.parametrize("order", ["concurrent", "queue", "key"])
+def test_whatever_gives_a_worker_something_a_look_is_due(make: Callable[..., Bench], order: str) -> None:
+    """Also what was waited for: here a function's keys, a lock that came again, a rate."""
+    bench = make(order=order, order_key="", chunk_messages_max=4)
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.core.handle(ev.Pause("operator"), bench.now)
+    bench.found(handle, range(4))
+    if order == "key":
+        asked = bench.one(act.Classify)
+        assert bench.core.next_timer() is None
+        bench.core.handle(ev.Classified(asked.worker_id, handle, [b"k"] * asked.count), bench.now)
+    assert bench.core.state.busy
+    assert bench.core.next_timer() is not None
+
+
 @pytest.mark.parametrize("order", ["queue", "key"])
 def test_in_order_nothing_is_taken_back(make: Callable[..., Bench], order: str) -> None:
     bench = make(chunk_messages_max=4, order=order)

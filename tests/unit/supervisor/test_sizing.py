@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.sizing import ChunkSizer
 
@@ -148,6 +149,27 @@ def test_what_waits_in_great_number_goes_out_in_few_chunks_and_the_last_of_it_in
     few, many = given_for_10_ms_calls(make, 8), given_for_10_ms_calls(make, 200)
     assert few == 7, many
     assert many <= 200 / 16 + 20
+
+
+@pytest.mark.parametrize(("target_us", "large"), [(10_000, 16), (100_000, 10), (1_000_000, 1)])
+def test_no_chunk_takes_much_more_than_a_second(target_us: int, large: int) -> None:
+    """Queues that leave have a deadline, and two chunks are in hand."""
+    sizer = ChunkSizer(target_us, 256)
+    for _ in range(100):
+        sizer.observe(1, target_us, target_us)
+    assert sizer.large(10_000, 2) in (large, large - 1)
+
+
+@pytest.mark.parametrize(("auto_commit", "count"), [(True, 16), (False, 1)])
+def test_of_a_queue_in_order_a_chunk_is_large_unless_its_handler_commits(
+    make: type[Bench], *, auto_commit: bool, count: int
+) -> None:
+    bench = make(order="queue", auto_commit=auto_commit, chunk_messages_max=64, units=2_000, chunk_target_us=10_000)
+    bench.worker("w")
+    (handle,) = bench.open(0)
+    bench.core.state.sizer.observe(50, 500_000, 10_000, topic=TOPIC)
+    bench.found(handle, range(200))
+    assert [each.chunk.count for each in bench.one(act.DispatchOrdered).chunks] == [count]
 
 
 def test_a_worker_has_messages_for_a_large_block_where_enough_waits_for_every_worker() -> None:

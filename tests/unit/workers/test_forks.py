@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,12 +67,30 @@ class Forks:
         """One that has come back to the test must not go on with it, and its code says so."""
         end_if_forked(self.parent, SystemExit(9))
 
+    @contextlib.contextmanager
+    def only_parent(self) -> Generator[None]:
+        """A child must not come out of this block, not even by an error."""
+        try:
+            yield
+        finally:
+            self.end_children()
+
     def ran(self, messages: int) -> list[int]:
         return list(self._ran[:messages])
 
 
 def numbered(make_record: Make, count: int) -> list[bytes]:
     return [make_record(b"%d" % number, offset=number) for number in range(count)]
+
+
+def send(b: Any, records: list[bytes], *, ordered: bool) -> None:
+    """The records as one chunk, and the steps for it."""
+    if ordered:
+        data = b"".join(records)
+        b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(data), len(records), 0, (0, 0, 0))], 0), data)
+    else:
+        b.chunk(records)
+    b.steps(4)
 
 
 def nothing_of(forks: Forks) -> Callable[[Message], None]:
@@ -155,6 +174,108 @@ def test_in_order_too(bench: Make, make_record: Make, tmp_path: Path, made: Make
     assert (forks.codes, forks.unchanged, forks.ran(3)) == ([0], [True], [1, 1, 1])
 
 
+def failing_rows(forks: Forks) -> Callable[[Message], Iterator[dict[str, int]]]:
+    """Rows of a generator, which raises in the child."""
+
+    def rows(message: Message) -> Iterator[dict[str, int]]:
+        if forks.runs(message):
+            raise ValueError("in the child")
+        yield {"n": 1}
+
+    return rows
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_one_that_fails_while_it_makes_rows_ends_at_once(
+    bench: Make, make_record: Make, tmp_path: Path, batch: bool, ordered: bool
+) -> None:
+    forks = Forks()
+    rows = failing_rows(forks)
+
+    def of_each(messages: list[Message]) -> list[object]:
+        return [rows(message) for message in messages]
+
+    b = bench(
+        Handler(of_each if batch else rows, batch=batch, order="queue" if ordered else None),
+        schema="n int", folder=tmp_path, cell=forks.cell,
+    )  # fmt: skip
+    forks.worker = b.worker
+    with forks.only_parent():
+        send(b, numbered(make_record, 3), ordered=ordered)
+    assert (forks.codes, forks.unchanged, forks.ran(3)) == ([1], [True], [1, 1, 1])
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_one_of_a_coroutine_that_fails_while_it_makes_rows(make_record: Make, queue: QueueInfo, batch: bool) -> None:
+    forks = Forks()
+    rows = failing_rows(forks)
+
+    async def each(message: Message) -> object:
+        return rows(message)
+
+    async def of_each(messages: list[Message]) -> list[object]:
+        return [rows(message) for message in messages]
+
+    crew = Crew(Handler(of_each if batch else each, batch=batch), make_record, queue, cell=forks.cell)
+    forks.worker = crew.worker
+    crew.chunk(1, [b"0", b"1", b"2"])
+    with forks.only_parent():
+        found = crew.run_until_reported(3)
+    assert (forks.codes, forks.unchanged, forks.ran(3)) == ([1], [True], [1, 1, 1])
+    assert [failures for *_, failures in found if failures] == []
+
+
+def wants_all(forks: Forks, error: BaseException) -> Callable[[Message], bool]:
+    """A filter whose child ends with this error."""
+
+    def wanted(message: Message) -> bool:
+        if forks.runs(message):
+            raise error
+        return True
+
+    return wanted
+
+
+ENDS = [(SystemExit(3), 3), (ValueError("in the child"), 1)]
+"""What the child raises, and its code then."""
+
+
+@pytest.mark.parametrize(("error", "ends"), ENDS)
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_one_of_a_filter_ends_as_it_wants_to(
+    bench: Make, make_record: Make, batch: bool, ordered: bool, error: BaseException, ends: int
+) -> None:
+    forks = Forks()
+    handled: list[object] = []
+    b = bench(
+        Handler(handled.append, filter=wants_all(forks, error), batch=batch, order="queue" if ordered else None),
+        cell=forks.cell,
+    )
+    forks.worker = b.worker
+    with forks.only_parent():
+        send(b, numbered(make_record, 3), ordered=ordered)
+    assert (forks.codes, forks.unchanged, forks.ran(3)) == ([ends], [True], [1, 1, 1])
+
+
+@pytest.mark.parametrize(("error", "ends"), ENDS)
+def test_one_of_a_coroutine_s_filter_does_too(
+    make_record: Make, queue: QueueInfo, error: BaseException, ends: int
+) -> None:
+    forks = Forks()
+
+    async def handle(_message: Message) -> None:
+        await Turn()
+
+    crew = Crew(Handler(handle, filter=wants_all(forks, error)), make_record, queue, cell=forks.cell)
+    forks.worker = crew.worker
+    crew.chunk(1, [b"0", b"1", b"2"])
+    with forks.only_parent():
+        crew.run_until_reported(3)
+    assert (forks.codes, forks.unchanged, forks.ran(3)) == ([ends], [True], [1, 1, 1])
+
+
 def test_packets_and_answers_are_its_parents(bench: Make, make_record: Make, queue: QueueInfo) -> None:
     """What it took off the link would be missing there, and what it sent would come twice."""
     forks = Forks()
@@ -186,6 +307,28 @@ def test_a_key_function_may_fork_as_well(bench: Make, make_record: Make) -> None
     b.steps(2)
     forks.end_children()
     assert (forks.codes, forks.unchanged, forks.ran(3)) == ([0], [True], [1, 1, 1])
+    (keys,) = b.packets()
+    assert len(decode_keys(keys)[1]) == 3
+
+
+@pytest.mark.parametrize(("error", "ends"), ENDS)
+def test_one_of_a_key_function_ends_as_it_wants_to(
+    bench: Make, make_record: Make, error: BaseException, ends: int
+) -> None:
+    forks = Forks()
+
+    def key(message: Message) -> str:
+        if forks.runs(message):
+            raise error
+        return "k"
+
+    b = bench(Handler(nothing_of(Forks()), order="key", key=key), cell=forks.cell)
+    forks.worker = b.worker
+    data = b"".join(numbered(make_record, 3))
+    b.link.send(encode_classify(Classify(1, 0, len(data), 3)), data)
+    with forks.only_parent():
+        b.steps(2)
+    assert (forks.codes, forks.unchanged, forks.ran(3)) == ([ends], [True], [1, 1, 1])
     (keys,) = b.packets()
     assert len(decode_keys(keys)[1]) == 3
 

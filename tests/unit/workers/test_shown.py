@@ -108,6 +108,22 @@ def test_where_a_report_makes_room_for_the_next_chunk_no_later_one_is_waited_for
     assert len(reports(b)) == (3 if window_open else 1)  # none waits in vain
 
 
+def test_after_a_report_beside_a_call_has_failed_no_later_call_waits(bench: Make, make_record: Make) -> None:
+    calls: list[int] = []
+
+    def handle(message: Any) -> None:
+        calls.append(message.queue_offset)
+        b.clock.advance_ms(6)
+        b.worker._broken = OSError("the disk is gone")
+
+    b = bench(handle, bounds=LIMITS)
+    b.worker.offer_reports(thread=False)
+    b.chunk([make_record(offset=offset) for offset in range(20)], 1)
+    with pytest.raises(OSError, match="the disk is gone"):
+        b.steps(2)
+    assert calls == [0]
+
+
 def test_what_only_the_worker_knows_waits_less(bench: Make, make_record: Make) -> None:
     def handle(message: Any) -> None:
         b.clock.advance_ms(9)

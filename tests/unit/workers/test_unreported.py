@@ -18,7 +18,7 @@ from rocketcrew.workers.link import LinkClosedError
 from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
 from rocketcrew.workers.packets import Report, Sealed
 from rocketcrew.workers.reporter import REPORT_SIGNAL, ForkGuard, Reporter
-from rocketcrew.workers.runner import SPARE_SHIFT
+from rocketcrew.workers.runner import SPARE_NS_MAX, SPARE_SHIFT
 from rocketcrew.workers.salvage import salvage
 from rocketcrew.workers.unreported import CHUNK_MASK, OFFERED, Seen, Unreported, look
 
@@ -472,6 +472,14 @@ def test_the_time_for_flushes_before_calls_is_a_small_part_of_what_the_long_call
     assert 10_000_000 >> SPARE_SHIFT < 400 * 1_000
     assert b.worker._runner.spare_ns <= 0
     assert [(o.start, o.records) for o in b.outcomes()[0]] == [(0, 1), (1, 399)]
+
+
+def test_a_flush_that_waited_for_a_full_disk_is_soon_forgotten(bench: Make) -> None:
+    """Else no later call would be flushed for, for an hour after a minute."""
+    runner = bench(lambda _message: None).worker._runner
+    runner.spare_ns = 1
+    runner._flushed(60_000_000_000)
+    assert runner.spare_ns == -SPARE_NS_MAX
 
 
 # --- the thread -------------------------------------------------------------------------------------------------
