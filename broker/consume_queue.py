@@ -18,7 +18,7 @@ from __future__ import annotations
 from struct import Struct
 
 from ..remoting.names import SCHEDULE_TOPIC
-from .storage import StoredFile
+from .storage import StorageError, StoredFile
 
 ENTRY = Struct(">qiq")
 ENTRY_BYTES = ENTRY.size
@@ -121,8 +121,12 @@ class ConsumeQueue:
         return self._file.start // ENTRY_BYTES
 
     def entry(self, offset: int) -> Entry:
-        """The entry at `offset`, which must be in [min_offset, next_offset)."""
-        return ENTRY.unpack(self._file.read(offset * ENTRY_BYTES, ENTRY_BYTES))
+        """The entry at `offset`, which must be in [min_offset, next_offset). Raises StorageError, also where the file was
+        to be replaced and could not be: it ends earlier then."""
+        entry = self._file.read(offset * ENTRY_BYTES, ENTRY_BYTES)
+        if len(entry) < ENTRY_BYTES:
+            raise StorageError(f"queue {self.queue_id} of {self.topic} has no entry {offset} any more")
+        return ENTRY.unpack(entry)
 
     def entries(self, offset: int, count: int) -> list[Entry]:
         """Up to `count` entries from `offset` on; fewer at the end."""

@@ -22,7 +22,7 @@ import fcntl
 import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -149,9 +149,7 @@ class DiskFile:
         if self.is_buffered:
             self._buffer += data
             if len(self._buffer) > BUFFER_MAX_BYTES:
-                with contextlib.suppress(
-                    StorageError
-                ):  # the bytes stay in the buffer; who asks for a flush hears of it
+                with contextlib.suppress(StorageError):  # they stay in the buffer; who asks for a flush hears of it
                     self.flush()
         else:
             self._write(data)
@@ -295,20 +293,16 @@ class DiskFile:
     def truncate(self, end: int) -> None:
         self.flush()
         end = max(end, self.start)
-        gone = [start for start in self._starts[1:] if start >= end]
+        last = self._starts[-1]
         while self._starts[-1] >= end and len(self._starts) > 1:
-            self._unlink(self._starts.pop())
-        if gone:
-            self._limit = gone[0]
-            if not self.is_buffered:
-                self._calls.sync(str(self._folder))
+            self._drop_last()
+        if self._starts[-1] != last and not self.is_buffered:
+            self._calls.sync(str(self._folder))
         self._written = min(end, self._limit)
         path = self._path(self._starts[-1])
         if os.path.exists(path):
-            try:
+            with _refused_as(f"cannot write {path}"):
                 self._zero(path, self._written - self._starts[-1])
-            except OSError as error:
-                raise StorageError(f"cannot write {path}: {error.strerror}") from error
         self._holes = [(at, length) for at, length in self._holes if at < end]
 
     def _zero(self, path: str, begin: int) -> None:
@@ -336,8 +330,14 @@ class DiskFile:
             return position if position < os.fstat(fd).st_size else None
 
     def reset(self, position: int) -> None:
-        for start in self._starts:
-            self._unlink(start)
+        """A kill in its middle leaves the front of a file that goes back: a queue with its newest entries alone would look
+        whole. Of one that goes on it leaves the end: a journal's older lines alone would undo what its newer ones say."""
+        if position >= self.end:
+            self.drop_before(position)
+        else:
+            self._buffer.clear()
+        while self._starts:
+            self._drop_last()
         self._buffer.clear()
         self._starts = [position]
         self._written = position
@@ -346,8 +346,13 @@ class DiskFile:
 
     def drop_before(self, position: int) -> None:
         while len(self._starts) > 1 and self._starts[1] <= position:
-            self._unlink(self._starts.pop(0))
+            self._unlink(self._starts[0])
+            del self._starts[0]
         self._holes = [(at, length) for at, length in self._holes if at >= self.start]
+
+    def _drop_last(self) -> None:
+        self._unlink(self._starts[-1])
+        self._written = self._limit = self._starts.pop()
 
     def segment_starts(self) -> list[int]:
         return list(self._starts)
@@ -357,11 +362,8 @@ class DiskFile:
 
     def _unlink(self, start: int) -> None:
         path = self._path(start)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                self._calls.unlink(path)
-        except OSError as error:
-            raise StorageError(f"cannot remove {path}: {error.strerror}") from error
+        with _refused_as(f"cannot remove {path}"), contextlib.suppress(FileNotFoundError):
+            self._calls.unlink(path)
         del self._paths[start]
         self._whole.discard(path)
         self._pool.forget(path)
@@ -409,16 +411,12 @@ class DiskPlainFile:
 
     def write(self, position: int, data: bytes) -> None:
         self._dirty[self._path] = None
-        try:
+        with _refused_as(f"cannot write {self._path}"):
             self._pool.calls.write(self._pool.get(self._path), data, position)
-        except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
 
     def make_whole(self, length_bytes: int) -> None:
-        try:
+        with _refused_as(f"cannot write {self._path}"):
             self._pool.calls.ftruncate(self._pool.get(self._path), length_bytes)
-        except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
 
     @property
     def taken_bytes(self) -> int:
@@ -441,6 +439,15 @@ def make_folder(folder: Path, calls: DiskCalls) -> list[str]:
     with contextlib.suppress(FileExistsError):
         calls.mkdir(str(folder))
     return [*changed, str(folder.parent)]
+
+
+@contextlib.contextmanager
+def _refused_as(cannot: str) -> Generator[None]:
+    """An OSError becomes a StorageError that begins with these words."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{cannot}: {error.strerror}") from error
 
 
 def _sweep(folder: Path, calls: DiskCalls) -> None:
@@ -502,7 +509,7 @@ class DiskStorage:
 
     def begin(self) -> None:
         abort = str(self._folder / ABORT)
-        try:
+        with _refused_as(f"cannot write {abort}"):
             fd = self._calls.open(abort, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 self._calls.write(fd, f"{os.getpid()}\n{boot_id()}\n".encode(), 0)
@@ -510,8 +517,6 @@ class DiskStorage:
                 self._calls.close(fd)
             self._calls.sync(abort)
             self._calls.sync(str(self._folder))
-        except OSError as error:
-            raise StorageError(f"cannot write {abort}: {error.strerror}") from error
         self._abort = abort
 
     def _take_lock(self) -> None:
@@ -583,10 +588,8 @@ class DiskStorage:
             if self.syncer.table_trouble is not None:  # of an earlier one; all that wait are tried again
                 raise StorageError(self.syncer.table_trouble)
             return
-        try:
+        with _refused_as(f"cannot write {self._folder / table}"):
             self.syncer.write_table_now(str(self._folder / table), content)
-        except OSError as error:
-            raise StorageError(f"cannot write {self._folder / table}: {error.strerror}") from error
 
     def is_saved(self, *tables: str) -> bool:
         return all(self.syncer.pending_table(str(self._folder / table)) is None for table in tables)
@@ -601,7 +604,7 @@ class DiskStorage:
         if path.exists():
             return
         fresh = path.with_name(path.name + ".tmp")
-        try:
+        with _refused_as(f"cannot keep a copy of damaged bytes in {path}"):
             made = make_folder(path.parent, self._calls)
             fd = self._calls.open(str(fresh), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
@@ -617,8 +620,6 @@ class DiskStorage:
             self._calls.rename(str(fresh), str(path))
             for changed in [str(path.parent), *made]:
                 self._calls.sync(changed)
-        except OSError as error:
-            raise StorageError(f"cannot keep a copy of damaged bytes in {path}: {error.strerror}") from error
 
     def move_aside(self, name: str) -> None:
         file = self._files.pop(name, None)
@@ -642,9 +643,8 @@ class DiskStorage:
 
     def plain_names(self, folder: str) -> list[str]:
         place = self._folder / folder
-        return (
-            sorted(f"{folder}/{path.name}" for path in place.iterdir() if path.name.isdigit()) if place.is_dir() else []
-        )
+        found = place.iterdir() if place.is_dir() else ()
+        return sorted(f"{folder}/{path.name}" for path in found if path.name.isdigit())
 
     def open_plain(self, name: str) -> DiskPlainFile:
         self._plain_dirty |= dict.fromkeys(make_folder((self._folder / name).parent, self._calls))
@@ -653,7 +653,7 @@ class DiskStorage:
     def remove_plain(self, name: str) -> None:
         path = str(self._folder / name)
         self._pool.forget(path)
-        with contextlib.suppress(FileNotFoundError):
+        with _refused_as(f"cannot remove {path}"), contextlib.suppress(FileNotFoundError):
             self._calls.unlink(path)
 
     def sync(self, *names: str) -> int:

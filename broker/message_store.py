@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -64,7 +65,7 @@ from .record_heads import (
 )
 from .recovery import MISSING_MAX, Found, Key, Recovery
 from .retention import keep_from_by_age, keep_from_by_space
-from .storage import Storage
+from .storage import Storage, StorageError
 from .wanted import EVERYTHING, Wanted
 
 LOG = "commitlog"
@@ -216,10 +217,11 @@ class MessageStore:
     def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            file = self._storage.open(f"{QUEUES}/{topic}/{queue_id}", SEGMENT_BYTES, buffered=True)
+            name = f"{QUEUES}/{topic}/{queue_id}"
+            file = self._storage.open(name, SEGMENT_BYTES, buffered=True)
             if file.end > file.start or file.start:  # left over from a topic that is not there any more
-                self._storage.move_aside(f"{QUEUES}/{topic}/{queue_id}")
-                file = self._storage.open(f"{QUEUES}/{topic}/{queue_id}", SEGMENT_BYTES, buffered=True)
+                self._storage.move_aside(name)
+                file = self._storage.open(name, SEGMENT_BYTES, buffered=True)
             queue = self._queues[topic, queue_id] = ConsumeQueue(file, topic, queue_id)
         return queue
 
@@ -465,24 +467,29 @@ class MessageStore:
 
     def _beside_log_bytes(self, start: int) -> int:
         """Room that queues and index would take if the log began at `start`."""
-        if start == self._log.start:  # as at most looks: no queue is searched then
-            queues = sum(queue.taken_bytes for queue in self._queues.values())
-        else:
-            queues = sum(queue.taken_bytes_from(start) for queue in self._queues.values())
-        return queues + self._index.taken_bytes(start)
+        is_start = start == self._log.start  # as at most looks: no queue is searched then
+        taken = [queue.taken_bytes if is_start else queue.taken_bytes_from(start) for queue in self._queues.values()]
+        return sum(taken) + self._index.taken_bytes(start)
 
     def _keep_from(self, keep: int) -> bool:
         if was := keep > self._log.start:
-            self._log.drop_before(keep)
-            self._index.drop_before(keep)
-            self.drop_expired_entries()
+            with ExitStack() as after:  # whatever the disk refuses: some segments may be gone
+                after.callback(lambda: self._index.drop_before(self._log.start))
+                after.callback(self.drop_expired_entries)
+                self._log.drop_before(keep)
         return was
 
     def drop_expired_entries(self) -> None:
-        """Let queues begin at their first record that is still in the log."""
+        """Let queues begin at their first record that is still in the log. Raises StorageError when all have been asked."""
+        refused: list[StorageError] = []
         for queue in self._queues.values():
-            if not queue.drop_records_below(self._log.start):
-                self._rebuilds.plan(queue)
+            try:
+                if not queue.drop_records_below(self._log.start):
+                    self._rebuilds.plan(queue)
+            except StorageError as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
 
     def remove_topic(self, topic: str) -> None:
         """Forget the queues of a topic. Its records stay in the log until retention drops them."""
@@ -597,11 +604,9 @@ class MessageStore:
             counts,
         )
 
-        def recovery() -> Recovery:
-            return Recovery(
-                self._storage, self._log, self._queue_to_write, is_wanted, tags_code, lives_known=lives_known
-            )
-
+        recovery = partial(
+            Recovery, self._storage, self._log, self._queue_to_write, is_wanted, tags_code, lives_known=lives_known
+        )
         first = recovery()
         self.found = first.run(begin, broken)
         if first.suspects:  # the log went on where their files did not
@@ -643,14 +648,13 @@ class MessageStore:
         the last process wrote is there. Removes nothing."""
         for name in self._storage.names(QUEUES + "/"):
             _, topic, queue_id = name.split("/")
-            if topic in self._removed and not knows(topic):  # the kill came while it was being deleted
+            if knows(topic):
+                key = topic, int(queue_id)
+                self._queues[key] = ConsumeQueue(self._storage.open(name, SEGMENT_BYTES, buffered=True), *key)
+            elif topic in self._removed:  # the kill came while it was being deleted
                 self._storage.remove(name)
-                continue
-            if not knows(topic):
+            else:
                 self._storage.move_aside(name)
-                continue
-            key = topic, int(queue_id)
-            self._queues[key] = ConsumeQueue(self._storage.open(name, SEGMENT_BYTES, buffered=True), *key)
         ends = {key: queue.next_offset for key, queue in self._queues.items() if self._storage.kept_all}
         if counts is None:
             return set(self._queues), ends
@@ -661,11 +665,8 @@ class MessageStore:
                     self._queue_to_write(topic, number)
         for key, queue in self._queues.items():
             queue.cut_records_from(begin)
-            if (
-                queue.has_holes
-                or queue.next_offset != counts.get(key[0], {}).get(key[1], 0)
-                or not self._ends_well(queue)
-            ):
+            count = counts.get(key[0], {}).get(key[1], 0)
+            if queue.has_holes or queue.next_offset != count or not self._ends_well(queue):
                 broken.add(key)
         return broken, ends
 
