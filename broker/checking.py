@@ -7,19 +7,22 @@ what is lost.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..remoting.errors import ProtocolError
 from ..remoting.fastjson import loads
 from ..remoting.names import SCHEDULE_TOPIC
 from ..remoting.stored import StoredMessage
-from .checkpoint import CHECKPOINT, REMOVED, checkpoint_in, removed_topics
+from .checkpoint import REMOVED, all_removed, checkpoint_in, saved_checkpoint
 from .consume_queue import ENTRY, ENTRY_BYTES, SEGMENT_BYTES, Entry, entries_end
+from .journal import whole_lines
 from .log_scan import Kind, LogScan
 from .message_store import LOG, QUEUES
-from .state import DELAYS_TABLE, GROUPS_TABLE, OFFSETS_TABLE, TOPICS_TABLE
+from .state import DELAYS_TABLE, GROUPS_TABLE, JOURNAL_BYTES, OFFSETS_TABLE, TOPICS_JOURNAL, TOPICS_TABLE
 from .storage import Storage, StoredFile
 from .tags import message_tags_code
+from .topic_table import TopicTable
 
 FIRST_MAX = 10  # examples of each kind
 
@@ -69,11 +72,11 @@ def check(storage: Storage) -> Report:
     log = storage.open(LOG, 1, buffered=False)
     report.bytes = log.end - log.start
     names = storage.names(QUEUES + "/")
-    removed = removed_topics(storage.load(REMOVED)) or {}
+    removed = _removed(storage)
     report.queues = len(names)
     queues = {name: storage.open(name, SEGMENT_BYTES, buffered=True) for name in names}
     ends = {name: entries_end(file) for name, file in queues.items()}
-    mended_from, _ = checkpoint_in(storage.load(CHECKPOINT), log.start, log.end)
+    mended_from, _ = checkpoint_in(saved_checkpoint(storage), log.start, log.end)
     for part in LogScan(log, log.start, lambda _: True):
         if part.message is not None:
             report.records += 1
@@ -95,6 +98,16 @@ def check(storage: Storage) -> Report:
             except ProtocolError as error:
                 report.tables[table] = error.what
     return report
+
+
+def _removed(storage: Storage) -> dict[str, int]:
+    """Deleted topics and where the log ended then, as a start finds them."""
+    lines: Iterable[tuple[bytes, bool]] = ()
+    if TOPICS_JOURNAL in storage.names(TOPICS_JOURNAL):  # to open one that is not there would make it
+        lines = whole_lines(storage.open(TOPICS_JOURNAL, JOURNAL_BYTES, buffered=False))
+    removals, _ = TopicTable([]).replay(lines)
+    removed, _ = all_removed((storage.load(REMOVED), storage.load_previous(REMOVED)), removals)
+    return removed
 
 
 def _tags_code(message: StoredMessage, entry: Entry | None) -> int:

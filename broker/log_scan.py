@@ -2,7 +2,8 @@
 
 From a position at which something begins, the log holds one of these:
 
-- a record: its size fits into its segment, its parts into its size, its body has its CRC, and it knows its own position;
+- a record: its size fits into its segment, its parts into its size, its body has its CRC, it knows its own position, and the
+  disk can read all of it (where a ReadableLog gives zeros for properties, the CRC, which is the body's, says nothing);
 - a BLANK, which fills a segment that has no room for the next record: the log goes on after it;
 - damage: anything else, when a record follows it somewhere. The next record is the first place at which the magic, the own
   position and the CRC agree, and which the caller believes (its queue offset must rise);
@@ -35,6 +36,7 @@ from ..remoting.stored import (
     decode_message,
     is_inner_batch,
 )
+from .readable_log import ReadableLog
 
 CHUNK_BYTES = 1 << 20
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
@@ -161,7 +163,7 @@ class LogScan:
         if size > CHUNK_BYTES and not self._has_parts_of(position, size):
             return None
         buffer, at = self._bytes(position, size)
-        if len(buffer) - at < size:
+        if len(buffer) - at < size or not self._could_read(position, size):
             return None
         try:
             message = decode_message(buffer, at, at + size)
@@ -170,6 +172,9 @@ class LogScan:
         if message.physical_offset != position or is_inner_batch(message.sysflag):  # batch queues are not served
             return None
         return Part(Kind.RECORD, position, size, message)
+
+    def _could_read(self, position: int, size: int) -> bool:
+        return not isinstance(self._log, ReadableLog) or self._log.could_read(position, size)
 
     def _has_parts_of(self, position: int, size: int) -> bool:
         """Whether the length of the body explains the size: a damaged one may be that of a whole segment."""

@@ -272,7 +272,7 @@ class MessageStore:
             for position, size, tags_code in queue.entries(at, min(messages_max, scan_end - at)):
                 if not floor <= position <= log_end - size or size < RECORD_MIN_BYTES:
                     if not queue.is_filler(at, (position, size, tags_code)):
-                        self._begin_rebuild(queue)
+                        self.begin_rebuild(queue)
                 elif (codes is None or tags_code in codes) and (
                     sql is None or wanted.takes_record(self._read_checked(queue, at, position, size))
                 ):
@@ -286,27 +286,27 @@ class MessageStore:
                     bytes_left -= size
                     taken.append((at, position, size))
                 elif not queue.may_have_code(tags_code):
-                    self._begin_rebuild(queue)
+                    self.begin_rebuild(queue)
                 floor = position + size
                 at += 1
         low, high = queue.min_offset, queue.max_offset
         if not taken:
             return Fetched(GetStatus.NO_MATCHED_MESSAGE, at, low, high)
         if not all(in_log(self._log, position, length) for position, length in runs):
-            self._begin_rebuild(queue)
+            self.begin_rebuild(queue)
         read = self._log.read
         body = read(*runs[0]) if len(runs) == 1 else b"".join([read(position, length) for position, length in runs])
         if not are_records(body, queue.topic, queue.queue_id, taken):
-            self._begin_rebuild(queue)
+            self.begin_rebuild(queue)
         return Fetched(GetStatus.FOUND, at, low, high, body, len(taken))
 
     def _read_checked(self, queue: ConsumeQueue, offset: int, position: int, size: int) -> bytes:
         """The record of one entry. Raises QueueRebuilding when another one is there."""
         if not in_log(self._log, position, size):
-            self._begin_rebuild(queue)
+            self.begin_rebuild(queue)
         record = self._log.read(position, size)
         if not are_records(record, queue.topic, queue.queue_id, [(offset, position, size)]):
-            self._begin_rebuild(queue)
+            self.begin_rebuild(queue)
         return record
 
     def record_in(self, topic: str, queue_id: int, offset: int) -> bytes | None:
@@ -392,7 +392,7 @@ class MessageStore:
         else:
             is_there = is_head(self._log, queue.queue_id, (offset, position, size))
         if not is_there:
-            self._begin_rebuild(queue)
+            self.begin_rebuild(queue)
 
     def search(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """Offset by store time: LOWER = first stored at or after the time (max offset when all are older),
@@ -506,7 +506,7 @@ class MessageStore:
 
     # Rebuilding
 
-    def _begin_rebuild(self, queue: ConsumeQueue) -> NoReturn:
+    def begin_rebuild(self, queue: ConsumeQueue) -> NoReturn:
         self._rebuilds.plan(queue)
         raise QueueRebuilding(queue.topic, queue.queue_id)
 

@@ -3,7 +3,8 @@
 Nothing is stored in such a queue meanwhile. Its entries are collected in memory (20 bytes each) and put in place at the end.
 
 - An offset that was given is not given again: a group that has read it would never get the second message. So the queue goes
-  on counting from where it was, whatever is damaged at its end.
+  on counting from where it was, whatever is damaged at its end. A record far beyond
+  its end has a damaged head, and is set aside.
 - Where the log gives no record for an offset, the old entry stays if the head of its record says the same: only the body is
   damaged then, and who reads it sees that. All others get fillers, whose positions are those of the entry before; the queue
   begins at the first that is none.
@@ -23,7 +24,7 @@ from .consume_queue import FILLER_CODE, SEGMENT_BYTES, ConsumeQueue, Entry
 from .log_scan import Kind, LogScan
 from .readable_log import ReadableLog, UnreadablePlaces
 from .record_heads import Named, named_at
-from .recovery import Found, Key, Recovery
+from .recovery import MISSING_MAX, Found, Key, Recovery
 from .storage import MemoryFile, Storage, StorageError, StoredFile
 
 STEP_ENTRIES = 10_000
@@ -49,6 +50,7 @@ class Rebuild:
         self.key = key
         self.begin = log.start
         self._log = log
+        self._wanted = wanted
         self._tags_code = tags_code
         self._made = ConsumeQueue(MemoryFile(SEGMENT_BYTES, buffered=False), *key)
         self._readable = ReadableLog(log, places)
@@ -62,8 +64,9 @@ class Rebuild:
         assert (topic, queue_id) == self.key
         return self._made
 
-    def step(self, bytes_max: int) -> bool:
-        """Read at most so many bytes of the log more; True when all is read. Raises StorageError."""
+    def step(self, bytes_max: int, end: int) -> bool:
+        """Read at most so many bytes of the log more; True when all is read. `end` is that of the queue. Raises
+        StorageError."""
         until = self._scan.position + bytes_max
         for part in self._parts:
             if part is None:
@@ -72,7 +75,10 @@ class Rebuild:
                 self._recovery.make_room(part)
                 self._recovery.set_aside(part)
             elif part.message is not None and (part.message.topic, part.message.queue_id) == self.key:
-                self._recovery.take(part)
+                if part.message.queue_offset >= end + MISSING_MAX and self._wanted(part.message):
+                    self._recovery.set_aside(part)  # nothing was stored in the queue since
+                else:
+                    self._recovery.take(part)
             if self._scan.position >= until:
                 return False
         self._recovery.end()
@@ -82,12 +88,12 @@ class Rebuild:
     def found(self) -> Found:
         return self._recovery.found
 
-    def finish(self, queue: ConsumeQueue) -> None:
-        """Put the entries in place of those of `queue`, whose end does not fall. Raises StorageError; then it is to be built
-        anew once more."""
-        made, kept = self._made, self._kept(queue)
+    def finish(self, queue: ConsumeQueue, end: int, kept: Mapping[int, Entry]) -> None:
+        """Put the entries, with those `kept`, in place of those of `queue`, whose end is not below `end`. Raises
+        StorageError; then it is to be built anew once more."""
+        made = self._made
         made_begin = [] if made.next_offset == made.file_start else [made.file_start]
-        end = max(made.next_offset, queue.next_offset)
+        end = max(made.next_offset, end)
         first = min([*kept, *made_begin], default=end)
         position = floor = min([entry[0] for entry in [*kept.values(), *map(made.entry, made_begin)]], default=0)
         missing = max(first - queue.min_offset, 0)
@@ -112,8 +118,9 @@ class Rebuild:
             entries += made.entries(at, count - len(entries))
         return entries + [_MISSING] * (count - len(entries))
 
-    def _kept(self, queue: ConsumeQueue) -> dict[int, Entry]:
-        """Entries of `queue` for offsets of which the log gave no record, and whose records' heads say the same."""
+    def kept(self, queue: ConsumeQueue) -> dict[int, Entry]:
+        """Entries of `queue` for offsets of which the log gave no record, and whose records' heads say the same. Raises
+        StorageError."""
         kept: dict[int, Entry] = {}
         bytes_left = OLD_MAX_BYTES
         for offset, next_position in islice(self._missing(queue), OLD_MAX):
@@ -165,6 +172,7 @@ class Rebuilds:
         self.make: Callable[[Key], Rebuild] | None = None
         """Set when it is known which records count."""
         self._planned: dict[Key, bool] = {}  # whether the queue may go on as it is when this fails
+        self._ends: dict[Key, int] = {}  # where each ended when it was planned; one that failed half-way ends earlier
         self._paused: dict[Key, int] = {}  # those that failed: steps until they may be tried again
         self._current: Rebuild | None = None
 
@@ -188,10 +196,12 @@ class Rebuilds:
         """With `in_doubt`, the queue can be read as well as before when it cannot be built anew."""
         key = queue.topic, queue.queue_id
         if not in_doubt or key not in self._paused:
+            self._ends[key] = max(queue.next_offset, self._ends.get(key, 0))
             self._planned[key] = self._planned.get(key, True) and in_doubt
 
     def forget(self, key: Key) -> None:
         self._planned.pop(key, None)
+        self._ends.pop(key, None)
         self._paused.pop(key, None)
         if self._current is not None and self._current.key == key:
             self._current = None
@@ -207,18 +217,20 @@ class Rebuilds:
             return None
         assert self.make is not None, "recovery comes first"
         rebuild = self._current = self._current or self.make(key)
+        queue, end = queues[key], self._ends[key]
         try:
-            if not rebuild.step(bytes_max):
+            if not rebuild.step(bytes_max, end):
                 return None
+            kept = rebuild.kept(queue)
             self._planned[key] = False  # when this fails, it may have lost some of what it has
-            rebuild.finish(queues[key])
+            rebuild.finish(queue, end, kept)
         except StorageError:
             self._current = None
             if rebuild.begin < self._log.start:  # retention took what it was to read: no trouble of the disk
                 return None
             self._paused[key] = PAUSE_STEPS
             if self._planned[key]:
-                del self._planned[key]
+                del self._planned[key], self._ends[key]
             raise
         self.forget(key)
         return rebuild

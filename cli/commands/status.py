@@ -75,7 +75,7 @@ def head_of(found: dict[str, Any]) -> list[str]:
 def _troubles(found: dict[str, Any]) -> list[str]:
     """What somebody has to look at, though the member goes on."""
     counters, set_aside = found["counters"], found.get("loader", {}).get("quarantined", 0)
-    said = []
+    said: list[str] = []
     if undelivered := counters.get("undelivered_messages", 0):
         said.append(f"UNDELIVERED {undelivered} messages that a broker passed over: `rocketcrew reconcile` names them")
     if set_aside:

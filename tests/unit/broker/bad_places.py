@@ -25,6 +25,10 @@ class CountedFile(MemoryFile):
         self.read_bytes += length_bytes
         return super().read(position, length_bytes)
 
+    def reset(self, position: int) -> None:
+        super().reset(position)
+        self.bad = range(0)  # the file that takes its place is elsewhere on the disk
+
 
 class CountedStorage(MemoryStorage):
     """Whose files are those."""

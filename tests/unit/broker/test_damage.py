@@ -21,6 +21,7 @@ from rocketcrew.broker.message_store import (
 )
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.broker.tags import message_tags_code
+from rocketcrew.broker.topic_table import TopicTable
 from rocketcrew.remoting.errors import ProtocolError, UsageError
 from rocketcrew.remoting.stored import StoredMessage, decode_message, decode_messages, encode_message
 
@@ -451,6 +452,50 @@ def test_a_check_finds_what_is_wrong_and_changes_nothing(tmp_path):
     assert [position for position, _ in report.damaged] == [hurt]
     assert (report.wrong_entries, set(report.tables)) == (3, {"config/topics.json"})
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"} == before
+
+
+def test_a_check_takes_the_checkpoint_and_the_deletions_that_a_start_takes(tmp_path):
+    """A kill may come between the two renames that replace a table, or before the table of deletions is written at all."""
+    storage = DiskStorage(tmp_path, has_thread=False)
+    store = opened(storage)
+    for number in range(3):
+        put(store, b"of an earlier life %d" % number)
+    store.remove_topic("T")
+    storage.sync_now()
+    put(store, b"before the checkpoint")
+    store.checkpoint_now()
+    store.remove_topic("V")
+    storage.sync_now()
+    put(store, b"after the checkpoint")
+    store.checkpoint_now()
+    put(store, b"entry lost in the kill")
+    storage.abandon()
+    for name in ("checkpoint.json", "removedTopics.json"):
+        path = tmp_path / "config" / name
+        assert path.with_suffix(".json.bak").exists()
+        path.unlink()
+    storage = DiskStorage(tmp_path)
+    report = check(storage)
+    storage.abandon()
+    assert (report.first_wrong, report.records) == ([], 6)
+
+
+def test_a_check_knows_deletions_that_only_the_journal_has(tmp_path):
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    for number in range(3):
+        put(store, b"of an earlier life %d" % number)
+    end = store.log_end
+    for queue_id in store.queue_ids("T"):
+        storage.remove(f"consumequeue/T/{queue_id}")
+    del store._queues["T", 0]
+    put(store, b"of this life")
+    store.checkpoint_now()
+    assert not check(storage).is_fine
+    line = TopicTable([]).journal_line("T", end)
+    storage.open("config/topics.journal", 1 << 20, buffered=False).append(line)
+    assert check(storage).is_fine
+    storage.close()
 
 
 # A record, a byte of it, and what is written from there on. Queue ids and queue offsets are hit often: no CRC covers them.

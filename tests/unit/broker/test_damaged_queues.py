@@ -171,6 +171,7 @@ def test_a_delayed_message_that_the_disk_cannot_read_is_passed_over(make, number
     broker = make(CountedStorage(), message_delay_level="200ms 300ms")
     for level in (b"1", b"2", b"1"):
         broker.send(body=level * 20, properties={"DELAY": level.decode()})
+    broker.send(body=bytes(4_000), queue_id=1)
     store, log = broker.core.state.store, broker.storage.log
     position, size, _ = store.queue(SCHEDULE_TOPIC, 0).entry(0)
     log.bad, log.error_number = range(position, position + size), number
@@ -184,6 +185,54 @@ def test_a_delayed_message_that_the_disk_cannot_read_is_passed_over(make, number
     broker.later(FAILURE_PAUSE_MS)
     assert not broker.core.state.delays.next_due_ms()
     assert len(broker.read()) == (2 if gone else 3)
+
+
+def seconds_pass(broker, count):
+    for _ in range(count):
+        broker.later(FAILURE_PAUSE_MS)
+        broker.later(1)
+
+
+def with_delayed(make, count=5):
+    broker = make(CountedStorage(), message_delay_level="200ms 300ms")
+    for number in range(count):
+        broker.send(body=b"%d" % number, properties={"DELAY": "1"})
+    return broker
+
+
+@pytest.mark.parametrize("share", [1, 0.6])
+def test_an_outage_of_the_disk_passes_no_delayed_message_over(make, share):
+    """Though what was written last is in memory, and can be read."""
+    broker = with_delayed(make)
+    broker.storage.log.bad = range(int(broker.storage.log.end * share))
+    seconds_pass(broker, 3 * READ_TRIES_MAX)
+    broker.storage.log.bad = range(0)
+    seconds_pass(broker, 1)
+    assert [message.body for message in broker.read()] == [b"%d" % number for number in range(5)]
+    assert "store.delayed_message_gone" not in dict(broker.core.state.store.events)
+
+
+@pytest.mark.parametrize("bad", [range(40), range(20, 40), range(1 << 40)])
+def test_a_place_of_a_level_s_queue_that_the_disk_cannot_read_loses_no_delayed_message(make, bad):
+    """Its second entry is read when the first message was delivered."""
+    broker = with_delayed(make)
+    file = broker.storage.open(f"consumequeue/{SCHEDULE_TOPIC}/0", 1, buffered=True)
+    file.bad = bad
+    seconds_pass(broker, 3)
+    assert [message.body for message in broker.read()] == [b"%d" % number for number in range(5)]
+    assert broker.core.state.store.rebuilt_queues == 1
+    assert broker.core.state.delays.next_due_ms() is None
+
+
+def test_while_the_disk_reads_nothing_no_level_s_queue_is_built_anew(make):
+    broker = with_delayed(make)
+    file = broker.storage.open(f"consumequeue/{SCHEDULE_TOPIC}/0", 1, buffered=True)
+    file.bad = broker.storage.log.bad = range(1 << 40)
+    seconds_pass(broker, 2 * READ_TRIES_MAX)
+    file.bad = broker.storage.log.bad = range(0)
+    seconds_pass(broker, 1)
+    assert [message.body for message in broker.read()] == [b"%d" % number for number in range(5)]
+    assert broker.core.state.store.rebuilt_queues == 0
 
 
 @pytest.mark.parametrize("code", [b"\0\0\0\0", b"\xff\xff\xff\xff"])

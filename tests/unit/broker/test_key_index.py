@@ -195,7 +195,7 @@ def test_a_queue_is_built_anew_whatever_becomes_of_the_index(storage):
 
     store._index.catch_up = broken
     with pytest.raises(QueueRebuilding):
-        store._begin_rebuild(store.queue("T", 0))
+        store.begin_rebuild(store.queue("T", 0))
     for _ in range(3):
         with pytest.raises(StorageError, match="no index"):
             store.rebuild_some()

@@ -392,7 +392,7 @@ def test_a_pop_that_came_while_the_index_of_its_queue_was_made_anew_is_answered_
     send(broker, 3, queues=1)
     store = broker.core.state.store
     with pytest.raises(QueueRebuilding):
-        store._begin_rebuild(store.queue("T", 0))
+        store.begin_rebuild(store.queue("T", 0))
     assert broker.request(RequestCode.POP_MESSAGE, pop_header(broker, poll_ms=15_000), channel=2) == []
     answers = answers_soon(broker, tools)
     assert bodies(messages_of(answers[2])) == [b"0", b"1", b"2"]

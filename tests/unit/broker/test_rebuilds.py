@@ -249,6 +249,33 @@ def test_many_bad_pages_cost_no_record_behind_them(segmented):
     assert broker.storage.log.failed_reads <= 4 * TRIED_MAX
 
 
+def test_a_record_whose_properties_cannot_be_read_is_none(make):
+    """The CRC is that of the body alone. An entry for it would end each read of the queue."""
+    broker = make(CountedStorage(), mapped_file_size_commit_log=1 << 20)
+    queue = page = None
+    while page is None:
+        broker.send(body=bytes(20), properties={"K": "v" * 100})
+        queue = broker.core.state.store.queue("T", 0)
+        position, size, _ = queue.entry(queue.next_offset - 1)
+        page = next((at for at in range(position + size - 100, position + size) if at % PIECE_BYTES == 0), None)
+    hit = queue.next_offset - 1
+    broker.send(body=bytes(2 * PIECE_BYTES))
+    broker.send()
+    broker.storage.log.bad = range(page, page + PIECE_BYTES)
+    rebuild(broker)
+    assert fillers(broker) == [hit, hit + 1]
+    assert read_offsets(broker) == [*range(hit), hit + 2]
+
+
+def test_a_damaged_head_sends_the_queue_s_end_nowhere(segmented):
+    """Where it is the only record of the queue that can be read nothing speaks against it, but the queue itself."""
+    cut_front(segmented)
+    segmented.send(queue_id=1)
+    hurt(segmented, 0, HEAD, (7 << 60).to_bytes(8, "big"), queue_id=1)
+    rebuild(segmented, queue_id=1)
+    assert segmented.send(queue_id=1).fields["queueOffset"] == "1"
+
+
 def cut_front(broker):
     """Retention drops the log's first segment; returns the queue, which begins later then."""
     store = broker.core.state.store
@@ -310,6 +337,49 @@ def test_a_read_that_finds_the_queue_wrong_ends_the_doubt(segmented):
         store.rebuild_some()
     with pytest.raises(QueueRebuilding):
         store.get("T", 0, 0, 1)
+
+
+def test_where_the_old_entries_cannot_be_looked_at_the_queue_is_as_it_was(segmented):
+    """A descriptor was missing, and nothing of the queue was touched: it is not refused until the next try."""
+    broker = segmented
+    store, log = broker.core.state.store, broker.storage.log
+    queue = store.queue("T", 0)
+    position, size, _ = queue.entry(119)
+    hurt(broker, 119, BODY, b"damaged!")
+    store._rebuilds.plan(queue, in_doubt=True)
+    rebuilds = store._rebuilds
+    while rebuilds._current is None or rebuilds._current._scan.position < log.end:
+        assert rebuilds.step(1, store._queues) is None
+    log.bad, log.error_number = range(position, position + size), errno.EMFILE
+    with pytest.raises(StorageError):
+        store.rebuild_some()
+    log.bad = range(0)
+    assert (broker.pull().code, broker.send().code) == (0, 0)
+
+
+def test_the_end_of_a_queue_whose_rebuild_failed_half_way_does_not_fall(broker):
+    """Its file had none of its entries then."""
+
+    class Full(MemoryFile):
+        __slots__ = ()
+
+        def append(self, data):
+            raise StorageError("cannot write: No space left on device")
+
+    for number in range(5):
+        broker.send(body=b"%d" % number)
+    hurt(broker, 4, HEAD, b"damaged!")
+    file = broker.storage.open("consumequeue/T/0", 1, buffered=True)
+    file.__class__ = Full
+    with pytest.raises(StorageError):
+        rebuild(broker)
+    store = broker.core.state.store
+    assert store.queue("T", 0).next_offset == 0
+    file.__class__ = MemoryFile
+    for _ in range(PAUSE_STEPS):
+        store._rebuilds.rest()
+    rebuild(broker)
+    assert broker.send().fields["queueOffset"] == "5"
 
 
 def test_a_full_disk_at_the_end_of_a_rebuild_hides_nothing_of_it(make):
