@@ -63,7 +63,7 @@ _LASTING_TEXT: Final[frozenset[type]] = _LASTING | {str}
 _TIMES: Final = (NONE_TYPE, datetime.date, str, pa.Scalar)
 """In a column of times: these, and what Arrow itself refuses when it is of no use there."""
 _SURE_MAX: Final = 1 << 20
-"""A block of texts as long as this one is far from Arrow's limit."""
+"""Bytes of a text: a block of such is far from Arrow's 2 GiB."""
 DATACLASSES_MAX: Final = 1_000
 """Row classes whose fields are remembered; a handler that makes classes without end is only slower."""
 _NO_TIME: Final = "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
