@@ -166,8 +166,8 @@ def measured(handler: str, cpu_ns: int, runs: int, seconds: float, *, order: str
     beside: list[tuple[float, float]] = []
     for _ in range(runs):
         ideal = bare(cpu_ns, count)
-        took, *parts = crew(handler, count, {"consumer.order": order})
-        beside.append((parts[0], parts[1]))
+        took, supervisor_us, workers_us = crew(handler, count, {"consumer.order": order})
+        beside.append((supervisor_us, workers_us))
         ratios["crew"].append((ideal + bare(cpu_ns, count)) / 2 / took)
         if pools:
             ratios["threads"].append(ideal / pool(ThreadPoolExecutor, cpu_ns, count))

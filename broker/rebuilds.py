@@ -3,8 +3,8 @@
 Nothing is stored in such a queue meanwhile. Its entries are collected in memory (20 bytes each) and put in place at the end.
 
 - An offset that was given is not given again: a group that has read it would never get the second message. So the queue goes
-  on counting from where it was, whatever is damaged at its end. A record far beyond
-  its end has a damaged head, and is set aside.
+  on counting from where it was, whatever is damaged at its end. A record far beyond its end has a damaged head, and is set
+  aside.
 - Where the log gives no record for an offset, the old entry stays if the head of its record says the same: only the body is
   damaged then, and who reads it sees that. All others get fillers, whose positions are those of the entry before; the queue
   begins at the first that is none.

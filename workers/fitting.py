@@ -149,7 +149,7 @@ class Columns:
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type, and a batch
         of it without rows."""
         self.values_of_plain = self._make_values_of_plain()
-        self._sure = [_sure_value(field, folders) for field in self._fields]
+        self._sure = [_sure_values(field, folders) for field in self._fields]
 
     def values_of(self, row: object) -> tuple[Any, ...]:
         """The values of one row in the columns' order. Raises RowError."""
@@ -204,7 +204,10 @@ class Columns:
 
     def sure(self, values: tuple[Any, ...]) -> bool:
         """The values of one row fit for sure: no conversion is needed to know it. False: they may fit."""
-        return all(map(_applied, self._sure, values))
+        return all(
+            (check := checks.get(value.__class__)) is not None and check(value)
+            for checks, value in zip(self._sure, values, strict=True)
+        )
 
     def values_of_plain_rows(self, rows: list[Any]) -> tuple[Any, ...] | None:
         """The same of one or more rows, all dicts or all of one dataclass."""
@@ -586,28 +589,29 @@ def _check_times(values: Iterable[Any]) -> None:
         )
 
 
-def _applied(check: Callable[[Any], bool], value: Any) -> bool:
-    return check(value)
+def _always(_value: Any) -> bool:
+    return True
 
 
-def _sure_value(field: Any, folders: FolderNames) -> Callable[[Any], bool]:
-    """Whether a value of the column is one of which Arrow loses nothing and that it never refuses."""
-    kind, nullable = field.type, field.nullable
+def _sure_values(field: Any, folders: FolderNames) -> dict[type, Callable[[Any], bool]]:
+    """By the class of a value of the column: whether it is one of which Arrow loses nothing and that it never refuses."""
+    kind, sure = field.type, dict[type, Callable[[Any], bool]]()
     if field.name in folders.columns:
-        return lambda _value: False
+        return sure
     if pa.types.is_signed_integer(kind):
         end = 1 << kind.bit_width - 1
-        return lambda value: -end <= value < end if value.__class__ is int else value is None and nullable
-    if pa.types.is_string(kind):
-        return lambda value: (
-            len(value) < _SURE_MAX and value.isascii() if value.__class__ is str else value is None and nullable
-        )
-    if pa.types.is_binary(kind):
-        return lambda value: len(value) < _SURE_MAX if value.__class__ is bytes else value is None and nullable
-    plain = bool if pa.types.is_boolean(kind) else float if pa.types.is_float64(kind) else None
-    if plain is None:
-        return lambda _value: False
-    return lambda value: value.__class__ is plain or (value is None and nullable)
+        sure[int] = lambda value: -end <= value < end
+    elif pa.types.is_string(kind):
+        sure[str] = lambda value: len(value) < _SURE_MAX and value.isascii()
+    elif pa.types.is_binary(kind):
+        sure[bytes] = lambda value: len(value) < _SURE_MAX
+    elif pa.types.is_boolean(kind):
+        sure[bool] = _always
+    elif pa.types.is_float64(kind):
+        sure[float] = _always
+    if sure and field.nullable:
+        sure[NONE_TYPE] = _always
+    return sure
 
 
 def _family(kind: Any) -> str:

@@ -128,20 +128,16 @@ class RowBuffer(Generic[Owner]):
         """
         given: Any = result
         columns = self._columns
-        if columns is not None and not at_once:
+        if columns is not None and at_once:
+            if (row := columns.values_of_plain(given)) is not None and columns.sure(row):
+                key_of(message)
+                return message, row, None
+        elif columns is not None:
             plain = columns.values_of_plain_rows if given.__class__ is list else columns.values_of_plain
             if (row := plain(given)) is not None:
                 return message, row, None
             if given.__class__ is pa.RecordBatch and 0 < given.num_rows <= _ROWS_PER_MESSAGE_MAX:
                 return message, (), columns.fit_arrow(given)
-        if (
-            columns is not None
-            and at_once
-            and (row := columns.values_of_plain(given)) is not None
-            and columns.sure(row)
-        ):
-            key_of(message)
-            return message, row, None
         if columns is None and self._infer is not None:
             given = self._look(result, self._infer)
             if given is None:
