@@ -7,6 +7,7 @@ what is lost.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,9 +19,11 @@ from .checkpoint import REMOVED, all_removed, checkpoint_in, saved_checkpoint
 from .consume_queue import ENTRY, ENTRY_BYTES, SEGMENT_BYTES, Entry, entries_end
 from .journal import whole_lines
 from .log_scan import Kind, LogScan
-from .message_store import LOG, QUEUES
+from .message_store import LOG
+from .opening import QUEUES, queue_name
+from .readable_log import ReadableLog, UnreadablePlaces
 from .state import DELAYS_TABLE, GROUPS_TABLE, JOURNAL_BYTES, OFFSETS_TABLE, TOPICS_JOURNAL, TOPICS_TABLE
-from .storage import Storage, StoredFile
+from .storage import Storage, StorageError, StoredFile
 from .tags import message_tags_code
 from .topic_table import TopicTable
 
@@ -75,17 +78,23 @@ def check(storage: Storage) -> Report:
     removed = _removed(storage)
     report.queues = len(names)
     queues = {name: storage.open(name, SEGMENT_BYTES, buffered=True) for name in names}
-    ends = {name: entries_end(file) for name, file in queues.items()}
-    mended_from, _ = checkpoint_in(saved_checkpoint(storage), log.start, log.end)
-    for part in LogScan(log, log.start, lambda _: True):
+    ends = {name: _end(file) for name, file in queues.items()}
+    mended_from, _ = checkpoint_in(saved_checkpoint(storage, log.start, log.end), log.start, log.end)
+    readable = ReadableLog(log, UnreadablePlaces(deque()))
+    for part in LogScan(readable, log.start, lambda _: True):
         if part.message is not None:
             report.records += 1
-            name = f"{QUEUES}/{part.message.topic}/{part.message.queue_id}"
+            name = queue_name(part.message.topic, part.message.queue_id)
             if name in queues and part.position >= removed.get(part.message.topic, 0):
-                entry = _entry(queues[name], ends[name], part.message.queue_offset)
+                what = f"{name} offset {part.message.queue_offset}"
+                try:
+                    entry = _entry(queues[name], ends[name], part.message.queue_offset)
+                except StorageError as error:
+                    _wrong(report, f"{what}: {error}")
+                    continue
                 wanted = part.position, part.length_bytes, _tags_code(part.message, entry)
                 if entry != wanted and not (entry is None and part.position >= mended_from):
-                    _wrong(report, f"{name} offset {part.message.queue_offset}: {entry}, but its record is {wanted}")
+                    _wrong(report, f"{what}: {entry}, but its record is {wanted}")
         elif part.kind is Kind.DAMAGE:
             report.damaged.append((part.position, part.length_bytes))
         elif part.kind is Kind.TORN:
@@ -113,6 +122,14 @@ def _removed(storage: Storage) -> dict[str, int]:
 def _tags_code(message: StoredMessage, entry: Entry | None) -> int:
     """What a record's entry should have; a delay level's has a time, of which only the broker's settings know."""
     return entry[2] if entry is not None and message.topic == SCHEDULE_TOPIC else message_tags_code(message)
+
+
+def _end(file: StoredFile) -> int:
+    """Where the entries of a queue end; one whose last ones cannot be read has them all."""
+    try:
+        return entries_end(file)
+    except StorageError:
+        return file.content_end
 
 
 def _entry(file: StoredFile, end: int, offset: int) -> Entry | None:

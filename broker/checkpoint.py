@@ -42,10 +42,14 @@ def checkpoint_in(text: bytes | None, log_start: int, log_end: int) -> tuple[int
     return position, counts
 
 
-def saved_checkpoint(storage: Storage) -> bytes | None:
-    """The newest one; that before it where a kill came between the two renames that replace it."""
+def saved_checkpoint(storage: Storage, log_start: int, log_end: int) -> bytes | None:
+    """The newest one of a log between these positions; that before it where the newest says nothing: a kill came between the
+    two renames that replace it, or a crash of the machine left it empty."""
     newest = storage.load(CHECKPOINT)
-    return storage.load_previous(CHECKPOINT) if newest is None else newest
+    for text in (newest, storage.load_previous(CHECKPOINT)):
+        if checkpoint_in(text, log_start, log_end)[1] is not None:
+            return text
+    return newest
 
 
 def stored_ms_in(text: bytes | None) -> int:

@@ -150,17 +150,20 @@ class ConsumeQueue:
             self._file.truncate(keep * ENTRY_BYTES)
             self.next_offset = self.max_offset = keep
 
-    def drop_records_below(self, position: int) -> bool:
-        """The commit log begins at `position` now. False, and nothing is dropped, when the entries do not say where:
-        one of zeros in their midst would be taken for an old one, and all before it would go."""
+    def first_kept(self, position: int) -> int | None:
+        """The first offset to keep when the commit log begins at `position`. None when the entries do not say where: one of
+        zeros in their midst would be taken for an old one, and all before it would go. Pages and entries do not align:
+        where zeros end in an entry, the one before it tells."""
         first = self.first_at_or_above(position)
-        if first > self.file_start:
-            said, size, tags_code = self.entry(first - 1)
+        for said, size, tags_code in map(self.entry, range(max(first - 2, self.file_start), first)):
             if said < 0 or size < 0 or (said == size == 0 and tags_code != FILLER_CODE):
-                return False
-        self.min_offset = first
-        self._file.drop_before(first * ENTRY_BYTES)
-        return True
+                return None
+        return first
+
+    def drop_before(self, offset: int) -> None:
+        """The queue begins at `offset` now: the records before it are gone."""
+        self.min_offset = offset
+        self._file.drop_before(offset * ENTRY_BYTES)
 
     def restart_at(self, offset: int) -> None:
         """Forget all entries; the next one is `offset`."""
@@ -173,8 +176,12 @@ class ConsumeQueue:
         return self._file.end - self._file.start
 
     def taken_bytes_from(self, position: int) -> int:
-        """What `taken_bytes` would be after `drop_records_below`, which drops whole segments."""
-        keep = self.first_at_or_above(position) * ENTRY_BYTES
+        """What `taken_bytes` would be after `drop_before`, which drops whole segments: where that would find a place
+        that the disk cannot read, none."""
+        try:
+            keep = self.first_at_or_above(position) * ENTRY_BYTES
+        except StorageError:
+            return self.taken_bytes
         starts = [start for start in self._file.segment_starts() if start <= keep]
         return self._file.end - max(starts, default=self._file.start)
 

@@ -9,9 +9,8 @@ The tags code says when to look; the record itself, whether it is time: a damage
 where a level's delay was made longer, what waits in it already waits longer too.
 
 What cannot be delivered now holds up its own level alone, as when its queue, or the one that its head is for, is built anew.
-A head that the disk cannot read is passed over after READ_TRIES_MAX tries: a bad sector is not read tomorrow either. A try
-counts only when the disk reads other places of the log at that moment: after an outage all of it can be read again. Where it
-is the level's queue that cannot be read, the queue is built anew: the log has all that it says.
+A head that the disk cannot read is passed over once its place is given up (lost_places.py). Where it is the level's queue
+that cannot be read, the queue is built anew: the log has all that it says.
 
 How far each level has come is saved when the disk has what was delivered, in the shape of `config/delayOffset.json`. A kill
 between a delivery and that save delivers once more: at least once, as everything here.
@@ -33,14 +32,9 @@ from ..remoting.properties import (
     encode_properties,
 )
 from ..remoting.stored import StoredMessage
-from .consume_queue import ConsumeQueue, Entry
 from .message_store import MessageStore, QueueRebuilding
-from .readable_log import is_of_a_place
-from .storage import StorageError
 
 FAILURE_PAUSE_MS = 1_000  # genuine: 10 s
-READ_TRIES_MAX = 10
-LOG_PARTS = 4  # between which the log is read, to tell an outage from a bad sector
 
 
 def delay_level(properties: dict[str, str]) -> int:
@@ -78,7 +72,6 @@ class DelayLevels:
         self._delivered: dict[int, int] = {}  # level -> next queue offset to deliver
         self._due_ms: dict[int, int] = {}  # level -> when its head is due; no entry for an empty level
         self._paused_until_ms: dict[int, int] = {}  # level -> when what failed is tried again
-        self._failed_reads: dict[int, int] = {}  # level -> how often its head could not be read
         self._first = 0  # the level with which the next round begins
         self._changed = False
 
@@ -155,7 +148,7 @@ class DelayLevels:
         if not queue.min_offset <= offset < queue.max_offset:  # the queue was damaged, and made anew since
             self._look(store, level)
             return
-        message = self._head(store, queue, offset)
+        message = store.message_in(SCHEDULE_TOPIC, queue.queue_id, offset)
         if message is not None:
             due_ms = self.tags_code(message)
             if not self._is_due(now_ms, level, due_ms):  # its entry is damaged, or was when it was looked at
@@ -172,22 +165,6 @@ class DelayLevels:
         self._changed = True
         self._look(store, level)
 
-    def _head(self, store: MessageStore, queue: ConsumeQueue, offset: int) -> StoredMessage | None:
-        """None when it is lost. Raises StorageError while it may be read the next time, and QueueRebuilding."""
-        level = queue.queue_id + 1
-        try:
-            message = store.message_in(SCHEDULE_TOPIC, queue.queue_id, offset)
-        except StorageError as error:
-            if not is_of_a_place(error) or not _reads_elsewhere(store):
-                raise
-            _entry(store, queue, offset)  # raises when that is what failed
-            tries = self._failed_reads[level] = self._failed_reads.get(level, 0) + 1
-            if tries < READ_TRIES_MAX:
-                raise
-            message = None
-        self._failed_reads.pop(level, None)
-        return message
-
     def _look(self, store: MessageStore, level: int) -> None:
         """Find out when the level's head is due. Raises StorageError and QueueRebuilding, and then what was known of that
         stays: a level that is never due would wait for ever."""
@@ -198,7 +175,7 @@ class DelayLevels:
         offset = min(max(self._delivered.get(level, 0), queue.min_offset), queue.max_offset)
         self._delivered[level] = offset
         if offset < queue.max_offset:
-            self._due_ms[level] = _entry(store, queue, offset)[2]
+            self._due_ms[level] = store.entry(queue, offset)[2]
         else:
             self._due_ms.pop(level, None)
 
@@ -215,29 +192,6 @@ class DelayLevels:
     def load(self, text: bytes) -> None:
         """Take over what `dump` wrote. Raises ProtocolError when it is something else."""
         self._delivered = _DelayDocument.decode(text).offset_table
-
-
-def _entry(store: MessageStore, queue: ConsumeQueue, offset: int) -> Entry:
-    """The entry at `offset`. Raises QueueRebuilding when its place in the queue's file cannot be read, and StorageError when
-    the disk reads nothing: a queue that was built anew at such a moment would have nothing either."""
-    try:
-        return queue.entry(offset)
-    except StorageError as error:
-        if not is_of_a_place(error) or not _reads_elsewhere(store):
-            raise
-        store.begin_rebuild(queue)
-
-
-def _reads_elsewhere(store: MessageStore) -> bool:
-    """Whether the disk reads other places of the log now. They are far apart: what was just written is in memory, and says
-    nothing of the disk."""
-    begin, length_bytes = store.log_start, store.log_end - store.log_start
-    try:
-        for part in range(1, LOG_PARTS):
-            store.record_at(begin + length_bytes * part // LOG_PARTS)
-    except StorageError:
-        return False
-    return True
 
 
 def home_of(message: StoredMessage) -> tuple[str, int]:

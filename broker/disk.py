@@ -103,7 +103,7 @@ class DiskFile:
         self._buffer = bytearray()
         self._holes: list[tuple[int, int]] = []
         self._paths: dict[int, str] = {}  # of the segments in use; spares writing their names for every record
-        self.dirty |= dict.fromkeys(make_folder(folder, self._calls))
+        self.dirty |= dict.fromkeys(self._calls.make_folder(folder))
         self._whole: set[str] = set()  # segments that have their full size
         self._starts, self._written = self._scan()
         self._limit = max(self._starts[-1] + self._segment_bytes, self._written)
@@ -245,6 +245,7 @@ class DiskFile:
     def _cut_back(self, path: str, keep_bytes: int, length_bytes: int) -> None:
         """Take half a write away, and the room that it took; the next write would do the first too."""
         self._has_room = "", 0
+        self._whole.discard(path)
         with contextlib.suppress(OSError, StorageError):
             fd = self._pool.get(path)
             self._calls.ftruncate(fd, keep_bytes)
@@ -431,16 +432,6 @@ def boot_id() -> str:
         return ""
 
 
-def make_folder(folder: Path, calls: DiskCalls) -> list[str]:
-    """Make the folder, and those above it that are not there, for their owner alone; returns those whose names changed."""
-    if folder.is_dir():
-        return []
-    changed = make_folder(folder.parent, calls)
-    with contextlib.suppress(FileExistsError):
-        calls.mkdir(str(folder))
-    return [*changed, str(folder.parent)]
-
-
 @contextlib.contextmanager
 def _refused_as(cannot: str) -> Generator[None]:
     """An OSError becomes a StorageError that begins with these words."""
@@ -485,7 +476,7 @@ class DiskStorage:
         refuse_half_converted(folder)
         try:
             make_folders(folder.parent)
-            made = make_folder(folder / "config", self._calls)
+            made = self._calls.make_folder(folder / "config")
             self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise UsageError(f"broker data folder {folder} cannot be used: {error.strerror}") from error
@@ -605,7 +596,7 @@ class DiskStorage:
             return
         fresh = path.with_name(path.name + ".tmp")
         with _refused_as(f"cannot keep a copy of damaged bytes in {path}"):
-            made = make_folder(path.parent, self._calls)
+            made = self._calls.make_folder(path.parent)
             fd = self._calls.open(str(fresh), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 length_bytes = 0
@@ -629,7 +620,7 @@ class DiskStorage:
             number += 1
             place = self._folder / ASIDE / f"{name}.{number}"
         try:
-            make_folder(place.parent, self._calls)
+            self._calls.make_folder(place.parent)
             self._calls.rename(str(self._folder / name), str(place))
         except OSError as error:
             raise StorageError(f"cannot set {self._folder / name} aside: {error.strerror}") from error
@@ -647,7 +638,7 @@ class DiskStorage:
         return sorted(f"{folder}/{path.name}" for path in found if path.name.isdigit())
 
     def open_plain(self, name: str) -> DiskPlainFile:
-        self._plain_dirty |= dict.fromkeys(make_folder((self._folder / name).parent, self._calls))
+        self._plain_dirty |= dict.fromkeys(self._calls.make_folder((self._folder / name).parent))
         return DiskPlainFile(str(self._folder / name), self._pool, self._plain_dirty)
 
     def remove_plain(self, name: str) -> None:

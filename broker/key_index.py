@@ -28,7 +28,7 @@ from ..remoting.hashing import java_hash
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find_property
 from ..remoting.stored import StoredMessage
 from .log_scan import LogScan, Part
-from .readable_log import ReadableLog, UnreadablePlaces
+from .readable_log import ReadableLog, UnreadablePlaces, is_of_a_place
 from .storage import PlainFile, Storage, StorageError, StoredFile
 
 FOLDER = "index"
@@ -190,7 +190,12 @@ class KeyIndex:
     def start(self) -> None:
         """Open what is there, as far as it can be believed; the rest is made by `catch_up`."""
         names = self._storage.plain_names(FOLDER)
-        files = {name: _IndexFile(self._storage.open_plain(name), *self._size) for name in names}
+        try:
+            files = {name: _IndexFile(self._storage.open_plain(name), *self._size) for name in names}
+        except StorageError as error:
+            if not is_of_a_place(error):
+                raise
+            files = {}
         for name in [name for name, file in files.items() if file.count == 1]:  # a kill came before its first batch
             self._storage.remove_plain(name)
             names.remove(name)

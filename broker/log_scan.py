@@ -8,6 +8,7 @@ From a position at which something begins, the log holds one of these:
 - damage: anything else, when a record follows it somewhere. The next record is the first place at which the magic, the own
   position and the CRC agree, and which the caller believes (its queue offset must rise);
 - the tail, when no record follows:
+  - what the disk cannot read, up to the end of that: damage;
   - zeros alone: nothing was written there (a segment is made at its full size);
   - a front of one record, all of it in agreement: the write that a kill cut short. Nobody was answered for it;
   - anything else: damage.
@@ -187,6 +188,8 @@ class LogScan:
         following = yield from self._next_record(position + 1)
         if following is not None:
             return Part(Kind.DAMAGE, position, following - position)
+        if isinstance(self._log, ReadableLog) and (behind := self._log.behind_unreadable(position)) > position:
+            return Part(Kind.DAMAGE, position, behind - position)
         content_end = yield from self._content_end(position)
         if content_end == position:
             return Part(Kind.UNWRITTEN, position, self._end - position)

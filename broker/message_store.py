@@ -12,6 +12,7 @@ Rules:
 - Each read compares topic, queue, offset and position of the records with what was asked, and positions and sizes of the
   entries that it passes over with their neighbours. Where they do not agree, the queue is built anew in steps
   (rebuilds.py); until that is done, reads of it and puts to it raise `QueueRebuilding`. Of tags codes see queue_check.py.
+- A queue whose file cannot be read is built anew, too; of places of the log that cannot be read see lost_places.py.
 - Retention drops whole segments of the log; queues then begin at their first record that is still there.
 """
 
@@ -22,7 +23,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from itertools import islice
 from typing import NoReturn
@@ -46,11 +46,14 @@ from .checkpoint import (
     saved_checkpoint,
     stored_ms_in,
 )
-from .consume_queue import SEGMENT_BYTES, ConsumeQueue, Entry
+from .consume_queue import ConsumeQueue, Entry
+from .fetched import Fetched, GetStatus
 from .key_index import KeyIndex
 from .log_scan import BLANK_MIN_BYTES, blank
+from .lost_places import LostPlaces, first_unreadable
+from .opening import Opening, queue_name, queue_to_write
 from .queue_check import QueueCheck
-from .readable_log import UnreadablePlaces
+from .readable_log import ReadableLog, UnreadablePlaces, is_of_a_place, reads_elsewhere
 from .rebuilds import Rebuild, Rebuilds
 from .record_heads import (
     HEAD_BYTES,
@@ -65,38 +68,13 @@ from .record_heads import (
 )
 from .recovery import MISSING_MAX, Found, Key, Recovery
 from .retention import keep_from_by_age, keep_from_by_space
-from .storage import Storage, StorageError
+from .storage import Storage, StorageError, try_each
 from .wanted import EVERYTHING, Wanted
 
 LOG = "commitlog"
-QUEUES = "consumequeue"
 INDEX_STEP_BYTES = 1 << 20
 FIND_MAX = 2_500  # records that one query by key reads: some 50 ms; genuine: as many as it answers with (64)
 REBUILD_STEP_BYTES = 4 << 20  # in one tick: some 30 ms
-
-
-class GetStatus(Enum):
-    """How a read of a queue ended; the names are the remarks of pull answers (ST/GetMessageStatus.java)."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    OFFSET_RESET = "OFFSET_RESET"
-
-
-@dataclass(slots=True, frozen=True)
-class Fetched:
-    """Result of a read; `next_offset` is where the reader goes on."""
-
-    status: GetStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    body: bytes = b""
-    count: int = 0
 
 
 class QueueRebuilding(RocketcrewError):
@@ -134,6 +112,7 @@ class MessageStore:
         self._log = storage.open(LOG, limits.segment_bytes, buffered=False)
         self.events: deque[tuple[str, dict[str, object]]] = deque(maxlen=64)  # since the start, for the log
         self._places = UnreadablePlaces(self.events)
+        self._lost = LostPlaces(self._log, self._places)
         self._index = KeyIndex(storage, self._log, self._places)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket, what to write
@@ -146,6 +125,7 @@ class MessageStore:
         self.arrived: Callable[[StoredMessage, int], None] = lambda _message, _tags_code: None
         """Called with each message and its tags code when it can be read."""
         self.rebuilt_queues = 0
+        self.passed_over = 0  # messages that a pull did not get, as the disk cannot read them
         self.found = Found()
 
     # Putting
@@ -215,15 +195,7 @@ class MessageStore:
             self.arrived(message, tags_code)
 
     def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            name = f"{QUEUES}/{topic}/{queue_id}"
-            file = self._storage.open(name, SEGMENT_BYTES, buffered=True)
-            if file.end > file.start or file.start:  # left over from a topic that is not there any more
-                self._storage.move_aside(name)
-                file = self._storage.open(name, SEGMENT_BYTES, buffered=True)
-            queue = self._queues[topic, queue_id] = ConsumeQueue(file, topic, queue_id)
-        return queue
+        return self._queues.get((topic, queue_id)) or queue_to_write(self._storage, self._queues, topic, queue_id)
 
     # Reading
 
@@ -256,16 +228,45 @@ class MessageStore:
             return Fetched(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return Fetched(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        return self._collect(queue, offset, max(1, min(messages_max, self._limits.messages_max)), wanted)
+        count = max(1, min(messages_max, self._limits.messages_max))
+        try:
+            return self._collect(queue, offset, high, count, wanted)
+        except StorageError as error:
+            return self._collect_before(queue, offset, count, wanted, error)
 
-    def _collect(self, queue: ConsumeQueue, offset: int, messages_max: int, wanted: Wanted) -> Fetched:
-        """Take matching records until count, bytes or the scan window end; neighbours in the log are read at once."""
+    def _collect_before(
+        self, queue: ConsumeQueue, offset: int, messages_max: int, wanted: Wanted, error: StorageError
+    ) -> Fetched:
+        """After `error`: what is before the first record that cannot be read. That one is passed over where it is the first,
+        and given up. Raises `error` until then, and QueueRebuilding where it is the queue's file that cannot be read."""
+        if not is_of_a_place(error):
+            raise error
+        try:
+            entries = queue.entries(offset, min(self._limits.scan_entries_max, queue.max_offset - offset))
+        except StorageError as refused:
+            self._begin_rebuild_at_place(queue, refused)
+        read = [pair for pair in enumerate(entries, offset) if wanted.codes is None or pair[1][2] in wanted.codes]
+        found = first_unreadable(self._log, read, self._limits.bytes_max)
+        if found is None:  # it can be read now
+            raise error
+        at, entry = found
+        if at > offset:
+            return self._collect(queue, offset, at, messages_max, wanted)
+        if not self._lost.has(entry[0], entry[1], error):
+            raise error
+        self.passed_over += 1
+        place: dict[str, object] = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": offset}
+        self.events.append(("store.message_passed_over", place | {"position": entry[0], "reason": str(error)}))
+        return Fetched(GetStatus.NO_MATCHED_MESSAGE, offset + 1, queue.min_offset, queue.max_offset)
+
+    def _collect(self, queue: ConsumeQueue, offset: int, end: int, messages_max: int, wanted: Wanted) -> Fetched:
+        """Take matching records until count, bytes, the scan window or `end`; neighbours in the log are read at once."""
         codes, sql = wanted.codes, wanted.sql
         bytes_left = self._limits.bytes_max
         runs: list[list[int]] = []  # [position, length] of log ranges
         taken: list[Taken] = []
         at = offset
-        scan_end = min(queue.max_offset, offset + max(self._limits.scan_entries_max, messages_max))
+        scan_end = min(end, offset + max(self._limits.scan_entries_max, messages_max))
         full = False
         floor, log_end = self._log.start, self._log.end
         while at < scan_end and not full:
@@ -310,13 +311,31 @@ class MessageStore:
         return record
 
     def record_in(self, topic: str, queue_id: int, offset: int) -> bytes | None:
-        """The record at `offset` of a queue; None when there is none, or it is lost. Raises QueueRebuilding."""
+        """The record at `offset` of a queue; None when there is none, or it is lost, also to the disk. Raises
+        QueueRebuilding, and StorageError while the disk may read it the next time."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
         self._refuse_rebuilding((topic, queue_id))
-        entry = queue.entry(offset)
-        return None if queue.is_filler(offset, entry) else self._read_checked(queue, offset, entry[0], entry[1])
+        try:
+            position, size, _ = entry = queue.entry(offset)
+            is_filler = queue.is_filler(offset, entry)
+        except StorageError as error:
+            self._begin_rebuild_at_place(queue, error)
+        try:
+            return None if is_filler else self._read_checked(queue, offset, position, size)
+        except StorageError as error:
+            if not is_of_a_place(error) or not self._lost.has(position, size, error):
+                raise
+            return None
+
+    def entry(self, queue: ConsumeQueue, offset: int) -> Entry:
+        """The entry at `offset`. Raises QueueRebuilding when its place in the queue's file cannot be read, and StorageError
+        when the disk reads hardly anything: a queue that was built anew at such a moment would have nothing either."""
+        try:
+            return queue.entry(offset)
+        except StorageError as error:
+            self._begin_rebuild_at_place(queue, error)
 
     def message_in(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
         """As `record_in`, decoded; None also when its body is not what was stored. Raises QueueRebuilding."""
@@ -346,7 +365,7 @@ class MessageStore:
         if queue is None or not queue.min_offset <= named.offset < queue.next_offset:
             return False
         self._refuse_rebuilding(key)
-        entry = queue.entry(named.offset)
+        entry = self.entry(queue, named.offset)
         is_named = entry[:2] == (position, named.size)
         if not is_named:
             self._check_head(queue, named.offset, entry)
@@ -380,7 +399,7 @@ class MessageStore:
 
     def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:
         """Of a lost message: that of the next one. Raises QueueRebuilding when the entry is not of this queue."""
-        entry = queue.entry(offset)
+        entry = self.entry(queue, offset)
         self._check_head(queue, offset, entry)
         return stored_ms_at(self._log, entry[0])
 
@@ -468,8 +487,9 @@ class MessageStore:
     def _beside_log_bytes(self, start: int) -> int:
         """Room that queues and index would take if the log began at `start`."""
         is_start = start == self._log.start  # as at most looks: no queue is searched then
-        taken = [queue.taken_bytes if is_start else queue.taken_bytes_from(start) for queue in self._queues.values()]
-        return sum(taken) + self._index.taken_bytes(start)
+        return self._index.taken_bytes(start) + sum(
+            queue.taken_bytes if is_start else queue.taken_bytes_from(start) for queue in self._queues.values()
+        )
 
     def _keep_from(self, keep: int) -> bool:
         if was := keep > self._log.start:
@@ -481,15 +501,19 @@ class MessageStore:
 
     def drop_expired_entries(self) -> None:
         """Let queues begin at their first record that is still in the log. Raises StorageError when all have been asked."""
-        refused: list[StorageError] = []
-        for queue in self._queues.values():
-            try:
-                if not queue.drop_records_below(self._log.start):
-                    self._rebuilds.plan(queue)
-            except StorageError as error:
-                refused.append(error)
-        if refused:
-            raise refused[0]
+        try_each(self._drop_expired, self._queues.values())
+
+    def _drop_expired(self, queue: ConsumeQueue) -> None:
+        try:
+            first = queue.first_kept(self._log.start)
+        except StorageError as error:
+            if not self._is_bad_place(error):
+                raise
+            first = None
+        if first is None:
+            self._rebuilds.plan(queue)
+        else:
+            queue.drop_before(first)
 
     def remove_topic(self, topic: str) -> None:
         """Forget the queues of a topic. Its records stay in the log until retention drops them."""
@@ -498,17 +522,28 @@ class MessageStore:
         self._storage.replace(
             REMOVED, json.dumps(self._removed).encode()
         )  # until it is there, the topics' journal says so
-        for queue_id in self.queue_ids(topic):
+        gone = self.queue_ids(topic)
+        for queue_id in gone:
             del self._queues[topic, queue_id]
             self._rebuilds.forget((topic, queue_id))
-            self._storage.remove(f"{QUEUES}/{topic}/{queue_id}")
         self._pending_checkpoint, self._checkpoint = None, -1  # what it says of the topic's queues holds no more
+        # A file that stays is moved aside when the topic is made again.
+        try_each(self._storage.remove, [queue_name(topic, queue_id) for queue_id in gone])
 
     # Rebuilding
 
     def begin_rebuild(self, queue: ConsumeQueue) -> NoReturn:
         self._rebuilds.plan(queue)
         raise QueueRebuilding(queue.topic, queue.queue_id)
+
+    def _begin_rebuild_at_place(self, queue: ConsumeQueue, error: StorageError) -> NoReturn:
+        """The queue's file cannot be read: the log says all that it says. Raises `error` unless the disk reads that."""
+        if not self._is_bad_place(error):
+            raise error
+        self.begin_rebuild(queue)
+
+    def _is_bad_place(self, error: StorageError) -> bool:
+        return is_of_a_place(error) and reads_elsewhere(self._log)
 
     def _refuse_rebuilding(self, key: Key) -> None:
         if key in self._rebuilds:
@@ -533,6 +568,7 @@ class MessageStore:
     def check_some(self) -> None:
         """Look at some more entries, unless there is something to build anew."""
         self._rebuilds.rest()
+        self._lost.rest()
         if not self.is_rebuilding:
             for queue in self._check.step():
                 self._rebuilds.plan(queue, in_doubt=True)
@@ -543,13 +579,13 @@ class MessageStore:
             return
         topic, queue_id = rebuild.key
         queue = self._queues[rebuild.key]
-        queue.drop_records_below(self._log.start)
         queue.hide_from(self._flushed)
         self._checkpoint = -1  # the next one says how many entries it has now, also when nothing is stored meanwhile
         self.rebuilt_queues += 1
         fields: dict[str, object] = {"topic": topic, "queue_id": queue_id, "entries": queue.next_offset}
         self.events += [("store.queue_rebuilt", fields), *rebuild.found.events()]
-        queue.flush()  # last: a full disk refuses it
+        self._drop_expired(queue)  # the disk may refuse this, and what follows
+        queue.flush()
 
     # Recovery
 
@@ -595,27 +631,28 @@ class MessageStore:
         self._rebuilds.make = lambda key: Rebuild(
             self._storage, self._log, key, is_wanted, tags_code, self._places, lives_known=lives_known
         )
-        checkpoint = saved_checkpoint(self._storage)
+        checkpoint = saved_checkpoint(self._storage, self._log.start, self._log.end)
         begin, counts = checkpoint_in(checkpoint, self._log.start, self._log.end)
         revived_from = 0 if topics_lost else begin if counts is not None else self._log.end
-        broken, ends = self._open_queues(
+        opened = Opening(self._storage, self._log, begin, counts).run(
             lambda topic: knows(topic) or (topics_lost and revivable(topic) and topic not in self._removed),
-            begin,
-            counts,
+            self._removed,
         )
+        self._queues |= opened.queues
 
+        log = ReadableLog(self._log, self._places)
         recovery = partial(
-            Recovery, self._storage, self._log, self._queue_to_write, is_wanted, tags_code, lives_known=lives_known
+            Recovery, self._storage, self._log, self._queue_to_write, is_wanted, tags_code, log, lives_known=lives_known
         )
         first = recovery()
-        self.found = first.run(begin, broken)
+        self.found = first.run(begin, opened.broken)
         if first.suspects:  # the log went on where their files did not
             before = self.found
             self.found = recovery().run(self._log.end, first.suspects)
             self.found.records += before.records
             self.found.stored_ms = max(self.found.stored_ms, before.stored_ms)
         if lives_known:
-            self._keep_ends(begin, counts or {}, ends)
+            self._keep_ends(begin, counts or {}, opened.ends)
             self._end_lives(strays - {topic for topic, _ in self._queues})
         self.newest_ms = max(stored_ms_in(checkpoint), self.found.stored_ms)
         self.drop_expired_entries()
@@ -640,47 +677,6 @@ class MessageStore:
         if strays:
             self._removed |= dict.fromkeys(strays, self._log.end)
             self._storage.replace(REMOVED, json.dumps(self._removed).encode(), sync=True)
-
-    def _open_queues(
-        self, knows: Callable[[str], bool], begin: int, counts: Counts | None
-    ) -> tuple[set[Key], dict[Key, int]]:
-        """Open all queues, cut back to `begin`; returns those whose entries cannot be right, and where each ended, if what
-        the last process wrote is there. Removes nothing."""
-        for name in self._storage.names(QUEUES + "/"):
-            _, topic, queue_id = name.split("/")
-            if knows(topic):
-                key = topic, int(queue_id)
-                self._queues[key] = ConsumeQueue(self._storage.open(name, SEGMENT_BYTES, buffered=True), *key)
-            elif topic in self._removed:  # the kill came while it was being deleted
-                self._storage.remove(name)
-            else:
-                self._storage.move_aside(name)
-        ends = {key: queue.next_offset for key, queue in self._queues.items() if self._storage.kept_all}
-        if counts is None:
-            return set(self._queues), ends
-        broken: set[Key] = set()
-        for topic, queue_counts in counts.items():
-            for number in queue_counts:
-                if knows(topic) and (topic, number) not in self._queues:
-                    self._queue_to_write(topic, number)
-        for key, queue in self._queues.items():
-            queue.cut_records_from(begin)
-            count = counts.get(key[0], {}).get(key[1], 0)
-            if queue.has_holes or queue.next_offset != count or not self._ends_well(queue):
-                broken.add(key)
-        return broken, ends
-
-    def _ends_well(self, queue: ConsumeQueue) -> bool:
-        """Whether the last entry is that of its record, or of none that is still there."""
-        if queue.next_offset == queue.file_start:
-            return True
-        offset = queue.next_offset - 1
-        position, size, _ = entry = queue.entry(offset)
-        if size < RECORD_MIN_BYTES:
-            return queue.is_filler(offset, entry)
-        if position < self._log.start:
-            return True
-        return is_head(self._log, queue.queue_id, (offset, position, size))
 
 
 def encode_at(messages: list[StoredMessage], position: int) -> list[bytes]:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from ..remoting.stored import StoredMessage
 from .consume_queue import ENTRY_BYTES, ConsumeQueue
 from .log_scan import LogScan
-from .readable_log import ReadableLog, UnreadablePlaces
+from .readable_log import PIECE_BYTES, ReadableLog, UnreadablePlaces
 from .recovery import Key
 from .storage import StorageError, StoredFile
 
@@ -116,7 +116,8 @@ class QueueCheck:
         try:
             position, _, tags_code = queue.entry(message.queue_offset)
         except StorageError as error:
-            self._places.say(message.queue_offset * ENTRY_BYTES, error, topic=queue.topic, queue_id=queue.queue_id)
+            page = message.queue_offset * ENTRY_BYTES // PIECE_BYTES * PIECE_BYTES
+            self._places.say(page, error, topic=queue.topic, queue_id=queue.queue_id)
             return None
         is_its_own = position == message.physical_offset  # else it is of a topic's earlier life, or reads notice it
         return queue if is_its_own and tags_code != self._tags_code(message) else None

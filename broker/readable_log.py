@@ -4,13 +4,15 @@ What cannot be read reads as zeros, page by page. So a scan takes it for damage 
 bad sector costs the records in it, and keeps nobody from the rest of the log. Each place is logged once.
 
 An error that is not of one place is raised, as is one beyond UNREADABLE_MAX_BYTES: then the disk is gone, or the process has
-no descriptor left, and zeros would be a lie about a log that is whole.
+no descriptor left, and zeros would be a lie about a log that is whole. A shorter outage gives the errors of bad sectors. So
+who acts on zeros asks first (`confirm`) whether they are there still, and whether the disk reads other places.
 """
 
 from __future__ import annotations
 
 import errno
 from collections import deque
+from collections.abc import Collection
 
 from .storage import DiskFailed, StorageError, StoredFile
 
@@ -18,6 +20,8 @@ PIECE_BYTES = 4_096  # a page: what a disk refuses at least
 TRIED_MAX = 8  # pieces that fail in one read, which ends there: each may take the disk seconds
 UNREADABLE_MAX_BYTES = 64 << 20
 SAID_MAX = 1_000  # places; then those that are still there are logged once more
+ELSEWHERE = 64  # places all over the log that tell an outage from a bad sector
+ELSEWHERE_BAD_SHARE = 8  # one in so many may be bad too
 
 
 class UnreadablePlaces:
@@ -45,7 +49,8 @@ class ReadableLog:
     def __init__(self, log: StoredFile, places: UnreadablePlaces) -> None:
         self._log = log
         self._places = places
-        self._unreadable: set[int] = set()  # numbers of pieces
+        self.unreadable: set[int] = set()
+        """Numbers of the pieces that could not be read so far."""
 
     @property
     def start(self) -> int:
@@ -78,8 +83,21 @@ class ReadableLog:
 
     def could_read(self, position: int, length_bytes: int) -> bool:
         """Whether nothing in that range was found unreadable so far."""
-        pieces = range(position // PIECE_BYTES, -(-(position + length_bytes) // PIECE_BYTES))
-        return not self._unreadable or self._unreadable.isdisjoint(pieces)
+        return not self.unreadable or self.unreadable.isdisjoint(pieces_of(position, length_bytes))
+
+    def behind_unreadable(self, position: int) -> int:
+        """Where the last piece ends that could not be read at or after `position`; `position` when all could."""
+        last = max(self.unreadable, default=-1)
+        return max(position, min((last + 1) * PIECE_BYTES, self.end))
+
+    def confirm(self) -> None:
+        """Raise StorageError when something reads again that could not be read, or nothing else does now."""
+        around = [number for number in sorted(self.unreadable) if not {number - 1, number + 1} <= self.unreadable]
+        for number in around[:: len(around) // TRIED_MAX + 1]:
+            if can_read(self._log, number):
+                raise StorageError(f"the log can be read again at {number * PIECE_BYTES}, where it could not be read")
+        if around and not reads_elsewhere(self._log, self.unreadable):
+            raise StorageError("the disk reads hardly anything of the log")
 
     def _pieces(self, position: int, end: int) -> list[bytes]:
         parts: list[bytes] = []
@@ -88,11 +106,11 @@ class ReadableLog:
             number = position // PIECE_BYTES
             length_bytes = min((number + 1) * PIECE_BYTES, end) - position
             part = None
-            if number not in self._unreadable:
+            if number not in self.unreadable:
                 part = self._piece(number, position, length_bytes)
                 if part is None:
                     tried += 1
-                    self._unreadable.add(number)
+                    self.unreadable.add(number)
             parts.append(bytes(length_bytes) if part is None else part)
             position += length_bytes
         return parts
@@ -102,17 +120,54 @@ class ReadableLog:
         try:
             return self._log.read(position, length_bytes)
         except StorageError as error:
-            if not is_of_a_place(error) or len(self._unreadable) * PIECE_BYTES >= UNREADABLE_MAX_BYTES:
+            if not is_of_a_place(error) or len(self.unreadable) * PIECE_BYTES >= UNREADABLE_MAX_BYTES:
                 raise
-            if number - 1 not in self._unreadable:
+            if number - 1 not in self.unreadable:
                 self._places.say(number * PIECE_BYTES, error)
             return None
 
 
+def pieces_of(position: int, length_bytes: int) -> range:
+    """The numbers of the pieces that have something of it."""
+    return range(position // PIECE_BYTES, -(-(position + length_bytes) // PIECE_BYTES))
+
+
 def is_of_a_place(error: StorageError) -> bool:
-    """Whether other places may be read for all that."""
+    """Whether other places may be read for all that. Where no system call failed, as with a file that is shorter than it
+    was, no disk refused a place."""
     cause = error.__cause__
-    return not isinstance(error, DiskFailed) and (not isinstance(cause, OSError) or cause.errno == errno.EIO)
+    return not isinstance(error, DiskFailed) and isinstance(cause, OSError) and cause.errno == errno.EIO
 
 
-__all__ = ["ReadableLog", "UnreadablePlaces", "is_of_a_place"]
+def reads_elsewhere(log: StoredFile, bad: Collection[int] = ()) -> bool:
+    """Whether the disk reads the log now beside the `bad` pieces: at places that are far apart, as what was just written is
+    in memory, and says nothing of the disk."""
+    first, last = log.start // PIECE_BYTES, (log.end - 1) // PIECE_BYTES
+    step = max((last - first) // ELSEWHERE, 1)
+    others = [number for number in range(first, last + 1, step) if number not in bad]
+    failed = 0
+    for number in others:
+        failed += not can_read(log, number)
+        if failed * ELSEWHERE_BAD_SHARE > len(others):
+            return False
+    return bool(others)
+
+
+def can_read(log: StoredFile, number: int) -> bool:
+    """Whether a piece can be read now."""
+    try:
+        log.read(max(number * PIECE_BYTES, log.start), PIECE_BYTES)
+    except StorageError:
+        return False
+    return True
+
+
+__all__ = [
+    "PIECE_BYTES",
+    "ReadableLog",
+    "UnreadablePlaces",
+    "can_read",
+    "is_of_a_place",
+    "pieces_of",
+    "reads_elsewhere",
+]

@@ -21,7 +21,7 @@ from itertools import islice
 from ..remoting.errors import ProtocolError
 from ..remoting.stored import StoredMessage, decode_message, is_inner_batch
 from .consume_queue import FILLER_CODE, SEGMENT_BYTES, ConsumeQueue, Entry
-from .log_scan import Kind, LogScan
+from .log_scan import Kind, LogScan, Part
 from .readable_log import ReadableLog, UnreadablePlaces
 from .record_heads import Named, named_at
 from .recovery import MISSING_MAX, Found, Key, Recovery
@@ -55,10 +55,11 @@ class Rebuild:
         self._made = ConsumeQueue(MemoryFile(SEGMENT_BYTES, buffered=False), *key)
         self._readable = ReadableLog(log, places)
         self._recovery = Recovery(
-            storage, log, self._made_queue, wanted, tags_code, lives_known=lives_known, read=self._readable.read
+            storage, log, self._made_queue, wanted, tags_code, self._readable, lives_known=lives_known, is_fed=True
         )
         self._scan = LogScan(self._readable, self.begin, lambda _: True)
         self._parts = self._scan.steps()
+        self._damage: list[Part] = []
 
     def _made_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         assert (topic, queue_id) == self.key
@@ -73,7 +74,7 @@ class Rebuild:
                 return False
             if part.kind is Kind.DAMAGE:
                 self._recovery.make_room(part)
-                self._recovery.set_aside(part)
+                self._damage.append(part)
             elif part.message is not None and (part.message.topic, part.message.queue_id) == self.key:
                 if part.message.queue_offset >= end + MISSING_MAX and self._wanted(part.message):
                     self._recovery.set_aside(part)  # nothing was stored in the queue since
@@ -119,8 +120,8 @@ class Rebuild:
         return entries + [_MISSING] * (count - len(entries))
 
     def kept(self, queue: ConsumeQueue) -> dict[int, Entry]:
-        """Entries of `queue` for offsets of which the log gave no record, and whose records' heads say the same. Raises
-        StorageError."""
+        """Entries of `queue` for offsets of which the log gave no record, and whose records' heads say the same. What is
+        damaged is set aside. Raises StorageError, also when what the log gave was an outage of the disk."""
         kept: dict[int, Entry] = {}
         bytes_left = OLD_MAX_BYTES
         for offset, next_position in islice(self._missing(queue), OLD_MAX):
@@ -128,6 +129,9 @@ class Rebuild:
             if entry is not None and entry[0] + entry[1] <= next_position:
                 kept[offset] = entry
                 bytes_left -= entry[1]
+        self._readable.confirm()
+        for part in self._damage:
+            self._recovery.set_aside(part)
         return kept
 
     def _missing(self, queue: ConsumeQueue) -> Iterator[tuple[int, int]]:

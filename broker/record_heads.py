@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from ..remoting.stored import HOSTS_V6, MAGIC_V1, MAGIC_V2, RECORD_MIN_BYTES
 from .log_scan import Log
+from .storage import StorageError
 
 HEAD_BYTES = 76  # up to and with the store time, also behind an IPv6 born host; every record has that many
 
@@ -97,8 +98,11 @@ def segment_stored_ms(log: Log, start: int) -> int | None:
     """Store time of a segment's first record; None when it cannot be read."""
     if not in_log(log, start, HEAD_BYTES):
         return None
-    _, magic, _, _, said_position, _ = _IDENTITY.unpack(log.read(start, _IDENTITY.size))
-    return stored_ms_at(log, start) if magic in (MAGIC_V1, MAGIC_V2) and said_position == start else None
+    try:
+        _, magic, _, _, said_position, _ = _IDENTITY.unpack(log.read(start, _IDENTITY.size))
+        return stored_ms_at(log, start) if magic in (MAGIC_V1, MAGIC_V2) and said_position == start else None
+    except StorageError:
+        return None
 
 
 __all__ = [

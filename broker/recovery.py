@@ -29,7 +29,8 @@ from ..remoting.errors import UsageError
 from ..remoting.stored import MAGIC_V1, MAGIC_V2, RECORD_MIN_BYTES, StoredMessage
 from .consume_queue import ConsumeQueue
 from .log_scan import CHUNK_BYTES, Kind, LogScan, Part
-from .storage import Storage, StoredFile
+from .readable_log import ReadableLog, is_of_a_place
+from .storage import Storage, StorageError, StoredFile
 
 FOREIGN_MIN_BYTES = 64 << 20  # so much without one record is no damaged log, but something else
 STORED_MIN_MS, STORED_MAX_MS = 0, 4_102_444_800_000  # the year 2100
@@ -91,13 +92,14 @@ class Recovery:
         queue_of: Callable[[str, int], ConsumeQueue],
         wanted: Callable[[StoredMessage], bool],
         tags_code: Callable[[StoredMessage], int],
+        readable: ReadableLog,
         *,
         lives_known: bool,
-        read: Callable[[int, int], bytes] | None = None,
+        is_fed: bool = False,
     ) -> None:
         """`queue_of` makes a queue that does not exist; `wanted` says whether a record's topic exists, in this life: with
-        `lives_known` for certain, else offset 0 begins a new one. With `read`, the log is read from its start by somebody
-        else, who calls `take`, and what is damaged is copied as that reads it.
+        `lives_known` for certain, else offset 0 begins a new one. `readable` is how the log is read; when `is_fed`, from its
+        start by somebody else, who calls `take`.
         """
         self._lives_known = lives_known
         self._storage = storage
@@ -106,8 +108,8 @@ class Recovery:
         self._wanted = wanted
         self._tags_code = tags_code
         self._room = 0  # records that the damage seen so far may have held
-        self._read = read or log.read
-        self._whole = read is not None  # the log is read from its start, and files of queues do not count
+        self._readable = readable
+        self._whole = is_fed  # the log is read from its start, and files of queues do not count
         self._broken: set[Key] = set()
         self._taken: set[Key] = set()  # queues into which a record was put
         self._waiting: dict[Key, list[Part]] = {}  # records that do not continue their queue; no list is empty
@@ -121,11 +123,13 @@ class Recovery:
     def run(self, begin: int, broken: set[Key]) -> Found:
         """Bring all queues up to the log's end, the broken ones from its start. Cuts a torn tail off.
 
-        Raises UsageError, and then nothing was changed, when the log holds no record at all although it is not empty.
+        Raises UsageError, and then nothing was changed, when the log holds no record at all although it is not empty; and
+        StorageError, also when what could not be read was an outage of the disk: the next start begins as this one did.
         """
         self._broken = broken
         self._whole = begin == self._log.start
         damage: list[Part] = []
+        tail: list[Part] = []
         for part in self._scanned(self._log.start if broken else begin, begin):
             if part.message is not None:
                 if part.position >= begin or self._key(part.message) in broken:
@@ -134,7 +138,10 @@ class Recovery:
                 damage.append(part)
                 self.make_room(part)
             else:
-                self._cut(part)
+                tail.append(part)
+        self._readable.confirm()
+        for part in tail:
+            self._cut(part)
         self.end()
         if (self._whole or broken) and not self.found.records and self._is_foreign(damage):
             raise UsageError(
@@ -151,16 +158,16 @@ class Recovery:
 
     def _scanned(self, scan_begin: int, begin: int) -> Iterator[Part]:
         """The parts of the log; a tail that begins below `begin` is damage up to there."""
-        for part in LogScan(self._log, scan_begin, self._believe):
+        for part in LogScan(self._readable, scan_begin, self._believe):
             if part.kind in (Kind.TORN, Kind.UNWRITTEN) and part.position < begin:
                 yield Part(Kind.DAMAGE, part.position, begin - part.position)
-                yield from LogScan(self._log, begin, self._believe)
+                yield from LogScan(self._readable, begin, self._believe)
                 return
             yield part
 
     def _is_foreign(self, damage: list[Part]) -> bool:
         """Whether a log without a single record was written by something else: it is large, or of another version."""
-        version = int.from_bytes(self._log.read(self._log.start, 8)[4:8], "big", signed=True)
+        version = int.from_bytes(self._readable.read(self._log.start, 8)[4:8], "big", signed=True)
         later = version & ~0xFF == MAGIC_V1 & ~0xFF and version not in (MAGIC_V1, MAGIC_V2)
         return later or sum(part.length_bytes for part in damage) > FOREIGN_MIN_BYTES
 
@@ -182,7 +189,12 @@ class Recovery:
         queue, offset = self._queue_of(message.topic, message.queue_id), message.queue_offset
         if offset >= queue.next_offset:
             return True
-        return offset >= queue.file_start and queue.entry(offset)[0] == message.physical_offset
+        try:
+            return offset >= queue.file_start and queue.entry(offset)[0] == message.physical_offset
+        except StorageError as error:
+            if not is_of_a_place(error):
+                raise
+            return True  # the queue's file says nothing
 
     def _is_new_life(self, message: StoredMessage) -> bool:
         """Whether a queue begins anew with it, in a store that does not say which topics were deleted."""
@@ -358,7 +370,7 @@ class Recovery:
     def _parts(self, part: Part) -> Iterator[bytes]:
         position, end = part.position, part.position + part.length_bytes
         while position < end:
-            copied = self._read(position, min(CHUNK_BYTES, end - position))
+            copied = self._readable.read(position, min(CHUNK_BYTES, end - position))
             yield copied
             position += len(copied)
 

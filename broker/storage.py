@@ -17,10 +17,12 @@ The durability rules, which both storages keep and every test may rely on:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 from ..remoting.errors import RocketcrewError
+
+T = TypeVar("T")
 
 
 class StorageError(RocketcrewError):
@@ -29,6 +31,18 @@ class StorageError(RocketcrewError):
 
 class DiskFailed(StorageError):
     """The disk did not keep what it had taken. What is on it now is unknown, so the process has to stop."""
+
+
+def try_each(act: Callable[[T], None], items: Iterable[T]) -> None:
+    """`act` on each of them, whatever the storage refuses; then raise its first refusal."""
+    refused: list[StorageError] = []
+    for item in items:
+        try:
+            act(item)
+        except StorageError as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]
 
 
 class StoredFile(Protocol):
@@ -304,6 +318,11 @@ class MemoryFile:
     def holes(self) -> list[tuple[int, int]]:
         return []
 
+    @property
+    def content(self) -> bytes:
+        """All of it, as who moves a file does not read it."""
+        return bytes(self._data)
+
     def overwrite(self, position: int, data: bytes) -> None:
         """For tests: damage what is stored."""
         at = position - self._start
@@ -385,7 +404,7 @@ class MemoryStorage:
 
     def move_aside(self, name: str) -> None:
         file = self._files.pop(name, None)
-        content = self._tables.pop(name, b"") if file is None else file.read(file.start, file.end - file.start)
+        content = self._tables.pop(name, b"") if file is None else file.content
         place = name
         while place in self._aside:
             place += "+"

@@ -28,6 +28,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from ..durable.files import FileCalls
@@ -56,6 +57,15 @@ class DiskCalls(FileCalls):
 
     def mkdir(self, path: str) -> None:
         os.mkdir(path, FOLDER_MODE)
+
+    def make_folder(self, folder: Path) -> list[str]:
+        """Make the folder, and those above it that are not there; returns those whose names changed."""
+        if folder.is_dir():
+            return []
+        changed = self.make_folder(folder.parent)
+        with contextlib.suppress(FileExistsError):
+            self.mkdir(str(folder))
+        return [*changed, str(folder.parent)]
 
     def rmdir(self, path: str) -> None:
         os.rmdir(path)

@@ -38,13 +38,15 @@ from ..remoting.stored import StoredMessage
 from .delay import delay_level, real_message
 from .journal import Journal
 from .message_store import MessageStore
-from .storage import Storage
+from .readable_log import is_of_a_place
+from .storage import Storage, StorageError
 from .topic_table import TIMER_TOPIC
 
 FAILURE_PAUSE_MS = 1_000
 GENUINE_CHECKPOINT = "config/timercheck"
 TIMERS_TABLE = "config/timers.json"
 TIMERS_JOURNAL = "config/timers.journal"
+UNREAD = ""  # what one is taken back by of which nothing is known yet
 _UNITS_MS = ((PROPERTY_TIMER_DELAY_SEC, 1_000), (PROPERTY_TIMER_DELAY_MS, 1))
 
 
@@ -135,7 +137,13 @@ class Timers:
             for offset in range(at, min(begin, queue.max_offset)):
                 if offset in self._journalled:
                     continue
-                message = store.message_in(TIMER_TOPIC, 0, offset)
+                try:
+                    message = store.message_in(TIMER_TOPIC, 0, offset)
+                except StorageError as error:
+                    if not is_of_a_place(error):
+                        raise
+                    self._add(offset, 0, UNREAD)  # due at once: then it is read again, or passed over
+                    continue
                 if message is not None and _out_ms(message.properties) >= wheel_ms:
                     self._take(offset, message.properties, now_ms)
             at = max(at, end)
@@ -159,9 +167,19 @@ class Timers:
         wait_ms = longest_wait_ms(properties) if start_ms is not None else None
         if start_ms is not None and wait_ms is not None:
             due_ms = min(due_ms, start_ms + wait_ms)
+        self._add(offset, due_ms, key)
+
+    def _add(self, offset: int, due_ms: int, key: str) -> None:
         self._open[offset] = due_ms, key
         self._by_key.setdefault(key, set()).add(offset)
         heappush(self._due, (due_ms, offset))
+
+    def _take_late(self, offset: int, properties: Mapping[str, str], now_ms: int) -> None:
+        """The first that is due could not be read when this process began, and can be now."""
+        heappop(self._due)
+        del self._open[offset]
+        self._paused_until_ms = 0
+        self._take(offset, properties, now_ms)
 
     def _close(self, offset: int) -> None:
         entry = self._open.pop(offset, None)
@@ -186,14 +204,18 @@ class Timers:
     ) -> int:
         """Hand every message that is due, at most `batch_max`, to `store_again`; returns how many there were.
 
-        What `store_again` raises ends the round, and that message is due again a little later. One that it refuses
-        (UsageError) is passed over, as is one that is gone: an event says where.
+        What `store_again` raises ends the round, and that message is due again a little later; so is one that the disk cannot
+        read, until its place is given up (lost_places.py). One that it refuses (UsageError) is passed over, as is one that is
+        gone: an event says where.
         """
         count = 0
         while count < batch_max and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
             offset = self._due[0][1]
             self._paused_until_ms = now_ms + FAILURE_PAUSE_MS  # unless all goes well
             message = store.message_in(TIMER_TOPIC, 0, offset)
+            if message is not None and self._open[offset][1] == UNREAD:
+                self._take_late(offset, message.properties, now_ms)
+                continue
             if message is None:
                 store.events.append(("store.timer_message_gone", {"queue_offset": offset}))
             else:

@@ -40,8 +40,10 @@ from ..remoting.properties import (
 )
 from ..remoting.stored import StoredMessage
 from .delay import home_of
-from .message_store import MessageStore
+from .message_store import MessageStore, QueueRebuilding
 from .offset_table import OffsetTable
+from .readable_log import is_of_a_place
+from .storage import StorageError
 from .tags import tags_hash
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -125,20 +127,29 @@ class Transactions:
 
     def start(self, store: MessageStore, offsets: OffsetTable, now_ms: int) -> None:
         """Find the open half messages in the two queues; once, after recovery."""
-        ended = {int(text) for _, op in _read(store, OP_TOPIC, offsets) for text in op.body.decode().split(",") if text}
+        ops = (op for _, op in _read(store, OP_TOPIC, offsets) if op is not None)
+        ended = {int(text) for op in ops for text in op.body.decode().split(",") if text}
         first_op = offsets.query(OP_TOPIC, GROUP, 0) or 0
         for offset, half in _read(store, HALF_TOPIC, offsets):
-            if offset not in ended:
-                self._add(offset, half, now_ms, first_op)
+            if offset in ended:
+                continue
+            if half is None:
+                self._add(offset, _position(store, offset), now_ms, first_op)
+            else:
+                self._add_half(offset, half, now_ms, first_op)
 
     def stored(self, now_ms: int, half: StoredMessage, store: MessageStore) -> None:
         """A half message was stored."""
-        self._add(half.queue_offset, half, min(now_ms, half.born_timestamp_ms), store.max_offset(OP_TOPIC, 0))
+        self._add_half(half.queue_offset, half, min(now_ms, half.born_timestamp_ms), store.max_offset(OP_TOPIC, 0))
 
-    def _add(self, offset: int, half: StoredMessage, from_ms: int, op_offset: int) -> None:
-        wait_ms = immunity_ms(dict(half.properties), self._timeout_ms)
-        self._open[offset] = _Open(half.physical_offset, from_ms + wait_ms, op_offset)
-        heappush(self._due, (from_ms + wait_ms, offset))
+    def _add_half(self, offset: int, half: StoredMessage, from_ms: int, op_offset: int) -> None:
+        self._add(
+            offset, half.physical_offset, from_ms + immunity_ms(dict(half.properties), self._timeout_ms), op_offset
+        )
+
+    def _add(self, offset: int, physical_offset: int, due_ms: int, op_offset: int) -> None:
+        self._open[offset] = _Open(physical_offset, due_ms, op_offset)
+        heappush(self._due, (due_ms, offset))
 
     def is_open(self, half_offset: int) -> bool:
         return half_offset in self._open
@@ -179,8 +190,9 @@ class Transactions:
 
     def due(self, now_ms: int, store: MessageStore) -> Iterator[Question | StoredMessage]:
         """Those to ask for now, at most QUESTIONS_MAX; and, as bare messages, those to be given up. Both stay open until
-        `end`."""
+        `end`. Raises StorageError, QueueRebuilding after the last of them where others could not be read."""
         found: list[int] = []
+        refused: list[StorageError | QueueRebuilding] = []
         while self._due and self._due[0][0] <= now_ms and len(found) < QUESTIONS_MAX:
             due_ms, offset = heappop(self._due)
             if self._is_current(due_ms, offset):
@@ -192,7 +204,11 @@ class Transactions:
             entry = self._open.get(offset)
             if entry is None:
                 continue
-            half = store.message_at(entry.physical_offset)
+            try:
+                half = store.message_at(entry.physical_offset)
+            except (StorageError, QueueRebuilding) as error:
+                refused.append(error)
+                continue
             if half is None:  # dropped with its segment: nobody can commit it any more
                 del self._open[offset]
             elif entry.checks >= self._checks_max:
@@ -205,6 +221,8 @@ class Transactions:
                     yield half
                 else:
                     yield question
+        if refused:
+            raise refused[0]
 
 
 def commit_positions(offsets: OffsetTable, half_offset: int, op_offset: int) -> None:
@@ -219,12 +237,25 @@ def _question(half: StoredMessage, times: int) -> Question:
     return Question(half, shown, properties.get(PROPERTY_PRODUCER_GROUP, ""))
 
 
-def _read(store: MessageStore, topic: str, offsets: OffsetTable) -> Iterator[tuple[int, StoredMessage]]:
+def _position(store: MessageStore, half_offset: int) -> int:
+    queue = store.queue(HALF_TOPIC, 0)
+    assert queue is not None, "it was just read"
+    return store.entry(queue, half_offset)[0]
+
+
+def _read(store: MessageStore, topic: str, offsets: OffsetTable) -> Iterator[tuple[int, StoredMessage | None]]:
+    """What is in a queue, None for what a place of the disk keeps for itself. Raises StorageError, QueueRebuilding."""
     queue = store.queue(topic, 0)
     if queue is None:
         return
     start = max(queue.min_offset, offsets.query(topic, GROUP, 0) or 0)
     for offset in range(start, queue.max_offset):
-        message = store.message_in(topic, 0, offset)
-        if message is not None:
-            yield offset, message
+        try:
+            message = store.message_in(topic, 0, offset)
+        except StorageError as error:
+            if not is_of_a_place(error):
+                raise
+            yield offset, None
+        else:
+            if message is not None:
+                yield offset, message

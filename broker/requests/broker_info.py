@@ -47,6 +47,7 @@ def runtime_info(state: BrokerState, now_ms: int) -> dict[str, str]:
         "damagedBytes": str(state.store.found.damaged_bytes),
         "missingOffsets": str(state.store.found.missing_offsets),
         "rebuiltQueues": str(len(state.store.found.rebuilt) + state.store.rebuilt_queues),
+        "passedOver": str(state.store.passed_over),
         "setAside": str(len(state.storage.aside())),
         "heldPulls": str(len(state.held)),
         "msgPutTotalYesterdayMorning": "0",

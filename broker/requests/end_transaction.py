@@ -81,14 +81,16 @@ def commit(state: BrokerState, now_ms: int, half: StoredMessage) -> None:
 
 
 def ask_due(state: BrokerState, now_ms: int) -> bool:
-    """Ask the producers of half messages that are due; True when there were any. Raises StorageError."""
-    found = list(state.transactions.due(now_ms, state.store))
-    for item in found:
+    """Ask the producers of half messages that are due; True when there were any. Raises
+    StorageError, QueueRebuilding."""
+    found = False
+    for item in state.transactions.due(now_ms, state.store):
+        found = True
         if isinstance(item, Question):
             ask(state, item)
         else:
             give_up(state, now_ms, item)
-    return bool(found)
+    return found
 
 
 def ask(state: BrokerState, question: Question) -> None:

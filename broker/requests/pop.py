@@ -33,8 +33,9 @@ from ...remoting.pop_headers import (
 from ...remoting.properties import PROPERTY_POP_CK, encode_properties
 from ...remoting.stored import decode_messages, encode_message, walk
 from ..effects import Reply
+from ..fetched import Fetched, GetStatus
 from ..held_pops import ANY_QUEUE, HeldPop, News
-from ..message_store import Fetched, GetStatus, QueueRebuilding
+from ..message_store import QueueRebuilding
 from ..pop_table import Key, begun, popped
 from ..pops import pop_retry_topic
 from ..refusal import Refused

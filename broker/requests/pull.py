@@ -29,8 +29,9 @@ from ...remoting.errors import UsageError
 from ...remoting.headers import PullRequest
 from ..client_table import ConsumerGroup
 from ..effects import Reply
+from ..fetched import Fetched, GetStatus
 from ..held_pulls import HeldPull
-from ..message_store import Fetched, GetStatus, QueueRebuilding
+from ..message_store import QueueRebuilding
 from ..refusal import FAQ, Refused
 from ..state import BrokerState, Call
 from ..topic_table import readable

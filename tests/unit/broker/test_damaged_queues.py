@@ -11,8 +11,10 @@ import pytest
 from bad_places import CountedStorage
 
 from rocketcrew.broker.consume_queue import FILLER_CODE
-from rocketcrew.broker.delay import FAILURE_PAUSE_MS, READ_TRIES_MAX
-from rocketcrew.broker.message_store import GetStatus, MessageStore, QueueRebuilding, StoreLimits
+from rocketcrew.broker.delay import FAILURE_PAUSE_MS
+from rocketcrew.broker.fetched import GetStatus
+from rocketcrew.broker.lost_places import PATIENCE_STEPS
+from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.broker.tags import message_tags_code, tags_hash
 from rocketcrew.broker.wanted import EVERYTHING, Wanted
@@ -118,6 +120,27 @@ def test_retention_does_not_take_zeros_for_old_entries():
     assert (store.min_offset("T", 0), len(read(store))) == (kept, 400 - kept)
 
 
+@pytest.mark.parametrize("begin", range(0, 8_000, 512))
+@pytest.mark.parametrize("segment", [1, 2, 4])
+def test_retention_does_not_take_a_zeroed_sector_for_old_entries(begin, segment):
+    """Pages and entries do not align: where it ends in an entry, what is left of that one may look like an old one."""
+    storage = MemoryStorage()
+    store = filled(storage, count=400)
+    damage(storage, begin, bytes(512))
+    start = storage.open("commitlog", 1, buffered=False).segment_starts()[segment]
+    store._keep_from(start)
+    rebuilt(store)
+    found = []
+    while len(found) < 400:
+        try:
+            found = read(store)
+            break
+        except QueueRebuilding:
+            rebuilt(store)
+    assert found == [b"%03d" % number for number in range(400 - len(found), 400)]
+    assert store.queue("T", 0).entry(store.min_offset("T", 0))[0] == start
+
+
 def test_fillers_stand_for_lost_messages_wherever_the_next_one_is():
     """Also at the very front of the log; and those of earlier versions have no mark."""
     storage = MemoryStorage()
@@ -175,7 +198,7 @@ def test_a_delayed_message_that_the_disk_cannot_read_is_passed_over(make, number
     store, log = broker.core.state.store, broker.storage.log
     position, size, _ = store.queue(SCHEDULE_TOPIC, 0).entry(0)
     log.bad, log.error_number = range(position, position + size), number
-    for _ in range(READ_TRIES_MAX):
+    for _ in range(PATIENCE_STEPS + 2):
         broker.later(FAILURE_PAUSE_MS)
         broker.later(1)
     gone = ("store.delayed_message_gone", {"level": 1, "queue_offset": 0}) in store.events
@@ -205,7 +228,7 @@ def test_an_outage_of_the_disk_passes_no_delayed_message_over(make, share):
     """Though what was written last is in memory, and can be read."""
     broker = with_delayed(make)
     broker.storage.log.bad = range(int(broker.storage.log.end * share))
-    seconds_pass(broker, 3 * READ_TRIES_MAX)
+    seconds_pass(broker, 3 * PATIENCE_STEPS)
     broker.storage.log.bad = range(0)
     seconds_pass(broker, 1)
     assert [message.body for message in broker.read()] == [b"%d" % number for number in range(5)]
@@ -228,7 +251,7 @@ def test_while_the_disk_reads_nothing_no_level_s_queue_is_built_anew(make):
     broker = with_delayed(make)
     file = broker.storage.open(f"consumequeue/{SCHEDULE_TOPIC}/0", 1, buffered=True)
     file.bad = broker.storage.log.bad = range(1 << 40)
-    seconds_pass(broker, 2 * READ_TRIES_MAX)
+    seconds_pass(broker, 2 * PATIENCE_STEPS)
     file.bad = broker.storage.log.bad = range(0)
     seconds_pass(broker, 1)
     assert [message.body for message in broker.read()] == [b"%d" % number for number in range(5)]

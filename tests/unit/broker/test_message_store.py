@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from rocketcrew.broker import tags
 from rocketcrew.broker.consume_queue import ENTRY_BYTES, TRIM_BYTES
 from rocketcrew.broker.disk import DiskStorage
-from rocketcrew.broker.message_store import GetStatus, MessageStore, StoreLimits
+from rocketcrew.broker.fetched import GetStatus
+from rocketcrew.broker.message_store import MessageStore, StoreLimits
 from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.broker.tags import message_tags_code
@@ -478,7 +479,8 @@ def test_a_queue_whose_records_all_expired_goes_on_counting():
     store.drop_older_than(T0 + 150)
     store.checkpoint_now()
     storage.crash()
-    storage.replace("config/checkpoint.json", b"lost")
+    for _ in range(2):
+        storage.replace("config/checkpoint.json", b"lost")
     store, _ = new_store(storage, limits)
     assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (6, 6)
     assert put(store).queue_offset == 6
@@ -595,3 +597,21 @@ def test_a_segment_without_room_for_a_blank_ends_with_zeros(tmp_path):
     assert (tmp_path / "commitlog" / f"{0:020d}").read_bytes()[-5:] == bytes(5)
     assert first.queue_offset == 0
     storage.abandon()
+
+
+@pytest.mark.parametrize("newest", [b"", b"\0" * 80, b'{"position": 99999, "queues": {}}'])
+def test_where_the_newest_checkpoint_says_nothing_the_one_before_counts(newest):
+    """A crash of the machine may leave it empty. Else the end of a damaged queue is given twice."""
+    storage = MemoryStorage()
+    store, _ = new_store(storage)
+    for _ in range(5):
+        put(store)
+    store.checkpoint_now()
+    put(store)
+    position, _, _ = store.queue("T", 0).entry(2)
+    store.checkpoint_now()
+    storage._tables["config/checkpoint.json"] = newest
+    storage.open("commitlog", 1, buffered=False).overwrite(position, b"\x5a" * (store.log_end - position))
+    storage.kept_all = False
+    store, _ = new_store(storage)
+    assert put(store).queue_offset == 5

@@ -95,7 +95,7 @@ def test_a_disk_that_reads_nothing_is_no_bad_place():
         start, end = 0, 1 << 40
 
         def read(self, position, length_bytes):
-            raise StorageError("cannot read: Input/output error")
+            raise StorageError("cannot read: Input/output error") from OSError(errno.EIO, "Input/output error")
 
     readable, step = ReadableLog(Log(), UnreadablePlaces(deque())), TRIED_MAX * PIECE_BYTES
     for position in range(0, UNREADABLE_MAX_BYTES, step):

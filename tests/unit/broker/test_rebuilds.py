@@ -443,3 +443,27 @@ def test_a_topic_that_is_deleted_meanwhile_is_forgotten(segmented):
         assert not store.is_rebuilding
         broker.send(body=b"of the next life")
     assert bodies(broker.pull()) == [b"of the next life"]
+
+
+def test_a_front_that_cannot_be_removed_at_the_end_of_a_rebuild_shows_nothing_too_early():
+    """Who waits for the disk saw messages that it did not have."""
+
+    class Kept(MemoryFile):
+        __slots__ = ()
+
+        def drop_before(self, position):
+            raise StorageError("cannot remove: Input/output error")
+
+    store = MessageStore(storage := MemoryStorage(), LIMITS, "127.0.0.1", 10911, waits_for_disk=True)
+    store.recover(lambda _: True, message_tags_code)
+    for number in range(5):
+        store.put(T0, StoredMessage("T", b"%d" % number), 0)
+        if number == 2:
+            store.flushed_to(store.log_end)
+    store._rebuilds.plan(store.queue("T", 0))
+    storage.open("consumequeue/T/0", 1, buffered=True).__class__ = Kept
+    with pytest.raises(StorageError):
+        while store.is_rebuilding:
+            store.rebuild_some()
+    assert (store.max_offset("T", 0), store.rebuilt_queues, store._checkpoint) == (3, 1, -1)
+    assert [event for event, _ in store.events] == ["store.queue_rebuilt"]

@@ -541,3 +541,36 @@ def test_what_is_truncated_takes_no_room(tmp_path):
     file.truncate(10)
     assert file.taken_bytes(0) == taken
     storage.close()
+
+
+def test_a_segment_that_was_cut_back_is_made_whole_again(tmp_path):
+    """Else, with the next one begun, its end could not be read: it was shorter than it was said to be."""
+
+    class Full(DiskCalls):
+        is_full = False
+
+        def pwrite(self, fd, data, position):
+            self._refuse()
+            return super().pwrite(fd, data, position)
+
+        def ftruncate(self, fd, length_bytes):
+            if length_bytes == 100:
+                self._refuse()
+            super().ftruncate(fd, length_bytes)
+
+        def _refuse(self):
+            if self.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    storage = DiskStorage(tmp_path, calls=(calls := Full()), has_thread=False)
+    file = storage.open("log", 100, buffered=False)
+    file.append(b"kept")
+    calls.is_full = True
+    with pytest.raises(StorageError, match="No space left"):
+        file.append(b"refused")
+    calls.is_full = False
+    file.roll(b"END")
+    file.append(b"next")
+    assert file.read(0, 200) == b"keptEND".ljust(100, b"\0") + b"next"
+    assert (tmp_path / "log" / f"{0:020d}").stat().st_size == 100
+    storage.close()

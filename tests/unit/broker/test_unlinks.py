@@ -230,3 +230,29 @@ def test_an_index_file_that_cannot_be_removed_is_an_error_of_the_disk(tmp_path):
     storage.remove_plain("index/1")
     assert storage.plain_names("index") == []
     storage.abandon()
+
+
+def test_a_topic_of_which_a_file_cannot_be_removed_is_forgotten_whole(tmp_path):
+    """Made again, it served the messages of its earlier life, and the next checkpoint counted them."""
+    calls = Unlinks("consumequeue/T/1")
+    store = opened(storage := DiskStorage(tmp_path, calls=calls, has_thread=False))
+    for queue_id in range(3):
+        for _ in range(5):
+            store.put(T0, StoredMessage("T", b"old", queue_id=queue_id), 0)
+    store._rebuilds.plan(store.queue("T", 2))
+    store.begin_checkpoint()
+    calls.left = 0
+    with pytest.raises(StorageError, match="consumequeue/T/1"):
+        store.remove_topic("T")
+    assert (store.queue_ids("T"), store.is_rebuilding, store._pending_checkpoint) == ([], False, None)
+    for again in range(2):
+        if again:
+            storage.abandon()
+            store = opened(storage := DiskStorage(tmp_path, has_thread=False))
+        else:
+            for queue_id in range(3):
+                store.put(T0, StoredMessage("T", b"new", queue_id=queue_id), 0)
+        for queue_id in range(3):
+            fetched = store.get("T", queue_id, 0, 32)
+            assert [message.body for message in decode_messages(fetched.body)] == [b"new"]
+    storage.abandon()

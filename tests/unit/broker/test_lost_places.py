@@ -1,0 +1,289 @@
+"""Who reads over a place that the disk cannot read: waits for it a while, and gets what is behind it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from bad_places import CountedStorage
+
+from rocketcrew.broker.lost_places import FORGET_STEPS, PATIENCE_STEPS, LostPlaces, first_unreadable
+from rocketcrew.broker.message_store import QueueRebuilding
+from rocketcrew.broker.readable_log import PIECE_BYTES, UnreadablePlaces
+from rocketcrew.broker.storage import StorageError
+from rocketcrew.broker.transactions import HALF_TOPIC, Question
+from rocketcrew.remoting.admin_bodies import KvTable
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.names import SCHEDULE_TOPIC
+from rocketcrew.remoting.stored import decode_messages
+
+COUNT = 300
+TIMER_QUEUE = "rmq_sys_wheel_timer"
+
+
+@pytest.fixture
+def broker(make):
+    return make(CountedStorage())
+
+
+def seconds(broker, count=1):
+    for _ in range(count):
+        broker.later(1_000)
+
+
+def pulled(broker, tags="*", tries_max=200):
+    """Offsets of all messages that a reader gets, which tries again each second; and how often it was refused."""
+    at, found, refused = 0, [], 0
+    while at < broker.core.state.store.max_offset("T", 0) and refused < tries_max:
+        answer = broker.pull(at, tags=tags)
+        if answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            found += [message.queue_offset for message in decode_messages(answer.body)]
+            at = int(answer.fields["nextBeginOffset"])
+        else:
+            refused += 1
+            seconds(broker)
+    return found, refused
+
+
+def filled(broker):
+    for number in range(COUNT):
+        broker.send(body=b"%100d" % number, tag="ab"[number % 2])
+    return broker.core.state.store
+
+
+def page_hit(store, bad, offset=0):
+    """Offsets whose records are in `bad`."""
+    queue = store.queue("T", 0)
+    entries = [queue.entry(offset) for offset in range(queue.max_offset)]
+    return [at for at, (position, size, _) in enumerate(entries) if position < bad.stop and position + size > bad.start]
+
+
+@pytest.mark.parametrize("tags", ["*", "a"])
+def test_a_bad_page_of_a_queue_s_file_costs_a_reader_nothing(broker, tags):
+    """The queue is built anew: the log has all that it says."""
+    store = filled(broker)
+    broker.storage.open("consumequeue/T/0", 1, buffered=True).bad = range(PIECE_BYTES, PIECE_BYTES + 10)
+    found, refused = pulled(broker, tags)
+    assert found == list(range(0, COUNT, 1 if tags == "*" else 2))
+    assert (store.rebuilt_queues, store.passed_over) == (1, 0)
+    assert refused < 3
+
+
+@pytest.mark.parametrize("look", ["store_time_ms", "record_in", "record_at"])
+def test_each_way_to_look_at_an_entry_has_such_a_queue_built_anew(broker, look):
+    store = filled(broker)
+    arguments = [store.queue("T", 0).entry(5)[0]] if look == "record_at" else ["T", 0, 5]
+    broker.storage.open("consumequeue/T/0", 1, buffered=True).bad = range(100, 110)
+    with pytest.raises(QueueRebuilding):
+        getattr(store, look)(*arguments)
+    seconds(broker)
+    assert store.rebuilt_queues == 1
+    assert getattr(store, look)(*arguments)
+
+
+def test_a_filler_before_a_bad_page_of_the_queue_has_it_built_anew(broker):
+    """Whether it is one, the next entry says."""
+    store = filled(broker)
+    broker.storage.open("consumequeue/T/0", 1, buffered=True).overwrite(100, store.queue("T", 0)._file.read(120, 8))
+    broker.storage.open("consumequeue/T/0", 1, buffered=True).overwrite(108, bytes(4) + b"\xff" * 8)
+    assert store.record_in("T", 0, 5) is None
+    broker.storage.open("consumequeue/T/0", 1, buffered=True).bad = range(120, 130)
+    with pytest.raises(QueueRebuilding):
+        store.record_in("T", 0, 5)
+
+
+@pytest.mark.parametrize("tags", ["*", "a"])
+def test_a_bad_page_of_the_log_costs_a_reader_what_is_in_it(broker, tags):
+    store = filled(broker)
+    broker.storage.log.bad = bad = range(3 * PIECE_BYTES, 4 * PIECE_BYTES)
+    wanted = list(range(0, COUNT, 1 if tags == "*" else 2))
+    hit = [offset for offset in page_hit(store, bad) if offset in wanted]
+    assert len(hit) > 5
+    found, refused = pulled(broker, tags)
+    assert found == [offset for offset in wanted if offset not in hit]
+    assert PATIENCE_STEPS <= refused < 3 * PATIENCE_STEPS
+    told = KvTable.decode(broker.call(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+    assert told["passedOver"] == str(len(hit))
+    passed = [fields for event, fields in store.events if event == "store.message_passed_over"]
+    assert [fields["queue_offset"] for fields in passed] == hit
+    assert {"topic": "T", "queue_id": 0, "reason": "cannot read: Input/output error"}.items() <= passed[0].items()
+    assert pulled(broker, tags) == (found, 0), "the next reader need not wait"
+    assert store.rebuilt_queues == 0
+
+
+@pytest.mark.parametrize("of", ["log", "all"])
+def test_an_outage_passes_no_message_over(broker, of):
+    store = filled(broker)
+    files = [broker.storage.log]
+    if of == "all":
+        files.append(broker.storage.open("consumequeue/T/0", 1, buffered=True))
+    for file in files:
+        file.bad = range(1 << 40)
+    assert pulled(broker, tries_max=4 * PATIENCE_STEPS)[0] == []
+    for file in files:
+        file.bad = range(0)
+    assert pulled(broker) == (list(range(COUNT)), 0)
+    assert (store.passed_over, store.rebuilt_queues) == (0, 0)
+
+
+def test_a_page_that_can_be_read_again_is_not_passed_over(broker):
+    store = filled(broker)
+    broker.storage.log.bad = range(3 * PIECE_BYTES, 4 * PIECE_BYTES)
+    pulled(broker, tries_max=PATIENCE_STEPS // 2)
+    broker.storage.log.bad = range(0)
+    assert pulled(broker) == (list(range(COUNT)), 0)
+    assert store.passed_over == 0
+
+
+def test_a_pull_that_reads_well_reads_what_it_did(broker):
+    """One read of the log for neighbours."""
+    filled(broker)
+    before = broker.storage.log.read_bytes
+    answer = broker.pull(0)
+    assert broker.storage.log.read_bytes - before == len(answer.body)
+
+
+def test_a_place_is_given_up_while_the_disk_reads_others():
+    log = CountedStorage().log
+    log.append(bytes(20 * PIECE_BYTES))
+    lost, error = LostPlaces(log, UnreadablePlaces(deque())), StorageError("cannot read")
+    log.bad = range(PIECE_BYTES, 2 * PIECE_BYTES)
+    for _ in range(PATIENCE_STEPS):
+        assert not lost.has(PIECE_BYTES - 10, 20, error)
+        lost.rest()
+    assert lost.has(PIECE_BYTES - 10, 20, error)
+    assert log.failed_reads == 1, "it is not tried once more"
+    assert lost.has(2 * PIECE_BYTES - 1, 1, error), "what else is there"
+    assert not lost.has(2 * PIECE_BYTES, 1, error), "which can be read now"
+    log.bad = range(1 << 40)
+    assert not lost.has(PIECE_BYTES, 1, error)
+
+
+def test_a_place_that_did_not_fail_for_a_while_is_waited_for_again():
+    log = CountedStorage().log
+    log.append(bytes(20 * PIECE_BYTES))
+    lost, error = LostPlaces(log, UnreadablePlaces(deque())), StorageError("cannot read")
+    log.bad = range(PIECE_BYTES, 2 * PIECE_BYTES)
+    lost.has(PIECE_BYTES, 1, error)
+    for _ in range(3 * FORGET_STEPS):
+        lost.rest()
+        lost.has(PIECE_BYTES, 1, error)
+    assert lost.has(PIECE_BYTES, 1, error)
+    for _ in range(2 * FORGET_STEPS):
+        lost.rest()
+    assert not lost.has(PIECE_BYTES, 1, error)
+
+
+def test_only_so_much_is_read_to_find_what_cannot_be():
+    log = CountedStorage().log
+    log.append(bytes(20 * PIECE_BYTES))
+    entries = [(at, (at * 1_000, 1_000, 0)) for at in range(20)]
+    assert first_unreadable(log, entries, 1 << 20) is None
+    assert first_unreadable(log, [(0, (0, 0, -1)), (1, (90_000, 1, 0))], 0) is None, "what is no record is not read"
+    found = first_unreadable(log, entries, 5_500)
+    assert found is not None
+    assert found[0] == 6
+    log.bad = range(3_500, 3_501)
+    assert first_unreadable(log, entries, 5_500) == entries[3]
+
+
+def send_timers(broker):
+    for number in range(5):
+        properties = {"TIMER_DELAY_MS": str(2_000 + number * 1_000)}
+        broker.send(body=b"%d" % number * 9_000, properties=properties)
+    broker.send(body=bytes(20_000), queue_id=1)
+
+
+def spoil(broker, topic, offset=0):
+    """A place in the body of a record."""
+    position, size, _ = broker.core.state.store.queue(topic, 0).entry(offset)
+    broker.storage.log.bad = range(position + size // 2, position + size // 2 + 10)
+
+
+def firsts(broker):
+    return [message.body[:1] for message in broker.read()]
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_timer_message_that_the_disk_cannot_read_holds_up_no_other_for_long(broker, restarts):
+    send_timers(broker)
+    spoil(broker, TIMER_QUEUE)
+    if restarts:
+        broker.core.stop()
+        broker.start()
+    seconds(broker, 5 + PATIENCE_STEPS)
+    assert firsts(broker) == [b"1", b"2", b"3", b"4"]
+    assert ("store.timer_message_gone", {"queue_offset": 0}) in broker.core.state.store.events
+
+
+def test_a_timer_message_that_can_be_read_again_after_a_start_is_not_delivered_too_early(broker):
+    """Nor is what takes one back delivered."""
+    send_timers(broker)
+    (half,) = [broker.core.state.timers._open[offset] for offset in (4,)]
+    broker.send(body=b"r" * 9_000, properties={"TIMER_DELAY_MS": "9000", "TIMER_DEL_UNIQKEY": half[1]})
+    spoil(broker, TIMER_QUEUE, 1)
+    broker.core.stop()
+    broker.start()
+    broker.storage.log.bad = range(0)
+    seconds(broker, 1)
+    assert firsts(broker) == []
+    spoil(broker, TIMER_QUEUE, 5)
+    broker.core.stop()
+    broker.start()
+    broker.storage.log.bad = range(0)
+    seconds(broker, 20)
+    assert firsts(broker) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_bad_page_of_the_timers_queue_costs_no_timer(broker):
+    send_timers(broker)
+    broker.storage.open(f"consumequeue/{TIMER_QUEUE}/0", 1, buffered=True).bad = range(PIECE_BYTES)
+    seconds(broker, 20)
+    assert firsts(broker) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_half_message_that_the_disk_cannot_read_keeps_nobody_from_asking_for_the_others(broker, tools, restarts):
+    broker.heartbeat()
+    for number in range(4):
+        half = {"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": f"U{number}"}
+        broker.send(body=b"%d" % number * 9_000, properties=half, sys_flag=4)
+    broker.send(body=bytes(20_000), queue_id=1)
+    spoil(broker, HALF_TOPIC)
+    if restarts:
+        broker.core.stop()
+        broker.start()
+    broker.heartbeat()
+    state = broker.core.state
+    due_ms = state.transactions.next_due_ms()
+    assert due_ms is not None
+    asked = []
+    with pytest.raises(StorageError):
+        asked += state.transactions.due(due_ms, state.store)
+    asked = [item.half.queue_offset for item in _until_error(state, due_ms + 600_000)]
+    assert asked == [1, 2, 3]
+    broker.storage.log.bad = range(0)
+    assert [item.half.queue_offset for item in _until_error(state, due_ms + 6_000_000)] == [0, 1, 2, 3]
+    codes = [command.code for _, command in tools.pushes(broker.later(60_000_000))]
+    assert codes.count(RequestCode.CHECK_TRANSACTION_STATE) == 4
+
+
+def _until_error(state, now_ms):
+    found = []
+    try:
+        for item in state.transactions.due(now_ms, state.store):
+            assert isinstance(item, Question)
+            found.append(item)
+    except StorageError:
+        pass
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 100])
+def test_a_bad_page_of_a_delay_level_s_queue_costs_nothing_where_all_records_have_one_size(broker, count):
+    """Whether the disk reads the log was asked by records that entries name, and those could not be read."""
+    for _ in range(count):
+        broker.send(properties={"DELAY": "1"})
+    broker.storage.open(f"consumequeue/{SCHEDULE_TOPIC}/0", 1, buffered=True).bad = range(PIECE_BYTES)
+    seconds(broker, 5)
+    assert len(broker.read()) == count

@@ -1,0 +1,133 @@
+"""An outage of the disk gives the errors of bad sectors, and is none: after it all can be read again."""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+
+import pytest
+from bad_places import CountedStorage
+
+from rocketcrew.broker.message_store import MessageStore, StoreLimits
+from rocketcrew.broker.readable_log import (
+    ELSEWHERE,
+    PIECE_BYTES,
+    ReadableLog,
+    UnreadablePlaces,
+    is_of_a_place,
+    reads_elsewhere,
+)
+from rocketcrew.broker.rebuilds import PAUSE_STEPS
+from rocketcrew.broker.storage import DiskFailed, StorageError
+from rocketcrew.broker.tags import message_tags_code
+from rocketcrew.remoting.stored import StoredMessage, decode_messages
+
+T0 = 1_700_000_000_000
+LIMITS = StoreLimits(32, 262_144, 800, 1 << 24)
+EVERYWHERE = range(1 << 40)
+COUNT = 6_000
+
+
+def filled(count=COUNT):
+    """A store whose log is read in several steps when a queue is built anew."""
+    store = MessageStore(storage := CountedStorage(), LIMITS, "127.0.0.1", 10911)
+    store.recover(lambda topic: topic == "T", message_tags_code)
+    for number in range(count):
+        store.put(T0 + number, StoredMessage("T", b"%02000d" % number), 0)
+    return storage, store
+
+
+def rebuild_step(store):
+    """Whether the disk refused it."""
+    try:
+        store.rebuild_some()
+    except StorageError:
+        return True
+    return False
+
+
+def read(store):
+    found, at = [], 0
+    while at < store.max_offset("T", 0):
+        fetched = store.get("T", 0, at, 32)
+        found += [int(message.body) for message in decode_messages(fetched.body)]
+        at = fetched.next_offset
+    return found
+
+
+@pytest.mark.parametrize("in_doubt", [True, False])
+@pytest.mark.parametrize("out", [range(10**6), range(1, 3), range(2, 10**6)])
+@pytest.mark.parametrize("with_queue", [True, False])
+def test_an_outage_while_a_queue_is_built_anew_empties_nothing_of_it(in_doubt, out, with_queue):
+    """`out`: in which steps the disk reads nothing."""
+    storage, store = filled()
+    store._rebuilds.plan(store.queue("T", 0), in_doubt=in_doubt)
+    file = storage.open("consumequeue/T/0", 1, buffered=True)
+    step, refused = 0, False
+    while store.is_rebuilding:
+        storage.log.bad = EVERYWHERE if step in out else range(0)
+        file.bad = storage.log.bad if with_queue else range(0)
+        refused = rebuild_step(store) or refused
+        step += 1
+    storage.log.bad = file.bad = range(0)
+    assert (refused, store.rebuilt_queues, storage.aside()) == (True, 0, [])
+    if in_doubt:
+        assert read(store) == list(range(COUNT)), "it has what it had meanwhile"
+    for _ in range(PAUSE_STEPS):
+        store._rebuilds.rest()
+    while store.is_rebuilding:
+        store.rebuild_some()
+    assert store.rebuilt_queues == (not in_doubt)
+    assert read(store) == list(range(COUNT))
+
+
+def log_with(bad=range(0), pages=200):
+    log = CountedStorage().log
+    log.append(bytes(pages * PIECE_BYTES))
+    log.bad = bad
+    return log
+
+
+def page(number):
+    return range(number * PIECE_BYTES, (number + 1) * PIECE_BYTES)
+
+
+def test_a_bad_sector_is_confirmed():
+    readable = ReadableLog(log := log_with(page(7)), UnreadablePlaces(deque()))
+    readable.confirm()
+    readable.read(0, 1 << 20)
+    readable.confirm()
+    assert log.failed_reads <= 3
+
+
+@pytest.mark.parametrize("bad", [range(0), range(8 * PIECE_BYTES, 1 << 30), range(PIECE_BYTES, 100 * PIECE_BYTES)])
+def test_what_reads_again_and_what_reads_nothing_else_is_an_outage(bad):
+    readable = ReadableLog(log := log_with(page(7)), UnreadablePlaces(deque()))
+    readable.read(0, 1 << 20)
+    log.bad = bad
+    with pytest.raises(StorageError):
+        readable.confirm()
+
+
+def test_the_disk_reads_elsewhere_where_some_places_are_bad():
+    assert reads_elsewhere(log_with(page(7)))
+    assert reads_elsewhere(log_with(range(30 * PIECE_BYTES, 50 * PIECE_BYTES)))
+    assert not reads_elsewhere(log_with(range(130 * PIECE_BYTES)))
+    assert not reads_elsewhere(log_with(pages=0))
+    assert not reads_elsewhere(log_with(page(0), pages=1), {0})
+    assert reads_elsewhere(log_with(page(0), pages=2), {0})
+    outage = log_with(EVERYWHERE)
+    assert not reads_elsewhere(outage)
+    assert outage.failed_reads <= ELSEWHERE // 4, "each may take the disk seconds"
+
+
+def test_what_no_system_call_refused_is_of_no_place():
+    def failed(error, cause):
+        error.__cause__ = cause
+        return error
+
+    refused = OSError(errno.EIO, "Input/output error")
+    assert is_of_a_place(failed(StorageError("cannot read"), refused))
+    assert not is_of_a_place(StorageError("it is shorter than it was"))
+    assert not is_of_a_place(failed(StorageError("cannot open"), OSError(errno.EMFILE, "Too many open files")))
+    assert not is_of_a_place(failed(DiskFailed("not kept"), refused))
