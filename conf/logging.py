@@ -46,7 +46,7 @@ REFUSED = " was refused: "
 OF_MESSAGES = frozenset(
     {
         "filter_failed", "key_function_failed", "consume_hook_failed", "send_hook_failed", "taken_as_success",
-        "invisible_time_not_changed", "traces_not_sent", "drain_deadline",
+        "invisible_time_not_changed", "traces_not_sent", "drain_deadline", "drain_cut_short",
         "pop_refused", "request_failed", "journal_write_failed", "local_offsets_not_written",
     }
 )  # fmt: skip

@@ -34,7 +34,7 @@ class WorkerBounds:
     ordered: bool = False
     """The configuration asks for an order, whatever the handler's decorator asks for."""
     flush_interval_us: int = 5_000
-    """Reports wait at most this long while work goes on."""
+    """Reports of cheap calls wait so long while work goes on, others a few times as long (workers/unreported.py)."""
     seal_rows: int = 50_000
     seal_bytes: int = 16 * 1024 * 1024
     seal_idle_ms: int = 1_000

@@ -51,10 +51,8 @@ def chooser(queue: QueueInfo, own: Callable[[Message], object] | None, log: Any)
             return False
         try:
             chosen = bool(own(message))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  sys.exit() too: between calls it would end the worker, charged to nobody
             end_if_forked(pid, error)
-            if not isinstance(error, Exception):
-                raise
             log.warning("filter_failed", **place_keys(queue, message.queue_offset),
                         error=describe_error(error), exception=user_traceback(error))  # fmt: skip
             return True

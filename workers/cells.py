@@ -28,7 +28,8 @@ worker.
     word 18   HELD: the first record since the last report that only the worker can report, see unreported.py
     word 19   SEAL_WANTED: not 0 = what the worker has written is to be sealed beside the call; written by the supervisor
     word 20   UNREPORTED: queue offset + 1 of the first record of the chunk that no report has, see unreported.py; 0 = none
-    word 11   TEXT_BYTES | from word 21 to 125: JSON [topic, broker, queue id] of the chunk's queue
+    word 11   TEXT_BYTES | from word 21 to 124: JSON [topic, broker, queue id] of the chunk's queue
+    word 125  RECALLED: in order, the handle of a queue of which nothing more is to begin, 0 = none; written by the supervisor
     word 126  BLOCKED_NS: since when the worker cannot write its segment (monotonic), 0 = it can | 127 BLOCKED_ERRNO: why
 """
 
@@ -83,6 +84,7 @@ HELD: Final = 18
 SEAL_WANTED: Final = 19
 UNREPORTED: Final = 20
 TEXT: Final = 21
+RECALLED: Final = CELL_WORDS - 3
 BLOCKED_NS: Final = CELL_WORDS - 2
 BLOCKED_ERRNO: Final = CELL_WORDS - 1
 
@@ -246,7 +248,7 @@ class CellFile:
     def clear(self, slot: int) -> None:
         """Forget it, before a new worker gets the slot."""
         words = self.view(slot)
-        for word in (*range(TEXT), BLOCKED_NS, BLOCKED_ERRNO):
+        for word in (*range(TEXT), RECALLED, BLOCKED_NS, BLOCKED_ERRNO):
             words[word] = 0
 
     def close(self) -> None:
@@ -283,7 +285,7 @@ def private_cell() -> CellView:
 def queue_words(topic: str, broker_name: str, queue_id: int) -> tuple[memoryview, int]:
     """The text part of a cell for a queue, in whole words, and its bytes. A name too long for it is left out."""
     text = json.dumps([topic, broker_name, queue_id], separators=(",", ":"), ensure_ascii=False).encode()
-    if len(text) > (BLOCKED_NS - TEXT) * 8:
+    if len(text) > (RECALLED - TEXT) * 8:
         text = b""
     padded = text.ljust(-(-len(text) // 8) * 8)
     return memoryview(padded).cast("Q"), len(text)

@@ -1,9 +1,9 @@
 """Runs the handler in order: a failed message ends its lane, and what is not finished is given back.
 
-A dispatch holds chunks of one lane or of several. When a message fails, it and everything after it in its lane come back
-as RETURNED, and the other lanes go on; past the dispatch's time (the lock of its queue may be another member's then)
-nothing is started any more. Rows are converted as they come, because a row that does not fit must be known before the next
-message starts.
+A dispatch holds chunks of one lane or of several. When a message fails, it and everything after it in its lane come back as
+RETURNED, and the other lanes go on; past the dispatch's time (the lock of its queue may be another member's then) nothing is
+started any more, nor of a queue that the supervisor recalls, because it leaves. Rows are converted as they come, because a
+row that does not fit must be known before the next message starts.
 
 With `auto_commit=False` a message that was handled stays *staged*: its run and rows wait in this process for a Commit, and
 come back at a Rollback. The supervisor hears CONSUMED when a chunk ends with staged messages.
@@ -22,7 +22,7 @@ from ..remoting.errors import ProtocolError
 from ..remoting.log_keys import queue_keys
 from .api import Commit, Retry, Rollback, Suspend
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of
-from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
+from .cells import LAST, RECALLED, RECORDS, STARTED_NS, STATE, TAKEN
 from .classify import classify, note_failure
 from .failures import Cause, Failure
 from .message import Message, message_keys
@@ -49,6 +49,7 @@ class OrderedWork(NamedTuple):
     """One chunk of a dispatch, with its bytes."""
 
     chunk_id: int
+    handle: int
     queue: QueueInfo
     data: bytes
     records: int
@@ -97,7 +98,7 @@ class OrderedRunner(Runner):
         ended: set[int] = set()
         slowest_ns = 0
         for work in works:
-            if work.lane in ended or self._too_late():
+            if work.lane in ended or self._too_late(work):
                 answers.append(Returned(work.chunk_id, 0))
                 continue
             found = self._run_work(work)
@@ -112,7 +113,10 @@ class OrderedRunner(Runner):
         """The queue was assigned anew: what was staged of it belongs to an assignment that has ended."""
         self._staged.pop(queue, None)
 
-    def _too_late(self) -> bool:
+    def _too_late(self, work: OrderedWork) -> bool:
+        """Nothing more of the chunk may begin: its lock may be over, or its queue leaves."""
+        if self._cell[RECALLED] == work.handle:
+            return True
         return bool(self._start_before_ns) and self._clock() >= self._start_before_ns
 
     def _run_work(self, work: OrderedWork) -> list[Returned | Consumed]:
@@ -134,7 +138,7 @@ class OrderedRunner(Runner):
         run = self._next_run(work, offsets, 0)
         index, total = 0, len(offsets)
         while index < total:
-            if self._too_late():
+            if self._too_late(work):
                 self._end_run(run, index)
                 return [Returned(work.chunk_id, index)]
             started = self._clock()
@@ -229,6 +233,7 @@ class OrderedRunner(Runner):
             else:
                 results = [self._called(message) for message in batch]
         except Rollback as error:
+            self.end_if_forked(error)
             if not self._auto_commit:
                 return _Verdict(error, places[0])
             results = [None] * len(batch)

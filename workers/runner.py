@@ -605,6 +605,7 @@ class Runner:
             if result is None:
                 return []  # all done, nothing to keep
             results = batch_results(batch, result)
+            self.end_if_forked()  # in a generator of rows
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             took_ns = self._clock() - started_ns
             for message, index in zip(batch, places, strict=True):

@@ -268,7 +268,8 @@ class WorkerLoop:
                 )
             data = self._data(packet, at, chunk.slab_offset, chunk.length)
             at += chunk.length
-            works.append(OrderedWork(chunk.chunk_id, queue, data, chunk.records, chunk.lane, chunk.tried))
+            work = OrderedWork(chunk.chunk_id, chunk.handle, queue, data, chunk.records, chunk.lane, chunk.tried)
+            works.append(work)
         runner = self._runner
         if not isinstance(runner, OrderedRunner):
             raise ProtocolError("calls of this handler run side by side", "ORDERED packet")

@@ -208,6 +208,14 @@ class Reclaim:
 
 
 @dataclass(slots=True, eq=False)
+class Recall:
+    """Have the worker, which runs them in order, begin nothing more of that queue; it answers with what it gives back."""
+
+    worker_id: str
+    handle: int
+
+
+@dataclass(slots=True, eq=False)
 class ReadCell:
     """The worker has not reported for longer than it should, so it is in a long call: read off its cell what has ended before
     that; answer `CellRead`, or none when there is nothing to be read."""
@@ -339,6 +347,7 @@ Action = (
     | Load
     | KillWorker
     | Reclaim
+    | Recall
     | ReadCell
     | AskReport
     | Retired

@@ -40,10 +40,14 @@ from .machine_rooms import AllocationError
 from .popping import Popping
 from .process_queue import ProcessQueue, PulledQueue
 from .pulling import Pulling
+from .reclaiming import recalls
 from .state import State
 from .states import QUEUE, QueueEvent, QueueState, move
 
 LAST_COMMIT_RETRY_S = 0.5
+CUT_SHORT_MS = 2000
+"""Workers have no more than two chunks of a second (sizing.py), if calls take what they took."""
+RECALL_AGAIN_MS = 100
 LOOK_UP_MAX_S = 20.0
 """The requests of one look-up have time-outs of a few seconds each."""
 FORGOTTEN_AFTER_DRAINS = 3
@@ -272,8 +276,26 @@ class Assigning:
             self._dispatching.withdraw(pq)
         ms = self.s.config.stop_deadline_ms if self.s.stopping else self.s.config.drain_deadline_ms
         self.s.at(now + ms / 1000, lambda at: pq.owner.deadline(pq, at))
+        self.s.at(now + min(ms / 2, CUT_SHORT_MS) / 1000, lambda at: self._cut_short(pq, at))
         self.s.ask_seals_of(pq)
         pq.owner.revoked(pq, now)
+
+    def _cut_short(self, pq: ProcessQueue, now: float) -> None:
+        """What a worker has is planned to take a second or so. It takes longer: what has not begun is left to the next owner,
+        who would else run it beside us when the deadline has come."""
+        if pq.state is not QueueState.DRAINING or not pq.open:
+            return
+        self.s.log("info", "drain_cut_short", **queue_keys(pq.mq), unfinished=pq.unfinished)
+        pq.cut_short = True
+        self._dispatching.withdraw(pq)
+        self._recall(pq, now)
+        pq.owner.progress(pq, now)
+
+    def _recall(self, pq: ProcessQueue, now: float) -> None:
+        """Ask workers for it, again where one has just gone on, until it has drained."""
+        if pq.state is QueueState.DRAINING and pq.open:
+            self.s.out += recalls(self.s, pq)
+            self.s.at(now + RECALL_AGAIN_MS / 1000, lambda at: self._recall(pq, at))
 
     def restart(self, pq: ProcessQueue, now: float) -> None:
         """End the queue and read it again from its committed offset."""
@@ -428,10 +450,6 @@ class Assigning:
             if self.s.stopping:
                 self.s.unfinished_at_stop += pq.unfinished
                 self.s.unsealed_at_stop += unsealed
-                # What is finished and not committed is in our journal, but another member begins at the committed offset.
-                head = pq.head_offset
-                if q.moved_to < 0:
-                    self.s.uncommitted_at_stop += max(0, head - q.committed) + pq.ledger.finished_above(head).total()
             if q.moved_to >= 0:
                 self._commit_move_late(q)
             self._end(q, QueueEvent.DEADLINE, now)
@@ -456,6 +474,10 @@ class Assigning:
             self.s.out.append(CountCellsAnew())  # what ends of its chunks now is not ours to note
         self._note_settled(q)
         finished = pq.ledger.finished_above(q.committed)  # also where the last commit was refused, until the deadline
+        if self.s.stopping and q.moved_to < 0 and (event is QueueEvent.DEADLINE or pq.cut_short):
+            # It is in our journal, but another member begins at the committed offset.
+            head = pq.head_offset
+            self.s.uncommitted_at_stop += max(0, head - q.committed) + pq.ledger.finished_above(head).total()
         if q.ours and pq.mq.topic in self.s.topics:
             self._awaited.add(pq.mq)
         if q.forgets:

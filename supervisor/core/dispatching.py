@@ -120,7 +120,8 @@ class Dispatching:
                     (refused if recalled else self._beside.setdefault(topic, deque())).append(pq)
                     continue
             large_of = topic if concurrent and not worker.window else ""
-            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free, large_of), room))
+            in_line = (len(s.ready) + 1) / len(s.workers)
+            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free, large_of, in_line), room))
             if pq.waiting:
                 s.ready.append(pq)
             pq.open[chunk.chunk_id] = chunk

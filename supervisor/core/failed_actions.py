@@ -43,8 +43,8 @@ EVENTS: dict[type, Failed] = {
 
 UNANSWERED: frozenset[type] = frozenset(
     {
-        act.UnlockQueues, act.Load, act.KillWorker, act.Reclaim, act.ReadCell, act.AskReport, act.CountCellsAnew,
-        act.ChargesChanged, act.Log, act.Heartbeat, act.Finished,
+        act.UnlockQueues, act.Load, act.KillWorker, act.Reclaim, act.Recall, act.ReadCell, act.AskReport,
+        act.CountCellsAnew, act.ChargesChanged, act.Log, act.Heartbeat, act.Finished,
         act.JournalDone, act.JournalSealed, act.JournalLost, act.JournalCommitted,
     }
 )  # fmt: skip

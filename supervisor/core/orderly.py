@@ -140,7 +140,7 @@ class Orderly(Ordered):
             if ready is None or not line or self._load(ready) >= s.config.chunks_in_flight:
                 del self._due[worker_id]  # it comes again when that changes
             else:
-                self._dispatch_next(ready, line.popleft())
+                self._dispatch_next(ready, line)
 
     def _look_at_all(self) -> None:
         """The state of a worker has changed: what waits for one that leaves, or is gone, waits for another."""
@@ -162,7 +162,8 @@ class Orderly(Ordered):
         """Chunks that it has to run; those that only wait for their commit take no place."""
         return len(worker.in_flight) - self._uncommitted[worker.worker_id]
 
-    def _dispatch_next(self, worker: Worker, lane: Lane) -> None:
+    def _dispatch_next(self, worker: Worker, line: deque[Lane]) -> None:
+        in_line, lane = len(line), line.popleft()
         lane.queued = False
         pq = self.s.queues.get(lane.handle)
         if pq is None or not self._goes_on(lane, pq):
@@ -174,7 +175,9 @@ class Orderly(Ordered):
         config = self.s.config
         # A handler that commits is not read during its calls, and reports at the end of a chunk.
         large_of = pq.mq.topic if config.auto_commit and not config.rate_limits else ""
-        size = 1 if self.quarantine.careful() else min(room, self.s.chunk_size(self.s.waiting_messages, 1, large_of))
+        size = min(room, self.s.chunk_size(self.s.waiting_messages, 1, large_of, in_line))
+        if self.quarantine.careful():
+            size = 1
         if lane.waiting:
             chunk = lane.waiting.popleft()
             if chunk.count > size:

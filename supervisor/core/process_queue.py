@@ -125,8 +125,8 @@ class ProcessQueue:
     """State only; the decisions are in dispatching.py and settling.py. Owned by the supervisor's core."""
 
     __slots__ = (
-        "handle", "info_handle", "last_consume", "ledger", "locked", "locked_at", "locked_until", "mq", "next_offset",
-        "open", "order", "owner", "send_failures", "state", "unfinished", "unfinished_bytes", "waiting",
+        "cut_short", "handle", "info_handle", "last_consume", "ledger", "locked", "locked_at", "locked_until", "mq",
+        "next_offset", "open", "order", "owner", "send_failures", "state", "unfinished", "unfinished_bytes", "waiting",
     )  # fmt: skip
 
     def __init__(self, handle: int, mq: MessageQueue, owner: Owner, info_handle: int = 0) -> None:
@@ -147,6 +147,8 @@ class ProcessQueue:
         self.unfinished_bytes = 0
         self.send_failures = True
         """Failures are sent back; False once the queue was taken away (another member has them)."""
+        self.cut_short = False
+        """It drains for so long that nothing of it begins any more, whoever has it."""
         self.locked = True
         """It may be pulled and started: its lock is ours, or it needs none."""
         self.locked_at = 0.0

@@ -15,8 +15,11 @@ A look takes a core from the handlers for a moment, and finds the caches cold. S
 silent for longest can be in a long call, or, where a worker idles, be asked: by then most of the calls that are alike are
 reported.
 
-Nothing is reclaimed in an order: after a message of a queue or a key there is nothing that may run before it. What may have
-killed a worker runs alone, and coroutine handlers have begun all of theirs.
+A queue that leaves, and drains for long, is reclaimed from whoever has it (`recalls`): its next owner runs what has not
+begun.
+
+Nothing is reclaimed in an order for another worker: after a message of a queue or a key there is nothing that may run before
+it. What may have killed a worker runs alone, and coroutine handlers have begun all of theirs.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...workers.unreported import HELD_INTERVALS, REPORT_INTERVALS
-from .actions import ReadCell, Reclaim
+from .actions import ReadCell, Recall, Reclaim
 from .chunks import Chunk
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
@@ -118,9 +121,9 @@ class Reclaiming:
             oldest = next(iter(worker.in_flight.values()))
             silent_ms = 1000 * (now - worker.heard_at)
             held_up = silent_ms >= s.config.reclaim_after_ms
-            if idle and held_up and self._has_more(worker, oldest):
+            if idle and held_up and _has_more(worker, oldest):
                 s.out.append(Reclaim(worker.worker_id, tuple(worker.in_flight)))
-            if silent_ms >= late_ms and not worker.window and self._has_several(worker, oldest):
+            if silent_ms >= late_ms and not worker.window and _has_several(worker, oldest):
                 reads.append(ReadCell(worker.worker_id, self._first_open(oldest), silent_ms < shown_late_ms))
         # After all that is reclaimed: reading may change what a worker has in flight.
         s.out += reads
@@ -142,16 +145,6 @@ class Reclaiming:
         if self.s.config.order != "concurrent":
             return None
         return (oldest.chunk_id, oldest.offsets[oldest.reported]) if oldest.reported < oldest.count else None
-
-    def _has_several(self, worker: Worker, oldest: Chunk) -> bool:
-        """More than one record that it has not reported: one may have ended, and another not have begun."""
-        return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
-
-    def _has_more(self, worker: Worker, oldest: Chunk) -> bool:
-        """It may have messages that it has not begun, and that may run elsewhere."""
-        if worker.held_up or worker.window or any(chunk.alone for chunk in worker.in_flight.values()):
-            return False
-        return self._has_several(worker, oldest)
 
     def reclaimed(self, worker_id: str, chunk_ids: Sequence[int], unbegun: int, claimed: int, now: float) -> None:
         """The worker will run nothing of the last `unbegun` of `chunk_ids` (in the order of dispatch), and of the one before
@@ -224,3 +217,30 @@ class Reclaiming:
         else:
             self._dispatching.leave(chunk)
             self._left.append(pq)
+
+
+def recalls(state: State, pq: ProcessQueue) -> list[Recall | Reclaim]:
+    """What asks workers for messages of the queue that they have not begun. In order a worker gives back those of this queue;
+    else all that it has not begun, as the words of a cell know no queues (workers/claims.py): others run the rest."""
+    found: list[Recall | Reclaim] = []
+    for worker_id in {chunk.worker_id: None for chunk in pq.open.values() if chunk.reported < chunk.count}:
+        worker = state.workers.get(worker_id or "")
+        if worker is None or worker.state not in LIVING:
+            continue
+        if state.config.order != "concurrent":
+            found.append(Recall(worker.worker_id, pq.handle))
+        elif _has_more(worker, next(iter(worker.in_flight.values()))):
+            found.append(Reclaim(worker.worker_id, tuple(worker.in_flight)))
+    return found
+
+
+def _has_several(worker: Worker, oldest: Chunk) -> bool:
+    """More than one record that it has not reported: one may have ended, and another not have begun."""
+    return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
+
+
+def _has_more(worker: Worker, oldest: Chunk) -> bool:
+    """It may have messages that it has not begun, and that may run elsewhere."""
+    if worker.held_up or worker.window or any(chunk.alone for chunk in worker.in_flight.values()):
+        return False
+    return _has_several(worker, oldest)

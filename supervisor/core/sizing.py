@@ -9,10 +9,11 @@ Where much waits for every worker, a chunk may be LARGE_TIMES as long, by the me
 the caches of supervisor and worker cold and costs 100 to 300 us, whatever it carries, so that calls of 1 ms and more pay for
 the number of chunks: of 10 ms, four a chunk took 120 us each in the supervisor, sixteen take 50. No worker idles for it: the
 queues hold as much work for the others, LARGE_SHARES times over, the last of it is given out in small chunks again, and what
-waits behind a slow call is taken back (reclaiming.py). The mean, because on busy cores one call in many is interrupted
-by another process and seems slow: the tail alone would keep the chunks of calls of 1 ms at one message, and make those of
-cheap calls so for a while. It is each topic's own: cheap messages of one topic say nothing of another's. Calls that really
-are slow, longer than a large chunk is to take, leave the estimate to the tail.
+waits behind a slow call is taken back (reclaiming.py). And no queue waits long for its turn: where more than ROUND_CHUNKS
+queues a worker are in line, large chunks are so much smaller that a round takes as long as that many do. The mean, because on
+busy cores one call in many is interrupted by another process and seems slow: the tail alone would keep the chunks of calls of
+1 ms at one message, and make those of cheap calls so for a while. It is each topic's own: cheap messages of one topic say
+nothing of another's. Calls that really are slow, longer than a large chunk is to take, leave the estimate to the tail.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ LARGE_TIMES = 16
 
 LARGE_US_MAX = 1_000_000
 """And never more: two of them are far from the deadline by which a queue that leaves is to be finished."""
+
+ROUND_CHUNKS = 8
+"""A round over all queues in line takes a worker no longer than so many large chunks, unless small ones take longer."""
 
 BLOCK_TIMES = 4
 """The handler time that messages may be ahead of a worker for the sake of large blocks, in targets."""
@@ -105,11 +109,13 @@ class ChunkSizer:
         else:
             self.tail_us += (seen - self.tail_us) * weight
 
-    def large(self, waiting: int, workers: int, topic: str = "") -> int:
-        """Messages of a chunk of the topic where so many wait for so many workers: 0 = calls are too slow for it, or not
-        known, or too few wait."""
+    def large(self, waiting: int, workers: int, topic: str = "", in_line: float = 1) -> int:
+        """Messages of a chunk of the topic where so many wait for so many workers, with so many queues in line for each: 0 =
+        calls are too slow for it, or not known, or too few wait, or too many queues."""
         mean, long_us = self._means.get(topic), self._large_us
-        if mean is None or self.tail_us > long_us:
+        if in_line > ROUND_CHUNKS:
+            long_us = long_us * ROUND_CHUNKS / in_line
+        if mean is None or self.tail_us > long_us or long_us < self._target_us:
             return 0
         fits = self._max if mean.us * self._max <= long_us else round(long_us / mean.us)
         return min(fits, waiting // (LARGE_SHARES * max(1, workers)))

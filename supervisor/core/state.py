@@ -521,8 +521,9 @@ class State(Crew):
                 self.ask_seal(token[0])
 
     def finishes(self, pq: ProcessQueue) -> bool:
-        """What was dispatched of it is dispatched again when its worker dies: not once it was taken away."""
-        return pq.state is QueueState.ASSIGNED or (self.stopping and pq.send_failures)
+        """What was dispatched of it is dispatched again when its worker dies: not once it was taken away, or has drained for
+        long."""
+        return pq.state is QueueState.ASSIGNED or (self.stopping and pq.send_failures and not pq.cut_short)
 
     def _in_flight(self) -> Iterator[InFlight[Worker]]:
         """What workers have of queues that are assigned."""
@@ -559,18 +560,18 @@ class State(Crew):
         """Segments that wait for the table and did not when `unloaded_ever` was `seen`, and some older ones perhaps."""
         return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
 
-    def chunk_size(self, waiting: int, free_workers: int, large_of: str = "") -> int:
+    def chunk_size(self, waiting: int, free_workers: int, large_of: str = "", in_line: float = 1) -> int:
         """Messages of the next chunk. A batch handler gets its whole batch, however long its calls take: most of a call may
         cost the same for one message as for many, and calls of one message would never show it.
 
         `large_of`: the topic, where the chunk may be large. Not where nothing of it can be reclaimed that others could run
         (by key, and of coroutines, which have all begun), nor where limits decide how much of what waits may go to the
-        others."""
+        others. `in_line`: how many queues a worker has to serve in turn."""
         least = self.config.batch_messages_max if self.stats.calls_are_batches else 1
         size = max(self.sizer.size(waiting, free_workers), least)
         if not large_of:
             return size
-        large = self.sizer.large(waiting, len(self.workers), large_of)
+        large = self.sizer.large(waiting, len(self.workers), large_of, in_line)
         return max(size, large - large % least)  # whole batches: no call goes beyond its chunk
 
     def assigned(self, handle: int) -> PulledQueue | None:

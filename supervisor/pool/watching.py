@@ -19,13 +19,13 @@ from typing import Final
 import structlog
 
 from ...conf.units import NS_PER_MS
-from ...workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile, CellView
+from ...workers.cells import BEATS, HARD_NS, RECALLED, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile, CellView
 from ...workers.claims import take_back
 from ...workers.reporter import REPORT_SIGNAL
 from ...workers.time_limits import SOFT_SIGNAL
 from ...workers.unreported import holds, in_hand, look, runs
 from ..core import events as ev
-from ..core.actions import AskReport, ReadCell, Reclaim
+from ..core.actions import AskReport, ReadCell, Recall, Reclaim
 from ..core.decisions import Core
 from ..core.states import LIVING, WorkerState
 from ..core.time_limits import Progress, Step
@@ -160,6 +160,12 @@ class CellReader:
         unbegun, claimed = found
         log.debug("taken_back", worker=child.worker_id, chunks=unbegun, records_kept=claimed)
         self._core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, unbegun, claimed), self._loop.time())
+
+    def recall(self, action: Recall) -> None:
+        """Name the queue in the cell of the worker; it looks there before each call."""
+        child = self._children.get(action.worker_id)
+        if child is not None:
+            self._cells.view(child.cell_slot)[RECALLED] = action.handle
 
     def read(self, action: ReadCell) -> None:
         """Read what the worker has finished; without effect when it runs nothing, or still the first of what it was given, a

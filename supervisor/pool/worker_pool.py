@@ -26,7 +26,7 @@ from ...workers.packets import LEAVES, PROGRESS, WANTS_OUT, WINDOW, QueueInfo, p
 from ...workers.spawn import WorkerProcess, WorkerStartError
 from ...workers.stack_dump import StackFile
 from ..core import events as ev
-from ..core.actions import LOG_LEVELS, AskReport, KillWorker, ReadCell, Reclaim, Retired, Seal
+from ..core.actions import LOG_LEVELS, AskReport, KillWorker, ReadCell, Recall, Reclaim, Retired, Seal
 from ..core.blame import Death, End
 from ..core.decisions import Core
 from ..core.reloading import Reload
@@ -101,8 +101,8 @@ class Pool:
         cells_read = self._cell_reader = CellReader(core, cells, self.children, find_barrier())
         self.performs: dict[type, Callable[[Any], None]] = {
             **self.feeding.performs,
-            Retired: self.let_leave, Reclaim: cells_read.take, ReadCell: cells_read.read, AskReport: cells_read.ask,
-            Seal: self.seal, KillWorker: self._kill_lying,
+            Retired: self.let_leave, Reclaim: cells_read.take, Recall: cells_read.recall, ReadCell: cells_read.read,
+            AskReport: cells_read.ask, Seal: self.seal, KillWorker: self._kill_lying,
         }  # fmt: skip
         self.changed = asyncio.Event()
         """Set whenever a worker became ready or ended."""

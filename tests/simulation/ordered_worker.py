@@ -9,7 +9,7 @@ from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.stored import record_info, walk
 from rocketcrew.supervisor.core.actions import Classify, Dispatch, DispatchOrdered
 from rocketcrew.supervisor.core.blame import InHand
-from rocketcrew.workers.cells import KEYS_OF, STATE
+from rocketcrew.workers.cells import KEYS_OF, RECALLED, STATE
 
 from .coroner import Call
 from .disk import Segment
@@ -100,13 +100,18 @@ class OrderedSimWorker(SimWorker):
     # --- one message after the other ----------------------------------------------------------------------------
 
     def too_late(self) -> bool:
-        return self.world.now >= self.start_before
+        return self.recalled() or self.world.now >= self.start_before
+
+    def recalled(self) -> bool:
+        return self.work is not None and self.cell[RECALLED] == self.work.handle
 
     def _run_one(self) -> None:
         work = self.work
         assert work is not None
         if self.too_late():
-            self.world.note("a message was given back: its lock may be over")
+            self.world.note(
+                f"a message was given back: its {'queue leaves' if self.recalled() else 'lock may be over'}"
+            )
             self._end(work, len(work.results), 0, 0)
             return
         self.member.order.begins(self, (work.mq.topic, work.mq.queue_id), work.offsets[len(work.results)])

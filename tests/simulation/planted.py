@@ -466,7 +466,7 @@ class HoldsTheWholeChunk(CoreParts):
 
     class settling_class(Settling):
         def _wait_for_seal(self, pq: ProcessQueue, token: Token, start: int, end: int, messages: int) -> None:
-            super()._wait_for_seal(pq, token, max(pq.ledger.begin, start - 8), end, messages)
+            super()._wait_for_seal(pq, token, max(pq.ledger.begin, start - 64), end, messages)
 
 
 class ForgetsUncommitted(CoreParts):
@@ -558,7 +558,7 @@ PLANTED = {
         (),
         HELD_UP
         | ONE_SLOT
-        | {"workers": 1, "queues": 1, "rate": 100.0, "slow": 0.1, "messages_max": 600}
+        | {"workers": 1, "queues": 1, "rate": 100.0, "slow": 0.3, "messages_max": 600}
         | {"deadly": 0, "hard_limit_ms": 0, "refusing": 0.0, "broadcasting": True, "report_after_ms": 5.0},
     ),
     "finished messages wait for a long call": Planted(WaitsForTheCall, 20, (), HELD_UP),

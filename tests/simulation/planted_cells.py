@@ -55,7 +55,7 @@ DIES_OFTEN = {
 }  # fmt: skip
 
 PLANTED_CELLS = {
-    "cells show what is held": Planted(ShowsWhatIsHeld, 20, ("kill member",), SEVERAL | PLAIN),
+    "cells show what is held": Planted(ShowsWhatIsHeld, 40, ("kill member",), SEVERAL | PLAIN),
     "cells show the record in hand": Planted(
         ShowsTheRecordInHand, 20, ("kill member",), SEVERAL | PLAIN | {"rows_never": True}
     ),

@@ -13,6 +13,7 @@ from rocketcrew.supervisor.core.reclaiming import HELD_LATE_INTERVALS, SHOWN_LAT
 from rocketcrew.supervisor.core.settling import FailureReport
 from rocketcrew.supervisor.core.state import State, Worker
 from rocketcrew.supervisor.core.states import LIVING, QueueEvent, QueueState, WorkerState
+from rocketcrew.workers.cells import RECALLED
 from rocketcrew.workers.claims import take_back
 from rocketcrew.workers.failures import asked
 from rocketcrew.workers.unreported import Seen, holds, look
@@ -75,6 +76,7 @@ class SimPool:
             act.KillWorker: self._kill,
             act.Retired: self._retired,
             act.Reclaim: self._reclaim,
+            act.Recall: self._recall,
             act.ReadCell: self._read_cell,
             act.AskReport: self._ask_report,
         }
@@ -217,6 +219,12 @@ class SimPool:
                     member.world.note("messages of a queue that leaves were taken back")
         told = member.parts.taken_back(unbegun, claimed)
         member.core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, *told), member.world.now)
+
+    def _recall(self, action: act.Recall) -> None:
+        """As supervisor/pool/watching.py."""
+        worker = self.workers.get(action.worker_id)
+        if worker is not None:
+            worker.cell[RECALLED] = action.handle
 
     def _read_cell(self, action: act.ReadCell) -> None:
         """As supervisor/pool/watching.py."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.sizing import ChunkSizer
+from rocketcrew.supervisor.core.chunks import Chunk
+from rocketcrew.supervisor.core.sizing import LARGE_TIMES, ROUND_CHUNKS, ChunkSizer
 
 from .conftest import TOPIC, Bench
 
@@ -69,6 +73,41 @@ def test_a_large_pull_is_shared_among_idle_workers_also_when_messages_are_cheap(
     assert sizer.size(256, 2) == 128
     assert sizer.size(100, 4) == 64
     assert sizer.size(256, 1) == 256
+
+
+def test_many_queues_in_line_make_large_chunks_smaller() -> None:
+    sizer = ChunkSizer(10_000, 256)
+    for _ in range(100):
+        sizer.observe(1, 1_000, 1_000)
+    assert sizer.large(10_000, 1) == sizer.large(10_000, 1, in_line=8) == 160
+    assert sizer.large(10_000, 1, in_line=32) == 40
+    assert sizer.large(10_000, 1, in_line=256) == 0  # the aim of a chunk is less than that
+
+
+@pytest.mark.parametrize("order", ["concurrent", "queue"])
+@pytest.mark.parametrize("queues", [4, 64])
+def test_a_quiet_queue_waits_for_no_more_than_a_round(make: Callable[..., Bench], order: str, queues: int) -> None:
+    """All others have more than a worker can do: calls of 10 ms, in chunks of as many as are in line."""
+    bench = make(units=20_000, chunk_messages_max=256, chunk_target_us=10_000, order=order, locks=False)
+    *busy, quiet = bench.open(*range(queues))
+    bench.worker("a")
+    pulled, line, came_ms, ran_ms = dict.fromkeys(busy, 0), deque[Chunk](), -1.0, 0.0
+    while True:
+        for pull in bench.take(act.Pull):
+            if pull.handle != quiet and bench.found(pull.handle, range(pulled[pull.handle], pulled[pull.handle] + 32)):
+                pulled[pull.handle] += 32
+        if came_ms < 0 and ran_ms > 3_000:
+            came_ms = ran_ms
+            bench.found(quiet, [0])
+        line += bench.dispatched() + [item.chunk for sent in bench.take(act.DispatchOrdered) for item in sent.chunks]
+        bench.take(act.Reclaim), bench.take(act.ReadCell), bench.commits()
+        chunk = line.popleft()
+        if chunk.handle == quiet:
+            break
+        ran_ms += 10 * chunk.count
+        bench.pass_ms(10 * chunk.count)
+        bench.done(chunk, us=10_000)
+    assert ran_ms - came_ms <= (ROUND_CHUNKS + 2) * LARGE_TIMES * 10
 
 
 def test_a_chunk_is_large_by_the_mean_where_much_waits_for_every_worker() -> None:

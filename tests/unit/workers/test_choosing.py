@@ -48,18 +48,32 @@ def test_a_users_filter_keeps_messages_from_the_handler(bench: Make, make_record
     assert (seen, outcome.records, outcome.filtered, failures) == ([b"c", b"d"], 4, 2, [])
 
 
-def test_a_filter_that_raises_wants_the_message(bench: Make, make_record: Make) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("how", [{}, {"batch": True}, {"order": "queue"}, {"order": "queue", "batch": True}])
+def test_a_filter_that_raises_wants_the_message(
+    how: dict[str, Any], error: type[BaseException], bench: Make, make_record: Make
+) -> None:
     seen: list[bytes] = []
 
-    @handler(filter=lambda message: 1 / (message.body != b"b"))
-    def keep(message: Any) -> None:
-        seen.append(message.body)
+    def choose(message: Any) -> bool:
+        if message.body == b"b":
+            raise error
+        return True
+
+    @handler(filter=choose, **how)
+    def keep(given: Any) -> None:
+        seen.extend(message.body for message in (given if "batch" in how else [given]))
 
     b = bench(keep)
-    b.chunk(records(make_record, "abc"))
+    data = records(make_record, "abc")
+    if "order" in how:
+        whole = b"".join(data)
+        b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(whole), 3, 0, ())], 0), whole)
+    else:
+        b.chunk(data)
     b.steps(3)
-    [outcome], failures = b.outcomes()
-    assert (seen, outcome.filtered, failures) == ([b"a", b"b", b"c"], 0, [])
+    entries, failures = b.outcomes()
+    assert (seen, [entry.filtered for entry in entries if entry.filtered], failures) == ([b"a", b"b", b"c"], [], [])
 
 
 def test_a_batch_has_only_what_the_filter_wants(bench: Make, make_record: Make) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rocketcrew.workers.api import Handler, handler
+from rocketcrew.workers.api import BatchResult, Handler, Rollback, handler
 from rocketcrew.workers.async_runner import blocking
 from rocketcrew.workers.cells import CELL_BYTES, HELD, STATE, UNREPORTED
 from rocketcrew.workers.forks import end_if_forked
@@ -412,3 +412,43 @@ def test_a_coroutine_s_child_ends_as_it_wants_to(
     crew.run_until_reported(2)
     forks.end_children()
     assert forks.codes == [ends]
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_a_child_that_rolls_back_ends(bench: Make, make_record: Make, tmp_path: Path, auto_commit: bool) -> None:
+    forks = Forks()
+
+    def handle(message: Message) -> None:
+        if forks.runs(message):
+            raise Rollback
+
+    b = bench(Handler(handle, order="queue", auto_commit=auto_commit), folder=tmp_path, cell=forks.cell)
+    forks.worker = b.worker
+    with forks.only_parent():
+        send(b, numbered(make_record, 3), ordered=True)
+    assert (forks.codes, forks.unchanged) == ([1], [True])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_child_of_a_generator_of_all_rows_ends(
+    bench: Make, make_record: Make, tmp_path: Path, ordered: bool, fails: bool
+) -> None:
+    forks = Forks()
+
+    def rows_of(messages: list[Message]) -> Iterator[tuple[Message, dict[str, int]]]:
+        for message in messages:
+            if forks.runs(message):
+                if fails:
+                    raise ValueError("in the child")
+                return
+            yield message, {"n": 1}
+
+    target = Handler(
+        lambda messages: BatchResult(rows=rows_of(messages)), batch=True, order="queue" if ordered else None
+    )
+    b = bench(target, schema="n int", folder=tmp_path, cell=forks.cell)
+    forks.worker = b.worker
+    with forks.only_parent():
+        send(b, numbered(make_record, 3), ordered=ordered)
+    assert (forks.codes, forks.unchanged) == ([int(fails)], [True])
