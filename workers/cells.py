@@ -29,7 +29,7 @@ worker.
     word 19   SEAL_WANTED: not 0 = what the worker has written is to be sealed beside the call; written by the supervisor
     word 20   UNREPORTED: queue offset + 1 of the first record of the chunk that no report has, see unreported.py; 0 = none
     word 11   TEXT_BYTES | from word 21 to 124: JSON [topic, broker, queue id] of the chunk's queue
-    word 125  RECALLED: in order, the handle of a queue of which nothing more is to begin, 0 = none; written by the supervisor
+    word 125  RECALLED: in order, of so many first dispatches nothing more is to begin; written by the supervisor
     word 126  BLOCKED_NS: since when the worker cannot write its segment (monotonic), 0 = it can | 127 BLOCKED_ERRNO: why
 """
 
@@ -87,6 +87,9 @@ TEXT: Final = 21
 RECALLED: Final = CELL_WORDS - 3
 BLOCKED_NS: Final = CELL_WORDS - 2
 BLOCKED_ERRNO: Final = CELL_WORDS - 1
+
+OF_ONE_WORKER: Final = (*range(TEXT), RECALLED, BLOCKED_NS, BLOCKED_ERRNO)
+"""What nobody may find in the cell who gets it after: wishes of the supervisor, too."""
 
 BETWEEN: Final = 1 << 63
 """A state that no queue offset has."""
@@ -248,7 +251,7 @@ class CellFile:
     def clear(self, slot: int) -> None:
         """Forget it, before a new worker gets the slot."""
         words = self.view(slot)
-        for word in (*range(TEXT), RECALLED, BLOCKED_NS, BLOCKED_ERRNO):
+        for word in OF_ONE_WORKER:
             words[word] = 0
 
     def close(self) -> None:
@@ -271,7 +274,7 @@ def map_cell(path: Path, slot: int, pid: int) -> CellView:
         os.close(fd)
     base = HEAD_WORDS + slot * CELL_WORDS
     cell = memoryview(mapped).cast("Q")[base : base + CELL_WORDS]
-    for word in (STATE, CLAIM, ASKED, ANSWERED, GIVEN, KEPT, HELD, SEAL_WANTED, UNREPORTED, BLOCKED_NS, BLOCKED_ERRNO):
+    for word in OF_ONE_WORKER:
         cell[word] = 0
     cell[PID] = pid
     return cell

@@ -2,7 +2,7 @@
 
 A dispatch holds chunks of one lane or of several. When a message fails, it and everything after it in its lane come back as
 RETURNED, and the other lanes go on; past the dispatch's time (the lock of its queue may be another member's then) nothing is
-started any more, nor of a queue that the supervisor recalls, because it leaves. Rows are converted as they come, because a
+started any more, nor once the supervisor wants it back, because a queue leaves. Rows are converted as they come, because a
 row that does not fit must be known before the next message starts.
 
 With `auto_commit=False` a message that was handled stays *staged*: its run and rows wait in this process for a Commit, and
@@ -49,7 +49,6 @@ class OrderedWork(NamedTuple):
     """One chunk of a dispatch, with its bytes."""
 
     chunk_id: int
-    handle: int
     queue: QueueInfo
     data: bytes
     records: int
@@ -80,6 +79,8 @@ class OrderedRunner(Runner):
 
     _auto_commit = True
     _start_before_ns = 0
+    _handed = 0
+    """Dispatches that came so far."""
 
     @cached_property
     def _staged(self) -> dict[QueueInfo, _Staged]:
@@ -94,11 +95,12 @@ class OrderedRunner(Runner):
         `start_before_ns` 0 = no limit. Whatever is wrong with a chunk is a failure of its first message.
         """
         self._auto_commit, self._start_before_ns = auto_commit, start_before_ns
+        self._handed += 1
         answers: list[Returned | Consumed] = []
         ended: set[int] = set()
         slowest_ns = 0
         for work in works:
-            if work.lane in ended or self._too_late(work):
+            if work.lane in ended or self._too_late():
                 answers.append(Returned(work.chunk_id, 0))
                 continue
             found = self._run_work(work)
@@ -113,9 +115,9 @@ class OrderedRunner(Runner):
         """The queue was assigned anew: what was staged of it belongs to an assignment that has ended."""
         self._staged.pop(queue, None)
 
-    def _too_late(self, work: OrderedWork) -> bool:
-        """Nothing more of the chunk may begin: its lock may be over, or its queue leaves."""
-        if self._cell[RECALLED] == work.handle:
+    def _too_late(self) -> bool:
+        """Nothing more of the dispatch may begin: the supervisor wants it back, or a lock may be over."""
+        if self._handed <= self._cell[RECALLED]:
             return True
         return bool(self._start_before_ns) and self._clock() >= self._start_before_ns
 
@@ -138,7 +140,7 @@ class OrderedRunner(Runner):
         run = self._next_run(work, offsets, 0)
         index, total = 0, len(offsets)
         while index < total:
-            if self._too_late(work):
+            if self._too_late():
                 self._end_run(run, index)
                 return [Returned(work.chunk_id, index)]
             started = self._clock()

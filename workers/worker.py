@@ -268,8 +268,7 @@ class WorkerLoop:
                 )
             data = self._data(packet, at, chunk.slab_offset, chunk.length)
             at += chunk.length
-            work = OrderedWork(chunk.chunk_id, chunk.handle, queue, data, chunk.records, chunk.lane, chunk.tried)
-            works.append(work)
+            works.append(OrderedWork(chunk.chunk_id, queue, data, chunk.records, chunk.lane, chunk.tried))
         runner = self._runner
         if not isinstance(runner, OrderedRunner):
             raise ProtocolError("calls of this handler run side by side", "ORDERED packet")

@@ -209,10 +209,9 @@ class Reclaim:
 
 @dataclass(slots=True, eq=False)
 class Recall:
-    """Have the worker, which runs them in order, begin nothing more of that queue; it answers with what it gives back."""
+    """Have the worker, which runs them in order, begin nothing more of what it has; it says what it gives back."""
 
     worker_id: str
-    handle: int
 
 
 @dataclass(slots=True, eq=False)

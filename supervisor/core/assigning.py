@@ -40,14 +40,14 @@ from .machine_rooms import AllocationError
 from .popping import Popping
 from .process_queue import ProcessQueue, PulledQueue
 from .pulling import Pulling
-from .reclaiming import recalls
+from .reclaiming import recalls, reclaims
 from .state import State
 from .states import QUEUE, QueueEvent, QueueState, move
 
 LAST_COMMIT_RETRY_S = 0.5
 CUT_SHORT_MS = 2000
-"""Workers have no more than two chunks of a second (sizing.py), if calls take what they took."""
-RECALL_AGAIN_MS = 100
+"""Workers have no more than two chunks of a second (sizing.py), or two calls, if these take what they took."""
+RECLAIM_AGAIN_MS = 100
 LOOK_UP_MAX_S = 20.0
 """The requests of one look-up have time-outs of a few seconds each."""
 FORGOTTEN_AFTER_DRAINS = 3
@@ -276,26 +276,31 @@ class Assigning:
             self._dispatching.withdraw(pq)
         ms = self.s.config.stop_deadline_ms if self.s.stopping else self.s.config.drain_deadline_ms
         self.s.at(now + ms / 1000, lambda at: pq.owner.deadline(pq, at))
-        self.s.at(now + min(ms / 2, CUT_SHORT_MS) / 1000, lambda at: self._cut_short(pq, at))
+        planned_ms = max(CUT_SHORT_MS, self.s.config.chunks_in_flight * self.s.sizer.tail_us / 1000)
+        self.s.at(now + min(ms / 2, planned_ms) / 1000, lambda at: self._cut_short(pq, at))
         self.s.ask_seals_of(pq)
         pq.owner.revoked(pq, now)
 
     def _cut_short(self, pq: ProcessQueue, now: float) -> None:
-        """What a worker has is planned to take a second or so. It takes longer: what has not begun is left to the next owner,
-        who would else run it beside us when the deadline has come."""
-        if pq.state is not QueueState.DRAINING or not pq.open:
+        """What workers have takes longer than planned: what has not begun is left to the next owner, who would else run it
+        beside us when the deadline has come. Not where the queue goes on behind it."""
+        q = self.s.pulled.get(pq.handle)
+        if pq.state is not QueueState.DRAINING or not pq.open or (q is not None and q.moved_to >= 0):
             return
         self.s.log("info", "drain_cut_short", **queue_keys(pq.mq), unfinished=pq.unfinished)
         pq.cut_short = True
         self._dispatching.withdraw(pq)
-        self._recall(pq, now)
+        if self.s.config.order == "concurrent":
+            self._reclaim(pq, now)
+        else:
+            self.s.out += recalls(self.s, pq)
         pq.owner.progress(pq, now)
 
-    def _recall(self, pq: ProcessQueue, now: float) -> None:
+    def _reclaim(self, pq: ProcessQueue, now: float) -> None:
         """Ask workers for it, again where one has just gone on, until it has drained."""
         if pq.state is QueueState.DRAINING and pq.open:
-            self.s.out += recalls(self.s, pq)
-            self.s.at(now + RECALL_AGAIN_MS / 1000, lambda at: self._recall(pq, at))
+            self.s.out += reclaims(self.s, pq)
+            self.s.at(now + RECLAIM_AGAIN_MS / 1000, lambda at: self._reclaim(pq, at))
 
     def restart(self, pq: ProcessQueue, now: float) -> None:
         """End the queue and read it again from its committed offset."""
@@ -448,7 +453,6 @@ class Assigning:
             unsealed = pq.ledger.held_messages()
             self.s.log("warning", "drain_deadline", **queue_keys(pq.mq), unfinished=pq.unfinished, unsealed=unsealed)
             if self.s.stopping:
-                self.s.unfinished_at_stop += pq.unfinished
                 self.s.unsealed_at_stop += unsealed
             if q.moved_to >= 0:
                 self._commit_move_late(q)
@@ -474,10 +478,12 @@ class Assigning:
             self.s.out.append(CountCellsAnew())  # what ends of its chunks now is not ours to note
         self._note_settled(q)
         finished = pq.ledger.finished_above(q.committed)  # also where the last commit was refused, until the deadline
-        if self.s.stopping and q.moved_to < 0 and (event is QueueEvent.DEADLINE or pq.cut_short):
-            # It is in our journal, but another member begins at the committed offset.
-            head = pq.head_offset
-            self.s.uncommitted_at_stop += max(0, head - q.committed) + pq.ledger.finished_above(head).total()
+        if self.s.stopping and (event is QueueEvent.DEADLINE or (pq.cut_short and q.ours)):
+            self.s.unfinished_at_stop += pq.unfinished - pq.never_begun
+            if q.moved_to < 0:
+                # It is in our journal, but another member begins at the committed offset.
+                head = pq.head_offset
+                self.s.uncommitted_at_stop += max(0, head - q.committed) + pq.ledger.finished_above(head).total()
         if q.ours and pq.mq.topic in self.s.topics:
             self._awaited.add(pq.mq)
         if q.forgets:

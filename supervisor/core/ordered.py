@@ -280,6 +280,8 @@ class Ordered(Dispatching):
                 self.forget(chunk)
                 self._links.reported(chunk, pq)
         held = self._failed(pq, lane, rest, failed, failure) if failure is not None else rest
+        if held is not None and not self.s.finishes(pq):
+            pq.never_begun += sum(offset not in order.attempts for offset in held.offsets)
         if failure is not None and held is rest:
             self.s.recent_failures.note("held", pq.mq, rest.offsets[0], failure.error, now)
         if held is not None:

@@ -126,7 +126,8 @@ class ProcessQueue:
 
     __slots__ = (
         "cut_short", "handle", "info_handle", "last_consume", "ledger", "locked", "locked_at", "locked_until", "mq",
-        "next_offset", "open", "order", "owner", "send_failures", "state", "unfinished", "unfinished_bytes", "waiting",
+        "never_begun", "next_offset", "open", "order", "owner", "send_failures", "state", "unfinished", "unfinished_bytes",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, handle: int, mq: MessageQueue, owner: Owner, info_handle: int = 0) -> None:
@@ -149,6 +150,8 @@ class ProcessQueue:
         """Failures are sent back; False once the queue was taken away (another member has them)."""
         self.cut_short = False
         """It drains for so long that nothing of it begins any more, whoever has it."""
+        self.never_begun = 0
+        """Of `unfinished`: messages that workers gave back without having begun them, left to the next owner."""
         self.locked = True
         """It may be pulled and started: its lock is ours, or it needs none."""
         self.locked_at = 0.0

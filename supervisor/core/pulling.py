@@ -324,8 +324,15 @@ class Pulling:
             self.s.log(
                 "warning", "pull_offset_illegal", **place_keys(pq.mq, pq.next_offset), corrected=result.next_offset
             )
-            self._note_lost(q, result)
+            first = result.min_offset if result.min_offset >= 0 else result.next_offset
+            lost_to = min(first, result.next_offset)
+            if max(pq.next_offset, lost_to) < result.next_offset:
+                # The broker has the rest: an operator's reset passes over that, which brokers answer in the same way (5.2 and
+                # later).
+                q.skips_from = lost_to if lost_to > pq.next_offset else 0
             self._moved(q, result.next_offset, now)
+            # What the broker has deleted: also of what was pulled before, and is not begun now.
+            self.s.outcomes.add(LOST, pq.mq, pq.next_offset, max(pq.next_offset, lost_to))
             return
         self.s.counters.pull_errors += 1
         if result.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
@@ -342,15 +349,6 @@ class Pulling:
                    retry_in_ms=delay_ms)  # fmt: skip
         q.pull_pending = True
         self._later(q, now + delay_ms / 1000)
-
-    def _note_lost(self, q: PulledQueue, result: PullResult) -> None:
-        """What the broker has deleted is lost. It has the rest: an operator's reset passes over that, which brokers answer in
-        the same way (5.2 and later)."""
-        first = result.min_offset if result.min_offset >= 0 else result.next_offset
-        lost_to = max(q.pq.next_offset, min(first, result.next_offset))
-        self.s.outcomes.add(LOST, q.pq.mq, q.pq.next_offset, lost_to)
-        if lost_to < result.next_offset:
-            q.skips_from = lost_to if lost_to > q.pq.next_offset else 0
 
     def expired(self, q: PulledQueue, now: float) -> bool:
         """Whether its pull has been out for longer than any answer takes (ProcessQueue.isPullExpired). Its bytes are given

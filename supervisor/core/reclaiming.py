@@ -15,7 +15,7 @@ A look takes a core from the handlers for a moment, and finds the caches cold. S
 silent for longest can be in a long call, or, where a worker idles, be asked: by then most of the calls that are alike are
 reported.
 
-A queue that leaves, and drains for long, is reclaimed from whoever has it (`recalls`): its next owner runs what has not
+A queue that leaves, and drains for long, is reclaimed from whoever has it, in order too: its next owner runs what has not
 begun.
 
 Nothing is reclaimed in an order for another worker: after a message of a queue or a key there is nothing that may run before
@@ -153,13 +153,15 @@ class Reclaiming:
         if worker is None or worker.state not in LIVING:
             return
         begun = len(chunk_ids) - unbegun
+        has_more = not worker.in_flight.keys() <= set(chunk_ids)  # given since it was asked
         chunks = [worker.in_flight[chunk_id] for chunk_id in chunk_ids[begun:]]
         # Reported to the end, what was begun last is not in flight any more, and neither is what came before it.
         if begun and claimed:
             self._split(worker, worker.in_flight[chunk_ids[begun - 1]], claimed, now)
         for chunk in chunks:
             self._take(worker, chunk)
-        self.s.hold_up(worker, True)
+        if not has_more:
+            self.s.hold_up(worker, True)
         for pq in self._left:
             self._progress(pq, now)
         self._left.clear()
@@ -215,23 +217,31 @@ class Reclaiming:
         if self.s.finishes(pq):
             self._dispatching.again(pq, chunk)
         else:
+            pq.never_begun += chunk.count
             self._dispatching.leave(chunk)
             self._left.append(pq)
 
 
-def recalls(state: State, pq: ProcessQueue) -> list[Recall | Reclaim]:
-    """What asks workers for messages of the queue that they have not begun. In order a worker gives back those of this queue;
-    else all that it has not begun, as the words of a cell know no queues (workers/claims.py): others run the rest."""
-    found: list[Recall | Reclaim] = []
-    for worker_id in {chunk.worker_id: None for chunk in pq.open.values() if chunk.reported < chunk.count}:
-        worker = state.workers.get(worker_id or "")
-        if worker is None or worker.state not in LIVING:
-            continue
-        if state.config.order != "concurrent":
-            found.append(Recall(worker.worker_id, pq.handle))
-        elif _has_more(worker, next(iter(worker.in_flight.values()))):
-            found.append(Reclaim(worker.worker_id, tuple(worker.in_flight)))
-    return found
+def holders(state: State, pq: ProcessQueue) -> list[Worker]:
+    """The workers that have messages of the queue."""
+    names = {chunk.worker_id: None for chunk in pq.open.values() if chunk.reported < chunk.count and chunk.worker_id}
+    found = [state.workers.get(name) for name in names]
+    return [worker for worker in found if worker is not None and worker.state in LIVING]
+
+
+def recalls(state: State, pq: ProcessQueue) -> list[Recall]:
+    """What has workers give back, in order, all that they have not begun, since a word of a cell knows no queues: what is not
+    of this one is dispatched again."""
+    return [Recall(worker.worker_id) for worker in holders(state, pq)]
+
+
+def reclaims(state: State, pq: ProcessQueue) -> list[Reclaim]:
+    """The same side by side. A worker that goes on at this moment gives nothing: it is to be asked again."""
+    return [
+        Reclaim(worker.worker_id, tuple(worker.in_flight))
+        for worker in holders(state, pq)
+        if _has_more(worker, next(iter(worker.in_flight.values())))
+    ]
 
 
 def _has_several(worker: Worker, oldest: Chunk) -> bool:

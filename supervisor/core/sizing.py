@@ -112,7 +112,7 @@ class ChunkSizer:
     def large(self, waiting: int, workers: int, topic: str = "", in_line: float = 1) -> int:
         """Messages of a chunk of the topic where so many wait for so many workers, with so many queues in line for each: 0 =
         calls are too slow for it, or not known, or too few wait, or too many queues."""
-        mean, long_us = self._means.get(topic), self._large_us
+        mean, long_us = self._means.get(topic), float(self._large_us)
         if in_line > ROUND_CHUNKS:
             long_us = long_us * ROUND_CHUNKS / in_line
         if mean is None or self.tail_us > long_us or long_us < self._target_us:

@@ -93,7 +93,7 @@ class Child:
     salvaged: dict[str, list[packets.QueueRanges]] = field(default_factory=dict[str, list[packets.QueueRanges]])
     """Parts of SALVAGED packets so far, by file."""
     chunks_sent: int = 0
-    """As the worker counts them (workers/claims.py)."""
+    """As the worker counts them (workers/claims.py); in order, dispatches."""
     reports: int = 0
     """Packets of reports that were read (workers/unreported.py)."""
     call_read: tuple[int, ...] = ()

@@ -92,6 +92,10 @@ class Feeding:
 
     def _dispatch_ordered(self, action: DispatchOrdered) -> None:
         """Send chunks in their order. The core's clock is the monotonic one of this machine, which workers read too."""
+        child = self._children.get(action.worker_id)
+        if child is None:
+            return
+        child.chunks_sent += 1
         until = action.start_before
         start_before_ns = 0 if until == float("inf") else max(1, int(until * S_TO_NS))
         chunks = [

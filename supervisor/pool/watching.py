@@ -162,10 +162,10 @@ class CellReader:
         self._core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, unbegun, claimed), self._loop.time())
 
     def recall(self, action: Recall) -> None:
-        """Name the queue in the cell of the worker; it looks there before each call."""
+        """Note in the cell of the worker how far it has been given something; it looks there before each call."""
         child = self._children.get(action.worker_id)
         if child is not None:
-            self._cells.view(child.cell_slot)[RECALLED] = action.handle
+            self._cells.view(child.cell_slot)[RECALLED] = child.chunks_sent
 
     def read(self, action: ReadCell) -> None:
         """Read what the worker has finished; without effect when it runs nothing, or still the first of what it was given, a

@@ -29,7 +29,7 @@ EVENTS = (
     "a local offset was not written", "a member met a reset", "a pushed reset held", "a pushed reset was ended by a death",
     "a member was killed in the middle of a step", "a message ran again", "a message was dead-lettered",
     "a message was dropped", "messages were taken back from a slow worker",
-    "messages of a queue that leaves were taken back", "a worker slept between its claim and its look",
+    "messages of a queue that leaves were taken back", "a message was given back: a queue leaves", "a worker slept between its claim and its look",
     "a worker claimed what was taken back", "finished messages were read off a cell", "a report beside a call",
     "an offset waited for its facts", "facts were not sealed",
     "a message was retried", "a message was sent back twice", "a notice came twice", "a partial report",

@@ -31,6 +31,8 @@ class OrderedSimWorker(SimWorker):
         self.group: deque[tuple[Work, int, tuple[int, ...]]] = deque()
         """What is left of the dispatch: chunks, their lanes, and how often their first messages were tried."""
         self.start_before = float("inf")
+        self.dispatches = 0
+        """That came so far."""
         self.asked: Classify | None = None
         """The question that it works on."""
         self.lane = 0
@@ -46,6 +48,7 @@ class OrderedSimWorker(SimWorker):
         """A packet that is neither chunk nor seal nor stop."""
         if isinstance(message, OrderedPacket):
             self.start_before, self.handed_ms = message.start_before, message.sent_ms
+            self.dispatches += 1
             self.group.extend(message.works)
             self._next()
         elif isinstance(message, Classify):
@@ -103,15 +106,14 @@ class OrderedSimWorker(SimWorker):
         return self.recalled() or self.world.now >= self.start_before
 
     def recalled(self) -> bool:
-        return self.work is not None and self.cell[RECALLED] == self.work.handle
+        return self.dispatches <= self.cell[RECALLED]
 
     def _run_one(self) -> None:
         work = self.work
         assert work is not None
         if self.too_late():
-            self.world.note(
-                f"a message was given back: its {'queue leaves' if self.recalled() else 'lock may be over'}"
-            )
+            why = "a queue leaves" if self.recalled() else "its lock may be over"
+            self.world.note(f"a message was given back: {why}")
             self._end(work, len(work.results), 0, 0)
             return
         self.member.order.begins(self, (work.mq.topic, work.mq.queue_id), work.offsets[len(work.results)])

@@ -149,6 +149,8 @@ class SimPool:
             if again:
                 raise Violation(f"{item.mq} {again} are run again, although they were finished before")
             self._member.notebook.handed(item.chunk.handle, item.chunk.offsets, action.worker_id)
+        if action.worker_id in self.workers:
+            self.workers[action.worker_id].sent += 1
         self._to(action.worker_id, OrderedPacket(action, self._member.world.now_ms))
 
     def returned(self, worker: SimWorker, chunk_id: int, start: int, failed: int, level: int, suspend_ms: int) -> None:
@@ -224,7 +226,7 @@ class SimPool:
         """As supervisor/pool/watching.py."""
         worker = self.workers.get(action.worker_id)
         if worker is not None:
-            worker.cell[RECALLED] = action.handle
+            worker.cell[RECALLED] = worker.sent
 
     def _read_cell(self, action: act.ReadCell) -> None:
         """As supervisor/pool/watching.py."""

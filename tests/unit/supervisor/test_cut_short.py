@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketcrew.durable.outcomes import LOST
+from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.assigning import CUT_SHORT_MS, RECALL_AGAIN_MS
+from rocketcrew.supervisor.core.assigning import CUT_SHORT_MS, RECLAIM_AGAIN_MS
+from rocketcrew.supervisor.core.pulling import PullResult
+from rocketcrew.workers.failures import asked
+
+from .conftest import ME
+from .test_assigning import noted
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -40,7 +47,7 @@ def test_what_has_not_begun_is_left(make: Make, stops: bool) -> None:
     bench.pass_ms(1)
     asked = bench.one(act.Reclaim)
     assert asked.chunk_ids == (first.chunk_id, second.chunk_id)
-    bench.pass_ms(RECALL_AGAIN_MS)
+    bench.pass_ms(RECLAIM_AGAIN_MS)
     assert bench.one(act.Reclaim).chunk_ids == asked.chunk_ids  # it had just gone on
     bench.core.handle(ev.Reclaimed("a", asked.chunk_ids, 1, 2), bench.now)
     bench.none(act.Dispatch)
@@ -108,8 +115,7 @@ def test_in_order_it_is_recalled(make: Make, stops: bool, order: str) -> None:
     leave(bench, stops=stops)
     bench.done(chunks[0], count=1)
     bench.pass_ms(CUT_SHORT_MS)
-    recall = bench.one(act.Recall)
-    assert (recall.worker_id, recall.handle) == ("a", handle)
+    assert bench.one(act.Recall).worker_id == "a"
     for chunk in chunks:
         if chunk.reported < chunk.count:
             bench.core.handle(ev.Returned("a", chunk.chunk_id, chunk.reported, 0, None, 0), bench.now)
@@ -128,6 +134,78 @@ def test_one_that_drains_in_time_is_asked_for_nothing(make: Make) -> None:
     for chunk in chunks:
         bench.done(chunk)
     bench.commits()
-    bench.pass_ms(CUT_SHORT_MS + RECALL_AGAIN_MS)
+    bench.pass_ms(CUT_SHORT_MS + RECLAIM_AGAIN_MS)
     bench.none(act.Reclaim)
     assert "drain_cut_short" not in bench.logged()
+
+
+def test_what_a_queue_passes_that_goes_on_elsewhere_is_run(make: Make) -> None:
+    """The broker has deleted messages: nobody else runs those that we have. What was not given out is lost, and noted."""
+    bench = make(chunk_messages_max=4)
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.core.state.sizer.tail_us = 100.0
+    bench.found(handle, range(12))
+    first, second = bench.dispatched()
+    moved = PullResult(ResponseCode.PULL_OFFSET_MOVED, 100, min_offset=100)
+    bench.core.handle(ev.Pulled(handle, moved), bench.now)
+    bench.pass_ms(CUT_SHORT_MS)
+    bench.none(act.Reclaim)
+    bench.done(first)
+    bench.done(second)
+    assert bench.commits() == [100]
+    assert noted(bench)[LOST] == [(8, 100)]
+
+
+def test_what_is_held_comes_again(make: Make) -> None:
+    bench = make(order="queue", locks=False, chunk_messages_max=4)
+    bench.open(0)
+    bench.worker("a")
+    bench.core.state.sizer.tail_us = 100.0
+    bench.found(bench.one(act.Pull).handle, range(4))
+    (chunk,) = [item.chunk for action in bench.take(act.DispatchOrdered) for item in action.chunks]
+    leave(bench, stops=True)
+    bench.core.handle(ev.Returned("a", chunk.chunk_id, 0, 1, asked(0, "later"), 30_000), bench.now)
+    bench.pass_ms(CUT_SHORT_MS)
+    bench.commits()
+    assert bench.one(act.Finished).unfinished == 4
+
+
+def test_long_calls_are_not_cut_short(make: Make) -> None:
+    """Two calls of three seconds are what was planned."""
+    bench = make()
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.core.state.sizer.tail_us = 3_000_000.0
+    bench.found(handle, range(2))
+    bench.dispatched()
+    leave(bench, stops=True)
+    bench.pass_ms(5_999)
+    bench.none(act.Reclaim)
+    bench.pass_ms(1)
+    bench.one(act.Reclaim)
+
+
+def test_a_worker_that_was_given_more_since_is_asked_again(make: Make) -> None:
+    """Two are asked in one step, and what the first gives back goes to the second."""
+    bench = make(chunk_messages_max=2)
+    leaving, staying = bench.open(0, 1)
+    bench.core.state.sizer.tail_us = 100.0
+    bench.worker("a")
+    bench.found(leaving, range(2))
+    bench.found(staying, range(2))
+    bench.worker("b")
+    bench.found(leaving, range(2, 4))
+    bench.dispatched()
+    bench.members([0, 1], ["0", ME])
+    bench.commits()
+    bench.pass_ms(CUT_SHORT_MS)
+    for asked_for in bench.take(act.Reclaim):
+        unbegun = len(asked_for.chunk_ids) - 1
+        bench.core.handle(ev.Reclaimed(asked_for.worker_id, asked_for.chunk_ids, unbegun, 1), bench.now)
+    (again,) = bench.dispatched()
+    assert (again.handle, again.worker_id) == (staying, "b")
+    bench.worker("c")
+    for _ in range(10):
+        bench.pass_ms(20)
+    assert {reclaim.worker_id for reclaim in bench.take(act.Reclaim)} == {"b"}

@@ -11,6 +11,8 @@ from rocketcrew.workers.cells import (
     CELL_WORDS,
     CHUNK_ID,
     LAST,
+    PID,
+    RECALLED,
     RECORDS,
     RSS_PEAK,
     STARTED_NS,
@@ -112,3 +114,16 @@ def test_a_private_cell_has_the_same_shape() -> None:
     cell = private_cell()
     cell[STATE] = 2**64 - 1
     assert len(cell) == CELL_WORDS
+
+
+def test_a_worker_finds_nothing_of_the_one_before_it(tmp_path: Path) -> None:
+    """Not even what its supervisor wanted of that: the run may have been killed as a whole."""
+    cells = CellFile(tmp_path / "cells", 2)
+    map_cell(tmp_path / "cells", 1, 111)
+    words = cells.view(1)
+    for word in range(CELL_WORDS):
+        words[word] = 1
+    mine = map_cell(tmp_path / "cells", 1, 222)
+    assert mine[PID] == 222
+    assert [word for word in range(CELL_WORDS) if mine[word] and word != PID and not TEXT <= word < RECALLED] == []
+    assert not any(cells.view(0))
