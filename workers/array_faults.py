@@ -55,6 +55,11 @@ def has_floats(kind: Any) -> bool:
     return pa.float32() in _leaf_types(kind)
 
 
+def has_floats_of_any_width(kind: Any) -> bool:
+    """Whether the type has floats in it."""
+    return any(map(pa.types.is_floating, _leaf_types(kind)))
+
+
 def _leaf_types(kind: Any) -> list[Any]:
     """The type, or those of the values at the ends of a nested one."""
     parts = parts_of(kind)
@@ -115,6 +120,18 @@ def _is_extreme(leaf: Any) -> bool:
     found = pc.min_max(leaf)
     least, most = found["min"].value, found["max"].value  # as_py() of such a time is what fails
     return least is not None and (least < limits[0] or most > limits[1])
+
+
+def may_be_unsigned(array: Any) -> bool:
+    """Whether a float in the array is one that Arrow makes of a large unsigned number, too: a whole one below zero."""
+    return any(pa.types.is_floating(leaf.type) and _has_whole_below_zero(leaf) for leaf in _leaves(array))
+
+
+def _has_whole_below_zero(leaf: Any) -> bool:
+    least = pc.min(leaf).as_py()
+    if least is None or least > -1:
+        return False
+    return bool(pc.any(pc.and_(pc.less(leaf, 0), pc.equal(leaf, pc.trunc(leaf)))).as_py())
 
 
 def became_infinite(array: Any, given_as: GivenAs) -> bool:

@@ -27,6 +27,7 @@ from ..remoting.log_keys import place_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Retry, SoftTimeLimitExceeded
 from .cells import TAKEN, CellView
+from .copying import listed
 from .fitting import RowError
 from .forks import end_if_forked
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
@@ -162,7 +163,7 @@ def _spread(batch: list[Message], result: BatchResult) -> list[object]:
     """A BatchResult as one result per message: rows by their message, a Retry for each that is not acknowledged."""
     ack_index = len(batch) - 1 if result.ack_index is None else min(result.ack_index, len(batch) - 1)
     given: Any = result.rows
-    rows: Any = list(given) if isinstance(result.rows, Iterator | AbstractSet | ValuesView | deque) else given
+    rows: Any = listed(given) if isinstance(result.rows, Iterator | AbstractSet | ValuesView | deque) else given
     results: list[object] = [None] * len(batch)
     if isinstance(rows, list | tuple) and any(map(_is_tagged, cast("Sequence[object]", rows))):
         results = _by_message(batch, cast("Sequence[object]", rows))

@@ -1,23 +1,19 @@
 """Fit what a handler returns to the declared columns: rows and Arrow batches -> arrays, or an error naming the column.
 
-Arrow's own conversion is trusted except where it loses data without a word: a float in an integer column is cut off, a key
-that a struct does not have vanishes, and a number in a column of times counts as so many microseconds or days, whatever its
-unit was. The same within nested values, and a text or a dict that would become a list of its letters or keys. All are errors
-here. What only the converted arrays tell, at any depth: a null where none may be, a time that is outside of the years that
-Python and Spark have, a number that became infinite in 32 bits. And a value that no folder of the table can be named by.
-Of Arrow batches this is asked once for a block of them (`Columns.checked`), as a few calls cost more than a small batch.
+Arrow's own conversion is trusted except where it loses data without a word (losses.py). That is an error here, and so is what
+only the converted arrays tell, at any depth (array_faults.py): a null where none may be, a time that is outside of the years
+that Python and Spark have, a number that became infinite in 32 bits. And a value that no folder of the table can be named by.
+Of Arrow batches this is asked once for a block of them (`Columns.checked`), as a few calls cost more than a small batch. That
+its strings are UTF-8 and its offsets inside of it, Arrow takes on trust; it is asked of each batch alone (`fit_arrow`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
-import decimal
 import inspect
-import numbers
 import operator
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
@@ -28,18 +24,20 @@ from ..conf.folders import NO_FOLDERS, FolderNames
 from ..remoting.errors import RocketcrewError
 from .array_faults import (
     Arrays,
-    GivenAs,
     became_infinite,
     has_extreme_time,
     has_floats,
+    has_floats_of_any_width,
     has_not_null,
     has_times,
     hides_nulls,
+    may_be_unsigned,
     null_in,
-    parts_of,
 )
+from .copying import NONE_TYPE, UnknownValueError, copier, lasting, plain
 from .ddl import fields_of, to_ddl
-from .misfits import CONVERSION_ERRORS, check_entries, reason
+from .losses import CHECKS, LossError, check_cast, check_floats, check_nested, family_of
+from .misfits import CONVERSION_ERRORS, check_entries, no_row, reason
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
@@ -52,26 +50,15 @@ NESTED: Final = (
     "the handler returned a Send inside of a row or of a list in a list, where none is sent: return it alone or beside the"
     " rows"
 )
-NONE_TYPE: Final = type(None)
-IMMUTABLE: Final = frozenset(
-    {bool, bytes, datetime.date, datetime.datetime, decimal.Decimal, float, int, str, NONE_TYPE}
-)  # fmt: skip
-_LASTING: Final[frozenset[type]] = frozenset({bytes, NONE_TYPE})
-"""Of a column of lists, dicts or buffers, what needs no copy."""
-_LASTING_TEXT: Final[frozenset[type]] = _LASTING | {str}
-"""The same of a column of strings: Arrow takes any buffer for one."""
-_TIMES: Final = (NONE_TYPE, datetime.date, str, pa.Scalar)
-"""In a column of times: these, and what Arrow itself refuses when it is of no use there."""
 _SURE_MAX: Final = 1 << 20
 """Bytes of a text: a block of such is far from Arrow's 2 GiB."""
 DATACLASSES_MAX: Final = 1_000
 """Row classes whose fields are remembered; a handler that makes classes without end is only slower."""
 _NO_TIME: Final = "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
 _INFINITE: Final = "a number that is infinite in 32 bits: declare the column double"
-_NO_UTF_8: Final = (
-    "its value names a folder (spark.partition_by), and is a string that is no UTF-8: decode it before, as by"
-    " data.decode(errors='replace')"
-)
+_FEW_ROWS: Final = 100
+"""Of so many the values are looked at sooner than Arrow finds the least of them."""
+_NO_UTF_8: Final = "a string that is no UTF-8: decode it before, as by data.decode(errors='replace')"
 
 
 class RowError(RocketcrewError):
@@ -92,12 +79,11 @@ def check_ran(result: Any) -> None:
     )
 
 
-class LossError(TypeError):
-    """A value of which Arrow would lose something in silence."""
+class NoRowError(RowError):
+    """Something among a handler's rows is none, whatever the columns are."""
 
-
-class UnknownValueError(Exception):
-    """A value of a class that may be changed later, in a way that is not known here."""
+    def __init__(self, value: object) -> None:
+        super().__init__(no_row(value))
 
 
 class Columns:
@@ -115,13 +101,11 @@ class Columns:
         self._name_set = frozenset(self.names)
         kinds: list[Any] = [field.type for field in self._fields]
         self._nested = [_is_nested(kind) for kind in kinds]
-        self._checks = [_CHECKS.get(_family(kind)) for kind in kinds]
+        self._checks = [CHECKS.get(family_of(kind)) for kind in kinds]
         self._looked_at = [number for number in range(len(kinds)) if self._nested[number] or self._checks[number]]
         """Columns of which Arrow would lose something in silence."""
         self._row_type: Any = pa.struct([(field.name, field.type) for field in self._fields])
-        self._mutable = [
-            (number, lasting, _copier(kind)) for number, kind in enumerate(kinds) if (lasting := _lasting(kind))
-        ]
+        self._mutable = [(number, types, copier(kind)) for number, kind in enumerate(kinds) if (types := lasting(kind))]
         """Columns whose values may be lists, dicts or buffers, which the handler may change when it is called again; types of
         which none is such a value, and what copies one."""
         self.width = len(kinds)
@@ -137,13 +121,15 @@ class Columns:
         self._times = [number for number, kind in enumerate(kinds) if has_times(kind)]
         self._floats = [number for number, kind in enumerate(kinds) if has_floats(kind)]
         """Columns with times or 32-bit floats in them, which may be too large."""
+        self._unsigned = [number for number, kind in enumerate(kinds) if has_floats_of_any_width(kind)]
+        """Columns of which an unsigned number may become a negative one."""
         self._folders = folders
         self._folder_columns = [
             number for number, field in enumerate(self._fields)
             if field.name in folders.columns and pa.types.is_string(field.type)
         ]  # fmt: skip
         """Columns whose values name folders, of any length."""
-        self._judged = sorted({*self._not_null, *self._times, *self._floats, *self._folder_columns})
+        self._judged = sorted({*self._not_null, *self._times, *self._unsigned, *self._folder_columns})
         """Columns whose arrays are looked at."""
         self._as_declared: tuple[Any, Any] | None = None
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type, and a batch
@@ -163,16 +149,22 @@ class Columns:
         if dataclasses.is_dataclass(row) and not isinstance(row, type):
             if known is None and self._has_these_fields(row.__class__):
                 return self._attributes(row)
-            return self._values_of_dict(dataclasses.asdict(row))
+            return self._values_of_dataclass(row)
         if type(row).__name__ == "Send":
             raise RowError(UNDECLARED)
-        raise RowError(f"a row must be a dict or a dataclass instance, not {type(row).__name__}")
+        raise NoRowError(row)
+
+    def _values_of_dataclass(self, row: object) -> tuple[Any, ...]:
+        try:
+            return self._values_of_dict(plain(row))
+        except AttributeError as error:
+            raise _unset(error) from error
 
     def _attributes(self, row: object) -> tuple[Any, ...]:
         try:
             return self._pick_attributes(row)
         except AttributeError as error:
-            raise RowError(f"a field of the row has no value: {error}") from error
+            raise _unset(error) from error
 
     def _make_values_of_plain(self) -> Callable[[Any], tuple[Any, ...] | None]:
         """A function for the values of one row that is a dict of exactly the columns, or of a dataclass that was seen before;
@@ -195,8 +187,8 @@ class Columns:
             else:
                 return None
             if mutable:
-                for place, lasting, _ in mutable:
-                    if values[place].__class__ not in lasting:
+                for place, types, _ in mutable:
+                    if values[place].__class__ not in types:
                         return taken(values)
             return values
 
@@ -218,8 +210,7 @@ class Columns:
         """The same, for each row its own."""
         picked = self._picked(rows)
         if picked is None or all(
-            lasting.issuperset(map(type, map(operator.itemgetter(place), picked)))
-            for place, lasting, _ in self._mutable
+            types.issuperset(map(type, map(operator.itemgetter(place), picked))) for place, types, _ in self._mutable
         ):
             return picked
         taken = list(map(self._taken_or_none, picked))
@@ -241,11 +232,11 @@ class Columns:
     def taken(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """The values with a copy of each that can be changed. Raises UnknownValueError."""
         found: list[Any] | None = None
-        for place, lasting, copy in self._mutable:
+        for place, types, copy in self._mutable:
             column = values[place :: self.width]
-            if not lasting.issuperset(map(type, column)):
+            if not types.issuperset(map(type, column)):
                 found = list(values) if found is None else found
-                found[place :: self.width] = [value if value.__class__ in lasting else copy(value) for value in column]
+                found[place :: self.width] = [value if value.__class__ in types else copy(value) for value in column]
         return values if found is None else tuple(found)
 
     def _taken_or_none(self, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -284,19 +275,16 @@ class Columns:
         tell."""
         try:
             for number in self._looked_at:
-                self._check(number, list(map(operator.itemgetter(number), rows)))
+                self._check(number, _column(rows, number))
             whole: Any = pa.array(rows, self._row_type)
         except CONVERSION_ERRORS:
             return None
         if isinstance(whole, pa.ChunkedArray):
             return None
 
-        def given_as(number: int, kind: Any) -> Any:
-            return pa.array(list(map(operator.itemgetter(number), rows)), kind)
-
         converted: Arrays = whole.flatten()
         for number in self._judged:
-            self._judge(number, converted[number], partial(given_as, number))
+            self._judge(number, converted[number], partial(_column, rows, number))
         return converted
 
     def _by_column(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:
@@ -315,7 +303,7 @@ class Columns:
                 raise self._misfit(number, reason(column, field.type) or str(error) or type(error).__name__) from error
             if isinstance(array, pa.ChunkedArray):
                 raise self._misfit(number, "more than 2 GiB in the rows of one message")
-            self._judge(number, array, partial(pa.array, column))
+            self._judge(number, array, column.copy)
             converted.append(array)
         return converted
 
@@ -336,28 +324,36 @@ class Columns:
         except CONVERSION_ERRORS as error:
             raise self._misfit(number, str(error)) from error
 
-    def _judge(self, number: int, array: Any, given_as: GivenAs | None = None) -> None:
+    def _judge(self, number: int, array: Any, given: Callable[[], list[Any]] | None = None) -> None:
         """Look at a column's array, in a few calls for a block of rows, whatever their number. Raises RowError for a null
         where none may be, for what is too large for its type or for Python, and for what no folder can be named by.
-        Without `given_as` its floats are taken to be what was given."""
+        Without what was `given`, its floats are taken to be that."""
         fault = ""
         if number in self._not_null and (null := null_in(self._fields[number], array)):
             fault = f"{null}, but declared not null"
         elif number in self._times and has_extreme_time(array):
             fault = _NO_TIME
-        elif given_as is not None and number in self._floats and became_infinite(array, given_as):
-            fault = _INFINITE
+        elif given is not None and number in self._unsigned and (found := self._float_fault(number, array, given)):
+            fault = found
         elif number in self._folder_columns:
             fault = self._folder_fault(number, array)
         if fault:
             raise self._misfit(number, fault)
 
+    def _float_fault(self, number: int, array: Any, given: Callable[[], list[Any]]) -> str:
+        """What has become of numbers in a column with floats; empty where they are what was given."""
+        if number in self._floats and became_infinite(array, lambda kind: pa.array(given(), kind)):
+            return _INFINITE
+        if len(array) <= _FEW_ROWS or may_be_unsigned(array):
+            try:
+                check_floats(given(), self._fields[number].type)
+            except LossError as error:
+                return str(error)
+        return ""
+
     def _folder_fault(self, number: int, array: Any) -> str:
         """What is wrong with a value that the table is partitioned by; empty where nothing is."""
-        try:
-            values = array.unique().to_pylist()
-        except UnicodeDecodeError:  # Arrow takes the bytes of its own strings as they are
-            return _NO_UTF_8
+        values = array.unique().to_pylist()
         return next(filter(None, (self._folders.fault(self.names[number], value) for value in values)), "")
 
     def _check(self, number: int, column: list[Any]) -> None:
@@ -366,15 +362,15 @@ class Columns:
         try:
             if self._nested[number]:
                 check_entries(column, self._fields[number].type)
-                _check_nested(column, self._fields[number].type)
+                check_nested(column, self._fields[number].type)
             elif check is not None:
                 check(column)
         except LossError as error:
             raise self._misfit(number, str(error)) from None
 
     def batch(self, rows: Sequence[tuple[Any, ...]]) -> Any:
-        """As `arrays`, in a RecordBatch."""
-        return self._batch_of(self.arrays(rows))
+        """As `arrays`, in a RecordBatch. There may be scalars of Arrow in the rows, whose bytes it takes on trust, too."""
+        return self._validate(self._batch_of(self.arrays(rows)), full=True)
 
     def _batch_of(self, arrays: Arrays) -> Any:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -383,15 +379,26 @@ class Columns:
         """A RecordBatch or Table, cast to the declared types, as a RecordBatch in memory of its own: `pa.array` of a numpy
         array does not copy it, and the handler may fill it anew. What only the arrays tell is for `checked`. Raises
         RowError."""
-        if not isinstance(table, pa.RecordBatch):
-            return self._batch_of(_copied(self._cast(table)))
+        self._validate(table)
         known, schema = self._as_declared, table.schema
-        if known is not None and schema.equals(known[0]):
-            return pa.concat_batches([table, known[1]])
-        converted = self._batch_of(_copied(self._cast(table)))
+        if known is not None and isinstance(table, pa.RecordBatch) and schema.equals(known[0]):
+            return self._validate(pa.concat_batches([table, known[1]]), full=True)
+        converted = self._validate(self._batch_of(_copied(self._cast(table))), full=True)
         if schema.names == self.names and schema.types == [field.type for field in self._fields]:
             self._as_declared = schema, pa.RecordBatch.from_pylist([], schema=schema)
         return converted
+
+    def _validate(self, table: Any, *, full: bool = False) -> Any:
+        """The table, in which Arrow finds nothing broken. `full`: also within its buffers; of a copy, as a slice of nested
+        values has all of theirs. Raises RowError."""
+        try:
+            table.validate(full=full)
+        except pa.ArrowException as error:
+            for name, column in zip(table.schema.names, table.columns, strict=True):
+                if name in self._name_set and (fault := _fault_in(column)):
+                    raise self._misfit(self.names.index(name), fault) from error
+            raise RowError(f"a broken Arrow batch: {error}") from error
+        return table
 
     def joined(self, parts: list[Any]) -> Any:
         """Batches of these columns as one. Raises RowError."""
@@ -431,7 +438,10 @@ class Columns:
         """An array as the declared type. Raises RowError."""
         kind = self._fields[number].type
         try:
-            _check_cast(given.type, kind)
+            check_cast(given.type, kind)
+            # A cast trusts indices and offsets.
+            if fault := _fault_in(_copied([given])[0] if pa.types.is_nested(given.type) else given):
+                raise LossError(fault)
             array = given.cast(kind)
         except CONVERSION_ERRORS as error:
             source = "" if str(given.type) in str(error) else f"given as Arrow's {given.type}: "
@@ -444,13 +454,22 @@ class Columns:
         return RowError(f"column {to_ddl(pa.schema([self._fields[number]]))}: {reason}")
 
 
+def _column(rows: Sequence[tuple[Any, ...]], number: int) -> list[Any]:
+    """The values of a column, of one row in each tuple."""
+    return list(map(operator.itemgetter(number), rows))
+
+
+def _unset(error: AttributeError) -> RowError:
+    return RowError(f"a field of the row has no value: {error}")
+
+
 def _row_of(pick: Callable[[Any], Any], width: int) -> Callable[[Any], tuple[Any, ...]]:
     """A getter of several names gives a tuple, one of a single name its bare value."""
     return pick if width > 1 else lambda row: (pick(row),)
 
 
 def _copied(arrays: Arrays) -> Arrays:
-    """Copies of arrays of declared types, of which none is a dictionary: its values would be shared."""
+    """Copies of arrays. Only the values of a dictionary are shared; none of the declared types is one."""
     return [pa.concat_arrays([array, array.slice(0, 0)]) for array in arrays]
 
 
@@ -467,126 +486,13 @@ def _is_nested(kind: Any) -> bool:
     return bool(pa.types.is_nested(kind))
 
 
-def _lasting(kind: Any) -> frozenset[type]:
-    """Types of the column's usual values that nobody changes; empty where no value can be changed."""
-    if pa.types.is_string(kind):
-        return _LASTING_TEXT
-    return _LASTING if _is_nested(kind) or pa.types.is_binary(kind) else frozenset()
-
-
-def _copier(kind: Any) -> Callable[[Any], Any]:
-    """What copies a value of this type, see `copy_of`."""
-    if not _has_struct(kind):
-        return copy_of
-    if pa.types.is_struct(kind):
-        fields: dict[Any, Callable[[Any], Any]] = {field.name: _copier(field.type) for field in fields_of(kind)}
-        return lambda value: _copy_dict(value, lambda name: fields.get(name, copy_of))
-    if pa.types.is_map(kind):
-        items = _copier(kind.item_type)
-        return lambda value: _copy_dict(value, lambda _name: items)
-    each = _copier(kind.value_type)
-    return lambda value: _copy_list(value, each)
-
-
-def _has_struct(kind: Any) -> bool:
-    """Arrow looks at the first value of a struct to see how all of them are given: what is no dict is converted alone."""
-    if pa.types.is_map(kind):
-        return _has_struct(kind.item_type) or _has_struct(kind.key_type)
-    return bool(pa.types.is_struct(kind) or (pa.types.is_list(kind) and _has_struct(kind.value_type)))
-
-
-def _copy_dict(value: Any, copier: Callable[[Any], Callable[[Any], Any]]) -> Any:
-    if value is None:
-        return None
-    if value.__class__ is not dict:
-        raise UnknownValueError
-    return {name: copier(name)(each) for name, each in value.items()}
-
-
-def _copy_list(value: Any, copy: Callable[[Any], Any]) -> Any:
-    if value is None:
-        return None
-    if value.__class__ is not list:
-        raise UnknownValueError
-    return [copy(each) for each in value]
-
-
-def copy_of(value: Any) -> Any:
-    """The value as it is now, of the same class, so that Arrow makes the same of it. Raises UnknownValueError."""
-    kind = value.__class__
-    if kind in IMMUTABLE:
-        return value
-    if kind is list:
-        # Looked at by their classes, most lists need no look at each value.
-        return value[:] if IMMUTABLE.issuperset(map(type, value)) else [copy_of(each) for each in value]
-    if kind is tuple:
-        return value if IMMUTABLE.issuperset(map(type, value)) else tuple([copy_of(each) for each in value])
-    if kind is dict:
-        if IMMUTABLE.issuperset(map(type, value.values())):
-            return value.copy()
-        return {key: copy_of(each) for key, each in value.items()}
-    if kind is bytearray:
-        return value[:]
-    if isinstance(value, str | bytes | numbers.Number):
-        return value
-    if kind is memoryview and value.format == "B" and value.ndim == 1:
-        return memoryview(bytes(value))
-    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in "biuf":
-        return value.copy()
-    raise UnknownValueError
-
-
-def _check_cast(given: Any, declared: Any) -> None:
-    """Raise LossError where Arrow's cast of one type to the other would lose something in silence, at any depth."""
-    if pa.types.is_dictionary(given):
-        given = given.value_type
-    if _family(declared) in ("time", "date") and pa.types.is_integer(given):
-        _check_times([0])
-    elif _family(declared) == "integer" and pa.types.is_temporal(given):
-        raise LossError(f"expected an integer, got {given}, of which nobody would know the unit: cast it to int64")
-    elif pa.types.is_decimal(declared) and pa.types.is_floating(given):
-        raise LossError(f"expected a decimal, got {given}, of which digits would be lost: cast it to {declared}")
-    elif pa.types.is_struct(given) and pa.types.is_struct(declared):
-        fields = {field.name: field.type for field in fields_of(declared)}
-        for field in fields_of(given):
-            if field.name not in fields:
-                raise LossError(_undeclared(field.name, fields))
-            _check_cast(field.type, fields[field.name])
-    elif given.num_fields == declared.num_fields:
-        for own, wanted in zip(parts_of(given), parts_of(declared), strict=True):
-            _check_cast(own.type, wanted.type)
-
-
-def _undeclared(name: object, fields: Iterable[str]) -> str:
-    return f'field "{name}" is not declared; the fields are {", ".join(fields)}'
-
-
-def _check_integers(values: Iterable[Any]) -> None:
-    for kind in set(map(type, values)):
-        # An array of numpy has an __index__ whatever is in it.
-        if kind is not int and kind is not NONE_TYPE and (not hasattr(kind, "__index__") or kind.__name__ == "ndarray"):
-            raise LossError(
-                f"expected an integer, got {kind.__name__}: return int(value), or declare the column as what it is"
-            )
-
-
-def _check_times(values: Iterable[Any]) -> None:
-    """Raise LossError for what is no time: Arrow takes anything that can be made an int, as of floats and Decimals."""
-    for kind in set(map(type, values)):
-        if kind.__name__ == "NaTType":  # a datetime by its class
-            raise LossError("expected a datetime or a date, got NaT: return None")
-        # Arrow refuses any string, and of its own scalars and numpy's those of another type or unit.
-        if issubclass(kind, _TIMES) or kind.__name__ == "datetime64":
-            continue
-        number = hasattr(kind, "__index__") or hasattr(kind, "__float__")
-        raise LossError(
-            f"expected a datetime or a date, got {kind.__name__}"
-            + (
-                ", whose unit nobody knows: convert it, as by datetime.fromtimestamp(milliseconds / 1000, UTC)"
-                if number
-                else ": return one"
-            )
-        )
+def _fault_in(array: Any) -> str:
+    """What is broken within an array; empty where nothing is."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowException as error:
+        return _NO_UTF_8 if "UTF8" in str(error) else f"a broken Arrow array: {error}"
+    return ""
 
 
 def _always(_value: Any) -> bool:
@@ -612,53 +518,3 @@ def _sure_values(field: Any, folders: FolderNames) -> dict[type, Callable[[Any],
     if sure and field.nullable:
         sure[NONE_TYPE] = _always
     return sure
-
-
-def _family(kind: Any) -> str:
-    """Types whose values are looked at before Arrow takes them."""
-    if pa.types.is_integer(kind):
-        return "integer"
-    return "date" if pa.types.is_date(kind) else "time" if pa.types.is_timestamp(kind) else ""
-
-
-_CHECKS: Final[dict[str, Callable[[Sequence[Any]], None]]] = {
-    "integer": _check_integers, "time": _check_times, "date": _check_times,
-}  # fmt: skip
-
-
-def _check_nested(values: Iterable[Any], kind: Any) -> None:
-    """What Arrow would lose in silence, at any depth of a nested column. Raises LossError."""
-    present: list[Any] = [value for value in values if value is not None]
-    if pa.types.is_struct(kind):
-        names = [field.name for field in fields_of(kind)]
-        dicts = [found for value in present if (found := _as_dict(value, names)) is not None]
-        known = frozenset(names)
-        for value in dicts:
-            if not known.issuperset(value):
-                raise LossError(_undeclared(next(name for name in value if name not in known), names))
-        for field in fields_of(kind):
-            _check_nested([value.get(field.name) for value in dicts], field.type)
-    elif pa.types.is_map(kind):
-        pairs: list[Any] = [pair for value in present for pair in (value.items() if hasattr(value, "items") else value)]
-        _check_nested([key for key, _ in pairs], kind.key_type)
-        _check_nested([item for _, item in pairs], kind.item_type)
-    elif pa.types.is_list(kind):
-        for given in set(map(type, present)):
-            if issubclass(given, str | dict):
-                raise LossError(f"expected a list, got {given.__name__}: return [value]")
-        _check_nested([item for value in present for item in value], kind.value_type)
-    elif _family(kind):
-        _CHECKS[_family(kind)](present)
-
-
-def _as_dict(value: Any, names: Sequence[str]) -> dict[Any, Any] | None:
-    """A struct's value in each form that Arrow takes: a dict, a tuple in the fields' order, pairs; None for any other."""
-    if isinstance(value, dict):
-        return value  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, tuple):
-        given: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
-        return dict(zip(names, given, strict=True)) if len(given) == len(names) else None
-    try:
-        return dict(value)
-    except (TypeError, ValueError):
-        return None

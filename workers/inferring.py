@@ -9,18 +9,18 @@ on other hosts find their own; where handlers return now this and now that, decl
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow
 
 from ..remoting.errors import UsageError
+from .copying import listed
 from .ddl import as_schema, parse_ddl, to_ddl
-from .fitting import RowError, UnknownValueError, check_ran, copy_of
+from .fitting import NoRowError, RowError, check_ran
 from .misfits import CONVERSION_ERRORS
 
 pa: Any = pyarrow
@@ -103,22 +103,8 @@ def as_rows(result: object) -> list[Any] | None:
     check_ran(result)
     if isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | memoryview):
         rows: Iterable[Any] = result  # pyright: ignore[reportUnknownVariableType]
-        return list(map(_taken, rows) if isinstance(result, Iterator) else rows)
+        return listed(rows)
     return None
-
-
-def _taken(row: Any) -> Any:
-    """A copy of a row that a generator yields, which may fill the same dict or buffer again when it goes on."""
-    if isinstance(row, pa.RecordBatch | pa.Table):
-        sink: Any = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, row.schema) as stream:
-            stream.write(row)
-        return pa.ipc.open_stream(sink.getvalue()).read_all()
-    with contextlib.suppress(UnknownValueError):
-        return copy_of(row)
-    with contextlib.suppress(Exception):  # of an object that cannot be copied: it is taken as it is
-        return copy.deepcopy(row)
-    return row
 
 
 def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
@@ -131,7 +117,7 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
         return as_schema(kind_of_row)
     dicts: list[dict[Any, Any]] = [row for row in rows if isinstance(row, dict)]
     if not dicts:
-        raise RowError(f"a row must be a dict or a dataclass instance, not {type(first).__name__}")
+        raise NoRowError(first)
     fields: list[Any] = []
     for name in dict.fromkeys(name for row in dicts for name in row):
         if not isinstance(name, str):

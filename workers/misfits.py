@@ -5,9 +5,10 @@ Asked only once Arrow has refused a column: so it may try value by value. Arrow'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
+from numbers import Integral
 from typing import Any, Final
 
 import pyarrow
@@ -113,11 +114,18 @@ def _parts(value: Any, kind: Any) -> list[tuple[str, list[Any], Any]]:
         fields: list[Any] = [kind.field(number) for number in range(kind.num_fields)]
         given: dict[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
         return [(f"field {field.name}", [given.get(field.name)], field.type) for field in fields]
-    if pa.types.is_map(kind) and isinstance(value, dict):
-        items: dict[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
-        return [("a key", list(items), kind.key_type), ("a value", list(items.values()), kind.item_type)]
-    if pa.types.is_list(kind) and isinstance(value, list | tuple):
-        return [("an element", list(value), kind.value_type)]  # pyright: ignore[reportUnknownArgumentType]
+    if pa.types.is_struct(kind):
+        return [
+            (f"field {field.name}", [part], field.type) for field, part in _fields_given(value, _entries(value), kind)
+        ]
+    if pa.types.is_map(kind):
+        pairs: list[Any] = [entry for entry in _entries(value) if isinstance(entry, tuple) and entry != ()]
+        return [
+            ("a key", [entry[0] for entry in pairs], kind.key_type),
+            ("a value", list(map(_second, pairs)), kind.item_type),
+        ]
+    if pa.types.is_list(kind) and _is_sequence(value):
+        return [("an element", list(value), kind.value_type)]
     return []
 
 
@@ -154,12 +162,17 @@ def _integer(value: Any, kind: Any) -> str:
 
 
 def _floating(value: Any, kind: Any) -> str:
-    if isinstance(value, int) and abs(value) > EXACT_MAX[str(kind)]:
-        return (
-            f"an int of {value.bit_length()} bits, of which it may not hold all: return float(value), or declare the"
-            " column bigint or decimal(38,0)"
-        )
+    if isinstance(value, Integral) and abs(int(value)) > EXACT_MAX[str(kind)]:
+        return too_many_bits(int(value))
     return _expected("a number", value, "return float(value)")
+
+
+def too_many_bits(value: int) -> str:
+    """Why an int does not go into a column of floats."""
+    return (
+        f"an int of {value.bit_length()} bits, of which it may not hold all: return float(value), or declare the column"
+        " bigint or decimal(38,0)"
+    )
 
 
 def _decimal(value: Any, kind: Any) -> str:
@@ -188,6 +201,35 @@ def _time(value: Any, kind: Any) -> str:
     return _expected(what, value, "return one") if not hasattr(value, "year") else ""
 
 
+def no_row(value: object) -> str:
+    """Why a value is no row, and what makes one or several of it."""
+    words, how = f"a row must be a dict or a dataclass instance, not {type(value).__name__}", made_row(value)
+    return f"{words}: return {how}" if how else words
+
+
+def made_row(value: object) -> str:
+    """What makes a row, or a table, of a value that others take for one; empty where nothing is known."""
+    kind = type(value)
+    for attribute, how in _ROW_MAKERS.items():
+        if hasattr(kind, attribute):
+            return how
+    if isinstance(value, Mapping) and not isinstance(value, dict):
+        return "dict(value)"
+    return ""
+
+
+_ROW_MAKERS: Final = {
+    "model_dump": "value.model_dump()",
+    "__struct_fields__": "msgspec.structs.asdict(value)",
+    "__attrs_attrs__": "attrs.asdict(value)",
+    "_asdict": "value._asdict()",
+    "iterrows": "pa.Table.from_pandas(value, preserve_index=False)",
+    "iter_rows": "value.to_arrow()",
+    "to_frame": "value.to_dict()",
+}
+"""By what only the classes of pydantic, msgspec, attrs, `NamedTuple`, pandas' and polars' frames and pandas' series have."""
+
+
 def _row(value: Any, kind: Any) -> str:
     del kind
     return "" if isinstance(value, dict) else _expected("a dict", value, "return one with the declared names")
@@ -195,7 +237,14 @@ def _row(value: Any, kind: Any) -> str:
 
 def _sequence(value: Any, kind: Any) -> str:
     del kind
-    return "" if isinstance(value, list | tuple) else _expected("a list", value, "return [value]")
+    return "" if _is_sequence(value) else _expected("a list", value, "return [value]")
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether it has elements; neither text nor a dict, and no array of numpy's without or with several dimensions."""
+    if isinstance(value, str | bytes | bytearray | Mapping) or getattr(value, "ndim", 1) != 1:
+        return False
+    return isinstance(value, Collection)
 
 
 def _expected(what: str, value: Any, remedy: str) -> str:

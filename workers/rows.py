@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -24,10 +24,12 @@ from ..conf.folders import NO_FOLDERS, FolderNames
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from ..remoting.errors import ProtocolError
 from .array_faults import Arrays
+from .copying import UnknownValueError, holds_all
 from .ddl import fields_of, to_ddl
-from .fitting import UNDECLARED, Columns, RowError, UnknownValueError, check_ran
+from .fitting import UNDECLARED, Columns, NoRowError, RowError, check_ran
 from .inferring import as_rows
 from .message import Message
+from .misfits import made_row, no_row
 from .packets import BLOCK_MESSAGES
 from .row_keys import key_columns, key_of
 
@@ -126,6 +128,14 @@ class RowBuffer(Generic[Owner]):
         `at_once`: what does not fit is known now; rows are converted for it unless a look is enough. Runs the handler's own
         code when `result` is a generator, so anything may be raised.
         """
+        try:
+            return self._prepared(message, result, at_once=at_once)
+        except NoRowError:
+            if made_row(result):  # what was iterated is itself meant to be a row
+                raise NoRowError(result) from None
+            raise
+
+    def _prepared(self, message: Message, result: object, *, at_once: bool) -> Prepared | None:
         given: Any = result
         columns = self._columns
         if columns is not None and at_once:
@@ -290,6 +300,8 @@ def _is_row(result: object) -> bool:
 def _unusable(result: object) -> str:
     if type(result).__name__ == "Send":
         return UNDECLARED
+    if made_row(result):
+        return no_row(result)
     return (
         f"the handler returned {type(result).__name__}, which is neither None nor a row (dict or dataclass), "
         f"nor an iterable of rows, nor an Arrow batch"
@@ -298,8 +310,8 @@ def _unusable(result: object) -> str:
 
 def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Any]]:
     """Arrow tables in a handler's result, and the values of the rows after the last of them: those before one are in a table,
-    too, so that the order stays. A table without rows is nothing. What a generator yields is taken before it goes on, as it
-    may fill the same memory again. Raises RowError."""
+    too, so that the order stays. A table without rows is nothing. What a generator yields, or another iterable that has no
+    rows yet, is taken before it goes on, as it may fill the same memory again. Raises RowError."""
     if _is_row(result):
         return [columns.values_of(result)], []
     if isinstance(result, _TABLES):
@@ -310,13 +322,16 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
         raise RowError(_unusable(result))
     values: list[tuple[Any, ...]] = []
     parts: list[Any] = []
-    given, generated = cast("Iterable[Any]", result), isinstance(result, Iterator)
+    given, filled_anew = cast("Iterable[Any]", result), not holds_all(result)
     for row in given:
         if not isinstance(row, _TABLES):
             values.append(columns.values_of(row))
-            if generated:
-                with contextlib.suppress(UnknownValueError):
+            if filled_anew:
+                try:
                     values[-1] = columns.taken(values[-1])
+                except UnknownValueError:
+                    parts.append(columns.batch(values))
+                    values = []
         elif row.num_rows:
             if values:
                 parts.append(columns.batch(values))

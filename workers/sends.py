@@ -29,7 +29,8 @@ from ..remoting.errors import RocketcrewError
 from ..remoting.properties import PROPERTY_UNIQ_KEY
 from .api import Commit, Handler, SoftTimeLimitExceeded
 from .calls import batch_results
-from .fitting import IMMUTABLE, NESTED, UNDECLARED, UNORDERED, RowError, check_ran
+from .copying import IMMUTABLE, listed
+from .fitting import NESTED, UNDECLARED, UNORDERED, RowError, check_ran
 from .message import Message
 from .routing import combine
 
@@ -241,7 +242,7 @@ def parted(result: object) -> tuple[object, list[Send]]:
         rows, sends = parted(result.rows)
         return (result if rows is result.rows else Commit(rows)), sends
     if holds_rows(result):
-        given = result if isinstance(result, Collection) else list(result)
+        given = result if isinstance(result, Collection) else listed(result)
         sends = [each for each in given if isinstance(each, Send)]
         if sends:
             if isinstance(given, AbstractSet):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow
@@ -122,14 +123,52 @@ def test_what_is_within_a_null_map_is_not_there() -> None:
     ]  # fmt: skip
 
 
-def test_a_string_that_is_no_utf_8_and_names_a_folder() -> None:
-    bad = pa.array([b"ok", b"\xff\xfe"]).view(pa.string())
-    columns = Columns(parse_ddl("c string"), folder_names("pyarrow", "/data/t", ["c"]))
-    for table in forms(bad):
-        with pytest.raises(
-            RowError, match=r"column c string: its value names a folder .* is a string that is no UTF-8"
-        ):
-            fitted(columns, table)
+NO_UTF_8 = r"column c .*: a string that is no UTF-8: decode it before"
+NOT_TEXT = pa.array([b"ok", b"\xff\xfe", b"fine"])
+
+
+def test_a_string_that_is_no_utf_8_is_refused_with_its_message() -> None:
+    texts, ends = NOT_TEXT.view(pa.string()), pa.array([0, 1, 2, 3], pa.int32())
+    judged("string", texts, 1, NO_UTF_8)
+    judged("string", NOT_TEXT.cast(pa.large_binary()).view(pa.large_string()), 1, NO_UTF_8)
+    judged("string", NOT_TEXT.cast(pa.binary_view()).view(pa.string_view()), 1, NO_UTF_8)
+    judged("array<string>", pa.ListArray.from_arrays(ends, texts), 1, NO_UTF_8)
+    judged("struct<x: string>", pa.StructArray.from_arrays([texts], ["x"]), 1, NO_UTF_8)
+    judged("map<string, int>", pa.MapArray.from_arrays(ends, texts, pa.array([1, 2, 3], pa.int32())), 1, NO_UTF_8)
+    judged("map<string, string>", pa.MapArray.from_arrays(ends, pa.array(["a", "b", "c"]), texts), 1, NO_UTF_8)
+    for table in forms(pa.DictionaryArray.from_arrays(pa.array([0, 1, 1], pa.int32()), texts)):
+        with pytest.raises(RowError, match=NO_UTF_8):
+            fitted(Columns(parse_ddl("c string")), table)
+    folders = Columns(parse_ddl("c string"), folder_names("pyarrow", "/data/t", ["c"]))
+    with pytest.raises(RowError, match=NO_UTF_8):
+        fitted(folders, pa.table({"c": texts}))
+
+
+def buffers(*numbers: int) -> Any:
+    return pa.py_buffer(b"".join(number.to_bytes(4, "little", signed=True) for number in numbers))
+
+
+def broken(kind: Any, length: int, *parts: Any, children: Any = None) -> Any:
+    """An array that Arrow itself does not make: with offsets that point outside, or backwards."""
+    return pa.lib.Array.from_buffers(kind, length, list(parts), children=children)
+
+
+BACKWARDS = buffers(0, 5, 2, 2)
+BROKEN: list[tuple[str, Callable[[], Any]]] = [
+    ("string", lambda: broken(pa.string(), 3, None, BACKWARDS, pa.py_buffer(b"ab"))),
+    ("binary", lambda: broken(pa.binary(), 3, None, BACKWARDS, pa.py_buffer(b"ab"))),
+    ("array<int>", lambda: broken(pa.list_(pa.int32()), 3, None, BACKWARDS, children=[pa.array([1, 2], pa.int32())])),
+    ("string", lambda: pa.DictionaryArray.from_arrays(pa.array([0, 9], pa.int32()), ["a"], safe=False)),
+    ("array<string>", lambda: pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), BROKEN[3][1]())),
+    ("decimal(3,1)", lambda: broken(pa.decimal128(3, 1), 1, None, pa.py_buffer(b"\xff" * 15 + b"\x00"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ddl", "make"), BROKEN)
+def test_a_broken_array_is_refused_with_its_message(ddl: str, make: Callable[[], Any]) -> None:
+    for table in (pa.record_batch({"c": make()}), pa.table({"c": make()})):
+        with pytest.raises(RowError, match=r"column c .*: a broken Arrow array"):
+            fitted(Columns(parse_ddl(f"c {ddl}")), table)
 
 
 HIDING = "struct<a: int not null, b: struct<c: string not null>>"

@@ -509,7 +509,7 @@ def refilled(ddl: str) -> tuple[pa.RecordBatch, Callable[[], None]]:
         numpy.array([0, 1, 2], dtype=numpy.int32),
         numpy.array([3], dtype=numpy.uint8),
     )
-    letters, wide = numpy.array([65, 66], dtype=numpy.uint8), numpy.arange(4)
+    letters, wide = numpy.array([65, 66], dtype=numpy.uint8), numpy.array([1, 0, 2, 0])
     valid, text = pa.py_buffer(bits), [pa.py_buffer(ends), pa.py_buffer(letters)]
     word = pa.Array.from_buffers(pa.string(), 2, [valid, *text])
     number: Any = pa.array(numbers)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import decimal
 import subprocess
 import sys
 from typing import Any
 
+import numpy
+import pandas
 import pyarrow
 import pytest
 
+from rocketcrew.testing import message
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import Columns, RowError
+from rocketcrew.workers.rows import RowBuffer
 
 pa: Any = pyarrow
 
@@ -63,6 +68,92 @@ ROWS = [
 ]
 
 
+def within(value: Any) -> list[tuple[str, Any]]:
+    """A value in each container: the type around that of the value, and the value of the column."""
+    return [
+        ("{}", value),
+        ("array<{}>", [value]),
+        ("array<{}>", (value,)),
+        ("array<{}>", numpy.array([None, value], object)[1:]),
+        ("struct<x: {}>", {"x": value}),
+        ("struct<x: {}>", (value,)),
+        ("struct<x: {}>", [("x", value)]),
+        ("map<string, {}>", {"k": value}),
+        ("map<string, {}>", [("k", value)]),
+        ("array<array<{}>>", [[value]]),
+        ("array<struct<x: {}>>", [{"x": value}]),
+        ("map<string, array<{}>>", {"k": [value]}),
+    ]
+
+
+def in_arrays(values: Any) -> list[tuple[str, Any]]:
+    """The same of a list's type and an array of values."""
+    return [
+        (f"{kind.format('array<{}>')}", found) for kind, found in within(values) if not isinstance(found, numpy.ndarray)
+    ]
+
+
+UNITS = ["Y", "M", "D", "h", "m", "s", "ms", "ns", "ps", "5us"]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+def test_times_of_numpy_in_another_unit(kind: str, unit: str) -> None:
+    times = numpy.array(["2026-01-31"], dtype=f"M8[{unit}]")
+    for ddl, value in [*within(times[0]), *in_arrays(times)]:
+        with pytest.raises(RowError, match=r"expected datetime64\[us\], got datetime64.*astype\('datetime64\[us\]'\)"):
+            fit(f"c {ddl.format(kind)}", {"c": value})
+    assert fit(f"c array<{kind}>", {"c": times[:0]}) == [[[]]]
+
+
+def test_times_of_numpy_in_the_right_unit() -> None:
+    times = numpy.array(["2026-01-31T12:00", "NaT"], dtype="M8[us]")
+    noon = datetime.datetime(2026, 1, 31, 12)  # noqa: DTZ001  it has no zone there
+    assert fit("c array<timestamp_ntz>", {"c": times}) == [[[noon, None]]]
+    assert fit("c timestamp_ntz", {"c": times[0]}) == [[noon]]
+    with pytest.raises(
+        RowError, match=r"expected a date, got datetime64: return value.astype\('datetime64\[D\]'\).tolist"
+    ):
+        fit("c array<date>", {"c": times})
+    assert fit("c array<date>", {"c": times.astype("datetime64[D]").tolist()}) == [[[noon.date(), None]]]
+
+
+@pytest.mark.parametrize("kind", ["double", "float"])
+@pytest.mark.parametrize("number", [1 << 63, (1 << 64) - (1 << 53), (1 << 64) - 1])
+def test_large_unsigned_numbers_are_no_negative_floats(kind: str, number: int) -> None:
+    numbers = numpy.array([0, number], dtype="u8")
+    given = [
+        *within(numbers[1]),
+        *within(numpy.ulonglong(number)),
+        *in_arrays(numbers),
+        ("array<{}>", pandas.Series(numbers)),
+        ("array<{}>", pandas.Series(numbers, dtype="UInt64")),
+        ("struct<x: array<{}>>", {"x": pandas.Series(numbers)}),
+    ]
+    for ddl, value in given:
+        with pytest.raises(RowError, match="an int of 64 bits, of which it may not hold all: return float"):
+            fit(f"c {ddl.format(kind)}", {"c": value})
+    long = Columns(parse_ddl(f"c {kind}, d array<{kind}>"))
+    negative: list[tuple[Any, ...]] = [(-1.0, [-1.0])] * 1_000
+    assert long.arrays(negative)[0].to_pylist() == [-1.0] * 1_000
+    for row in ((numbers[1], None), (None, numbers)):
+        with pytest.raises(RowError, match="an int of 64 bits"):
+            long.arrays([*negative, row])
+    assert fit("c double", {"c": numpy.uint64(1 << 53)}) == [[float(1 << 53)]]
+    assert fit("c array<double>", {"c": numbers[:1]}) == [[[0.0]]]
+
+
+@pytest.mark.parametrize(("kind", "values"), [("int", [1, 2]), ("double", [1.5, 2.5]), ("string", ["a", "b"])])
+def test_what_is_masked_is_no_value(kind: str, values: list[Any]) -> None:
+    masked: Any = numpy.ma.array(values, mask=[False, True])
+    for ddl, value in in_arrays(masked):
+        with pytest.raises(RowError, match=r"a masked array, whose mask would be lost: return value.tolist\(\)"):
+            fit(f"c {ddl.format(kind)}", {"c": value})
+    assert fit(f"c array<{kind}>", {"c": masked.tolist()}) == [[[values[0], None]]]
+    for whole in (numpy.ma.array(values), numpy.ma.array(values, mask=[False, False])):
+        assert fit(f"c array<{kind}>", {"c": whole}) == [[values]]
+
+
 @pytest.mark.parametrize(("ddl", "row", "words"), ROWS, ids=[words for _, _, words in ROWS])
 def test_row_is_refused(ddl: str, row: object, words: str) -> None:
     with pytest.raises(RowError, match=words):
@@ -73,6 +164,15 @@ def test_numpy_array_is_no_integer() -> None:
     numpy: Any = pytest.importorskip("numpy")
     with pytest.raises(RowError, match="expected an integer, got ndarray"):
         fit("c int", {"c": numpy.array(5.7)})
+
+
+def test_scalar_of_arrow_that_is_no_utf_8() -> None:
+    bad, good = pa.array([b"\xff", b"ok"]).view(pa.string())
+    for ddl, value in within(bad):
+        rows = RowBuffer[int](parse_ddl(f"c {ddl.format('string')}"), "g")
+        with pytest.raises(RowError, match=r"column c .*string"):
+            rows.prepare(message("b"), {"c": value})
+    assert fit("c string", {"c": good}) == [["ok"]]
 
 
 def test_what_is_whole_goes_in() -> None:
@@ -114,6 +214,65 @@ TABLES = [
     ("a int", pa.RecordBatch.from_arrays([pa.array([1])] * 2, names=["a", "a"]), '"a" is given twice'),
     ("a int", pa.Table.from_arrays([pa.array([1])] * 2, names=["a", "a"]), '"a" is given twice'),
 ]
+
+
+TEXT = [pa.array(["12"], kind) for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary())]
+NUMBERS = [pa.array([1], pa.int8()), pa.array([1], pa.uint64()), pa.array([1.5]), pa.array([decimal.Decimal(1)])]
+BOOL, DATE, NAN = pa.array([True]), pa.array([datetime.date(2026, 1, 31)]), pa.array([float("nan")])
+NOT_CAST: dict[str, list[Any]] = {
+    "boolean": [*TEXT, *NUMBERS, NAN, pa.array([2**64 - 1], pa.uint64())],
+    "int": [*TEXT, BOOL, DATE, NAN, pa.array([1.5]), pa.array([2**40])],
+    "double": [*TEXT, DATE],
+    "decimal(10,2)": [*TEXT, NAN],
+    "date": [*TEXT, *NUMBERS, BOOL],
+    "timestamp": [*TEXT, *NUMBERS, BOOL],
+    "string": [*NUMBERS, BOOL, DATE],
+    "binary": [*NUMBERS, BOOL, DATE],
+}
+CAST: list[tuple[str, Any, Any]] = [
+    ("bigint", pa.array([1], pa.int8()), 1),
+    ("int", pa.array([7], pa.uint64()), 7),
+    ("int", pa.array([1.0]), 1),
+    ("double", pa.array([1], pa.int16()), 1.0),
+    ("double", pa.array([1.5], pa.float32()), 1.5),
+    ("string", pa.array(["x"], pa.large_string()), "x"),
+    ("string", pa.array(["x"]).dictionary_encode(), "x"),
+    ("string", pa.array(["x"], pa.string_view()), "x"),
+    ("string", pa.array([b"x"]), "x"),
+    ("binary", pa.array(["x"]), b"x"),
+    ("binary", pa.array([b"0" * 16], pa.uuid()), b"0" * 16),
+    ("timestamp_ntz", pa.array([0], pa.timestamp("s")), datetime.datetime(1970, 1, 1)),  # noqa: DTZ001
+    ("timestamp_ntz", DATE, datetime.datetime(2026, 1, 31)),  # noqa: DTZ001
+    ("boolean", pa.nulls(1), None),
+    ("int", pa.nulls(1), None),
+]
+
+
+def arrays_of(array: Any) -> list[tuple[str, Any]]:
+    """An array of one value alone, as a dictionary, and in each nested form, with the type around its own."""
+    lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), array)
+    return [
+        ("{}", array),
+        ("{}", array.dictionary_encode()),
+        ("array<{}>", lists),
+        ("array<{}>", lists.cast(pa.large_list(array.type))),
+        ("struct<x: {}>", pa.StructArray.from_arrays([array], ["x"])),
+        ("map<string, {}>", pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), array)),
+    ]
+
+
+@pytest.mark.parametrize("kind", NOT_CAST)
+def test_arrow_is_refused_what_rows_are(kind: str) -> None:
+    for array in NOT_CAST[kind]:
+        for ddl, column in arrays_of(array):
+            with pytest.raises(RowError, match="column c "):
+                Columns(parse_ddl(f"c {ddl.format(kind)}")).fit_arrow(pa.table({"c": column}))
+
+
+@pytest.mark.parametrize(("kind", "array", "value"), CAST)
+def test_arrow_is_widened(kind: str, array: Any, value: Any) -> None:
+    (found,) = Columns(parse_ddl(f"c {kind}")).fit_arrow(pa.table({"c": array})).columns
+    assert found.to_pylist() == [value]
 
 
 @pytest.mark.parametrize(("ddl", "table", "words"), TABLES)

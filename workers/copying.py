@@ -1,0 +1,179 @@
+"""Copies of what a handler may change once the worker has taken its row: it is called again, or its generator goes on. Pure.
+
+What a class's copy would be, is known here of a few classes only. Of any other value the reference must not be kept either:
+who gets an UnknownValueError converts the row at once.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import copy
+import dataclasses
+import datetime
+import decimal
+import numbers
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import pyarrow
+
+from .ddl import fields_of
+from .message import Message
+
+# The stubs' generics ask for value types, which only the run knows here.
+pa: Any = pyarrow
+
+NONE_TYPE: Final = type(None)
+IMMUTABLE: Final = frozenset(
+    {bool, bytes, datetime.date, datetime.datetime, decimal.Decimal, float, int, str, NONE_TYPE}
+)  # fmt: skip
+_LASTING: Final[frozenset[type]] = frozenset({bytes, NONE_TYPE})
+"""Of a column of lists, dicts or buffers, what needs no copy."""
+_LASTING_TEXT: Final[frozenset[type]] = _LASTING | {str}
+"""The same of a column of strings: Arrow takes any buffer for one."""
+_DICTS: Final[frozenset[type]] = frozenset({dict, OrderedDict, defaultdict, Counter})
+"""Arrow takes the entries that they have as dicts."""
+_OF_HASHABLE: Final[frozenset[type]] = frozenset({set, frozenset, array.array})
+"""Their elements cannot be changed."""
+_NO_ENTRIES: Final[dict[Any, Any]] = {}
+_HOLD_ALL: Final[frozenset[Any]] = frozenset(
+    {list, tuple, set, frozenset, deque, type(_NO_ENTRIES.keys()), type(_NO_ENTRIES.values())}
+)
+
+
+class UnknownValueError(Exception):
+    """A value of a class that may be changed later, in a way that is not known here."""
+
+
+def holds_all(rows: object) -> bool:
+    """All rows are there at once. Of any other iterable the handler's code may run between two of them, and fill the same
+    memory again: each is to be taken before the next is asked for."""
+    return rows.__class__ in _HOLD_ALL
+
+
+def lasting(kind: Any) -> frozenset[type]:
+    """Types of the column's usual values that nobody changes; empty where no value can be changed."""
+    if pa.types.is_string(kind):
+        return _LASTING_TEXT
+    return _LASTING if pa.types.is_nested(kind) or pa.types.is_binary(kind) else frozenset()
+
+
+def copier(kind: Any) -> Callable[[Any], Any]:
+    """What copies a value of this type, see `copy_of`."""
+    if not _has_struct(kind):
+        return copy_of
+    if pa.types.is_struct(kind):
+        fields: dict[Any, Callable[[Any], Any]] = {field.name: copier(field.type) for field in fields_of(kind)}
+        return lambda value: _copy_dict(value, lambda name: fields.get(name, copy_of))
+    if pa.types.is_map(kind):
+        items = copier(kind.item_type)
+        return lambda value: _copy_dict(value, lambda _name: items)
+    each = copier(kind.value_type)
+    return lambda value: _copy_list(value, each)
+
+
+def _has_struct(kind: Any) -> bool:
+    """Arrow looks at the first value of a struct to see how all of them are given: what is no dict is converted alone."""
+    if pa.types.is_map(kind):
+        return _has_struct(kind.item_type) or _has_struct(kind.key_type)
+    return bool(pa.types.is_struct(kind) or (pa.types.is_list(kind) and _has_struct(kind.value_type)))
+
+
+def _copy_dict(value: Any, copier: Callable[[Any], Callable[[Any], Any]]) -> Any:
+    if value is None:
+        return None
+    kind: Any = value.__class__
+    if kind not in _DICTS:
+        raise UnknownValueError
+    return {name: copier(name)(each) for name, each in value.items()}
+
+
+def _copy_list(value: Any, copy: Callable[[Any], Any]) -> Any:
+    if value is None:
+        return None
+    if value.__class__ is not list:
+        raise UnknownValueError
+    return [copy(each) for each in value]
+
+
+def plain(value: Any) -> Any:
+    """A dict for each dataclass in it, at any depth. Of its other values none is copied, as `dataclasses.asdict` would: it
+    makes other counts of a Counter, and no copy of a defaultdict or a memoryview."""
+    kind: Any = value.__class__
+    if kind in IMMUTABLE:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(kind)}
+    if issubclass(kind, list):
+        return [plain(each) for each in value]
+    if issubclass(kind, tuple):
+        return tuple([plain(each) for each in value])
+    if issubclass(kind, dict):
+        return {name: plain(each) for name, each in value.items()}
+    return value
+
+
+def copy_of(value: Any) -> Any:
+    """The value as it is now, in a form of which Arrow makes the same. Raises UnknownValueError."""
+    kind = value.__class__
+    if kind in IMMUTABLE:
+        return value
+    if kind is list:
+        # Looked at by their classes, most lists need no look at each value.
+        return value[:] if IMMUTABLE.issuperset(map(type, value)) else [copy_of(each) for each in value]
+    if kind is tuple:
+        return value if IMMUTABLE.issuperset(map(type, value)) else tuple([copy_of(each) for each in value])
+    if kind in _DICTS:
+        if kind is dict and IMMUTABLE.issuperset(map(type, value.values())):
+            return value.copy()
+        return {key: copy_of(each) for key, each in value.items()}
+    if kind is bytearray:
+        return value[:]
+    if isinstance(value, str | bytes | numbers.Number):
+        return value
+    if kind in _OF_HASHABLE:
+        return copy.copy(value)
+    if kind is deque:
+        return deque(map(copy_of, value))
+    if kind is memoryview:
+        return _copied_view(value)
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and not value.dtype.hasobject:
+        return value.copy()
+    raise UnknownValueError
+
+
+def _copied_view(view: memoryview) -> Any:
+    copied: Any = memoryview(view.tobytes())
+    if view.format == "B" and view.ndim == 1:
+        return copied
+    try:
+        return copied.cast(view.format, view.shape)
+    except (TypeError, ValueError):  # of this form it has no elements, and so is of use only for its bytes
+        return copied
+
+
+def listed(rows: Iterable[Any]) -> list[Any]:
+    """The rows, each as it was when it was given: a copy where the handler may fill the same memory again."""
+    return list(rows if holds_all(rows) else map(_as_it_is, rows))
+
+
+def _as_it_is(row: Any) -> Any:
+    """A copy of a row, an Arrow batch, or a row in a tuple with its message."""
+    if isinstance(row, Message):
+        return row
+    if isinstance(row, pa.RecordBatch | pa.Table):
+        sink: Any = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, row.schema) as stream:
+            stream.write(row)
+        return pa.ipc.open_stream(sink.getvalue()).read_all()
+    with contextlib.suppress(UnknownValueError):
+        return copy_of(row)
+    if row.__class__ is dict:
+        return {name: _as_it_is(value) for name, value in row.items()}
+    if row.__class__ is tuple:
+        return tuple(map(_as_it_is, row))
+    with contextlib.suppress(Exception):  # of an object that cannot be copied: it is taken as it is
+        return copy.deepcopy(row)
+    return row

@@ -1,0 +1,225 @@
+"""What Arrow would lose of a value, or of an array that it casts, without a word. Pure.
+
+A float in an integer column is cut off, a key that a struct does not have vanishes, and a number in a column of times counts
+as so many microseconds or days, whatever its unit was. A mask of numpy's vanishes, and its large unsigned numbers become
+negative ones. The same within nested values, and a text or a dict that would become a list of its letters or keys. Of arrays
+that are cast, what no row may have is refused as well: a text that reads like a number, a number that would count as true.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow
+
+from .array_faults import parts_of
+from .copying import NONE_TYPE
+from .ddl import fields_of
+from .misfits import too_many_bits
+
+# The stubs' generics ask for value types, which only the run knows here.
+pa: Any = pyarrow
+
+_NUMPY_TIME: Final = "datetime64[us]"
+_UNSIGNED: Final = ("uint64", "ulonglong")
+"""Names of numpy's classes."""
+_TIMES: Final = (NONE_TYPE, datetime.date, str, pa.Scalar)
+"""In a column of times: these, and what Arrow itself refuses when it is of no use there."""
+_WRAPS: Final = 1 << 63
+"""From here on Arrow takes an unsigned number for a negative one."""
+
+
+class LossError(TypeError):
+    """A value of which Arrow would lose something in silence."""
+
+
+def check_cast(given: Any, declared: Any) -> None:
+    """Raise LossError where Arrow's cast of one type to the other would lose something in silence or take what no row may
+    have, at any depth."""
+    given = _bare(given)
+    family = family_of(declared)
+    if pa.types.is_null(given):
+        return
+    if _is_text(given) != _is_text(declared) or (pa.types.is_boolean(declared) and not pa.types.is_boolean(given)):
+        raise LossError(f"expected {declared}, got {given}: cast it before, in the way that is meant")
+    if family in ("time", "date") and pa.types.is_integer(given):
+        _check_times([0])
+    elif family == "integer" and pa.types.is_boolean(given):
+        raise LossError(f"expected {declared}, got {given}: cast it before, in the way that is meant")
+    elif family == "integer" and pa.types.is_temporal(given):
+        raise LossError(f"expected an integer, got {given}, of which nobody would know the unit: cast it to int64")
+    elif pa.types.is_decimal(declared) and pa.types.is_floating(given):
+        raise LossError(f"expected a decimal, got {given}, of which digits would be lost: cast it to {declared}")
+    elif pa.types.is_struct(given) and pa.types.is_struct(declared):
+        fields = {field.name: field.type for field in fields_of(declared)}
+        for field in fields_of(given):
+            if field.name not in fields:
+                raise LossError(_undeclared(field.name, fields))
+            check_cast(field.type, fields[field.name])
+    elif given.num_fields == declared.num_fields:
+        for own, wanted in zip(parts_of(given), parts_of(declared), strict=True):
+            check_cast(own.type, wanted.type)
+
+
+def _bare(kind: Any) -> Any:
+    """The type of the values, whatever they are encoded or named as."""
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _bare(kind.value_type)
+    return _bare(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _is_text(kind: Any) -> bool:
+    types = pa.types
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary,
+            types.is_binary_view, types.is_fixed_size_binary,
+        )
+    )  # fmt: skip
+
+
+def _undeclared(name: object, fields: Iterable[str]) -> str:
+    return f'field "{name}" is not declared; the fields are {", ".join(fields)}'
+
+
+def _check_integers(values: Iterable[Any]) -> None:
+    for kind in set(map(type, values)):
+        # An array of numpy has an __index__ whatever is in it.
+        if kind is not int and kind is not NONE_TYPE and (not hasattr(kind, "__index__") or kind.__name__ == "ndarray"):
+            raise LossError(
+                f"expected an integer, got {kind.__name__}: return int(value), or declare the column as what it is"
+            )
+
+
+def _check_times(values: Iterable[Any]) -> None:
+    """Raise LossError for what is no time: Arrow takes anything that can be made an int, as of floats and Decimals."""
+    for kind in set(map(type, values)):
+        if kind.__name__ == "NaTType":  # a datetime by its class
+            raise LossError("expected a datetime or a date, got NaT: return None")
+        # Arrow refuses any string, and of its own scalars those of another type or unit.
+        if issubclass(kind, _TIMES):
+            continue
+        if kind.__name__ == "datetime64":
+            _check_units(value for value in values if type(value) is kind)
+            continue
+        number = hasattr(kind, "__index__") or hasattr(kind, "__float__")
+        raise LossError(
+            f"expected a datetime or a date, got {kind.__name__}"
+            + (
+                ", whose unit nobody knows: convert it, as by datetime.fromtimestamp(milliseconds / 1000, UTC)"
+                if number
+                else ": return one"
+            )
+        )
+
+
+def _check_units(values: Iterable[Any]) -> None:
+    """Raise LossError for numpy's times of another unit: Arrow refuses them alone, and takes their numbers for microseconds
+    where they are in an array."""
+    for unit in {str(value.dtype) for value in values}:
+        if unit != _NUMPY_TIME:
+            raise LossError(f"expected {_NUMPY_TIME}, got {unit}: return value.astype({_NUMPY_TIME!r})")
+
+
+def _check_dates(values: Iterable[Any]) -> None:
+    for kind in set(map(type, values)):
+        if kind.__name__ == "datetime64":
+            raise LossError("expected a date, got datetime64: return value.astype('datetime64[D]').tolist()")
+    _check_times(values)
+
+
+def _check_unsigned(values: Iterable[Any]) -> None:
+    """Python's ints are looked at, too: Arrow refuses them alone, and not where pandas shows one and has numpy's."""
+    kinds: set[Any] = set(map(type, values))
+    for kind in kinds:
+        if issubclass(kind, int) or kind.__name__ in _UNSIGNED:
+            most = max(map(int, (value for value in values if type(value) is kind)))
+            if most >= _WRAPS:
+                raise LossError(too_many_bits(most))
+
+
+def _hides_values(kind: Any, values: Iterable[Any]) -> bool:
+    """Whether something is masked in one of those of this class: Arrow takes what is under numpy's mask."""
+    if not any(base.__name__ == "MaskedArray" for base in kind.__mro__):
+        return False
+    of_kind: list[Any] = [value for value in values if type(value) is kind]
+    return any(value.mask.any() for value in of_kind)
+
+
+def family_of(kind: Any) -> str:
+    """Types whose values are looked at before Arrow takes them."""
+    if pa.types.is_integer(kind):
+        return "integer"
+    return "date" if pa.types.is_date(kind) else "time" if pa.types.is_timestamp(kind) else ""
+
+
+CHECKS: Final[dict[str, Callable[[Sequence[Any]], None]]] = {
+    "integer": _check_integers, "time": _check_times, "date": _check_dates,
+}  # fmt: skip
+
+
+def check_nested(values: Iterable[Any], kind: Any) -> None:
+    """What Arrow would lose in silence, at any depth of a nested column. Raises LossError."""
+    for leaf, found in _leaves(values, kind):
+        if check := CHECKS.get(family_of(leaf)):
+            check(found)
+
+
+def check_floats(values: Iterable[Any], kind: Any) -> None:
+    """Raise LossError for an unsigned number, at any depth, that Arrow takes for a negative one."""
+    for leaf, found in _leaves(values, kind):
+        if pa.types.is_floating(leaf):
+            _check_unsigned(found)
+
+
+def _leaves(values: Iterable[Any], kind: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """The values at the ends of nested ones that are not None, with their types. Raises LossError for what would be lost of
+    the nested ones themselves."""
+    present: list[Any] = [value for value in values if value is not None]
+    if pa.types.is_struct(kind):
+        names = [field.name for field in fields_of(kind)]
+        dicts = [found for value in present if (found := _as_dict(value, names)) is not None]
+        known = frozenset(names)
+        for value in dicts:
+            if not known.issuperset(value):
+                raise LossError(_undeclared(next(name for name in value if name not in known), names))
+        for field in fields_of(kind):
+            yield from _leaves([value.get(field.name) for value in dicts], field.type)
+    elif pa.types.is_map(kind):
+        pairs: list[Any] = [pair for value in present for pair in (value.items() if hasattr(value, "items") else value)]
+        yield from _leaves([key for key, _ in pairs], kind.key_type)
+        yield from _leaves([item for _, item in pairs], kind.item_type)
+    elif pa.types.is_list(kind):
+        kinds: set[Any] = set(map(type, present))
+        for given in kinds:
+            if issubclass(given, str | dict):
+                raise LossError(f"expected a list, got {given.__name__}: return [value]")
+            if _hides_values(given, present):
+                raise LossError("expected a list, got a masked array, whose mask would be lost: return value.tolist()")
+        shown = [value if value.__class__ is list else _that_show(value) for value in present]
+        yield from _leaves([item for values in shown for item in values], kind.value_type)
+    else:
+        yield kind, present
+
+
+def _that_show(values: Any) -> Any:
+    """Elements that show of which classes all are: of one of numpy's arrays, one."""
+    if type(values).__name__ != "ndarray" or values.ndim != 1 or values.dtype.hasobject or values.dtype.str[1:] == "u8":
+        return values
+    return values[:1]
+
+
+def _as_dict(value: Any, names: Sequence[str]) -> dict[Any, Any] | None:
+    """A struct's value in each form that Arrow takes: a dict, a tuple in the fields' order, pairs; None for any other."""
+    if isinstance(value, dict):
+        return value  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, tuple):
+        given: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
+        return dict(zip(names, given, strict=True)) if len(given) == len(names) else None
+    try:
+        return dict(value)
+    except (TypeError, ValueError):
+        return None
