@@ -21,7 +21,11 @@ def topics_in_keys(settings: Settings) -> list[str]:
     return [wrap(namespace_of(settings), topic) for topic in topics]
 
 
+def group_home(settings: Settings) -> Path:
+    """The group's folder in supervisor.data_dir, which holds its slots."""
+    return Path(settings.supervisor.data_dir) / group_in_keys(settings)
+
+
 def staging_folders(settings: Settings) -> list[Path]:
     """The folders of segments of all slots of the group in supervisor.data_dir."""
-    home = Path(settings.supervisor.data_dir) / group_in_keys(settings)
-    return sorted(path for path in home.glob("*/segments") if path.is_dir())
+    return sorted(path for path in group_home(settings).glob("*/segments") if path.is_dir())

@@ -16,7 +16,8 @@
     elsewhere    POP: the broker had shown it to the group, or passed it over for its tag, and this table's members did not
                  have it: another one did, or its time was over and it came again from the retry topic
     before       the group began after it, or the broker deleted it unread before that; in retry topics, whose offsets go on
-                 when the group is re-run, another epoch has it
+                 when the group is re-run, another epoch has it. Where no staging folder was looked into, rows that were set
+                 aside at the beginning would look the same (`unseen`)
 
 Unexplained is what none of these says:
 
@@ -130,6 +131,8 @@ class QueueReport:
     fates: Mapping[Fate, IntervalSet]
     out_of_reach: IntervalSet = field(default_factory=IntervalSet)
     """What nobody can run again: no broker has it, or a later epoch of the queue has begun."""
+    unseen: IntervalSet = field(default_factory=IntervalSet)
+    """What is BEFORE only because nothing that was looked into knows of it, or would be if brokers were asked."""
 
     @property
     def unexplained(self) -> IntervalSet:
@@ -175,6 +178,11 @@ class Report:
     def elsewhere(self) -> int:
         """How many messages of queues that are popped this table's members did not have."""
         return self._counted(Fate.ELSEWHERE)
+
+    @property
+    def unseen(self) -> int:
+        """How many messages there are, or may have been, before the first that anything knows that was looked into."""
+        return sum(queue.unseen.count() for queue in self.queues)
 
     def as_told(self, told: Mapping[Fate, OffsetSet]) -> Report:
         """The same, with what brokers know better of records that left no rows: each of these has that fate and no other."""
@@ -284,7 +292,8 @@ def _queue(
         rest = rest - some
     fates[Fate.UNKNOWN] = rest
     out_of_reach = IntervalSet() if open_ else IntervalSet.of([(0, OFFSET_MAX if ends is None else ends.min)])
-    return QueueReport(key, ends, {fate: offsets for fate, offsets in fates.items() if offsets}, out_of_reach)
+    unseen = (before if open_ else fates[Fate.BEFORE]) - others
+    return QueueReport(key, ends, {fate: offsets for fate, offsets in fates.items() if offsets}, out_of_reach, unseen)
 
 
 def _told(queue: QueueReport, told: Mapping[Fate, OffsetSet]) -> QueueReport:

@@ -67,7 +67,7 @@ from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
 from ..workers.sends import SendError, sending
 from ..workers.trial_import import handlers_of
-from ..workers.user_errors import user_traceback
+from ..workers.user_errors import describe_error, user_traceback
 from ..workers.watching import watched
 from ..workers.worker import WorkerLoop
 from .inner_broker import InnerBroker, InnerEdge, WentBack
@@ -97,7 +97,7 @@ _RULES: Final = {
     "topics": TEXT | TEXTS | NONE, "group": FILLED, "delay_levels": FILLED | NONE, "settings": TABLE | NONE,
 }  # fmt: skip
 _QUIET: Final = (
-    act.Load, act.Reclaim, act.ReadCell, act.AskReport, act.Retired, act.JournalDone, act.JournalSealed,
+    act.Load, act.Reclaim, act.Recall, act.ReadCell, act.AskReport, act.Retired, act.JournalDone, act.JournalSealed,
     act.JournalCommitted, act.CountCellsAnew, act.ChargesChanged, act.Finished,
 )  # fmt: skip
 """What concerns other processes, disks and restarts."""
@@ -428,10 +428,9 @@ class _Member:
         if handler.setup is not None:
             try:
                 run_hook(handler.setup, self._loop)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise HandlerLoadError(
-                    f"the set-up hook of handler {handler.name} raised {type(error).__name__}: {error}",
-                    user_traceback(error),
+                    f"the set-up hook of handler {handler.name} raised {describe_error(error)}", user_traceback(error)
                 ) from error
         self._worker = WorkerLoop(
             self._worker_link, handler, bounds=bounds, slab=self._memory, rows=self._rows, segments=self._segments,

@@ -26,7 +26,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, overload
 
 from ..conf.formats import DELAY_LEVEL_MAX
-from ..remoting.arguments import FILLED, FLAG, FUNCTION, INT32_MAX, NONE, Rule, check, number, plain, refuse, whole
+from ..remoting.arguments import (
+    FILLED,
+    FLAG,
+    FUNCTION,
+    INT32_MAX,
+    NONE,
+    Rule,
+    check,
+    number,
+    plain,
+    refuse,
+    shown,
+    whole,
+)
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL, parse_filter
 
@@ -60,6 +73,8 @@ _RULES: Final = {
     "auto_commit": FLAG,
     "sends": FLAG,
 }
+HOOK_METHODS: Final = {"hook_name": "", "consume_message_before": "context", "consume_message_after": "context"}
+"""What a hook has to have, with the argument of each."""
 ACK_ALL: Final = None
 """`BatchResult.ack_index` of a batch that was consumed whole."""
 
@@ -252,6 +267,7 @@ class Handler:
         batch, auto_commit, sends = taken["batch"], taken["auto_commit"], taken["sends"]
         _check_limits(soft_s, hard_s)
         _check_order(order, key, auto_commit=auto_commit)
+        _check_hooks(hooks)
         if body_errors not in BODY_ERRORS:
             raise UsageError(
                 f"handler: body_errors={body_errors!r} is unknown; use {', '.join(map(repr, BODY_ERRORS))}"
@@ -424,6 +440,17 @@ def _check_order(order: str | None, key: Key, *, auto_commit: bool) -> None:
         raise UsageError(f"handler: key={key!r} is neither a property's name nor a function of the message")
     if not auto_commit and order != "queue":
         raise UsageError(f'handler: auto_commit=False has a meaning with order="queue" only, and order is {order!r}')
+
+
+def _check_hooks(hooks: Sequence[object]) -> None:
+    """Raise UsageError for what is no hook: it would fail each call beside the handler, which then never runs."""
+    for place, hook in enumerate(hooks):
+        given = f"handler: hooks[{place}]={shown(hook)}"
+        if isinstance(hook, type):
+            raise UsageError(f"{given} is a class: give an object of it, {hook.__name__}(...)")
+        for name, argument in HOOK_METHODS.items():
+            if not callable(getattr(hook, name, None)):
+                raise UsageError(f"{given} has no method {name}({argument}); see ConsumeMessageHook")
 
 
 def _subscriptions(topic: str | None, tags: str | None) -> tuple[str, ...]:

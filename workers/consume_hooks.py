@@ -130,14 +130,14 @@ class ConsumeHooks:
     ) -> None:
         try:
             method(context)
-        except Exception as error:  # noqa: BLE001  a hook's failure is its own
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a hook's failure is its own
             self._log.warning("consume_hook_failed", hook=_name(hook), error=describe_error(error))
 
 
 def _name(hook: ConsumeMessageHook) -> str:
     try:
         return str(hook.hook_name())
-    except Exception:  # noqa: BLE001
+    except (Exception, SystemExit):  # noqa: BLE001
         return type(hook).__name__
 
 

@@ -25,6 +25,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from .own_thread import NoThreadError, OwnThread
+
 REPORT_SIGNAL: Final[int] = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else 0
 """Asks a worker to report beside its call; 0 = this platform has no such signal, and nothing is asked."""
 SWITCH_S: Final = 0.0005
@@ -50,20 +52,20 @@ class Reporter:
 
     def __init__(
         self, report: Callable[[], float | None], log: Any,
-        begin: Callable[[threading.Thread], None] = threading.Thread.start,
+        begin: Callable[[Callable[[], None]], object] = OwnThread,
     ) -> None:  # fmt: skip
         self._report = report
         self._log = log
         self._begin = begin
-        self._thread: threading.Thread | None = None
+        self._started = False
 
     def start(self) -> None:
         """Once; without effect when the system gives no thread: then reports wait for the end of a call."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="rocketcrew-reporter", daemon=True)
+        if not self._started:
+            self._started = True
             try:
-                self._begin(self._thread)
-            except RuntimeError as error:
+                self._begin(self._run)
+            except NoThreadError as error:
                 self._log.warning("no_reporter_thread", error=str(error))
 
     def _run(self) -> None:

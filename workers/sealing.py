@@ -8,7 +8,8 @@ files in `open/` or in `ready/`, complete; salvage.py finds both.
 
 The thread lives as long as there is something to do. It opens the file anew, because a handler may close descriptors that it
 does not know; it takes no signals, because those of the time limits are for the thread that runs the handler. In a child
-that a handler forked there is no such thread, and nobody asks for one.
+that a handler forked there is no such thread, and nobody asks for one. Where no thread can be had, or one died, the loop
+seals from then on: what ends that too ends the worker, with its traceback.
 
 A disk that refuses is tried again; where it was the fsync of a file, with a copy, since a second one says nothing.
 
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import errno
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Final
 
 from ..conf.segment_format import OPEN_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
 from ..durable.files import CALLS, FileCalls, SyncError, sync_copy, sync_path
+from .own_thread import NoThreadError, OwnThread
 from .packets import Sealed
 
 FILES_MAX: Final = 4
@@ -43,6 +44,7 @@ class Sealer:
     def __init__(
         self, ready_dir: Path, *, pause: Pause, waits: Callable[[], None] | None,
         goes_on: Callable[[], None] = lambda: None, calls: FileCalls = CALLS,
+        begin: Callable[[Callable[[], None]], OwnThread] = OwnThread,
     ) -> None:  # fmt: skip
         """`waits` is called every WAIT_S while the loop waits for the thread, and raises to give up; None = there is no
         thread, files are sealed when they come. `pause` must not raise in the thread; `goes_on` is called when what failed is
@@ -55,7 +57,10 @@ class Sealer:
         self._todo: deque[tuple[Path, Sealed]] = deque()
         """The thread takes an entry away when it is done with it."""
         self._done: deque[Sealed] = deque()
-        self._thread: threading.Thread | None = None
+        self._begin = begin
+        self._thread: OwnThread | None = None
+        self._alone = waits is None
+        """The loop seals: there is to be no thread, none can be had, or one died."""
 
     @property
     def busy(self) -> bool:
@@ -83,31 +88,41 @@ class Sealer:
     def _wait_while(self, condition: Callable[[], bool]) -> None:
         while condition():
             thread = self._look()
-            if thread is not None and self._waits is not None:
+            if thread is not None and not self._alone:
                 thread.join(WAIT_S)
-                self._waits()
+                self._is_waiting()
 
-    def _look(self) -> threading.Thread | None:
+    def _look(self) -> OwnThread | None:
         """The thread, started when there is something to do: one that was just about to end did not see what came last."""
-        if self._waits is None:
-            self._seal_all()
-        elif self._todo and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(target=self._run, name="rocketcrew-sealing", daemon=True)
-            self._thread.start()
+        if not self._alone and self._todo and (self._thread is None or not self._thread.alive):
+            try:
+                self._thread = self._begin(self._run)
+            except NoThreadError:
+                self._alone = True
+        if self._alone:
+            self._seal_all(self._is_waiting)
         return self._thread
+
+    def _is_waiting(self) -> None:
+        if self._waits is not None:
+            self._waits()
 
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        self._seal_all()
+        try:
+            self._seal_all(lambda: None)
+        except BaseException:
+            self._alone = True
+            raise
 
-    def _seal_all(self) -> None:
+    def _seal_all(self, waits: Callable[[], None]) -> None:
         while self._todo:
             path, sealed = self._todo[0]
-            self._insist(path)
+            self._insist(path, waits)
             self._done.append(sealed)
             self._todo.popleft()
 
-    def _insist(self, path: Path) -> None:
+    def _insist(self, path: Path, waits: Callable[[], None]) -> None:
         failed = anew = False
         while True:
             try:
@@ -115,6 +130,7 @@ class Sealer:
             except OSError as error:
                 failed, anew = True, anew or isinstance(error, SyncError)
                 self._pause("sealing a segment", error)
+                waits()
             else:
                 if failed:
                     self._goes_on()

@@ -1,7 +1,13 @@
-"""Errors of the user's code as texts, with the user's own frames and none of ours; and as the failure of a message."""
+"""Errors of the user's code as texts, with the user's own frames and none of ours; and as the failure of a message.
+
+Everything of such an error may be the user's own code too (`__str__`, `__class__`, a property, its metaclass), and may raise
+anything, SystemExit too: the message has failed then as it would have, and the worker goes on. Its texts may be of any size,
+and are cut before they are copied.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
 from pathlib import Path
@@ -16,6 +22,10 @@ from .failures import DEAD_LETTER_LEVEL, Cause, Failure, asked
 from .packets import clip
 
 TRACEBACK_FRAMES_MAX: Final = 30
+MESSAGE_CHARS_MAX: Final = 10_000
+"""Of what an error says, from its beginning."""
+FRAMES_CHARS_MAX: Final = 10_000
+"""Of its frames, from the innermost one."""
 # Not resolved: in a checkout the rooms are links, and the folder behind them holds tests and examples too.
 _OWN_FOLDER: Final = str(Path(__file__).parent.parent) + os.sep
 
@@ -34,19 +44,39 @@ class CallTimedOutError(Exception):
 
 def describe_error(error: BaseException) -> str:
     """`TypeName: message (file:line)` of the innermost frame that is the user's, for logs and failure texts."""
-    message = _text(error)
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    frames = user_frames(error.__traceback__)
+    text = _in_short(error)
+    frames = user_frames(_trace(error))
     if not frames:
         return text
     return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
 
 
+def _in_short(error: BaseException) -> str:
+    message = _cut(_text(error))
+    return f"{_name(error)}: {message}" if message else _name(error)
+
+
+def _name(error: BaseException) -> str:
+    """Of its class, whatever its metaclass says."""
+    name: str = type.__dict__["__name__"].__get__(type(error))
+    return name
+
+
+def _trace(error: BaseException) -> TracebackType | None:
+    """Its own, whatever a property of that name says."""
+    trace: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
+    return trace
+
+
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  a broken __str__ is the user's too, and must not end the worker
+    except BaseException:  # noqa: BLE001  a broken __str__ is the user's too, and must not end the worker
         return "<str() failed>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[: MESSAGE_CHARS_MAX - 1]}…"
 
 
 def user_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
@@ -60,13 +90,25 @@ def user_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 def user_traceback(error: BaseException) -> str:
     """Traceback text of the user's frames (the innermost TRACEBACK_FRAMES_MAX) and the error itself."""
-    frames = user_frames(error.__traceback__)[-TRACEBACK_FRAMES_MAX:]
-    head = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
-    try:
-        last = traceback.format_exception_only(error)
-    except Exception:  # noqa: BLE001  it reads attributes that may be anything: of a SyntaxError that a handler made, its notes
-        last = [f"{type(error).__name__}: {_text(error)}\n"]
-    return "".join([*head, *last])
+    frames = user_frames(_trace(error))[-TRACEBACK_FRAMES_MAX:]
+    if not frames:
+        return _last_lines(error)
+    return f"Traceback (most recent call last):\n{_innermost(traceback.format_list(frames))}{_last_lines(error)}"
+
+
+def _innermost(frames: list[str]) -> str:
+    text = "".join(frames)
+    return text if len(text) <= FRAMES_CHARS_MAX else f"…{text[1 - FRAMES_CHARS_MAX :]}"
+
+
+def _last_lines(error: BaseException) -> str:
+    """As Python writes the error, with its notes; in short where that cannot be done, or is too long."""
+    if len(_text(error)) <= MESSAGE_CHARS_MAX:  # Python would copy a longer one several times
+        with contextlib.suppress(BaseException):  # it reads what may be anything: notes, the line of a SyntaxError
+            text = "".join(traceback.format_exception_only(error))
+            if len(text) <= MESSAGE_CHARS_MAX:
+                return text
+    return f"{_in_short(error)}\n"
 
 
 def usable(error: BaseException) -> BaseException:
@@ -75,7 +117,7 @@ def usable(error: BaseException) -> BaseException:
     The constructors look at what they are given. But a subclass may not call them, and attributes can be set later: then the
     message has failed as any other, as it has where a constructor raises.
     """
-    what = type(error).__name__
+    what = _name(error)
     try:
         for kinds, name, rule in _ASKED:
             if isinstance(error, kinds):
@@ -83,9 +125,9 @@ def usable(error: BaseException) -> BaseException:
                     raise UsageError(f"{what} has no {name}: call super().__init__() in its __init__")
                 check(what, {name: getattr(error, name)}, {name: rule})
     except UsageError as wrong:
-        return wrong.with_traceback(error.__traceback__)
-    except Exception as wrong:  # noqa: BLE001  a property of the user's
-        return UsageError(f"{what}: {describe_error(wrong)}").with_traceback(error.__traceback__)
+        return wrong.with_traceback(_trace(error))
+    except BaseException as wrong:  # noqa: BLE001  a property of the user's
+        return UsageError(f"{what}: {describe_error(wrong)}").with_traceback(_trace(error))
     return error
 
 
@@ -93,6 +135,6 @@ def failure_of(error: BaseException) -> Failure:
     """Why the message failed whose handler ended with this."""
     error = usable(error)
     if isinstance(error, (Retry, BodyError)):
-        return asked(error.delay_level, clip(_text(error)))
+        return asked(error.delay_level, clip(_cut(_text(error))))
     timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
     return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))

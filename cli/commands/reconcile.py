@@ -24,7 +24,7 @@ from ...supervisor.member.access import access_of
 from ..changing import changes
 from ..options import FOLDER_THERE, table_place, with_settings
 from ..program_lines import own_stdout
-from ..stagings import group_in_keys, staging_folders, topics_in_keys
+from ..stagings import group_home, group_in_keys, staging_folders, topics_in_keys
 from ..tables import counted
 
 if TYPE_CHECKING:
@@ -75,8 +75,10 @@ def reconcile(
     along, and the brokers cannot say how), forgotten (of long ago), waiting, skipped by a reset, lost (the broker had deleted
     it unread), elsewhere (popped by members that fill another table), or from before the group began. What is none of these
     is named, also what a broker passed over though all is subscribed, and so is what is in the table twice: then the exit
-    code is 1, and so it is where segments were set aside (quarantined) or files can't be read. Every page of the table
-    is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts as waiting.
+    code is 1, and so it is where segments were set aside (quarantined) or files can't be read. It is 1 too where the group
+    has no folder of segments here and messages are from before all that is known: rows that were set aside would look so.
+    Every page of the table is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts
+    as waiting.
 
     With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
     group's offsets stay as they are.
@@ -107,8 +109,10 @@ def reconcile(
             report, broken = _compare(settings, table, folders, brokers=True)
     if brokers:
         report = as_brokers_know(settings, report)
-    click.echo(json.dumps(as_object(report, broken)) if as_json else "\n".join(as_lines(report, broken)))
-    context.exit(0 if report.fine and not broken else EXIT_FAILURE)
+    nowhere = None if folders else group_home(settings)
+    said = json.dumps(as_object(report, broken, nowhere)) if as_json else "\n".join(as_lines(report, broken, nowhere))
+    click.echo(said)
+    context.exit(0 if all_explained(report, broken, nowhere) else EXIT_FAILURE)
 
 
 def _compare(settings: Settings, table: Place, folders: Sequence[Path], *, brokers: bool) -> tuple[Report, list[str]]:
@@ -248,8 +252,13 @@ def _handle(access: Access, wanted: OffsetSet, rerun: Rerun) -> OffsetSet:
     return OffsetSet.union(gone)
 
 
-def as_object(report: Report, broken: list[str]) -> dict[str, object]:
-    """The report as JSON has it."""
+def all_explained(report: Report, broken: Sequence[str], nowhere: Path | None) -> bool:
+    """`nowhere`: the folder in which no staging folder of the group was found, None = there was one to look into."""
+    return report.fine and not broken and (nowhere is None or not report.unseen)
+
+
+def as_object(report: Report, broken: list[str], nowhere: Path | None = None) -> dict[str, object]:
+    """The report as JSON has it; `nowhere` as in `all_explained`."""
     from ...spark.reconciling import UNEXPLAINED
 
     queues = [
@@ -266,11 +275,12 @@ def as_object(report: Report, broken: list[str]) -> dict[str, object]:
     ]  # fmt: skip
     rows = None if report.rows is None else {"found": report.rows[0], "loaded": report.rows[1]}
     return {
-        "fine": report.fine and not broken,
+        "fine": all_explained(report, broken, nowhere),
         "lost": report.lost,
         "queues": queues,
         "rows_differ": rows,
         "unreadable": broken,
+        "no_segments_in": None if nowhere is None else str(nowhere),
     }
 
 
@@ -282,8 +292,8 @@ def sent_to(queue: QueueReport) -> dict[Fate, str]:
     return {fate: prefix + queue.key.group for fate, prefix in prefixes.items() if fate in queue.fates}
 
 
-def as_lines(report: Report, broken: list[str]) -> list[str]:
-    """The report for people: counts by queue, then everything that is not explained."""
+def as_lines(report: Report, broken: list[str], nowhere: Path | None = None) -> list[str]:
+    """The report for people: counts by queue, then everything that is not explained; `nowhere` as in `all_explained`."""
     from ...spark.gaps import compact
     from ...spark.reconciling import UNEXPLAINED
 
@@ -311,5 +321,15 @@ def as_lines(report: Report, broken: list[str]) -> list[str]:
         lines.append(f"lost: {report.lost} messages, which the brokers had deleted before the group read them")
     if report.elsewhere:
         lines.append(f"elsewhere: {report.elsewhere} messages, which the broker showed to other members or left out")
-    lines.append("everything is explained" if report.fine and not broken else "not everything is explained")
+    if nowhere is not None:
+        lines.append(_not_looked(nowhere, report.unseen))
+    lines.append("everything is explained" if all_explained(report, broken, nowhere) else "not everything is explained")
     return lines
+
+
+def _not_looked(nowhere: Path, unseen: int) -> str:
+    among = f", and {counted(unseen, 'message')} before the first that is known may be such" if unseen else ""
+    return (
+        f"no folder of segments in {nowhere}: rows that were set aside (quarantined) cannot be seen{among}. Name the run's"
+        " own folder by --set supervisor.data_dir=DIR, or its segments by --staging DIR"
+    )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from rocketcrew.cli.commands.reconcile import as_lines, as_object
 from rocketcrew.durable.intervals import IntervalSet, QueueKey
 from rocketcrew.spark.reconciling import Fate, QueueEnds, QueueReport, Report
@@ -54,3 +58,39 @@ def test_what_no_broker_has_any_more_is_said_beside_what_it_is() -> None:
     queues = as_object(report, [])["queues"]
     assert isinstance(queues, list)
     assert queues[0]["cannot_be_run_again"] == ((5, 8),)
+
+
+def began_at(first: int, others: tuple[int, int] | None = None) -> Report:
+    """Offsets before `first` are known to nobody, but for those of another epoch."""
+    other = IntervalSet() if others is None else IntervalSet.of([others])
+    before, loaded = IntervalSet.of([(0, first)]), IntervalSet.of([(first, 20)])
+    fates = {Fate.LOADED: loaded, Fate.BEFORE: before}
+    return Report((QueueReport(ORDERS, QueueEnds(0, 20, 20), fates, unseen=before - other),), None)
+
+
+def test_where_no_staging_folder_was_found_what_was_set_aside_may_be_among_what_is_called_before() -> None:
+    """A run with another supervisor.data_dir: ten quarantined messages at the beginning were "explained"."""
+    said = (
+        "no folder of segments in state/g: rows that were set aside (quarantined) cannot be seen, and 10 messages before"
+        " the first that is known may be such. Name the run's own folder by --set supervisor.data_dir=DIR, or its segments by"
+        " --staging DIR"
+    )
+    lines = ["orders b 0: 10 loaded, 10 before", said, "not everything is explained"]
+    assert as_lines(began_at(10), [], Path("state/g")) == lines
+    told = as_object(began_at(10), [], Path("state/g"))
+    assert (told["fine"], told["no_segments_in"]) == (False, "state/g")
+
+
+def test_with_a_folder_to_look_into_the_group_began_there() -> None:
+    assert as_lines(began_at(10), []) == ["orders b 0: 10 loaded, 10 before", "everything is explained"]
+    said = as_object(began_at(10), [])
+    assert (said["fine"], said["no_segments_in"]) == (True, None)
+
+
+@pytest.mark.parametrize(("first", "others"), [(0, None), (10, (0, 10))])
+def test_without_a_folder_a_table_that_knows_all_is_explained_and_says_what_was_not_seen(
+    first: int, others: tuple[int, int] | None
+) -> None:
+    lines = as_lines(began_at(first, others), [], Path("state/g"))
+    assert "(quarantined) cannot be seen. Name" in lines[-2]
+    assert lines[-1] == "everything is explained"

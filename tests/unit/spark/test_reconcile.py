@@ -232,12 +232,22 @@ def test_what_an_earlier_epoch_has_of_a_retry_topic_is_not_looked_for_in_the_new
         report = reconcile(facts, {key: QueueEnds(0, 20, 20)})
         assert fates(report, key.in_epoch(1)).get("unknown", ()) == unknown
         assert fates(report, key) == {"loaded": ((0, 10),)}
+        assert report.unseen == 0
 
 
 def test_a_new_group_and_an_unknown_queue_are_no_gap() -> None:
     nothing = TableFacts(OffsetSet(), OffsetSet(), OffsetSet(), Outcomes())
     assert fates(reconcile(nothing, {QUEUE: QueueEnds(3, 9, None)})) == {"waiting": ((3, 9),)}
     assert fates(reconcile(nothing, {QUEUE: QueueEnds(3, 9, 9)})) == {"before": ((3, 9),)}
+
+
+def test_what_is_before_all_that_is_known_was_not_seen() -> None:
+    """Rows that were set aside at the beginning look so to whom does not see the staging folder."""
+    rows, ends = offsets((10, 20)), {QUEUE: QueueEnds(3, 20, 20)}
+    facts = TableFacts(rows, OffsetSet(), rows, Outcomes.of([(ROWS, rows)]))
+    assert reconcile(facts, ends).unseen == 7
+    assert reconcile(facts, None).unseen == 10, "no broker says what it still had"
+    assert reconcile(replace(facts, quarantined=offsets((3, 10))), ends).unseen == 0
 
 
 def fill(world: World, segments: Any) -> None:

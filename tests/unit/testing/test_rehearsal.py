@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from rocketcrew import BatchResult, Commit, Retry, Suspend, handler
@@ -207,6 +209,7 @@ def test_setup_and_teardown_run_around_the_messages() -> None:
         (lambda: None, "cannot take one message: its signature is <lambda>()"),
         ("nosuch_module:handle", 'cannot find module "nosuch_module"'),
         (handler(setup=lambda: 1 / 0)(lambda _: None), "the set-up hook of handler"),
+        (handler(setup=lambda: sys.exit(3))(lambda _: None), "raised SystemExit: 3 (test_rehearsal.py:"),
     ],
 )
 def test_what_would_keep_a_run_from_starting_is_said(target: object, says: str) -> None:

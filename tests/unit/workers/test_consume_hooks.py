@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -209,10 +210,55 @@ def test_what_a_hook_raises_is_logged_and_changes_nothing() -> None:
     assert log.events == ["consume_hook_failed", "consume_hook_failed"]
 
 
+class Leaves(Hook):
+    def hook_name(self) -> str:
+        sys.exit(3)
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None:
+        sys.exit(3)
+
+    consume_message_after = consume_message_before
+
+
+def test_a_hook_that_leaves_the_process_has_raised_as_any_other() -> None:
+    """It failed each message, whose handler was never called."""
+    log = Log()
+    assert watch(Leaves(), lambda: 7, log=log) == 7
+    assert log.events == ["consume_hook_failed", "consume_hook_failed"]
+
+
 def test_hooks_are_given_to_the_decorator() -> None:
     hook = Hook()
     decorated = handler(hooks=[hook])(lambda _: None)
     assert decorated.hooks == (hook,)
+
+
+class OnlyAfter:
+    def hook_name(self) -> str:
+        return "after"
+
+    def consume_message_after(self, context: object) -> None:
+        pass
+
+
+class Flagged(Hook):
+    consume_message_after = True  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (OnlyAfter(), r"hooks\[1\]=<.*OnlyAfter.* has no method consume_message_before\(context\)"),
+        (object(), r"hooks\[1\]=<object .* has no method hook_name\(\)"),
+        (Flagged(), r"has no method consume_message_after\(context\)"),
+        (Hook, r"is a class: give an object of it, Hook\(...\)"),
+        (None, r"hooks\[1\]=None has no method hook_name\(\)"),
+    ],
+)
+def test_what_is_no_hook_is_refused_by_the_decorator(wrong: Any, text: str) -> None:
+    """Else each call fails before the handler is reached, and every message becomes a dead letter."""
+    with pytest.raises(UsageError, match=text):
+        handler(hooks=[Hook(), wrong])(lambda _: None)
 
 
 # --- a batch's delay level ----------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR
+from rocketcrew.durable.files import FileCalls
 from rocketcrew.workers import packets
+from rocketcrew.workers.own_thread import NoThreadError, OwnThread
 from rocketcrew.workers.packets import Report, Sealed
 from rocketcrew.workers.sealing import FILES_MAX, Sealer, seal_file
 
@@ -99,6 +101,70 @@ def test_a_later_file_finds_a_thread_again(tmp_path: Path) -> None:
         sealer.add(path, sealed)
         sealer.finish()
         assert sealer.take() == [sealed]
+
+
+def test_where_no_thread_can_be_had_the_loop_seals_and_asks_no_more(tmp_path: Path) -> None:
+    """After a handler that took all memory that its limit allows: the worker would stand still at each file."""
+    found, asked = files(tmp_path, 2), list[str]()
+
+    def refuses(_run: Callable[[], None]) -> OwnThread:
+        asked.append("thread")
+        raise NoThreadError("can't start new thread")
+
+    sealer = Sealer(tmp_path / READY_DIR, pause=pytest.fail, waits=lambda: None, begin=refuses)
+    for path, sealed in found:
+        sealer.add(path, sealed)
+        assert sealer.take() == [sealed]
+    sealer.finish()
+    assert asked == ["thread"]
+
+
+def test_a_loop_that_seals_looks_after_the_supervisor_while_the_disk_refuses(tmp_path: Path) -> None:
+    ((path, sealed),) = files(tmp_path, 1)
+    (tmp_path / READY_DIR).rmdir()
+
+    class GoneError(Exception):
+        pass
+
+    def gone() -> None:
+        raise GoneError
+
+    def refuses(_run: Callable[[], None]) -> OwnThread:
+        raise NoThreadError("can't start new thread")
+
+    sealer = Sealer(tmp_path / READY_DIR, pause=lambda _what, _error: None, waits=gone, begin=refuses)
+    with pytest.raises(GoneError):
+        sealer.add(path, sealed)
+
+
+def test_what_ends_the_thread_is_raised_in_the_loop_where_it_lasts_and_over_where_it_does_not(tmp_path: Path) -> None:
+    """A MemoryError: no thread after thread is started for it, and nobody waits for one that is gone."""
+    found = files(tmp_path, 1)
+    refused, story = [MemoryError(), MemoryError()], list[str]()
+
+    class Short(FileCalls):
+        def fsync(self, fd: int) -> None:
+            story.append("sync")
+            if refused:
+                raise refused.pop()
+            super().fsync(fd)
+
+    def runs_here(run: Callable[[], None], _arguments: tuple[()]) -> int:
+        story.append("thread")
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        with pytest.raises(MemoryError):
+            run()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return 1
+
+    sealer = Sealer(
+        tmp_path / READY_DIR, pause=pytest.fail, waits=lambda: None, calls=Short(),
+        begin=lambda run: OwnThread(run, runs_here),
+    )  # fmt: skip
+    with pytest.raises(MemoryError):
+        sealer.add(*found[0])
+    assert sealer.take() == [found[0][1]]
+    assert story.count("thread") == 1
 
 
 def test_only_so_many_wait_and_the_loop_looks_after_the_supervisor_meanwhile(tmp_path: Path) -> None:

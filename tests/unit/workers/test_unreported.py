@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import CHUNK_ID, HELD, SEAL_WANTED, STATE, CellView, private_cell
 from rocketcrew.workers.link import LinkClosedError
 from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
+from rocketcrew.workers.own_thread import NoThreadError
 from rocketcrew.workers.packets import Report, Sealed
 from rocketcrew.workers.reporter import REPORT_SIGNAL, ForkGuard, Reporter
 from rocketcrew.workers.runner import SPARE_NS_MAX, SPARE_SHIFT
@@ -491,16 +493,15 @@ def test_the_thread_reports_when_it_is_asked_and_is_started_by_the_first_hold(
 ) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {REPORT_SIGNAL})
     said: list[Any] = []
-    others = set(threading.enumerate())
-    threads: list[list[threading.Thread]] = []
+    others = set(sys._current_frames())
+    threads: list[list[int]] = []
 
     @handler(schema="n int")
     def handle(message: Any) -> Any:
-        threads.append([thread for thread in threading.enumerate() if thread not in others])
+        threads.append([thread for thread in sys._current_frames() if thread not in others])
         if message.body == b"2":
             [reporter] = threads[-1]
-            assert reporter.ident is not None
-            signal.pthread_kill(reporter.ident, REPORT_SIGNAL)
+            signal.pthread_kill(reporter, REPORT_SIGNAL)
             while not said:
                 said.extend(b.story())
         return {"n": int(message.body)} if message.body == b"1" else None
@@ -521,8 +522,8 @@ def test_a_system_without_threads_to_give_is_told_of_and_survived() -> None:
         def warning(self, event: str, **_keys: object) -> None:
             logged.append(event)
 
-    def refused(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    def refused(_run: Callable[[], None]) -> None:
+        raise NoThreadError("can't start new thread")
 
     reporter = Reporter(lambda: None, Log(), refused)
     reporter.start()

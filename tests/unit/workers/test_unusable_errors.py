@@ -4,8 +4,10 @@ error of our own between two calls, its cell names whom that is charged to."""
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -20,7 +22,14 @@ from rocketcrew.workers.ordered import OrderedRunner
 from rocketcrew.workers.ordered_packets import RETURNED, OrderedDescriptor, Returned, decode_returned, encode_ordered
 from rocketcrew.workers.packets import encode_stop
 from rocketcrew.workers.run import Run
-from rocketcrew.workers.user_errors import failure_of, usable, user_traceback
+from rocketcrew.workers.user_errors import (
+    FRAMES_CHARS_MAX,
+    MESSAGE_CHARS_MAX,
+    describe_error,
+    failure_of,
+    usable,
+    user_traceback,
+)
 from rocketcrew.workers.worker import WorkerLoop
 
 Make = Callable[..., Any]
@@ -120,6 +129,102 @@ def no_sql(*where: Any) -> SyntaxError:
 @pytest.mark.parametrize("error", [no_sql("a.sql", 1, 2, b"select"), no_sql("a.sql", 1, "b", "select"), Noted("x")])
 def test_an_error_that_cannot_be_written_as_python_does_is_written_in_short(error: BaseException) -> None:
     assert user_traceback(error).startswith(f"{type(error).__name__}: ")
+
+
+class Leaves(Exception):
+    """Every text of it ends the process of who reads it."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]
+        raise SystemExit(3)
+
+
+class NamelessKind(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("no name")
+
+
+class Nameless(Exception, metaclass=NamelessKind):
+    pass
+
+
+class Traceless(Exception):
+    @property
+    def __traceback__(self) -> Any:
+        raise SystemExit(3)
+
+
+class Classless(Exception):
+    @property
+    def __class__(self) -> Any:
+        raise SystemExit(3)
+
+
+class LeavingRetry(Retry):
+    @property
+    def reason(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        raise SystemExit(3)
+
+    @reason.setter
+    def reason(self, reason: str) -> None:
+        pass
+
+
+HOSTILE: list[tuple[BaseException, str]] = [
+    (Leaves(), "Leaves: <str() failed>"),
+    (Nameless("x"), "Nameless: x"),
+    (Traceless("x"), "Traceless: x"),
+    (Classless("x"), "Classless: SystemExit: 3"),
+    (LeavingRetry(), "LeavingRetry: SystemExit: 3"),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), HOSTILE, ids=[text.partition(":")[0] for _, text in HOSTILE])
+def test_what_an_error_does_when_it_is_looked_at_ends_nobody(error: BaseException, text: str) -> None:
+    failure = failure_of(error)
+    assert (failure.cause, failure.level) == (Cause.FAILED, 0)
+    assert text in failure.error
+    assert text.partition(":")[0] in user_traceback(usable(error))
+
+
+LONG: Final = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError(LONG), Retry(reason=LONG), SyntaxError("no", ("a.sql", 1, 2, LONG)), KeyError(LONG)]
+)
+def test_of_what_an_error_says_the_beginning_is_told(error: BaseException) -> None:
+    for text in (user_traceback(error), describe_error(error)):
+        assert text.startswith(type(error).__name__)
+        assert len(text) <= MESSAGE_CHARS_MAX + 100
+        assert "xxx…" in text or text.startswith("SyntaxError: no")
+
+
+def test_a_long_message_is_not_copied_for_its_log_line() -> None:
+    """100 MB of it in a worker with 8 MiB left would be a death for the message."""
+    error = ValueError("x" * 10_000_000)
+    tracemalloc.start()
+    told = failure_of(error).error, user_traceback(error)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 1_000_000
+    assert min(map(len, told)) > 100
+
+
+def test_of_frames_with_long_lines_the_innermost_are_told(tmp_path: Path) -> None:
+    path, names = tmp_path / "long.py", dict[str, Any]()
+    path.write_text(f"def fails(n):\n    return fails(n - 1) if n else 1 / 0  # {LONG}\n")
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    with pytest.raises(ZeroDivisionError) as caught:
+        names["fails"](3)
+    text = user_traceback(caught.value)
+    assert text.startswith("Traceback (most recent call last):\n…x")
+    assert text.endswith("ZeroDivisionError: division by zero\n")
+    assert len(text) <= FRAMES_CHARS_MAX + 100
 
 
 # --- through a worker ---------------------------------------------------------------------------------------------------
