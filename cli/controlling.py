@@ -26,6 +26,9 @@ from ..supervisor.member.access import namespace_of
 from .changing import changes, would
 from .options import with_settings
 
+LOOK_S = 5.0
+"""Whoever runs answers in milliseconds; one that is halted never does."""
+
 
 class Target:
     """One running supervisor."""
@@ -35,7 +38,7 @@ class Target:
         self.as_json = as_json
         self.dry_run = dry_run
 
-    def ask(self, command: str, **arguments: object) -> dict[str, Any]:
+    def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Its answer. Raises RocketcrewError for a refusal, UsageError when none answers."""
         answer = asyncio.run(ask(self.slot, command, **arguments))
         if "error" in answer:
@@ -111,9 +114,9 @@ def meant(found: list[Path], live: list[Path], held: dict[Path, int], where: str
     if len(silent) == 1 and not live:
         ((path, pid),) = silent.items()
         raise RocketcrewError(
-            f"pid {pid} runs and does not answer (group {path.parent.name}, slot {path.name}): it starts, is busy, or hangs."
-            f" Try again, or see its log. `kill {pid}` asks it to stop; `kill -9 {pid}` ends it at once: what it has not"
-            " finished will come again"
+            f"pid {pid} runs and does not answer (group {path.parent.name}, slot {path.name}): it starts, is busy or hangs,"
+            f" or was halted (`kill -CONT {pid}` lets it go on). Try again, or see its log. `kill {pid}` asks it to stop;"
+            f" `kill -9 {pid}` ends it at once: what it has not finished will come again"
         )
     if not live and not silent:
         raise UsageError(f"no supervisor runs {where}. {_elsewhere(held)}")
@@ -154,7 +157,7 @@ def _literal(name: str | None) -> str:
 
 def _answers(slot: Path) -> bool:
     try:
-        asyncio.run(ask(slot, "status"))
+        asyncio.run(ask(slot, "status", timeout_s=LOOK_S))
     except UsageError:
         return False
     return True

@@ -18,13 +18,19 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 EXIT_INTERRUPTED = 130
 """What shells give a command that ended by Ctrl-C."""
+HELD = (signal.SIGHUP, signal.SIGUSR1)
+"""What a supervisor that runs obeys, and what would end a process that does not listen yet."""
 AGAIN_S = 0.05
 """After so long a dropped KeyboardInterrupt is sent again: what has dropped it is over by then."""
 REPEATED_WITHIN_S = 0.5
 """A terminal and a wrapper may send one wish twice, to the process and to its group."""
+
+
+Handler = Callable[[int, object], None] | int
 
 
 class Interrupts:
@@ -38,24 +44,28 @@ class Interrupts:
         self._noted_at = 0.0
 
     def install(self) -> None:
-        """From now on Ctrl-C ends the process at once. To be called by the main thread, before any command's module."""
+        """From now on Ctrl-C ends the process at once, and HUP and USR1 do nothing, unless they are ignored: it may be `run`,
+        which is about to read code and settings. To be called by the main thread, before any command's module."""
         self._installed = True
+        _exchange(signal.SIG_DFL, _hold)
         self._ignored = signal.signal(signal.SIGINT, _end) is signal.SIG_IGN
 
     def raise_again(self) -> None:
-        """From now on Ctrl-C raises KeyboardInterrupt, unless it was ignored by who started this process, and TERM ends the
-        process. Raises what was noted before."""
+        """From now on Ctrl-C raises KeyboardInterrupt, unless it was ignored by who started this process, and TERM, HUP and
+        USR1 end the process. Raises what was noted before."""
         if self._installed:
             sys.unraisablehook = _send_dropped_again
             signal.signal(signal.SIGINT, signal.SIG_IGN if self._ignored else signal.default_int_handler)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            _exchange(_hold, signal.SIG_DFL)
         self.check()
 
     def note(self) -> None:
-        """From now on INT and TERM are noted: whoever waits has to `check`."""
+        """From now on INT and TERM are noted: whoever waits has to `check`. HUP and USR1 do nothing again."""
         if self._installed:
             signal.signal(signal.SIGINT, self._note)
             signal.signal(signal.SIGTERM, self._note)
+            _exchange(signal.SIG_DFL, _hold)
 
     @property
     def noted(self) -> bool:
@@ -75,6 +85,17 @@ class Interrupts:
             self._noted, self._noted_at = number, now
         elif now - self._noted_at >= REPEATED_WITHIN_S:
             _end(number, frame)
+
+
+def _exchange(before: Handler, after: Handler) -> None:
+    """Have `after` for the HELD signals that have `before`."""
+    for number in HELD:
+        if signal.getsignal(number) == before:
+            signal.signal(number, after)
+
+
+def _hold(_number: int, _frame: object) -> None:
+    pass
 
 
 def _end(_number: int, _frame: object) -> None:

@@ -23,7 +23,7 @@ from ..spark.iceberg_catalog import failures, is_iceberg
 from ..spark.iceberg_catalog import short as short_line
 from ..spark.object_store import KEYS_REMEDY, ObjectPath, Place, short
 from ..spark.targets.iceberg import data_files, opened
-from ..spark.views import UNREADABLE_REMEDY, latest_of, newest_state, table_ddl
+from ..spark.views import UNREADABLE_REMEDY, latest_of, newest_state, nothing_loaded, table_ddl
 from ..workers.ddl import table_schema
 
 ds: Any = pyarrow.dataset
@@ -75,7 +75,7 @@ def _iceberg(table: Path) -> Any:
     """Its files as a dataset, by name: pyiceberg would hold all rows in memory, and does where names do not tell."""
     target = opened(table)
     if not target.state().batch:
-        raise UsageError(f"{table} holds no batch yet: nothing was loaded")
+        raise nothing_loaded(table)
     found = target.table()
     try:
         if not _names_tell(found) or any(task.delete_files for task in found.scan().plan_files()):

@@ -32,6 +32,8 @@ FILE_BYTES_MAX: Final = 1 << 20
 HIDDEN: Final = "********"
 KNOWN: Final = tuple(f"{section}.{key}" for section, keys in SCHEMA.items() for key in keys)
 _BY_ENVIRONMENT: Final = {ENV_PREFIX + name.replace(".", "_").upper(): name for name in KNOWN}
+_SERVICE_LINK: Final = re.compile(r".+_SERVICE_(HOST|PORT(_\w+)?)|.+_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
+_SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def _read_file(file: Path) -> dict[str, object]:
             data = stream.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
             raise UsageError(f"configuration file {file} is larger than {FILE_BYTES_MAX} bytes: is it the right file?")
-        return tomllib.loads(data.decode("utf-8"))
+        return tomllib.loads(data.decode("utf-8-sig"))  # editors of Windows put a byte order mark in front
     except FileNotFoundError:
         raise UsageError(f"configuration file {file} does not exist") from None
     except OSError as error:
@@ -189,7 +191,15 @@ def _from_environment(env: Mapping[str, str], problems: list[Problem]) -> dict[s
     addresses = env.get("NAMESRV_ADDR", "")
     if addresses.strip():
         given["cluster.name_servers"] = _Given(addresses, "environment NAMESRV_ADDR", is_text=True)
-    for variable in sorted(env):
+    links = [variable for variable in sorted(env) if _is_service_link(variable, env[variable])]
+    if links:
+        more = f" and {len(links) - 1} more" if len(links) > 1 else ""
+        why = (
+            "came with a Service: Kubernetes sets such variables in every pod of its namespace. Set `enableServiceLinks:"
+            f" false` in the pod's spec, or give the Service a name that does not begin with {ENV_PREFIX.rstrip('_').lower()}"
+        )
+        problems.append(Problem(f"environment {links[0]}{more}", "", "", why, ""))
+    for variable in sorted(env.keys() - links):
         if not variable.startswith(ENV_PREFIX) or variable == CONFIG_FILE_VARIABLE:
             continue
         name = _BY_ENVIRONMENT.get(variable)
@@ -200,6 +210,16 @@ def _from_environment(env: Mapping[str, str], problems: list[Problem]) -> dict[s
             hint = f"; did you mean {near[0]}?" if near else "; `rocketcrew config show` lists all settings"
             problems.append(Problem(f"environment {variable}", "", "", f"names no setting{hint}", ""))
     return given
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    """Whether Kubernetes has made the variable of a Service called rocketcrew, rocketcrew-metrics or the like. Its
+    `…_METRICS_PORT` is also the name of a setting."""
+    if not variable.startswith(ENV_PREFIX):
+        return False
+    if variable.endswith("_PORT") and _SERVICE_ADDRESS.fullmatch(value):
+        return True
+    return variable not in _BY_ENVIRONMENT and _SERVICE_LINK.fullmatch(variable) is not None
 
 
 def _from_flags(

@@ -7,10 +7,11 @@ one record: that of the newest epoch, of these the one with the most reconsume t
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..conf.columns import BATCH_COLUMN, Column, ddl
-from ..conf.segment_format import EPOCH
+from ..conf.segment_format import EPOCH, READY_DIR, SEGMENT_SUFFIX
 from ..remoting.errors import UsageError
 from .delta_log import is_delta
 from .errors import LoaderError
@@ -71,8 +72,22 @@ def newest_state(table: Place) -> TableState:
     """What the newest batch of a Parquet folder says of the table. Raises UsageError when it is empty, LoaderError."""
     batch = last_batch(table)
     if not batch:
-        raise UsageError(f"{table} holds no batch yet: nothing was loaded")
+        raise nothing_loaded(table)
     return read_state(batch_folder(table, batch) / STATE_FILE)
+
+
+def nothing_loaded(table: Place) -> UsageError:
+    """The error for a table without a batch. What waits for it is looked for where the table of a group is its own."""
+    waiting: list[Path] = []
+    if isinstance(table, Path):
+        waiting = sorted(table.absolute().parent.glob(f"[0-9]*/segments/{READY_DIR}/[!.]*{SEGMENT_SUFFIX}"))
+    if not waiting:
+        return UsageError(f"{table} holds no batch yet: nothing was loaded")
+    folders = " ".join(f"--staging {folder}" for folder in sorted({path.parent.parent for path in waiting}))
+    return UsageError(
+        f"{table} holds no batch yet: nothing was loaded, and {len(waiting)} sealed segments wait. `rocketcrew run` loads"
+        f" them within seconds; without it: `rocketcrew load {folders} --target {table}`"
+    )
 
 
 def table_ddl(state: TableState) -> str:

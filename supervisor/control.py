@@ -87,7 +87,7 @@ class ControlServer:
             return {"error": str(error)}
 
 
-async def ask(slot: Path, command: str, **arguments: Any) -> dict[str, Any]:
+async def ask(slot: Path, command: str, *, timeout_s: float = REQUEST_TIMEOUT_S, **arguments: Any) -> dict[str, Any]:
     """Send one command to the supervisor that holds the slot. Raises UsageError when none answers."""
     try:
         with _short_path(slot) as folder:
@@ -97,7 +97,7 @@ async def ask(slot: Path, command: str, **arguments: Any) -> dict[str, Any]:
     try:
         writer.write(json.dumps({"command": command, **arguments}).encode() + b"\n")
         try:
-            line = await _line(reader)
+            line = await _line(reader, timeout_s)
         except ConnectionError:
             line = b""  # killed, with our question unread
         if not line:
@@ -106,17 +106,17 @@ async def ask(slot: Path, command: str, **arguments: Any) -> dict[str, Any]:
         return answer
     except TimeoutError as error:
         raise UsageError(
-            f"the supervisor in {slot} did not answer within {REQUEST_TIMEOUT_S:.0f} s: it may be busy or stopped; try"
+            f"the supervisor in {slot} did not answer within {timeout_s:.0f} s: it may be busy or stopped; try"
             " again, or see its log"
         ) from error
     finally:
         writer.close()
 
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
+async def _line(reader: asyncio.StreamReader, timeout_s: float = REQUEST_TIMEOUT_S) -> bytes:
     """The next line, empty at the end. Not by `asyncio.wait_for`: up to Python 3.11 that loses a cancellation, and with it a
     Ctrl-C, that comes together with the line."""
-    async with asyncio.timeout(REQUEST_TIMEOUT_S):
+    async with asyncio.timeout(timeout_s):
         return await reader.readline()
 
 

@@ -171,6 +171,7 @@ class Operator:
 
         One that is asked for during another follows it. Raises UsageError for a configuration that is wrong, or has
         another order: then nothing changes; and for one that is stopping. New code with another order ends in its boot.
+        Raises RocketcrewError when the system refuses the processes that it takes: nothing changes either.
         """
         check_changes(self._core)
         if self._coming is not None:
@@ -179,15 +180,18 @@ class Operator:
         merged = self._read()
         for name in merged.kept:
             log.warning("setting_needs_restart", setting=name)
-        self._generations += 1
         # An S3 server is not asked, as this loop stands still meanwhile: the columns are those of our start.
         there = on_s3(self._boots.table.target)
         table = self._boots.table if there else table_spec(merged.settings, self._boots.slot)
         boots = dataclasses.replace(self._boots, settings=merged.settings, table=table)
+        self._generations += 1
+        try:
+            self._pool.launcher.add(self._generations, forkserver_for(boots.handler, boots.settings), boots)
+        except OSError as error:
+            raise RocketcrewError(f"new workers cannot be started: {error}") from error
         self._coming = (self._generations, boots)
         log.info("reloading", generation=self._generations, changed=list(merged.changed))
         self._notify.reloading()
-        self._pool.launcher.add(self._generations, forkserver_for(boots.handler, boots.settings), boots)
         policy = staff_policy(merged.settings)
         count = self._pool.staffing.policy.count
         self._pool.staffing.set_policy(dataclasses.replace(policy, count=count))

@@ -63,7 +63,6 @@ from .member.stale_locks import StaleLocks
 from .notify import Notify
 from .operating import Operator, check_changes, hold_signals
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
-from .pool.child import HandlerError
 from .pool.hearing import OrderKept
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
@@ -71,12 +70,11 @@ from .pool.worker_pool import Pool
 from .sealing import Sealing
 from .slot import (
     adopt,
+    forget_socket,
     forget_targets,
     lock_client,
     needs_room,
-    note_sockets,
     slot_mode,
-    sweep_sockets,
     take_slot,
     unlock_client,
 )
@@ -192,8 +190,7 @@ class Supervisor:
     def _prepare(self) -> None:
         """Everything that needs no other process: state on disk, memory, the core."""
         settings = self.settings
-        sweep_sockets(self._slot.path)
-        note_sockets(self._slot.path)
+        forget_socket(self._slot.path)
         self._journal_state, self._settled, adopted = adopt(self._slot)
         if adopted:
             log.info("slots_taken_over", slots=adopted)
@@ -458,6 +455,8 @@ class Supervisor:
     # --- stop ---------------------------------------------------------------------------------------------------
 
     def _signal(self, number: int) -> None:
+        if self.service is ServiceState.SHUTDOWN_ALREADY:
+            return  # there is nothing left to force
         wish = self._stop_signals.heard(time.monotonic())
         if wish is StopWish.FORCE:
             log.warning("forced", signal=signal.Signals(number).name)
@@ -536,7 +535,7 @@ class Supervisor:
         await self._commit_finished()
         await self._member.stop()
         await self._force()
-        raise HandlerError(self._pool.failure)
+        raise self._pool.why_none()
 
     async def _commit_finished(self) -> None:
         """Before a stop by force: the offsets of what is finished are sent, once its rows are sealed. The journal keeps a

@@ -4,8 +4,9 @@ A slot is never named by client id, which changes at each start: a start takes t
 one supervisor that is restarted finds its own state, and several on one host get one each. What lies in other slots
 that nobody holds (a scaled-down host, a killed neighbour) is taken over: their journal is merged, their segments moved.
 
-What a killed supervisor leaves besides results and journal are sockets. They are noted in its slot, whose lock says that its
-last owner is dead, and removed at the next start. Shared memory has no names here and goes with its last process.
+What a killed supervisor leaves besides results and journal is its control socket, in the slot, whose lock says that its last
+owner is dead: the next start replaces it. Shared memory and the forkserver's socket have no names and go with their last
+process.
 
 One client id is in a group once: the second is refused at its start (MQClientInstance.registerConsumer). Java knows the
 consumers of its own process. Here a client is a process, so the lock is a file beside the group's slots, which goes with the
@@ -27,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from multiprocess import util
 
 from ..conf.segment_format import (
     BAD_DIR,
@@ -68,10 +68,6 @@ MEMBER_FILE = "member"
 LOADER_LOCK = "lock"
 """In plan/; held by the loader of that staging folder (spark/staging.py)."""
 
-TEMP_NOTE = "temp_dir"
-"""In the slot: the folder with the forkserver's socket."""
-TEMP_PREFIX = "pymp-"
-"""multiprocess' own; nothing else is ever removed, whatever the note says."""
 TAKEN_SETTLED = "settled-*.json"
 """In the slot: settled.json of earlier versions, a file of facts by now. It also says of which queues these may have sent
 offsets before their notes were on the disk, so it stays until `recovered` is sealed: a start may fail."""
@@ -277,7 +273,7 @@ def _member_of(slot: Slot) -> str:
 def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
     """Take over one dead slot. Its journal goes last, and after ours has been written with what it knew: workers that cannot
     boot, or a kill at any instant, leave one of the two. A repeated take-over changes nothing."""
-    sweep_sockets(other.path)
+    forget_socket(other.path)
     if not other.segments.is_dir():
         return False
     ledgers = known_ledger(slot.segments), known_ledger(other.segments)
@@ -402,24 +398,9 @@ def _make_folders(segments: Path) -> None:
         make_folders(segments / folder)
 
 
-def temp_dir() -> str:
-    """This process's own."""
-    return util.get_temp_dir()
-
-
-def note_sockets(slot: Path) -> None:
-    """Say where this process's forkserver has its socket."""
-    (slot / TEMP_NOTE).write_text(temp_dir())
-
-
-def sweep_sockets(slot: Path) -> None:
-    """Remove what the last owner of the slot left. The caller holds the slot's lock."""
+def forget_socket(slot: Path) -> None:
+    """Nobody answers in this slot: what a killed supervisor has left is none. The caller holds the slot's lock."""
     (slot / SOCKET_NAME).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        noted = Path((slot / TEMP_NOTE).read_text())
-        if noted.name.startswith(TEMP_PREFIX) and str(noted) != temp_dir():
-            shutil.rmtree(noted, ignore_errors=True)
-        (slot / TEMP_NOTE).unlink()
 
 
 def targets_file(slot: Path) -> Path:

@@ -1,7 +1,9 @@
 """Starting workers: one forkserver per generation of user code, preloaded, and a handle for each worker.
 
-The forkserver of `multiprocess` is used as it is, with three differences from `Process.start()`:
+The forkserver of `multiprocess` is used as it is, with four differences from `Process.start()`:
 - a server object of our own, so that two generations of user code can run side by side;
+- its socket has a path only until it is bound: it is reached by a descriptor, so nobody who clears up the folder of
+  temporary files can cut it off, and a supervisor that is killed leaves nothing there;
 - the program's `__main__` is not run again in the worker (handlers of `__main__` come by dill), which keeps a start
   at a few milliseconds and spares scripts the `if __name__ == "__main__"` guard;
 - workers are not in multiprocess' list of children, which it would join at exit for as long as a handler runs.
@@ -30,7 +32,7 @@ from typing import Any, Final
 import multiprocess
 from multiprocess import context, popen_forkserver, reduction, spawn, util
 from multiprocess.forkserver import ForkServer, read_signed
-from multiprocess.process import BaseProcess
+from multiprocess.process import BaseProcess, current_process
 
 from ..remoting.errors import RocketcrewError, UsageError
 from .boot import WorkerBoot
@@ -45,8 +47,6 @@ START_TIMEOUT_MS: Final = 60_000
 """Time for the forkserver to import the handler's module before its first fork."""
 DYING_TIMEOUT_MS: Final = 1_000
 """Time for a forkserver that refused a connection to be dead."""
-SOCKET_FOLDER_MAX_BYTES: Final = 75
-"""A Unix socket's path has 107 bytes on Linux; multiprocess adds "/pymp-xxxxxxxx/listener-xxxxxxxx" to the folder's."""
 SPARE_TIMEOUT_S: Final = 1.0
 """A spare that does not take its boot within this is ended, and a worker is forked as usual."""
 EXIT_UNKNOWN: Final = 255
@@ -135,23 +135,86 @@ class _Spare:
 
 
 class _Server(ForkServer):
-    """multiprocess' own, but only the main thread starts a process: its parent-death signal is that thread's."""
+    """multiprocess' own, but only the main thread starts a process: its parent-death signal is that thread's. And its socket
+    has no path any more once it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._socket_fd: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._forkserver_pid is not None and not self.how_it_ended()
+
+    def how_it_ended(self) -> str:
+        """In words; empty while it lives, and where there is none. It is not reaped here."""
+        pid = self._forkserver_pid
+        if pid is None:
+            return ""
+        try:
+            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return "it ended"
+        if end is None:
+            return ""
+        if end.si_code == os.CLD_EXITED:
+            return f"it ended with exit code {end.si_status}"
+        return f"it was ended by signal {end.si_status} ({signal.strsignal(end.si_status)})"
 
     def ensure_running(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            check_socket_folder(tempfile.gettempdir())
+        if threading.current_thread() is not threading.main_thread():
+            if self._forkserver_pid is None:
+                raise OSError("the forkserver is gone")
+        elif not self.alive:
+            self.end()
+            try:
+                self._start()
+            except BaseException:
+                self.end()
+                raise
+
+    def _start(self) -> None:
+        with _short_lived_folder():
             super().ensure_running()
-        elif self._forkserver_pid is None:
-            raise OSError("the forkserver is gone")
+            # What connects looks up the file that the descriptor holds, also when it has no name any more (Linux).
+            self._socket_fd = os.open(str(self._forkserver_address), os.O_PATH | os.O_CLOEXEC)
+            self._forkserver_address = f"/proc/self/fd/{self._socket_fd}"
+
+    def end(self) -> None:
+        """End it at once. multiprocess' own way ends with an error where the socket's path is gone."""
+        with self._lock:
+            if self._forkserver_pid is None:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._forkserver_pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._forkserver_pid, 0)
+            _close_all([fd for fd in (self._forkserver_alive_fd, self._socket_fd) if fd is not None])
+            self._forkserver_pid = self._forkserver_alive_fd = self._forkserver_address = self._socket_fd = None
 
 
-def check_socket_folder(folder: str) -> None:
-    """Its socket is in a folder of its own below `folder`. Raises UsageError when the path has no room for that."""
-    if len(os.fsencode(folder)) > SOCKET_FOLDER_MAX_BYTES:
+@contextlib.contextmanager
+def _short_lived_folder() -> Generator[None]:
+    """Within this multiprocess makes its sockets in a folder that goes at the end, whatever has become of an earlier one.
+    Raises UsageError when this user has no folder for temporary files, OSError when one cannot be made in it."""
+    try:
+        parent = tempfile.gettempdir()
+    except FileNotFoundError as error:
         raise UsageError(
-            f"the folder of temporary files, {folder}, has too long a path for the socket of worker processes: set TMPDIR to"
-            f" one of at most {SOCKET_FOLDER_MAX_BYTES} bytes"
-        )
+            f"{error.strerror}: mount one at /tmp, or set TMPDIR to a folder that this user may write"
+        ) from error
+    process: Any = current_process()
+    config: dict[str, Any] = process._config
+    with tempfile.TemporaryDirectory(prefix="rocketcrew-", dir=parent, ignore_cleanup_errors=True) as folder:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # A Unix socket's path has 107 bytes, and that of a folder may have more.
+        before, config["tempdir"] = config.get("tempdir"), f"/proc/self/fd/{fd}"
+        try:
+            yield
+        finally:
+            config["tempdir"] = before
+            os.close(fd)
 
 
 class Forkserver:
@@ -175,13 +238,7 @@ class Forkserver:
     @property
     def warm(self) -> bool:
         """It has started a worker and lives: the next one takes milliseconds. (Else it may be importing.)"""
-        pid = self.pid
-        if pid is None or pid != self._warm_pid:
-            return False
-        try:
-            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        except ChildProcessError:
-            return False
+        return self.pid is not None and self.pid == self._warm_pid and self._server.alive
 
     @property
     def spare_pid(self) -> int | None:
@@ -213,9 +270,19 @@ class Forkserver:
                     raise
                 return self._launch(process, boot.worker_id)
         except (OSError, EOFError) as error:
-            raise WorkerStartError(f"worker {boot.worker_id} could not be started: {error}") from error
+            raise WorkerStartError(f"worker {boot.worker_id} could not be started: {self._why(error)}") from error
         finally:
             boot.link.close()
+
+    def _why(self, error: Exception) -> str:
+        """In words. Of a forkserver that has ended the error says only that it refuses connections."""
+        end = self._server.how_it_ended()
+        if not end:
+            return str(error)
+        return (
+            f"the forkserver, which imports the handler, is gone: {end}. Lack of memory does that; what it wrote is on"
+            " standard error"
+        )
 
     def make_spare(self) -> None:
         """Have a worker forked that the next `start_worker` uses, unless there is one. Takes a few milliseconds, and may be
@@ -259,12 +326,7 @@ class Forkserver:
         spare, self._spare = self._spare, None
         if spare is not None:
             spare.end()
-        server = self._server
-        pid = server._forkserver_pid  # pyright: ignore[reportPrivateUsage]
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            server._stop()  # pyright: ignore[reportPrivateUsage]
+        self._server.end()
         stacks, self.stack_file = self.stack_file, None
         if stacks is not None:
             stacks.close()

@@ -130,7 +130,8 @@ def run_here(
     """Run a supervisor in this process to its end. `reread` gives the settings anew; a change below `watched` reloads.
     `as_json`: what it tells a person at its start and end is for a program, on stdout.
 
-    Raises ForcedStopError when it was stopped by force, and whatever keeps it from starting.
+    Raises ForcedStopError when it was stopped by force, Exit where the log on stderr is JSON and has said that, and whatever
+    keeps it from starting.
     """
     import uvloop
 
@@ -150,6 +151,8 @@ def run_here(
             )
         _tell(summary, tell)
     if summary.exit_code == EXIT_FORCED:
+        if settings.log.format == "json" and not settings.log.file:
+            raise click.exceptions.Exit(EXIT_FORCED)  # the log has said it, and each line there is one object
         raise ForcedStopError(f"stopped by force: {summary.unfinished + summary.unsealed} messages will come again")
 
 

@@ -7,7 +7,8 @@ pool holds what belongs to the process: pid, link, cell and stacks (`child.py`).
 
 - Every index has one worker that serves. One that died is replaced at once; one that cannot boot, or dies as soon as
   it is ready with no message to blame, with doubling delays, index by index. Nobody serves and nobody can boot: the
-  service leaves the group and ends with 4 and the handler's own error. At the start it is enough that one boots; the
+  service leaves the group and ends with 4 and the handler's own error, or with 1 when no process could be made (no memory,
+  no descriptors): that may be so no more at the next start. At the start it is enough that one boots; the
   others are tried again.
 - A replacement is ready before the one that it replaces leaves. Recycling (messages, memory, age; with jitter),
   reload and rollback go this way, a set share at a time. A worker that leaves gets nothing more, finishes what it

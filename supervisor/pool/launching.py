@@ -14,6 +14,8 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
+import structlog
+
 from ...workers.spawn import Forkserver, WorkerProcess, WorkerStartError
 from .child import BootMaker, NewWorker
 from .stacks import Helper
@@ -21,6 +23,8 @@ from .stacks import Helper
 SPARE_DELAY_S = 0.1
 """After a start, so that the spare does not take the processor from the worker that boots."""
 Launched = Callable[[WorkerProcess | WorkerStartError], None]
+
+log = structlog.get_logger("rocketcrew.pool")
 
 
 @dataclass(slots=True, eq=False)
@@ -126,8 +130,11 @@ class Launcher:
         of.forkserver.stop()
 
     async def stop(self) -> None:
-        """End all forkservers, and with them every worker that is left."""
+        """End all forkservers, and with them every worker that is left. One that fails to end keeps nobody from stopping."""
         for generation in list(self._generations):
-            self.drop(generation)
+            try:
+                self.drop(generation)
+            except OSError:
+                log.exception("forkserver_not_stopped", generation=generation)
         if self._tasks:
             await asyncio.wait(self._tasks)

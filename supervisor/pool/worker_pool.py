@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from ...conf.units import in_whole_ms
+from ...remoting.errors import RocketcrewError
 from ...remoting.queues import MessageQueue
 from ...remoting.traces import TraceRecord
 from ...workers import packets
@@ -88,6 +89,8 @@ class Pool:
         """Messages that an administrator wants consumed."""
         self.failure = ""
         """Why no worker can boot."""
+        self._boots_ended = False
+        """A worker process has ended in its boot since one was ready last; else none could be made."""
         self.hearing = Hearing(
             core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, progress=self._progress,
             notice=self._noticed, file_salvaged=self._file_salvaged, salvaged=self._salvaged,
@@ -110,14 +113,19 @@ class Pool:
     # --- starting -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the workers and wait until each is ready, or has failed while others are. Raises HandlerError, with the
+        """Start the workers and wait until each is ready, or has failed while others are. Raises `why_none`, with the
         error of the last one, when none can boot: nobody joins the group for a handler that cannot run."""
         self._note_kills()
         self.run_staffing()
         while not self.failure and not (self.staffing.tried and self.staffing.serving()):
             await self._wait_changed(self._loop.time() + 1.0)
         if self.failure:
-            raise HandlerError(self.failure)
+            raise self.why_none()
+
+    def why_none(self) -> RocketcrewError:
+        """The error for `failure`. A handler that cannot run is another one than a system that gives no process: that may do
+        so at the next start."""
+        return HandlerError(self.failure) if self._boots_ended else WorkerStartError(self.failure)
 
     def run_staffing(self) -> None:
         """Do what the staffing decides now, and call it again when it has something to do next. A step that fails
@@ -198,6 +206,7 @@ class Pool:
             log.error("worker_not_started", worker=worker_id, error=error)
         worker, now = self._core.state.workers[worker_id], self._loop.time()
         was = worker.state
+        self._boots_ended |= bool(worker.boot_error)  # the handler's module took too long
         self.staffing.boot_failed(worker_id, worker.boot_error or error)
         self._core.handle(ev.WorkerNotStarted(worker_id), now)
         self.staffing.ended(worker, was, now, charged=False, leaves=False)
@@ -266,6 +275,7 @@ class Pool:
     def _is_ready(self, child: Child, ready: packets.Ready) -> None:
         self.schema = ready.schema
         self.said = ready
+        self._boots_ended = False
         self.staffing.ready(child.worker_id)
         self.run_staffing()
         self.changed.set()
@@ -337,6 +347,7 @@ class Pool:
             return
         self._acted()  # one that reported what cannot be counts as killed from here on
         worker, was = child.worker, child.worker.state
+        self._boots_ended |= not worker.booted
         self._loop.remove_writer(child.link.fileno())
         self._loop.remove_reader(child.link.fileno())
         self._loop.remove_reader(child.process.sentinel)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,6 +131,38 @@ def test_a_killed_forkserver_takes_its_workers_along_and_is_started_again(crew: 
     again = crew.start("system_handlers:silent")
     again.ready()
     assert server.pid not in (None, first)
+
+
+def test_the_folder_of_temporary_files_may_be_cleared_up_and_nothing_is_left_there(
+    crew: WorkerCrew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By systemd-tmpfiles, an image's start script, the start of a copied data_dir."""
+    temp = tmp_path / ("long" * 30)
+    temp.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temp))
+    crew.start("system_handlers:silent").ready()
+    server = crew.servers[0]
+    assert list(temp.iterdir()) == []
+    temp.rmdir()
+    crew.start("system_handlers:silent").ready()
+    server.make_spare()
+    crew.start("system_handlers:silent").ready()
+    first = server.pid
+    server.stop()
+    with pytest.raises(WorkerStartError, match="No such file or directory"):
+        crew.start("system_handlers:silent")
+    temp.mkdir()
+    crew.start("system_handlers:silent").ready()
+    assert server.pid not in (None, first)
+
+
+def test_a_forkserver_that_cannot_live_is_named_with_its_end(crew: WorkerCrew, tmp_path: Path) -> None:
+    """What lack of memory does: the library that gets none ends the process, and who connects is refused."""
+    (tmp_path / "starved.py").write_text("import os\nos._exit(7)\n")
+    server = Forkserver(["starved"])
+    crew.servers.append(server)
+    with pytest.raises(WorkerStartError, match=r"the forkserver.*is gone: it ended with exit code 7\. Lack of memory"):
+        crew.start("starved:f", server=server)
 
 
 def test_two_generations_side_by_side(crew: WorkerCrew) -> None:

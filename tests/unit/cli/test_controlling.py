@@ -231,7 +231,9 @@ def test_nobody_runs_here(tmp_path: Path) -> None:
 def test_one_that_runs_and_does_not_answer_is_named(tmp_path: Path) -> None:
     held = {tmp_path / "g" / "0": 41, tmp_path / "h" / "0": 42, Path("/elsewhere/g/0"): 43}
     found = [tmp_path / "g" / "0", tmp_path / "h" / "0", tmp_path / "g" / "1"]
-    with pytest.raises(RocketcrewError, match=r"^pid 41 runs and does not answer \(group g, slot 0\)"):
+    with pytest.raises(
+        RocketcrewError, match=r"^pid 41 runs and does not answer \(group g, slot 0\): .*kill -CONT 41`"
+    ):
         meant(found[:1], [], held, "under x")
     assert meant(found[:1], found[:1], {}, "under x") == found[0]
     assert meant([found[0], found[2]], found[2:], {}, "under x") == found[2]

@@ -50,6 +50,16 @@ def test_a_keyboard_interrupt_that_python_drops_is_sent_again() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "came\n", "")
 
 
+@pytest.mark.parametrize("number", ["SIGHUP", "SIGUSR1"])
+def test_while_run_starts_what_a_running_one_obeys_does_not_end_it(number: str) -> None:
+    held = f"press(signal.{number})\ninterrupts.note()\npress(signal.{number})\nprint('goes on', flush=True)\n"
+    assert script(held).stdout == "goes on\n"
+    done = script(held + f"interrupts.raise_again()\npress(signal.{number})\nprint('went on')")
+    assert (done.returncode, done.stdout) == (-getattr(signal, number), "goes on\n")
+    ignored = f"signal.signal(signal.{number}, signal.SIG_IGN)\ninterrupts.install()\n{held}interrupts.raise_again()\n"
+    assert script(f"{ignored}press(signal.{number})").returncode == 0, "nohup"
+
+
 def test_another_dropped_exception_is_printed_as_ever() -> None:
     done = script("interrupts.raise_again()\nclass Bad:\n    def __del__(self): 1 / 0\nBad()\n")
     assert "ZeroDivisionError" in done.stderr

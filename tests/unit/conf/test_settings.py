@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.conf.settings import Settings, load, require, value_of
-from rocketcrew.conf.sources import ConfigError, defaults_text, show_setting
+from rocketcrew.conf.sources import KNOWN, ConfigError, defaults_text, environment_name, show_setting
 from rocketcrew.remoting.errors import UsageError
 
 
@@ -94,6 +94,46 @@ def test_unknown_names_in_file_and_environment(tmp_path: Path) -> None:
     assert "sections are [cluster]" in text
     assert "did you mean ROCKETCREW_CONSUMER_TOPICS?" in text
     assert "ROCKETCREW_CONFIG" not in text
+
+
+LINKS = {
+    "ROCKETCREW_METRICS_PORT": "tcp://10.96.0.7:9464",
+    "ROCKETCREW_METRICS_PORT_9464_TCP": "tcp://10.96.0.7:9464",
+    "ROCKETCREW_METRICS_PORT_9464_TCP_ADDR": "10.96.0.7",
+    "ROCKETCREW_METRICS_PORT_9464_TCP_PORT": "9464",
+    "ROCKETCREW_METRICS_PORT_9464_TCP_PROTO": "tcp",
+    "ROCKETCREW_METRICS_SERVICE_HOST": "10.96.0.7",
+    "ROCKETCREW_METRICS_SERVICE_PORT": "9464",
+    "ROCKETCREW_METRICS_SERVICE_PORT_METRICS": "9464",
+    "ROCKETCREW_PORT": "tcp://10.96.0.8:80",
+}
+
+
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_named_as_that_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load({}, LINKS, None)
+    (problem,) = refused.value.problems
+    assert str(problem).startswith("environment ROCKETCREW_METRICS_PORT and 8 more came with a Service: Kubernetes ")
+    assert "`enableServiceLinks: false`" in str(problem)
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_each_of_them_is_known_alone(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"environment {name} came with a Service"):
+        load({}, {name: LINKS[name]}, None)
+
+
+def test_no_setting_is_taken_for_one_of_them() -> None:
+    values = {environment_name(name): "x" for name in KNOWN}
+    with pytest.raises(ConfigError) as refused:
+        load({}, values, None)
+    assert "Kubernetes" not in str(refused.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "rocketcrew.toml"
+    file.write_text('[consumer]\ngroup = "billing"\n', encoding="utf-8-sig")
+    assert load({}, {}, file).consumer.group == "billing"
 
 
 def test_a_section_that_is_no_table_is_refused(tmp_path: Path) -> None:

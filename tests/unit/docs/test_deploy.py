@@ -139,6 +139,14 @@ def test_settings_of_the_environment_exist() -> None:
     assert found <= ENVIRONMENT
 
 
+def test_no_pod_gets_the_variables_of_services_whose_names_begin_like_ours() -> None:
+    (members,) = [each for each in documents("kubernetes/member.yaml") if each["kind"] == "StatefulSet"]
+    objects = {each["kind"]: each for each in documents("kubernetes/spark.yaml")}
+    executor = yaml.safe_load(objects["ConfigMap"]["data"]["executor.yaml"])
+    pods = [members["spec"]["template"]["spec"], objects["StatefulSet"]["spec"]["template"]["spec"], executor["spec"]]
+    assert [pod["enableServiceLinks"] for pod in pods] == [False, False, False]
+
+
 def test_the_configuration_of_the_manifest_can_be_loaded_and_its_ports_agree(tmp_path: Path) -> None:
     objects = {each["kind"]: each for each in documents("kubernetes/member.yaml")}
     text = objects["ConfigMap"]["data"]["rocketcrew.toml"]

@@ -74,6 +74,18 @@ def test_an_empty_table_is_said(tmp_path: Path) -> None:
         DuckViews(tmp_path)
 
 
+def test_what_waits_for_an_empty_table_is_said_too(tmp_path: Path) -> None:
+    for slot, name in ((0, "w.1-00000001.arrows"), (0, "w.2-00000001.arrows"), (1, "v.1-00000001.arrows")):
+        ready = tmp_path / f"g/{slot}/segments/ready"
+        ready.mkdir(parents=True, exist_ok=True)
+        (ready / name).touch()
+    (tmp_path / "g/0/segments/ready/.draft.arrows").touch()
+    with pytest.raises(
+        UsageError, match=r"and 3 sealed segments wait\..*load --staging .*0/segments --staging .*1/seg"
+    ):
+        DuckViews(tmp_path / "g" / "table")
+
+
 def test_a_flipped_byte_is_an_error_with_its_remedy_and_no_wrong_row(world: World, segments: Any) -> None:
     world.seal([segments.Record(offset) for offset in range(100)])
     loaded(world, "pyarrow")

@@ -33,6 +33,20 @@ def test_commands_are_answered_and_unknown_ones_named(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_one_that_answers_nothing_is_waited_for_as_long_as_is_said(tmp_path: Path) -> None:
+    async def story() -> None:
+        never = asyncio.Event()
+        server = ControlServer(tmp_path, {"status": lambda _: never.wait()})  # type: ignore[dict-item, return-value]
+        await server.bind()
+        await server.serve()
+        with pytest.raises(UsageError, match="did not answer within 0 s: it may be busy or stopped"):
+            await ask(tmp_path, "status", timeout_s=0.001)
+        never.set()
+        await server.stop()
+
+    asyncio.run(story())
+
+
 def test_a_path_that_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 60) / ("e" * 60)
     folder.mkdir(parents=True)

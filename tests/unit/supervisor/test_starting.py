@@ -14,11 +14,12 @@ from rocketcrew.conf.segment_format import segment_name
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.staffing import Policy
 from rocketcrew.supervisor.core.states import WorkerState
+from rocketcrew.supervisor.pool.child import HandlerError
 from rocketcrew.supervisor.pool.launching import Launcher
 from rocketcrew.supervisor.pool.worker_pool import Pool
 from rocketcrew.workers.cells import CellFile
 from rocketcrew.workers.link import Transport
-from rocketcrew.workers.packets import encode_salvaged
+from rocketcrew.workers.packets import Ready, encode_ready, encode_salvaged
 from rocketcrew.workers.salvage import nothing_of
 from rocketcrew.workers.spawn import WorkerStartError
 
@@ -178,6 +179,57 @@ def test_one_that_is_not_wanted_any_more_when_its_turn_comes_is_reported_and_not
         assert forkserver.asked == []
 
     asyncio.run(main())
+
+
+def test_a_forkserver_that_fails_to_end_keeps_no_other_and_no_stop_from_going_on() -> None:
+    class Stubborn(Forkserver):
+        def stop(self) -> None:
+            self.asked.append("stop")
+            raise FileNotFoundError(2, "No such file or directory")
+
+    async def main() -> None:
+        launcher, forkservers = Launcher(), (Stubborn(), Stubborn())
+        for number, of in enumerate[Any](forkservers):
+            launcher.add(number, of, nothing)
+        await launcher.stop()
+        assert [of.asked for of in forkservers] == [["stop"], ["stop"]]
+        assert launcher.helpers() == []
+
+    asyncio.run(main())
+
+
+def test_a_start_that_got_no_process_is_no_fault_of_the_handler(tmp_path: Path) -> None:
+    """One may be got at the next start: whoever starts members again must go on with that."""
+    refused = WorkerStartError("worker r.1 could not be started: the forkserver is gone")
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        del bench
+        with pytest.raises(WorkerStartError, match="the forkserver is gone"):
+            await pool.start()
+
+    with_pool(tmp_path, 1, Waiting(refused), use)
+
+
+def test_a_handler_whose_worker_ended_in_its_boot_is_named_as_such_unless_one_was_ready_since(tmp_path: Path) -> None:
+    launcher = Waiting()
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        del bench
+        pool.run_staffing()
+        (_, launched, _), _ = launcher.launches
+        launched(Process())
+        (child,) = pool.children.values()
+        child.process.kill()
+        await until(lambda: not pool.children)
+        assert type(pool.why_none()) is HandlerError
+        launcher.launches[1][1](Process())
+        (child,) = pool.children.values()
+        pool.hearing.packet(child, encode_ready(Ready(7, "h", None, batch=False)))
+        assert type(pool.why_none()) is WorkerStartError
+        child.process.kill()
+        await until(lambda: not pool.children)
+
+    with_pool(tmp_path, 2, launcher, use)
 
 
 @pytest.mark.usefixtures("no_collection")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import structlog
 
+from rocketcrew.conf.columns import Column
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_GROUP, META_VERSION, key_fields
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.api import handler
@@ -23,7 +24,7 @@ from rocketcrew.workers.inferring import Inferring
 from rocketcrew.workers.link import Transport
 from rocketcrew.workers.loading import describe
 from rocketcrew.workers.main import prepare_handler
-from rocketcrew.workers.table_fit import check_fits
+from rocketcrew.workers.table_fit import check_fits, waiting_columns
 
 TABLE = TableSpec("/data/billing", (("_group", "string"), ("a", "int"), ("b", "string"), ("c", "struct<`x`:int>")))
 
@@ -70,13 +71,33 @@ def test_columns_that_are_one_to_spark_are_a_users_mistake() -> None:
 
 
 def test_what_waits_for_the_loader_has_a_word_too(tmp_path: Path) -> None:
-    seal(tmp_path, "w-00000001.arrows", 1, ("a", pa.string()))
-    seal(tmp_path, "w-00000002.arrows", 2, ("a", pa.int32()))
-    check_fits(parse_ddl("a int"), NEW_TABLE, tmp_path)
-    with pytest.raises(UsageError, match=r"'a' is string here and int there.*"):
-        check_fits(parse_ddl("a string"), NEW_TABLE, tmp_path)
-    (tmp_path / "ready" / "w-00000003.arrows").write_bytes(b"damaged")
+    """The table gets what was sealed first; what does not fit that is set aside, and is no reason to refuse more."""
+    seal(tmp_path, "w-00000003.arrows", 3, ("a", pa.string()))
+    seal(tmp_path, "v-00000004.arrows", 4, ("a", pa.int32()), ("later", pa.int32()))
+    check_fits(parse_ddl("a string, later smallint"), NEW_TABLE, tmp_path)
+    with pytest.raises(UsageError, match=rf"load --staging {tmp_path} --target.*'a' is int here and str") as refused:
+        check_fits(parse_ddl("a int, later bigint"), NEW_TABLE, tmp_path)
+    assert "'later' is bigint here and int there" in str(refused.value)
+    damaged = tmp_path / "ready" / "w-00000001.arrows"
+    damaged.write_bytes(b"damaged")
+    os.utime(damaged, (1, 1))
     check_fits(parse_ddl("a string"), NEW_TABLE, tmp_path)
+
+
+def test_a_handler_is_rolled_back_while_rows_of_the_narrower_one_wait(tmp_path: Path) -> None:
+    """Nothing but a handler that runs would load them, so a refusal would last."""
+    seal(tmp_path, "v1.1-00000001.arrows", 1, ("n", pa.int64()))
+    seal(tmp_path, "v2.1-00000001.arrows", 2, ("n", pa.int32()), ("more", pa.float64()))
+    for ddl in ("n bigint", "n int", "n bigint, more double", "N2 bigint"):
+        check_fits(parse_ddl(ddl), NEW_TABLE, tmp_path)
+
+
+def test_one_segment_of_each_worker_is_read(tmp_path: Path) -> None:
+    for number in range(3):
+        seal(tmp_path, f"w-{number:08d}.arrows", number, ("a", pa.int32()))
+    (tmp_path / "ready" / "w-00000002.arrows").write_bytes(b"damaged")
+    assert waiting_columns(tmp_path / "ready", {"a", "new"}) == [Column("a", "int")]
+    assert waiting_columns(tmp_path / "none", {"a"}) == []
 
 
 def test_narrower_columns_that_wait_do_not_refuse_those_of_the_table(tmp_path: Path) -> None:
