@@ -103,7 +103,7 @@ class DiskFile:
         self._buffer = bytearray()
         self._holes: list[tuple[int, int]] = []
         self._paths: dict[int, str] = {}  # of the segments in use; spares writing their names for every record
-        self.dirty |= dict.fromkeys(self._calls.make_folder(folder))
+        self.dirty |= dict.fromkeys(_made(folder, self._calls))
         self._whole: set[str] = set()  # segments that have their full size
         self._starts, self._written = self._scan()
         self._limit = max(self._starts[-1] + self._segment_bytes, self._written)
@@ -441,6 +441,12 @@ def _refused_as(cannot: str) -> Generator[None]:
         raise StorageError(f"{cannot}: {error.strerror}") from error
 
 
+def _made(folder: Path, calls: DiskCalls) -> list[str]:
+    """As DiskCalls.make_folder; raises StorageError."""
+    with _refused_as(f"cannot make {folder}"):
+        return calls.make_folder(folder)
+
+
 def _sweep(folder: Path, calls: DiskCalls) -> None:
     """Remove what a process that was killed had not written to the end. Only with the lock."""
     for path in folder.glob(f"*{UNFINISHED}"):
@@ -638,7 +644,7 @@ class DiskStorage:
         return sorted(f"{folder}/{path.name}" for path in found if path.name.isdigit())
 
     def open_plain(self, name: str) -> DiskPlainFile:
-        self._plain_dirty |= dict.fromkeys(self._calls.make_folder((self._folder / name).parent))
+        self._plain_dirty |= dict.fromkeys(_made((self._folder / name).parent, self._calls))
         return DiskPlainFile(str(self._folder / name), self._pool, self._plain_dirty)
 
     def remove_plain(self, name: str) -> None:

@@ -177,7 +177,8 @@ class KeyIndex:
         self._storage = storage
         self._log = log
         self._places = places
-        self._scan: LogScan | None = None  # that of `catch_up`
+        self._readable = ReadableLog(log, places)  # that of `catch_up`, as are these two
+        self._scan: LogScan | None = None
         self._parts: Iterator[Part | None] = iter(())
         self._size = (SLOTS, ENTRIES_MAX) if storage.has_disk else (MEMORY_SLOTS, ENTRIES_MAX)
         self._files: dict[str, _IndexFile] = {}
@@ -225,10 +226,14 @@ class KeyIndex:
         if not self.is_behind:
             return
         if self._scan is None or self._scan.position != self._at:
-            self._scan = LogScan(ReadableLog(self._log, self._places), self._at, lambda _: True)
+            self._readable = ReadableLog(self._log, self._places)
+            self._scan = LogScan(self._readable, self._at, lambda _: True)
             self._parts = self._scan.steps()
         try:
+            confirmed = len(self._readable.unreadable)
             self._read(self._scan, self._at + bytes_max)
+            if len(self._readable.unreadable) > confirmed:
+                self._readable.confirm()
         except StorageError:
             self._give_up()
             raise

@@ -189,7 +189,8 @@ class LogScan:
         if following is not None:
             return Part(Kind.DAMAGE, position, following - position)
         if isinstance(self._log, ReadableLog) and (behind := self._log.behind_unreadable(position)) > position:
-            return Part(Kind.DAMAGE, position, behind - position)
+            # Nobody knows where the record ends that is there; it may be with zeros.
+            return Part(Kind.DAMAGE, position, max(behind, self._content) - position)
         content_end = yield from self._content_end(position)
         if content_end == position:
             return Part(Kind.UNWRITTEN, position, self._end - position)

@@ -9,25 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .consume_queue import Entry
-from .readable_log import PIECE_BYTES, UnreadablePlaces, can_read, pieces_of, reads_elsewhere
+from .consume_queue import ConsumeQueue, Entry
+from .fetched import Fetched, GetStatus
+from .readable_log import PIECE_BYTES, Events, UnreadablePlaces, can_read, is_outage, pieces_of
 from .record_heads import in_log
 from .storage import StorageError, StoredFile
+from .wanted import Wanted
 
 PATIENCE_STEPS = 10  # of `rest`: seconds
+TOLD_MAX = 100_000  # records; then those that are still passed over are said once more
 FORGET_STEPS = 60  # then a place that did not fail meanwhile is waited for again
 
 
 class LostPlaces:
     """Since when they cannot be read."""
 
-    def __init__(self, log: StoredFile, places: UnreadablePlaces) -> None:
-        """`places`: where what cannot be read is said."""
+    def __init__(self, log: StoredFile, places: UnreadablePlaces, events: Events) -> None:
+        """`places`: where what cannot be read is said; `events`: where it is said what a reader did not get."""
         self._log = log
         self._places = places
+        self._events = events
+        self.passed_over = 0  # messages
+        self._told: set[int] = set()  # positions of their records
         self._failed: dict[
             int, tuple[int, int]
         ] = {}  # number of a piece -> the steps at which reads failed: first, last
+        self._given_up: dict[int, tuple[int, str]] = {}  # number of a piece -> the last step at which it was, and why
         self._steps = 0
 
     def rest(self) -> None:
@@ -36,19 +43,53 @@ class LostPlaces:
         if self._steps % FORGET_STEPS == 0:
             oldest = self._steps - FORGET_STEPS
             self._failed = {number: steps for number, steps in self._failed.items() if steps[1] > oldest}
+            self._given_up = {number: told for number, told in self._given_up.items() if told[0] > oldest}
 
     def has(self, position: int, length_bytes: int, error: StorageError) -> bool:
         """Whether what is there, of which a read just gave `error`, is given up."""
         pieces = pieces_of(position, length_bytes)
-        number = next((number for number in pieces if number in self._failed), None)
-        if number is None:
-            number = next((number for number in pieces if not can_read(self._log, number)), None)
-        if number is None:  # it can be read now
+        unread = [number for number in pieces if not can_read(self._log, number)]
+        for number in pieces:
+            if number not in unread:
+                self._failed.pop(number, None)
+                self._given_up.pop(number, None)
+        if not unread:  # it can be read now
             return False
-        first, _ = self._failed.get(number, (self._steps, 0))
+        number = unread[0]
+        # Bad pages come in runs, and readers would wait for each of them.
+        before = self._failed.get(number - 1) if number - 1 in self._given_up else None
+        first, _ = self._failed.get(number) or before or (self._steps, 0)
         self._failed[number] = first, self._steps
         self._places.say(number * PIECE_BYTES, error)
-        return self._steps - first >= PATIENCE_STEPS and reads_elsewhere(self._log, self._failed)
+        if self._steps - first < PATIENCE_STEPS or is_outage(self._log, [number], self._failed):
+            return False
+        self._given_up[number] = self._steps, str(error)
+        return True
+
+    def passed(self, queue: ConsumeQueue, offset: int, wanted: Wanted) -> Fetched | None:
+        """What a pull gets that comes to a place which was given up in the last PATIENCE_STEPS: nothing, and the next offset,
+        without a read of the log. None elsewhere."""
+        if not self._given_up:
+            return None
+        position, size, code = queue.entry(offset)
+        told = [self._given_up[number] for number in pieces_of(position, size) if number in self._given_up]
+        reason = next((reason for step, reason in told if self._steps - step < PATIENCE_STEPS), None)
+        if reason is None:
+            return None
+        if wanted.codes is None or code in wanted.codes:
+            self._say(queue, offset, position, reason)
+        return Fetched(GetStatus.NO_MATCHED_MESSAGE, offset + 1, queue.min_offset, queue.max_offset)
+
+    def _say(self, queue: ConsumeQueue, offset: int, position: int, reason: str) -> None:
+        """Each record once."""
+        if position in self._told:
+            return
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        self._told.add(position)
+        self.passed_over += 1
+        place: dict[str, object] = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": offset}
+        self._events.append(("store.message_passed_over", place | {"position": position, "reason": reason}))
 
 
 def first_unreadable(log: StoredFile, entries: Iterable[tuple[int, Entry]], bytes_max: int) -> tuple[int, Entry] | None:

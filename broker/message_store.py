@@ -112,7 +112,7 @@ class MessageStore:
         self._log = storage.open(LOG, limits.segment_bytes, buffered=False)
         self.events: deque[tuple[str, dict[str, object]]] = deque(maxlen=64)  # since the start, for the log
         self._places = UnreadablePlaces(self.events)
-        self._lost = LostPlaces(self._log, self._places)
+        self._lost = LostPlaces(self._log, self._places, self.events)
         self._index = KeyIndex(storage, self._log, self._places)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket, what to write
@@ -125,8 +125,12 @@ class MessageStore:
         self.arrived: Callable[[StoredMessage, int], None] = lambda _message, _tags_code: None
         """Called with each message and its tags code when it can be read."""
         self.rebuilt_queues = 0
-        self.passed_over = 0  # messages that a pull did not get, as the disk cannot read them
         self.found = Found()
+
+    @property
+    def passed_over(self) -> int:
+        """Messages that a pull did not get, as the disk cannot read them."""
+        return self._lost.passed_over
 
     # Putting
 
@@ -230,7 +234,7 @@ class MessageStore:
             return Fetched(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         count = max(1, min(messages_max, self._limits.messages_max))
         try:
-            return self._collect(queue, offset, high, count, wanted)
+            return self._lost.passed(queue, offset, wanted) or self._collect(queue, offset, high, count, wanted)
         except StorageError as error:
             return self._collect_before(queue, offset, count, wanted, error)
 
@@ -252,12 +256,10 @@ class MessageStore:
         at, entry = found
         if at > offset:
             return self._collect(queue, offset, at, messages_max, wanted)
-        if not self._lost.has(entry[0], entry[1], error):
+        passed = self._lost.passed(queue, offset, wanted) if self._lost.has(entry[0], entry[1], error) else None
+        if passed is None:
             raise error
-        self.passed_over += 1
-        place: dict[str, object] = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": offset}
-        self.events.append(("store.message_passed_over", place | {"position": entry[0], "reason": str(error)}))
-        return Fetched(GetStatus.NO_MATCHED_MESSAGE, offset + 1, queue.min_offset, queue.max_offset)
+        return passed
 
     def _collect(self, queue: ConsumeQueue, offset: int, end: int, messages_max: int, wanted: Wanted) -> Fetched:
         """Take matching records until count, bytes, the scan window or `end`; neighbours in the log are read at once."""

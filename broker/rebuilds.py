@@ -6,8 +6,8 @@ Nothing is stored in such a queue meanwhile. Its entries are collected in memory
   on counting from where it was, whatever is damaged at its end. A record far beyond its end has a damaged head, and is set
   aside.
 - Where the log gives no record for an offset, the old entry stays if the head of its record says the same: only the body is
-  damaged then, and who reads it sees that. All others get fillers, whose positions are those of the entry before; the queue
-  begins at the first that is none.
+  damaged then, and who reads it sees that. It stays too where the record cannot be read, and lies where it should. All others
+  get fillers, whose positions are those of the entry before; the queue begins at the first that is none.
 - A rebuild fails when the disk does as a whole (readable_log.py), and is tried again after PAUSE_STEPS. Until then a queue
   that was planned in doubt, as by the slow check, serves what it has; one that a read found wrong is refused, and so is one
   whose file could not be replaced at the end.
@@ -19,16 +19,17 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from ..remoting.errors import ProtocolError
-from ..remoting.stored import StoredMessage, decode_message, is_inner_batch
+from ..remoting.stored import RECORD_MIN_BYTES, StoredMessage, decode_message, is_inner_batch
 from .consume_queue import FILLER_CODE, SEGMENT_BYTES, ConsumeQueue, Entry
 from .log_scan import Kind, LogScan, Part
 from .readable_log import ReadableLog, UnreadablePlaces
-from .record_heads import Named, named_at
+from .record_heads import HEAD_BYTES, Named, in_log, is_head, named_at
 from .recovery import MISSING_MAX, Found, Key, Recovery
 from .storage import MemoryFile, Storage, StorageError, StoredFile
 
 STEP_ENTRIES = 10_000
 PAUSE_STEPS = 60  # of `Rebuilds.rest`: a minute
+OLD_UNREAD_MAX = 100_000  # old entries for which the log gives no record, most of which cannot be read
 OLD_MAX, OLD_MAX_BYTES = 2_000, 16 << 20  # old entries that are looked at, and their records: some 100 ms
 _MISSING: Entry = (0, 0, FILLER_CODE)
 
@@ -123,12 +124,16 @@ class Rebuild:
         """Entries of `queue` for offsets of which the log gave no record, and whose records' heads say the same. What is
         damaged is set aside. Raises StorageError, also when what the log gave was an outage of the disk."""
         kept: dict[int, Entry] = {}
-        bytes_left = OLD_MAX_BYTES
-        for offset, next_position in islice(self._missing(queue), OLD_MAX):
+        bytes_left, looks_left = OLD_MAX_BYTES, OLD_MAX
+        for offset, next_position in islice(self._missing(queue), OLD_UNREAD_MAX):
             entry = self._old(queue, offset, bytes_left) if queue.min_offset <= offset < queue.next_offset else None
             if entry is not None and entry[0] + entry[1] <= next_position:
                 kept[offset] = entry
-                bytes_left -= entry[1]
+            if entry is None or self._readable.could_read(*entry[:2]):
+                bytes_left -= entry[1] if entry is not None else 0
+                looks_left -= 1
+            if not looks_left:
+                break
         self._readable.confirm()
         for part in self._damage:
             self._recovery.set_aside(part)
@@ -147,18 +152,25 @@ class Rebuild:
             yield offset, made.entry(made.file_start)[0] if made.file_start < made.next_offset else self._log.end
 
     def _old(self, queue: ConsumeQueue, offset: int, bytes_max: int) -> Entry | None:
-        """The old entry, its code made anew. None for one that names what the disk cannot read: nobody could read on there.
-        Raises StorageError when the disk fails as a whole."""
+        """The old entry, its code made anew. One that names what the disk cannot read stays as it is: whoever reads there
+        passes over it (lost_places.py), and should the disk read it again, nothing was lost. Raises StorageError when the
+        disk fails as a whole."""
         try:
-            position, size, _ = queue.entry(offset)
+            position, size, _ = entry = queue.entry(offset)
         except StorageError:
             return None
         log = self._readable
-        if size > bytes_max or named_at(log, position) != Named(*self.key, offset, size):
+        if not RECORD_MIN_BYTES <= size <= bytes_max or not in_log(log, position, size):
+            return None
+        is_named = named_at(log, position) == Named(*self.key, offset, size)
+        if not is_named and log.could_read(position, size):
             return None
         record = log.read(position, size)
         if not log.could_read(position, size):
-            return None
+            is_other = log.could_read(position, HEAD_BYTES) and not is_head(
+                log, queue.queue_id, (offset, position, size)
+            )
+            return None if is_other else entry
         try:
             message = decode_message(record, check_crc=False)
         except ProtocolError:

@@ -103,6 +103,7 @@ class Timers:
     def __init__(self) -> None:
         self._open: dict[int, tuple[int, str]] = {}  # offset -> when it is due, what it is taken back by
         self._by_key: dict[str, set[int]] = {}
+        self._recalls: dict[int, str] = {}  # offset -> what it takes back, while that may be unread
         self._due: list[
             tuple[int, int]
         ] = []  # heap of time and offset; what was taken back is skipped, or left out anew
@@ -123,6 +124,7 @@ class Timers:
         """
         self._open.clear()
         self._by_key.clear()
+        self._recalls.clear()
         self._due.clear()
         self._closed.clear()
         queue = store.queue(TIMER_TOPIC, 0)
@@ -158,11 +160,16 @@ class Timers:
         """`start_ms`: when this process began, for one that was stored before."""
         taken_back = properties.get(PROPERTY_TIMER_DEL_UNIQKEY)
         if taken_back is not None:
-            for closed in sorted(self._by_key.get(taken_back, ())):
-                self._close(closed)
-            self._closed.append(offset)
+            for earlier in sorted(self._by_key.get(taken_back, ())):
+                if earlier < offset:  # one that was read late takes back none that was stored after it
+                    self._close(earlier)
+            self._recalls[offset] = taken_back
+            self._end_recalls()
             return
         key = recall_key(properties.get(PROPERTY_REAL_TOPIC, ""), properties.get(PROPERTY_UNIQ_KEY, ""))
+        if any(recall > offset and taken_back == key for recall, taken_back in self._recalls.items()):
+            self._closed.append(offset)
+            return
         due_ms = _out_ms(properties)
         wait_ms = longest_wait_ms(properties) if start_ms is not None else None
         if start_ms is not None and wait_ms is not None:
@@ -177,19 +184,29 @@ class Timers:
     def _take_late(self, offset: int, properties: Mapping[str, str], now_ms: int) -> None:
         """The first that is due could not be read when this process began, and can be now."""
         heappop(self._due)
-        del self._open[offset]
+        self._forget(offset)
         self._paused_until_ms = 0
         self._take(offset, properties, now_ms)
+        self._end_recalls()
 
-    def _close(self, offset: int) -> None:
-        entry = self._open.pop(offset, None)
-        if entry is None:
-            return
-        self._closed.append(offset)
-        same = self._by_key[entry[1]]
+    def _end_recalls(self) -> None:
+        """What takes others back is done when none is left of which nothing is known."""
+        if UNREAD not in self._by_key:
+            self._closed += self._recalls
+            self._recalls.clear()
+
+    def _forget(self, offset: int) -> None:
+        same = self._by_key[key := self._open.pop(offset)[1]]
         same.discard(offset)
         if not same:
-            del self._by_key[entry[1]]
+            del self._by_key[key]
+
+    def _close(self, offset: int) -> None:
+        if offset not in self._open:
+            return
+        self._forget(offset)
+        self._closed.append(offset)
+        self._end_recalls()
         if len(self._due) > 2 * len(self._open):
             self._due = [(due_ms, still) for still, (due_ms, _) in self._open.items()]
             heapify(self._due)
@@ -236,7 +253,7 @@ class Timers:
 
     def dump(self) -> bytes:
         """The text of timers.json."""
-        still_open = sorted(self._open)
+        still_open = sorted([*self._open, *self._recalls])
         floor = still_open[0] if still_open else self._end
         gaps = zip(still_open, [*still_open[1:], self._end], strict=False)
         bounds = [f"{offset + 1},{following}" for offset, following in gaps if offset + 1 < following]

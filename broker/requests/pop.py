@@ -38,6 +38,7 @@ from ..held_pops import ANY_QUEUE, HeldPop, News
 from ..message_store import QueueRebuilding
 from ..pop_table import Key, begun, popped
 from ..pops import pop_retry_topic
+from ..readable_log import is_of_a_place
 from ..refusal import Refused
 from ..state import BrokerState, Call
 from ..storage import StorageError
@@ -201,12 +202,14 @@ def keys_of(
 def pop(
     state: BrokerState, held: HeldPop, request: PopRequest, topic: TopicConfig, now_ms: int, news: News | None
 ) -> Taken:
-    """Take what is there, at most what was asked for. Raises StorageError, and then nothing was taken."""
+    """Take what is there, at most what was asked for. Raises StorageError, and then nothing was taken; also when nothing but
+    what the disk cannot read is there."""
     taken = Taken()
     if held.channel in state.full or len(state.pops.table) >= state.config.pops_in_flight_max:
         return taken
     keys = keys_drawn(state, held, topic) if news is None else keys_in(held, news.take(held))
     looked: list[Key] = []
+    unread: dict[Key, StorageError] = {}
     try:
         for key, mark in keys:
             looked.append(key)
@@ -216,19 +219,32 @@ def pop(
             except QueueRebuilding:
                 taken.rebuilding.append(key)
                 continue  # the others need not wait for it
+            except StorageError as error:
+                if not is_of_a_place(error):
+                    raise
+                unread[key] = error
+                continue
             if news is not None and taken.rest > before:
                 news.put_back(*key)
                 break  # there is no room for more
+        if unread and not taken.changes:
+            raise next(iter(unread.values()))
         state.pops.write(taken.changes, max(taken.count, 1))
     except Exception:  # nothing was taken: what woke it is there for those that wait beside it
-        if news is not None:
-            for key in looked:
-                news.put_back(*key)
+        put_back(news, looked)
         if held.number:  # it waited itself
             state.pops.held.wake_group(held.topic, held.group)
         raise
+    put_back(news, unread)
     state.count_got(held.topic, held.group, taken.count)
     return taken
+
+
+def put_back(news: News | None, keys: Iterable[Key]) -> None:
+    """What is there is left to the others that wait."""
+    if news is not None:
+        for key in keys:
+            news.put_back(*key)
 
 
 def keys_in(held: HeldPop, queues: Iterable[tuple[str, int]]) -> Iterator[tuple[Key, str]]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from bad_places import CountedStorage
+from bad_places import CountedFile, CountedStorage
 
 from rocketcrew.broker.lost_places import FORGET_STEPS, PATIENCE_STEPS, LostPlaces, first_unreadable
 from rocketcrew.broker.message_store import QueueRebuilding
 from rocketcrew.broker.readable_log import PIECE_BYTES, UnreadablePlaces
 from rocketcrew.broker.storage import StorageError
+from rocketcrew.broker.timers import recall_key
 from rocketcrew.broker.transactions import HALF_TOPIC, Question
 from rocketcrew.remoting.admin_bodies import KvTable
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.headers import RecallMessage, SendResponse
 from rocketcrew.remoting.names import SCHEDULE_TOPIC
+from rocketcrew.remoting.pop_headers import PopRequest
 from rocketcrew.remoting.stored import decode_messages
 
 COUNT = 300
@@ -107,7 +110,10 @@ def test_a_bad_page_of_the_log_costs_a_reader_what_is_in_it(broker, tags):
     passed = [fields for event, fields in store.events if event == "store.message_passed_over"]
     assert [fields["queue_offset"] for fields in passed] == hit
     assert {"topic": "T", "queue_id": 0, "reason": "cannot read: Input/output error"}.items() <= passed[0].items()
+    failed_reads = broker.storage.log.failed_reads
     assert pulled(broker, tags) == (found, 0), "the next reader need not wait"
+    assert broker.storage.log.failed_reads - failed_reads < 8, "and what is given up is not read"
+    assert store.passed_over == len(hit), "each is said once"
     assert store.rebuilt_queues == 0
 
 
@@ -146,13 +152,12 @@ def test_a_pull_that_reads_well_reads_what_it_did(broker):
 def test_a_place_is_given_up_while_the_disk_reads_others():
     log = CountedStorage().log
     log.append(bytes(20 * PIECE_BYTES))
-    lost, error = LostPlaces(log, UnreadablePlaces(deque())), StorageError("cannot read")
+    lost, error = LostPlaces(log, UnreadablePlaces(deque()), deque()), StorageError("cannot read")
     log.bad = range(PIECE_BYTES, 2 * PIECE_BYTES)
     for _ in range(PATIENCE_STEPS):
         assert not lost.has(PIECE_BYTES - 10, 20, error)
         lost.rest()
     assert lost.has(PIECE_BYTES - 10, 20, error)
-    assert log.failed_reads == 1, "it is not tried once more"
     assert lost.has(2 * PIECE_BYTES - 1, 1, error), "what else is there"
     assert not lost.has(2 * PIECE_BYTES, 1, error), "which can be read now"
     log.bad = range(1 << 40)
@@ -162,7 +167,7 @@ def test_a_place_is_given_up_while_the_disk_reads_others():
 def test_a_place_that_did_not_fail_for_a_while_is_waited_for_again():
     log = CountedStorage().log
     log.append(bytes(20 * PIECE_BYTES))
-    lost, error = LostPlaces(log, UnreadablePlaces(deque())), StorageError("cannot read")
+    lost, error = LostPlaces(log, UnreadablePlaces(deque()), deque()), StorageError("cannot read")
     log.bad = range(PIECE_BYTES, 2 * PIECE_BYTES)
     lost.has(PIECE_BYTES, 1, error)
     for _ in range(3 * FORGET_STEPS):
@@ -172,6 +177,53 @@ def test_a_place_that_did_not_fail_for_a_while_is_waited_for_again():
     for _ in range(2 * FORGET_STEPS):
         lost.rest()
     assert not lost.has(PIECE_BYTES, 1, error)
+
+
+class EndingOutage(CountedFile):
+    """All reads fail until so many more have."""
+
+    __slots__ = ("left",)
+
+    def read(self, position, length_bytes):
+        self.left -= 1
+        self.bad = range(1 << 40) if self.left >= 0 else range(0)
+        return super().read(position, length_bytes)
+
+
+@pytest.mark.parametrize("left", range(12))
+def test_an_outage_that_ends_while_the_place_and_others_are_looked_at_costs_nothing(left):
+    log = EndingOutage(1 << 24, buffered=False)
+    log.append(bytes(200 * PIECE_BYTES))
+    lost, error = LostPlaces(log, UnreadablePlaces(deque()), deque()), StorageError("cannot read")
+    for _ in range(PATIENCE_STEPS + 1):
+        log.left = 1_000
+        assert not lost.has(PIECE_BYTES, 1, error)
+        lost.rest()
+    log.left = left
+    assert not lost.has(PIECE_BYTES, 1, error)
+
+
+def test_pages_of_one_run_are_waited_for_together():
+    log = CountedStorage().log
+    log.append(bytes(60 * PIECE_BYTES))
+    lost, error = LostPlaces(log, UnreadablePlaces(deque()), deque()), StorageError("cannot read")
+    log.bad = range(PIECE_BYTES, 5 * PIECE_BYTES)
+    for number in range(PATIENCE_STEPS + 1):
+        assert lost.has(PIECE_BYTES, 1, error) == (number == PATIENCE_STEPS)
+        lost.rest()
+    assert not lost.has(4 * PIECE_BYTES, 1, error)
+    assert lost.has(2 * PIECE_BYTES, 1, error)
+
+
+def test_a_place_that_was_read_meanwhile_is_waited_for_anew():
+    log = CountedStorage().log
+    log.append(bytes(20 * PIECE_BYTES))
+    lost, error = LostPlaces(log, UnreadablePlaces(deque()), deque()), StorageError("cannot read")
+    for bad in (range(PIECE_BYTES, PIECE_BYTES + 1), range(0), range(PIECE_BYTES, PIECE_BYTES + 1)):
+        log.bad = bad
+        assert not lost.has(PIECE_BYTES, 2 * PIECE_BYTES, error)
+        for _ in range(PATIENCE_STEPS):
+            lost.rest()
 
 
 def test_only_so_much_is_read_to_find_what_cannot_be():
@@ -287,3 +339,65 @@ def test_a_bad_page_of_a_delay_level_s_queue_costs_nothing_where_all_records_hav
     broker.storage.open(f"consumequeue/{SCHEDULE_TOPIC}/0", 1, buffered=True).bad = range(PIECE_BYTES)
     seconds(broker, 5)
     assert len(broker.read()) == count
+
+
+RECALLED = {"TIMER_DELAY_MS": "60000", "UNIQ_KEY": "U1"}
+
+
+def spoiled_at_a_start(broker, offset):
+    """What of the timers' queue cannot be read then; what the timers saved is gone."""
+    for _ in range(40):
+        broker.send(body=bytes(9_000), queue_id=1)
+    broker.core.stop()
+    broker.start()
+    spoil(broker, TIMER_QUEUE, offset)
+    for table in [name for name in broker.storage._tables if "timers" in name]:
+        del broker.storage._tables[table]
+    broker.storage.open("config/timers.journal", 1, buffered=True).reset(0)
+    broker.start()
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_timer_message_that_is_taken_back_before_it_can_be_read_is_not_delivered(broker, restarts):
+    handle = SendResponse.from_fields(broker.send(body=b"a" * 9_000, properties=RECALLED).fields).recall_handle
+    spoiled_at_a_start(broker, 0)
+    seconds(broker)
+    assert broker.call(RequestCode.RECALL_MESSAGE, RecallMessage("T", handle, "pg", "broker-a")).code == 0
+    seconds(broker)
+    if restarts:
+        broker.core.stop()
+        broker.start()
+    broker.storage.log.bad = range(0)
+    seconds(broker, 100)
+    assert firsts(broker) == []
+    assert broker.core.state.timers.dump() == b'{"delivered":[],"floor":2}'
+
+
+def test_what_takes_back_takes_none_back_that_was_stored_after_it(broker):
+    broker.send(body=b"a" * 9_000, properties=RECALLED)
+    taking = {"TIMER_DELAY_MS": "60000", "TIMER_DEL_UNIQKEY": recall_key("T", "U1"), "UNIQ_KEY": "U9"}
+    broker.send(body=b"r" * 9_000, properties=taking)
+    broker.send(body=b"b" * 9_000, properties=RECALLED)
+    spoiled_at_a_start(broker, 1)
+    broker.storage.log.bad = range(0)
+    seconds(broker, 100)
+    assert firsts(broker) == [b"b"]
+
+
+def test_a_bad_page_in_one_queue_keeps_nobody_from_popping_from_the_others(broker):
+    for number in range(8):
+        broker.send(body=b"%d" % number * 9_000, queue_id=number % 4)
+    broker.send(body=bytes(200_000), queue_id=1, topic="Other")
+    spoil(broker, "T")
+    broker.heartbeat()
+    header = PopRequest("g", "T", -1, 32, 600_000, 0, broker.now_ms, 0, "TAG", "*", order=False)
+    answer = broker.call(RequestCode.POP_MESSAGE, header)
+    found = [message.body[:1] for message in decode_messages(answer.body)]
+    assert sorted(found) == [b"1", b"2", b"3", b"5", b"6", b"7"]
+    for _ in range(PATIENCE_STEPS):
+        assert broker.call(RequestCode.POP_MESSAGE, header).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        seconds(broker)
+    for _ in range(2):
+        answer = broker.call(RequestCode.POP_MESSAGE, header)
+        found += [message.body[:1] for message in decode_messages(answer.body)]
+    assert b"4" in found
