@@ -89,7 +89,7 @@ BLOCKED_NS: Final = CELL_WORDS - 2
 BLOCKED_ERRNO: Final = CELL_WORDS - 1
 
 OF_ONE_WORKER: Final = (*range(TEXT), RECALLED, BLOCKED_NS, BLOCKED_ERRNO)
-"""What nobody may find in the cell who gets it after: wishes of the supervisor, too."""
+"""What nobody may find in the cell who gets it after: wishes of the supervisor, too, which clears it for each."""
 
 BETWEEN: Final = 1 << 63
 """A state that no queue offset has."""
@@ -275,7 +275,8 @@ def map_cell(path: Path, slot: int, pid: int) -> CellView:
     base = HEAD_WORDS + slot * CELL_WORDS
     cell = memoryview(mapped).cast("Q")[base : base + CELL_WORDS]
     for word in OF_ONE_WORKER:
-        cell[word] = 0
+        if word != CANCEL:  # wished since it was given away
+            cell[word] = 0
     cell[PID] = pid
     return cell
 

@@ -67,7 +67,9 @@ def _bare(kind: Any) -> Any:
     """The type of the values, whatever they are encoded or named as."""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return _bare(kind.value_type)
-    return _bare(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else kind
+    if not isinstance(kind, pa.BaseExtensionType):
+        return kind
+    return pa.bool_() if kind.extension_name == "arrow.bool8" else _bare(kind.storage_type)
 
 
 def _is_text(kind: Any) -> bool:

@@ -6,6 +6,7 @@ Asked only once Arrow has refused a column: so it may try value by value. Arrow'
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
 from numbers import Integral
@@ -162,8 +163,9 @@ def _integer(value: Any, kind: Any) -> str:
 
 
 def _floating(value: Any, kind: Any) -> str:
-    if isinstance(value, Integral) and abs(int(value)) > EXACT_MAX[str(kind)]:
-        return too_many_bits(int(value))
+    with suppress(Exception):  # numpy's timedelta64 is Integral, and no number
+        if isinstance(value, Integral) and abs(int(value)) > EXACT_MAX[str(kind)]:
+            return too_many_bits(int(value))
     return _expected("a number", value, "return float(value)")
 
 

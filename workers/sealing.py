@@ -108,8 +108,8 @@ class Sealer:
             self._waits()
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             self._seal_all(lambda: None)
         except BaseException:
             self._alone = True

@@ -49,12 +49,16 @@ DYING_TIMEOUT_MS: Final = 1_000
 """Time for a forkserver that refused a connection to be dead."""
 SPARE_TIMEOUT_S: Final = 1.0
 """A spare that does not take its boot within this is ended, and a worker is forked as usual."""
+CRASHES: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 EXIT_UNKNOWN: Final = 255
 """Exit code of a worker whose forkserver died too."""
 
 
 class WorkerStartError(RocketcrewError):
     """A worker process could not be made."""
+
+    by_handler = False
+    """The handler's module has crashed the process that imports it: it will do so again."""
 
 
 class WorkerProcess:
@@ -147,13 +151,23 @@ class _Server(ForkServer):
         """Whether its process runs."""
         return self._forkserver_pid is not None and not self.how_it_ended()
 
-    def how_it_ended(self) -> str:
-        """In words; empty while it lives, and where there is none. It is not reaped here."""
+    @property
+    def crashed(self) -> bool:
+        """It was ended by what code does, and not by what it lacks."""
+        with contextlib.suppress(ChildProcessError):
+            end = self._end()
+            return end is not None and end.si_code != os.CLD_EXITED and end.si_status in CRASHES
+        return False
+
+    def _end(self) -> os.waitid_result | None:
+        """None while it lives, and where there is none. It is not reaped here. Raises ChildProcessError if it was."""
         pid = self._forkserver_pid
-        if pid is None:
-            return ""
+        return None if pid is None else os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+    def how_it_ended(self) -> str:
+        """In words; empty while it lives, and where there is none."""
         try:
-            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            end = self._end()
         except ChildProcessError:
             return "it ended"
         if end is None:
@@ -270,7 +284,9 @@ class Forkserver:
                     raise
                 return self._launch(process, boot.worker_id)
         except (OSError, EOFError) as error:
-            raise WorkerStartError(f"worker {boot.worker_id} could not be started: {self._why(error)}") from error
+            failed = WorkerStartError(f"worker {boot.worker_id} could not be started: {self._why(error)}")
+            failed.by_handler = self._server.crashed
+            raise failed from error
         finally:
             boot.link.close()
 
@@ -279,10 +295,8 @@ class Forkserver:
         end = self._server.how_it_ended()
         if not end:
             return str(error)
-        return (
-            f"the forkserver, which imports the handler, is gone: {end}. Lack of memory does that; what it wrote is on"
-            " standard error"
-        )
+        why = "The handler's module may have crashed it" if self._server.crashed else "Lack of memory may do that"
+        return f"the forkserver, which imports the handler, is gone: {end}. {why}; what it wrote is on standard error"
 
     def make_spare(self) -> None:
         """Have a worker forked that the next `start_worker` uses, unless there is one. Takes a few milliseconds, and may be

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 
 from ...durable.intervals import Intervals
-from ...durable.outcomes import SETTLED, SKIPPED
+from ...durable.outcomes import LOST, SETTLED, SKIPPED
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.queues import MessageQueue
 from .actions import (
@@ -463,6 +463,7 @@ class Assigning:
         more before the queue is opened again, so a stop cannot know whether it holds."""
         # Whatever becomes of it: a restart must run all that the move asks for, so the journal forgets what was finished.
         q.forgets = True
+        self._aim(q, q.pq.head_offset)
         if not self.s.stopping:
             self._moves[q.pq.mq] = Move(q.moved_to, q.skips_from)
         elif q.move_holds:
@@ -563,14 +564,24 @@ class Assigning:
         return True
 
     def _commit_moved(self, q: PulledQueue, start: int) -> bool:
-        """Ask for the offset that the queue was moved to. What an operator skips by that, from `start` on, is noted before
-        (as everything that an offset passes: sealing.py), and not with the reset, so that the last of several counts.
+        """Ask for the offset that the queue was moved to. What the broker has deleted, and what an operator skips by that,
+        from `start` on, is noted before (as everything that an offset passes: sealing.py), and not with the reset, so that
+        the last of several counts.
 
         Where it is refused and a later reset goes lower, the note stands, and hides nothing: what is settled was not skipped.
         """
+        self._aim(q, start)
+        self.s.outcomes.add(LOST, q.pq.mq, start, max(start, min(q.lost_to, q.moved_to)))
         if q.skips_from >= 0:
             self.s.outcomes.add(SKIPPED, q.pq.mq, max(start, q.skips_from), q.moved_to)
         return self._commit(q, q.moved_to, guarded=False)
+
+    @staticmethod
+    def _aim(q: PulledQueue, start: int) -> None:
+        """Where the broker's end is below ours, and what was pulled from `start` on was not run, it still has that: its
+        answer passes over it."""
+        if q.lost_to >= 0 and q.skips_from < 0:
+            q.moved_to = min(q.moved_to, max(start, q.lost_to))
 
     def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
         """The broker's answer to a Commit; a refused one is asked again at the next persist."""

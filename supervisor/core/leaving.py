@@ -82,7 +82,7 @@ class Leaving:
         """What a stop at this moment leaves to be repeated: unfinished, finished without its rows being sealed, and of queues
         that have ended what is not committed; and how many moves were given up."""
         s, queues = self.s, self.s.queues.values()
-        unfinished = s.unfinished_at_stop + sum(pq.unfinished for pq in queues)
+        unfinished = s.unfinished_at_stop + sum(pq.unfinished - pq.never_begun for pq in queues)
         unsealed = s.unsealed_at_stop + sum(pq.ledger.held_messages() for pq in queues)
         return Finished(unfinished, unsealed, s.uncommitted_at_stop, self._moves_given_up)
 

@@ -209,7 +209,7 @@ class PulledQueue:
 
     __slots__ = (
         "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit", "forgets",
-        "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "move_holds",
+        "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "lost_to", "move_holds",
         "moved_to", "ours", "pq", "pull_pending", "refusals", "refused_code", "settled_to", "skips_from", "starved",
     )  # fmt: skip
 
@@ -229,6 +229,8 @@ class PulledQueue:
         """The broker said that our offset is not in the queue, or an operator reset it: the queue ends, and goes on there."""
         self.move_holds = False
         """A broker has confirmed that."""
+        self.lost_to = -1
+        """Of a move by the broker: up to there it has deleted its messages; -1 of any other."""
         self.skips_from = -1
         """Of a move by an operator: what lies between there (or our offset, if that is higher) and `moved_to` is skipped."""
         self.ours = False

@@ -324,15 +324,14 @@ class Pulling:
             self.s.log(
                 "warning", "pull_offset_illegal", **place_keys(pq.mq, pq.next_offset), corrected=result.next_offset
             )
-            first = result.min_offset if result.min_offset >= 0 else result.next_offset
-            lost_to = min(first, result.next_offset)
-            if max(pq.next_offset, lost_to) < result.next_offset:
+            forwards = result.next_offset > pq.next_offset
+            unknown = result.next_offset if forwards else 0
+            q.lost_to = min(result.min_offset if result.min_offset >= 0 else unknown, result.next_offset)
+            if forwards and q.lost_to < result.next_offset:
                 # The broker has the rest: an operator's reset passes over that, which brokers answer in the same way (5.2 and
                 # later).
-                q.skips_from = lost_to if lost_to > pq.next_offset else 0
+                q.skips_from = q.lost_to
             self._moved(q, result.next_offset, now)
-            # What the broker has deleted: also of what was pulled before, and is not begun now.
-            self.s.outcomes.add(LOST, pq.mq, pq.next_offset, max(pq.next_offset, lost_to))
             return
         self.s.counters.pull_errors += 1
         if result.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):

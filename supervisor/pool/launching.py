@@ -47,7 +47,11 @@ class Launcher:
 
     def add(self, generation: int, forkserver: Forkserver, make_boot: BootMaker) -> None:
         """A new generation; its forkserver is started now, from the main thread."""
-        forkserver.start()
+        try:
+            forkserver.start()
+        except BaseException:
+            forkserver.stop()
+            raise
         self._generations[generation] = Generation(forkserver, make_boot)
 
     def launch(self, generation: int, new: NewWorker, launched: Launched, wanted: Callable[[], bool]) -> None:

@@ -167,7 +167,7 @@ class Pool:
             if action.worker_id in self.children:
                 raise  # there is a process
             made.close()
-            self._not_launched(action.worker_id, str(error) or repr(error))
+            self._not_launched(action.worker_id, WorkerStartError(str(error) or repr(error)))
 
     def _launch(self, action: Start, made: contextlib.ExitStack) -> None:
         """What has to be given back when there is no process is put into `made`."""
@@ -182,6 +182,7 @@ class Pool:
                 " (workers.count), or wait until those that leave have ended"
             )
         slot = self._cell_slots.pop()
+        self._cells.clear(slot)  # an earlier run may have ended as a whole
         made.callback(self._cell_slots.append, slot)
         files = [path for dead in action.salvages for path in self._left[dead].values()]
         new = NewWorker(action.worker_id, action.index, slot, theirs, stacks.shared, tuple(files))
@@ -190,7 +191,7 @@ class Pool:
         def launched(process: WorkerProcess | WorkerStartError) -> None:
             if isinstance(process, WorkerStartError):
                 made.close()
-                self._not_launched(action.worker_id, str(process))
+                self._not_launched(action.worker_id, process)
                 return
             child = Child(worker, slot, process, link, stacks)
             self.children[action.worker_id] = child
@@ -201,13 +202,15 @@ class Pool:
 
         self.launcher.launch(action.generation, new, launched, lambda: worker.state is WorkerState.BOOTING)
 
-    def _not_launched(self, worker_id: str, error: str) -> None:
+    def _not_launched(self, worker_id: str, error: WorkerStartError) -> None:
         if not self._stopping:
-            log.error("worker_not_started", worker=worker_id, error=error)
+            log.error("worker_not_started", worker=worker_id, error=str(error))
         worker, now = self._core.state.workers[worker_id], self._loop.time()
         was = worker.state
-        self._boots_ended |= bool(worker.boot_error)  # the handler's module took too long
-        self.staffing.boot_failed(worker_id, worker.boot_error or error)
+        self._boots_ended |= (
+            bool(worker.boot_error) or error.by_handler
+        )  # the handler's module took too long, or crashed
+        self.staffing.boot_failed(worker_id, worker.boot_error or str(error))
         self._core.handle(ev.WorkerNotStarted(worker_id), now)
         self.staffing.ended(worker, was, now, charged=False, leaves=False)
         self.changed.set()

@@ -359,9 +359,11 @@ def test_what_the_broker_had_deleted_unread_is_noted_as_lost(bench: Bench) -> No
     (handle,) = bench.open(0, offset=100)
     bench.worker("w1")
     bench.found(handle, [100])
-    bench.dispatched()
+    (chunk,) = bench.dispatched()
     bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, 140)
-    assert noted(bench) == {LOST: [(101, 140)]}
+    bench.done(chunk)
+    assert noted(bench)[LOST] == [(101, 140)]
+    assert bench.one(act.Commit).offset == 140
 
 
 def test_an_offset_that_is_corrected_backwards_loses_nothing(bench: Bench) -> None:

@@ -419,3 +419,34 @@ def test_a_worker_that_has_said_the_keys_of_a_queue_that_leaves_waits_for_nothin
         bench.core.handle(ev.Reported("w1", chunk.chunk_id, 0, chunk.count, 0, 1, 1, 0, []), bench.now)
     assert bench.pq(handle).state is QueueState.DRAINING  # its last commit is not answered
     assert bench.core.busy_workers() == set()
+
+
+def test_what_was_pulled_and_not_run_is_read_again_where_the_broker_has_it(make: Callable[..., Bench]) -> None:
+    """It has lost its end, and answers with that; or with the begin of the newest body (recreated.py)."""
+    bench = make()
+    (handle,) = bench.open(0, offset=0)
+    bench.worker("w1")
+    bench.found(handle, range(40))
+    first, second = bench.dispatched()
+    moved = PullResult(ResponseCode.PULL_OFFSET_MOVED, 30, min_offset=1)
+    bench.core.handle(ev.Pulled(handle, moved), bench.now)
+    bench.done(first)
+    bench.done(second)
+    assert bench.one(act.Commit).offset == 2
+    assert LOST not in noted(bench)
+
+
+def test_what_a_worker_had_when_it_died_is_lost_where_the_queue_goes_on_behind_it(make: Callable[..., Bench]) -> None:
+    bench = make()
+    (handle,) = bench.open(0, offset=0)
+    bench.worker("w1")
+    bench.found(handle, range(4))
+    first, _second = bench.dispatched()
+    moved = PullResult(ResponseCode.PULL_OFFSET_MOVED, 300, min_offset=20)
+    bench.core.handle(ev.Pulled(handle, moved), bench.now)
+    bench.done(first)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
+    assert bench.one(act.Commit).offset == 300
+    found = noted(bench)
+    assert (found[LOST], found[SKIPPED]) == ([(1, 20)], [(20, 300)])

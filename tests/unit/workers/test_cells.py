@@ -8,6 +8,7 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.workers.cells import (
     BETWEEN,
+    CANCEL,
     CELL_WORDS,
     CHUNK_ID,
     LAST,
@@ -125,5 +126,7 @@ def test_a_worker_finds_nothing_of_the_one_before_it(tmp_path: Path) -> None:
         words[word] = 1
     mine = map_cell(tmp_path / "cells", 1, 222)
     assert mine[PID] == 222
-    assert [word for word in range(CELL_WORDS) if mine[word] and word != PID and not TEXT <= word < RECALLED] == []
+    assert [word for word in range(CELL_WORDS) if mine[word] and not TEXT <= word < RECALLED] == [PID, CANCEL]
+    cells.clear(1)  # before it is given away; what is wished since then holds
+    assert [word for word in range(CELL_WORDS) if words[word] and not TEXT <= word < RECALLED] == []
     assert not any(cells.view(0))

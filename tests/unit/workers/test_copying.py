@@ -23,6 +23,7 @@ from rocketcrew.workers.calls import batch_results
 from rocketcrew.workers.copying import listed
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.inferring import Inferring
+from rocketcrew.workers.message import Message
 from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.sends import Send, parted
 
