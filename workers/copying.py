@@ -172,9 +172,8 @@ def _as_it_is(row: Any) -> Any:
         return copy_of(row)
     if row.__class__ is dict:
         return {name: _as_it_is(value) for name, value in row.items()}
-    if isinstance(row, tuple):  # also a named one: of a message with its row
-        parts: tuple[Any, ...] = row
-        return tuple(map(_as_it_is, parts))
+    if issubclass(row.__class__, tuple):  # also a named one: of a message with its row
+        return tuple(map(_as_it_is, row))
     with contextlib.suppress(Exception):  # of an object that cannot be copied: it is taken as it is
         return copy.deepcopy(row)
     return row
