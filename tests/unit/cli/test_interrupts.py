@@ -11,6 +11,7 @@ import pytest
 BEGIN = """
 import os, signal, sys, time
 from rocketcrew.cli.interrupts import Interrupts
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who started the tests may have had it ignored
 interrupts = Interrupts()
 interrupts.install()
 def press(number=signal.SIGINT):
