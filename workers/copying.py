@@ -1,7 +1,7 @@
 """Copies of what a handler may change once the worker has taken its row: it is called again, or its generator goes on. Pure.
 
 What a class's copy would be, is known here of a few classes only. Of any other value the reference must not be kept either:
-who gets an UnknownValueError converts the row at once.
+who gets an UnknownValueError converts the row at once, or fails where nothing tells yet what the row is to become.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import dataclasses
 import datetime
 import decimal
 import numbers
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, ValuesView
 from typing import Any, Final
 
 import pyarrow
 
+from ..remoting.errors import RocketcrewError
 from .ddl import fields_of
 from .message import Message
 
@@ -33,6 +35,11 @@ _LASTING: Final[frozenset[type]] = frozenset({bytes, NONE_TYPE})
 """Of a column of lists, dicts or buffers, what needs no copy."""
 _LASTING_TEXT: Final[frozenset[type]] = _LASTING | {str}
 """The same of a column of strings: Arrow takes any buffer for one."""
+_NUMPY: Final[Any] = sys.modules.get("numpy")  # imported by Arrow where it is installed
+_LASTING_INTEGER: Final[frozenset[type]] = frozenset({int, NONE_TYPE}) | {
+    getattr(_NUMPY, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64) if _NUMPY is not None
+}
+"""And of integers: Arrow takes whatever has an `__index__`."""
 _DICTS: Final[frozenset[type]] = frozenset({dict, OrderedDict, defaultdict, Counter})
 """Arrow takes the entries that they have as dicts."""
 _OF_HASHABLE: Final[frozenset[type]] = frozenset({set, frozenset, array.array})
@@ -41,6 +48,10 @@ _NO_ENTRIES: Final[dict[Any, Any]] = {}
 _HOLD_ALL: Final[frozenset[Any]] = frozenset(
     {list, tuple, set, frozenset, deque, type(_NO_ENTRIES.keys()), type(_NO_ENTRIES.values())}
 )
+
+
+class RowError(RocketcrewError):
+    """A handler returned something that is no row, or a row that does not fit the columns."""
 
 
 class UnknownValueError(Exception):
@@ -57,6 +68,8 @@ def lasting(kind: Any) -> frozenset[type]:
     """Types of the column's usual values that nobody changes; empty where no value can be changed."""
     if pa.types.is_string(kind):
         return _LASTING_TEXT
+    if pa.types.is_integer(kind):
+        return _LASTING_INTEGER
     return _LASTING if pa.types.is_nested(kind) or pa.types.is_binary(kind) else frozenset()
 
 
@@ -66,7 +79,7 @@ def copier(kind: Any) -> Callable[[Any], Any]:
         return copy_of
     if pa.types.is_struct(kind):
         fields: dict[Any, Callable[[Any], Any]] = {field.name: copier(field.type) for field in fields_of(kind)}
-        return lambda value: _copy_dict(value, lambda name: fields.get(name, copy_of))
+        return lambda value: _copy_dict(_named(value, fields), lambda name: fields.get(name, copy_of))
     if pa.types.is_map(kind):
         items = copier(kind.item_type)
         return lambda value: _copy_dict(value, lambda _name: items)
@@ -79,6 +92,14 @@ def _has_struct(kind: Any) -> bool:
     if pa.types.is_map(kind):
         return _has_struct(kind.item_type) or _has_struct(kind.key_type)
     return bool(pa.types.is_struct(kind) or (pa.types.is_list(kind) and _has_struct(kind.value_type)))
+
+
+def _named(value: Any, fields: Iterable[Any]) -> Any:
+    """A dict of a tuple that has a struct's fields in their order, where it is one."""
+    try:
+        return dict(zip(fields, value, strict=True)) if issubclass(value.__class__, tuple) else value
+    except ValueError:
+        return value
 
 
 def _copy_dict(value: Any, copier: Callable[[Any], Callable[[Any], Any]]) -> Any:
@@ -131,7 +152,7 @@ def copy_of(value: Any) -> Any:
         return {key: copy_of(each) for key, each in value.items()}
     if kind is bytearray:
         return value[:]
-    if isinstance(value, str | bytes | numbers.Number):
+    if isinstance(value, str | bytes | numbers.Number | datetime.date):
         return value
     if kind in _OF_HASHABLE:
         return copy.copy(value)
@@ -139,8 +160,8 @@ def copy_of(value: Any) -> Any:
         return deque(map(copy_of, value))
     if kind is memoryview:
         return _copied_view(value)
-    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and not value.dtype.hasobject:
-        return value.copy()
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and (value.ndim == 1 or not value.dtype.hasobject):
+        return list(map(copy_of, value)) if value.dtype.hasobject else value.copy()
     raise UnknownValueError
 
 
@@ -160,20 +181,42 @@ def listed(rows: Iterable[Any]) -> list[Any]:
 
 
 def _as_it_is(row: Any) -> Any:
-    """A copy of a row, an Arrow batch, or a row in a tuple with its message."""
+    """A copy of a row, an Arrow batch, or a row in a tuple with its message. Raises RowError where there is none."""
     if isinstance(row, Message):
         return row
     if isinstance(row, pa.RecordBatch | pa.Table):
-        sink: Any = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, row.schema) as stream:
-            stream.write(row)
-        return pa.ipc.open_stream(sink.getvalue()).read_all()
+        return _copied_table(row)
     with contextlib.suppress(UnknownValueError):
         return copy_of(row)
     if row.__class__ is dict:
         return {name: _as_it_is(value) for name, value in row.items()}
     if issubclass(row.__class__, tuple):  # also a named one: of a message with its row
         return tuple(map(_as_it_is, row))
-    with contextlib.suppress(Exception):  # of an object that cannot be copied: it is taken as it is
+    if issubclass(row.__class__, ValuesView):
+        return list(map(_as_it_is, row))
+    try:
         return copy.deepcopy(row)
-    return row
+    except Exception as error:
+        name = type(row).__name__
+        raise RowError(
+            f"{name} cannot be copied, and may change when the next row is asked for: return all rows in a list"
+        ) from error
+
+
+def _copied_table(table: Any) -> Any:
+    """In memory of its own, also the values of dictionaries, which are shared unless they are written. One that is broken is
+    left to `fit_arrow`, which tells of it: Arrow ends the process where it writes one."""
+    batches: list[Any] = table.to_batches() if isinstance(table, pa.Table) else [table]
+    try:
+        table.validate()
+        for number, batch in enumerate(batches):
+            # A look at a slice sees all of its nested values, and not where it cuts them.
+            batches[number] = pa.concat_batches([batch, batch.slice(0, 0)])
+            batches[number].validate()
+    except pa.ArrowException:
+        return table
+    sink: Any = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()

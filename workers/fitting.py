@@ -21,7 +21,6 @@ from typing import Any, Final, cast
 import pyarrow
 
 from ..conf.folders import NO_FOLDERS, FolderNames
-from ..remoting.errors import RocketcrewError
 from .array_faults import (
     Arrays,
     became_infinite,
@@ -35,6 +34,7 @@ from .array_faults import (
     null_in,
 )
 from .copying import NONE_TYPE, UnknownValueError, copier, lasting, plain
+from .copying import RowError as RowError  # noqa: PLC0414  to be imported from here
 from .ddl import fields_of, to_ddl
 from .losses import CHECKS, LossError, check_cast, check_floats, check_nested, family_of
 from .misfits import CONVERSION_ERRORS, check_entries, no_row, reason
@@ -59,10 +59,6 @@ _INFINITE: Final = "a number that is infinite in 32 bits: declare the column dou
 _FEW_ROWS: Final = 100
 """Of so many the values are looked at sooner than Arrow finds the least of them."""
 _NO_UTF_8: Final = "a string that is no UTF-8: decode it before, as by data.decode(errors='replace')"
-
-
-class RowError(RocketcrewError):
-    """A handler returned something that is no row, or a row that does not fit the columns."""
 
 
 def check_ran(result: Any) -> None:
@@ -106,8 +102,8 @@ class Columns:
         """Columns of which Arrow would lose something in silence."""
         self._row_type: Any = pa.struct([(field.name, field.type) for field in self._fields])
         self._mutable = [(number, types, copier(kind)) for number, kind in enumerate(kinds) if (types := lasting(kind))]
-        """Columns whose values may be lists, dicts or buffers, which the handler may change when it is called again; types of
-        which none is such a value, and what copies one."""
+        """Columns whose values may be lists, dicts, buffers or arrays of one number, which the handler may change when it is
+        called again; types of which none is such a value, and what copies one."""
         self.width = len(kinds)
         self._pick_items = _row_of(operator.itemgetter(*self.names), self.width)
         self._pick_attributes = _row_of(operator.attrgetter(*self.names), self.width)
@@ -134,6 +130,8 @@ class Columns:
         self._as_declared: tuple[Any, Any] | None = None
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type, and a batch
         of it without rows."""
+        self._sound_dictionary: Any = None
+        """The last dictionary of strings in which nothing was broken: many batches may be slices with the same one."""
         self.values_of_plain = self._make_values_of_plain()
         self._sure = [_sure_values(field, folders) for field in self._fields]
 
@@ -380,6 +378,12 @@ class Columns:
         array does not copy it, and the handler may fill it anew. What only the arrays tell is for `checked`. Raises
         RowError."""
         self._validate(table)
+        try:
+            return self._fitted(table)
+        except pa.ArrowException as error:  # nested offsets that point outside are found by the copy alone
+            raise RowError(f"a broken Arrow batch: {error}") from error
+
+    def _fitted(self, table: Any) -> Any:
         known, schema = self._as_declared, table.schema
         if known is not None and isinstance(table, pa.RecordBatch) and schema.equals(known[0]):
             return self._validate(pa.concat_batches([table, known[1]]), full=True)
@@ -440,7 +444,7 @@ class Columns:
         try:
             check_cast(given.type, kind)
             # A cast trusts indices and offsets.
-            if fault := _fault_in(_copied([given])[0] if pa.types.is_nested(given.type) else given):
+            if fault := self._fault_in_given(given):
                 raise LossError(fault)
             array = given.cast(kind)
         except CONVERSION_ERRORS as error:
@@ -449,6 +453,18 @@ class Columns:
         if number in self._floats and became_infinite(array, given.cast):
             raise self._misfit(number, _INFINITE)
         return array
+
+    def _fault_in_given(self, given: Any) -> str:
+        """What is broken within an array that is to be cast; empty where nothing is."""
+        if not pa.types.is_dictionary(given.type):
+            return _fault_in(_copied([given])[0] if pa.types.is_nested(given.type) else given)
+        words = given.dictionary
+        if _is_same(words, self._sound_dictionary):
+            return _fault_in(pa.DictionaryArray.from_arrays(given.indices, pa.nulls(len(words)), safe=False))
+        fault = _fault_in(given)
+        if not fault:
+            self._sound_dictionary = words
+        return fault
 
     def _misfit(self, number: int, reason: str) -> RowError:
         return RowError(f"column {to_ddl(pa.schema([self._fields[number]]))}: {reason}")
@@ -480,6 +496,18 @@ def _single_chunk(array: Any) -> Any:
     if array.num_chunks > 1:
         raise RowError("more than 2 GiB in the rows of one message")
     return array.chunk(0)
+
+
+def _is_same(words: Any, known: Any) -> bool:
+    """Whether both are the same memory, taken for an array of strings in the same way."""
+    if (
+        known is None
+        or words.type != known.type
+        or not (pa.types.is_string(known.type) or pa.types.is_large_string(known.type))
+    ):
+        return False
+    one, other = ([each and (each.address, each.size) for each in array.buffers()] for array in (words, known))
+    return bool((len(words), words.offset, one) == (len(known), known.offset, other))
 
 
 def _is_nested(kind: Any) -> bool:

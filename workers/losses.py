@@ -9,6 +9,7 @@ that are cast, what no row may have is refused as well: a text that reads like a
 from __future__ import annotations
 
 import datetime
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ _UNSIGNED: Final = ("uint64", "ulonglong")
 """Names of numpy's classes."""
 _TIMES: Final = (NONE_TYPE, datetime.date, str, pa.Scalar)
 """In a column of times: these, and what Arrow itself refuses when it is of no use there."""
+_INTEGERS: Final = (int, NONE_TYPE, pa.Scalar)
+"""In a column of integers: of these Arrow loses nothing."""
 _WRAPS: Final = 1 << 63
 """From here on Arrow takes an unsigned number for a negative one."""
 
@@ -42,6 +45,11 @@ def check_cast(given: Any, declared: Any) -> None:
     family = family_of(declared)
     if pa.types.is_null(given):
         return
+    if pa.types.is_list_view(given) or pa.types.is_large_list_view(given):
+        raise LossError(
+            f"expected {declared}, got {given}, of which Arrow's cast loses elements: give a list, as by"
+            " pa.array(column.to_pylist(), pa.list_(…))"
+        )
     if _is_text(given) != _is_text(declared) or (pa.types.is_boolean(declared) and not pa.types.is_boolean(given)):
         raise LossError(f"expected {declared}, got {given}: cast it before, in the way that is meant")
     if family in ("time", "date") and pa.types.is_integer(given):
@@ -52,15 +60,25 @@ def check_cast(given: Any, declared: Any) -> None:
         raise LossError(f"expected an integer, got {given}, of which nobody would know the unit: cast it to int64")
     elif pa.types.is_decimal(declared) and pa.types.is_floating(given):
         raise LossError(f"expected a decimal, got {given}, of which digits would be lost: cast it to {declared}")
+    elif pa.types.is_floating(declared) and pa.types.is_decimal(given):
+        raise LossError(f"expected a number, got {given}, of which digits would be lost: cast it to {declared}")
     elif pa.types.is_struct(given) and pa.types.is_struct(declared):
-        fields = {field.name: field.type for field in fields_of(declared)}
-        for field in fields_of(given):
-            if field.name not in fields:
-                raise LossError(_undeclared(field.name, fields))
-            check_cast(field.type, fields[field.name])
+        _check_struct(given, declared)
     elif given.num_fields == declared.num_fields:
         for own, wanted in zip(parts_of(given), parts_of(declared), strict=True):
             check_cast(own.type, wanted.type)
+
+
+def _check_struct(given: Any, declared: Any) -> None:
+    fields = {field.name: field.type for field in fields_of(declared)}
+    seen: set[str] = set()
+    for field in fields_of(given):
+        if field.name not in fields:
+            raise LossError(_undeclared(field.name, fields))
+        if field.name in seen:
+            raise LossError(f'field "{field.name}" is given twice: each has one name')
+        seen.add(field.name)
+        check_cast(field.type, fields[field.name])
 
 
 def _bare(kind: Any) -> Any:
@@ -88,12 +106,20 @@ def _undeclared(name: object, fields: Iterable[str]) -> str:
 
 
 def _check_integers(values: Iterable[Any]) -> None:
-    for kind in set(map(type, values)):
-        # An array of numpy has an __index__ whatever is in it.
-        if kind is not int and kind is not NONE_TYPE and (not hasattr(kind, "__index__") or kind.__name__ == "ndarray"):
+    kinds: set[Any] = set(map(type, values))
+    for kind in kinds:
+        if issubclass(kind, _INTEGERS):
+            continue
+        of_kind = [value for value in values if type(value) is kind]
+        if _hides_values(kind, of_kind):
+            raise LossError(f"expected an integer, got {kind.__name__}, whose mask would be lost: return None")
+        try:
+            # That a class has an __index__ says little: arrays of numpy and torch have one, whatever is in them.
+            list(map(operator.index, of_kind))
+        except TypeError:
             raise LossError(
                 f"expected an integer, got {kind.__name__}: return int(value), or declare the column as what it is"
-            )
+            ) from None
 
 
 def _check_times(values: Iterable[Any]) -> None:
@@ -191,9 +217,12 @@ def _leaves(values: Iterable[Any], kind: Any) -> Iterator[tuple[Any, list[Any]]]
         for field in fields_of(kind):
             yield from _leaves([value.get(field.name) for value in dicts], field.type)
     elif pa.types.is_map(kind):
-        pairs: list[Any] = [pair for value in present for pair in (value.items() if hasattr(value, "items") else value)]
+        pairs: list[Any] = [pair for value in present if hasattr(value, "items") for pair in value.items()]
         yield from _leaves([key for key, _ in pairs], kind.key_type)
         yield from _leaves([item for _, item in pairs], kind.item_type)
+        entries = [entry for value in present if not hasattr(value, "items") for entry in value]
+        if entries:
+            yield from _leaves(entries, pa.struct(parts_of(kind)))
     elif pa.types.is_list(kind):
         kinds: set[Any] = set(map(type, present))
         for given in kinds:

@@ -65,11 +65,19 @@ def _entries(value: Any) -> list[Any]:
         return []
 
 
-def _second(entry: Any) -> Any:
-    """The value of a map's entry, given as a pair or as a dict; None where Arrow refuses the entry."""
+def _first(entry: Any) -> Any:
+    """The key of a map's entry, given as a pair, a dict or a dict's pairs; None where Arrow refuses the entry."""
     try:
-        return entry["value" if isinstance(entry, dict) else 1]
-    except (TypeError, LookupError):
+        return entry[0] if issubclass(entry.__class__, tuple) else dict(entry)["key"]
+    except CONVERSION_ERRORS:
+        return None
+
+
+def _second(entry: Any) -> Any:
+    """The same of its value."""
+    try:
+        return entry[1] if issubclass(entry.__class__, tuple) else dict(entry)["value"]
+    except CONVERSION_ERRORS:
         return None
 
 
@@ -120,10 +128,10 @@ def _parts(value: Any, kind: Any) -> list[tuple[str, list[Any], Any]]:
             (f"field {field.name}", [part], field.type) for field, part in _fields_given(value, _entries(value), kind)
         ]
     if pa.types.is_map(kind):
-        pairs: list[Any] = [entry for entry in _entries(value) if isinstance(entry, tuple) and entry != ()]
+        entries = _entries(value)
         return [
-            ("a key", [entry[0] for entry in pairs], kind.key_type),
-            ("a value", list(map(_second, pairs)), kind.item_type),
+            ("a key", list(map(_first, entries)), kind.key_type),
+            ("a value", list(map(_second, entries)), kind.item_type),
         ]
     if pa.types.is_list(kind) and _is_sequence(value):
         return [("an element", list(value), kind.value_type)]

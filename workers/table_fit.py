@@ -2,23 +2,37 @@
 a worker is replaced. Were it asked by the loader alone, offsets would be committed and the rows set aside.
 
 What is sealed and not loaded yet counts too: the table will have its columns. The oldest is loaded first, so a column that
-the table does not have yet gets its type from the oldest segment that brings it, and narrower rows go into that.
+the table does not have yet gets its type from the oldest segment that brings it, and narrower rows go into that. A segment
+is read whole only where it brings such a column.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow
 
-from ..conf.columns import WAYS_OUT, Column, TypeNotForSparkError, check_partition_columns, columns_of, folded, misfits
-from ..conf.segment_format import READY_DIR, SEGMENT_NAME
+from ..conf.columns import (
+    WAYS_OUT,
+    Column,
+    TypeNotForSparkError,
+    check_partition_columns,
+    columns_of,
+    folded,
+    merged,
+    misfits,
+)
+from ..conf.segment_format import END_OF_STREAM, FORMAT_VERSION, META_VERSION, READY_DIR, SEGMENT_NAME, read_batches
 from ..remoting.errors import UsageError
 from .boot import TableSpec
 
 pa: Any = pyarrow
+
+_SET_ASIDE: Final = (pa.ArrowException, OSError, ValueError, TypeError, LookupError)
+"""What reading damaged bytes raises, and columns that do not fit."""
 
 
 def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) -> None:
@@ -36,7 +50,7 @@ def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) 
     if not wrong and segments is not None:
         known = {folded(column.name) for column in there}
         asked = {folded(column.name) for column in ours} - known
-        wrong = misfits(waiting_columns(segments / READY_DIR, asked), ours)
+        wrong = misfits(waiting_columns(segments / READY_DIR, there, asked), ours)
         where = (
             f"the segments in {segments / READY_DIR}, which wait for {where} (`rocketcrew load --staging {segments} --target"
             f" {table.target}` loads them without a handler)"
@@ -45,25 +59,47 @@ def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) 
         raise UsageError(f"the rows of the handler do not fit {where}: {'; '.join(wrong)}. {WAYS_OUT}")
 
 
-def waiting_columns(ready: Path, asked: set[str]) -> list[Column]:
+def waiting_columns(ready: Path, table: Sequence[Column], asked: set[str]) -> list[Column]:
     """The columns of these names, `folded`, as a table that has none of them gets them from the sealed segments in `ready`:
-    each from the oldest that has it. What cannot be read is left out, as the loader sets it aside."""
-    found: dict[str, Column] = {}
+    each from the oldest that has it. What the loader sets aside is left out: what is damaged, and what does not fit the table
+    with the columns of those before."""
+    columns, missing = tuple(table), set(asked)
     read: set[str] = set()
     for path in oldest_first(ready):
-        if asked <= found.keys():
+        if not missing:
             break
         named = SEGMENT_NAME.fullmatch(path.name)
         if named is None or named["worker"] in read:  # a worker has the same columns as long as it lives
             continue
-        with suppress(OSError, pa.ArrowException, ValueError):
-            with pa.memory_map(str(path)) as source:
-                columns = columns_of(pa.ipc.open_stream(source).schema)
+        with suppress(*_SET_ASIDE):
+            columns = _with_segment(columns, path)
             read.add(named["worker"])
-            for column in columns:
-                if folded(column.name) in asked:
-                    found.setdefault(folded(column.name), column)
-    return list(found.values())
+            missing -= {folded(column.name) for column in columns}
+    return [column for column in columns[len(table) :] if folded(column.name) in asked]
+
+
+def _with_segment(table: tuple[Column, ...], path: Path) -> tuple[Column, ...]:
+    """The table's columns, and those that the segment brings. Raises one of _SET_ASIDE."""
+    with pa.memory_map(str(path)) as source:
+        reader = pa.ipc.open_stream(source)
+        columns = merged(table, columns_of(reader.schema))
+        if len(columns) > len(table) and not _is_sound(source, reader):
+            raise ValueError
+    return columns
+
+
+def _is_sound(source: Any, reader: Any) -> bool:
+    """Whether the segment is of this version, and its bytes are as they were written."""
+    metadata: dict[bytes, bytes] = reader.schema.metadata or {}
+    if metadata.get(META_VERSION) != str(FORMAT_VERSION).encode():
+        return False
+    end = source.tell()
+    for batch in read_batches(source, reader):
+        if batch.holds is False:
+            return False
+        end = batch.end
+    source.seek(end)
+    return bool(source.size() == end or source.read_buffer() == END_OF_STREAM)
 
 
 def oldest_first(ready: Path) -> list[Path]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -51,6 +52,24 @@ def fitted(columns: Columns, table: Any) -> list[Any]:
     found = [columns.checked(columns.fit_arrow(table)).column(0).to_pylist() for _ in range(2)]
     assert found[0] == found[1]
     return list(found[0])
+
+
+def test_a_dictionary_that_many_batches_have_is_looked_at_once() -> None:
+    text = numpy.frombuffer(b"abc", "u1").copy()
+    words = pa.StringArray.from_buffers(3, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(text))
+    batch = pa.record_batch({"c": pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), words)})
+    columns = Columns(parse_ddl("c string"))
+    assert fitted(columns, batch.slice(0, 1)) == ["a"]
+    text[2] = 0xFF
+    assert fitted(columns, batch.slice(1, 1)) == ["b"]
+    with pytest.raises(RowError, match=NO_UTF_8):
+        columns.fit_arrow(batch.slice(2, 1))
+    beyond = pa.DictionaryArray.from_arrays(pa.array([3]), words, safe=False)
+    with pytest.raises(RowError, match="broken Arrow array"):
+        columns.fit_arrow(pa.record_batch({"c": beyond}))
+    others = pa.DictionaryArray.from_arrays(pa.array([0]), words.slice(1))
+    with pytest.raises(RowError, match=NO_UTF_8):
+        columns.fit_arrow(pa.record_batch({"c": others}))
 
 
 LEGITIMATE: list[tuple[str, Any, list[Any]]] = [

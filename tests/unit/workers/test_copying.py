@@ -5,10 +5,11 @@ from __future__ import annotations
 import array
 import collections
 import dataclasses
+import datetime
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import pandas
@@ -20,8 +21,9 @@ from rocketcrew.testing import message
 from rocketcrew.workers.api import BatchResult
 from rocketcrew.workers.boot import COLUMNS_FILE
 from rocketcrew.workers.calls import batch_results
-from rocketcrew.workers.copying import listed
+from rocketcrew.workers.copying import copy_of, listed
 from rocketcrew.workers.ddl import parse_ddl
+from rocketcrew.workers.fitting import Columns, RowError
 from rocketcrew.workers.inferring import Inferring
 from rocketcrew.workers.message import Message
 from rocketcrew.workers.rows import RowBuffer
@@ -56,6 +58,39 @@ def view(kind: str) -> memoryview:
     return memoryview(bytearray(8)).cast(kind)
 
 
+class Tensor:
+    """A number whose memory is filled anew, as those of torch; `copies`: it has a copy."""
+
+    def __init__(self, *, copies: bool = True) -> None:
+        self.number = 0
+        self.copies = copies
+
+    def __index__(self) -> int:
+        return self.number
+
+    def __deepcopy__(self, memo: object) -> Tensor:
+        if not self.copies:
+            raise RuntimeError("only some tensors support the deepcopy protocol")
+        other = Tensor()
+        other.number = self.number
+        return other
+
+
+def set_number(value: Any, number: int) -> None:
+    value.number = number
+
+
+def whole(value: Any, number: int) -> None:
+    value[()] = number
+
+
+@dataclasses.dataclass
+class Whole:
+    """A value whose `values` are a view."""
+
+    values: Any
+
+
 CONTAINERS: dict[str, tuple[str, Callable[[], Any], Fill]] = {
     "list": ("array<int>", lambda: [0], first),
     "subclass of list": ("array<int>", lambda: Items([0]), first),
@@ -87,6 +122,13 @@ CONTAINERS: dict[str, tuple[str, Callable[[], Any], Fill]] = {
     "map of pairs": ("map<string, array<int>>", lambda: [("a", [0])], lambda value, n: first(value[0][1], n)),
     "counter": ("map<string, int>", lambda: collections.Counter(a=0), named),
     "subclass as map": ("map<string, int>", lambda: Fields(a=0), named),
+    "map of entries": ("map<string, int>", lambda: [{"key": "a", "value": 0}], lambda v, n: v[0].update(value=n)),
+    "tensor": ("int", Tensor, set_number),
+    "tensor in a list": ("array<int>", lambda: [Tensor()], lambda value, n: set_number(value[0], n)),
+    "array of one": ("int", lambda: numpy.zeros((), "i4"), whole),
+    "masked array of one": ("int", lambda: numpy.ma.array(0), whole),
+    "struct in a tuple": ("struct<a: struct<b: int>>", lambda: ({"b": 0},), lambda v, n: v[0].update(b=n)),
+    "list in a tuple": ("struct<a: array<int>>", lambda: ([0],), lambda v, n: first(v[0], n)),
 }  # fmt: skip
 
 
@@ -210,3 +252,106 @@ def test_rows_of_a_batch_are_taken_as_they_were_given() -> None:
             yield each, row
 
     assert batch_results(messages, BatchResult(rows=rows_of())) == [[{"v": [0]}], [{"v": [1]}]]
+
+
+VIEWS: dict[str, tuple[str, Callable[[dict[Any, Any]], Any], Fill]] = {
+    "values": ("array<int>", dict.values, first),
+    "of lists": ("array<array<int>>", dict.values, lambda value, n: value.__setitem__(0, [n])),
+}
+
+
+@pytest.mark.parametrize(("ddl", "view", "fill"), VIEWS.values(), ids=VIEWS)
+def test_a_view_of_a_dict_is_taken_as_it_was(
+    ddl: str, view: Callable[[dict[Any, Any]], Any], fill: Fill, tmp_path: Path
+) -> None:
+    entries: dict[Any, Any] = {0: 0}
+
+    def given() -> Iterator[dict[str, Any]]:
+        for number in range(3):
+            fill(entries, number)
+            yield {"n": number, "v": view(entries)}
+
+    right = taken(RowBuffer[int](parse_ddl(f"n int, v {ddl}"), "g"), [given()])
+    assert len({str(row) for row in right}) == 3
+    (tmp_path / COLUMNS_FILE).write_text(f"n int, v {ddl}")
+    assert (
+        taken(RowBuffer[int](None, "g", Inferring(tmp_path / COLUMNS_FILE, structlog.get_logger())), [given()]) == right
+    )
+    messages = [message("b") for _ in range(3)]
+    results = batch_results(messages, BatchResult(rows=zip(messages, given(), strict=True)))
+    assert taken(RowBuffer[int](parse_ddl(f"n int, v {ddl}"), "g"), results) == right
+
+
+def test_what_cannot_be_copied_is_not_kept() -> None:
+    tensor = Tensor(copies=False)
+    for row in (tensor, {"v": [tensor]}, (message("b"), {"v": tensor}), {"v": {"a": tensor}.values()}, Whole(tensor)):
+        with pytest.raises(
+            RowError, match=r"(list|Tensor|Whole) cannot be copied.*: return all rows in a list"
+        ) as refused:
+            listed(iter([row]))
+        assert isinstance(refused.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize("start", range(3))
+@pytest.mark.parametrize("text", [True, False])
+def test_a_broken_batch_is_left_to_who_tells_of_it(start: int, text: bool) -> None:
+    """Arrow ends the process where it writes one."""
+    ends = pa.array([0, 1 << 30, 1, 2], pa.int32()).buffers()[1]
+    parts = pa.array(["a", "b"]) if text else pa.array([1, 2])
+    array = pa.ListArray.from_buffers(pa.list_(parts.type), 3, [None, ends], children=[parts])
+    inner = "array<string>" if text else "array<bigint>"
+    several: list[tuple[str, Any]] = [
+        (inner, array),
+        (f"struct<x: {inner}>", pa.StructArray.from_arrays([array], ["x"])),
+        (f"array<{inner}>", pa.ListArray.from_arrays([0, 1, 2, 3], array)),
+        (f"map<string, {inner}>", pa.MapArray.from_arrays([0, 1, 2, 3], ["a", "b", "c"], array)),
+    ]
+    for count, (ddl, values) in itertools.product(range(1, 4 - start), several):
+        batch = pa.record_batch({"v": values}).slice(start, count)
+        for table in (batch, pa.Table.from_batches([batch])):
+            columns = Columns(parse_ddl(f"v {ddl}"))
+            (found,) = listed(iter([table]))
+            assert fault_of(columns, found) == fault_of(columns, table)
+            assert bool(fault_of(columns, found)) == (start < 2)
+
+
+def fault_of(columns: Columns, table: Any) -> str:
+    try:
+        columns.fit_arrow(table)
+    except RowError as error:
+        return str(error)
+    return ""
+
+
+class Stamp(datetime.datetime):
+    """As pandas' own."""
+
+    def __deepcopy__(self, memo: object) -> Stamp:
+        raise AssertionError("it cannot be changed")
+
+
+def test_what_needs_no_copy_and_no_conversion_of_its_own() -> None:
+    stamp = Stamp(2026, 1, 31)
+    assert copy_of(stamp) is stamp
+    rows = RowBuffer[int](parse_ddl("n int, v struct<a: int, b: array<int>>, w array<array<int>>"), "g")
+    given = ({"n": n, "v": (n, [n]), "w": numpy.array([[n], None], object)} for n in range(3))
+    prepared = rows.prepare(message("b"), given)
+    assert prepared is not None
+    assert prepared[2] is None, "converted with its block"
+
+
+def test_numbers_of_numpy_cannot_be_changed() -> None:
+    columns, number = Columns(parse_ddl("n int, v bigint")), numpy.int64(1)
+    values = columns.values_of_plain({"n": 1, "v": number})
+    assert values is not None
+    assert values[1] is number
+
+
+def test_a_named_tuple_of_a_message_and_its_row_stays_one() -> None:
+    class Pair(NamedTuple):
+        message: Message
+        row: dict[str, int]
+
+    messages = [message("a"), message("b")]
+    rows = (Pair(each, {"n": number}) for number, each in enumerate(messages))
+    assert batch_results(messages, BatchResult(rows=rows)) == [[{"n": 0}], [{"n": 1}]]

@@ -113,8 +113,10 @@ def test_a_row_that_a_generator_fills_anew_is_taken_before_it_goes_on(tmp_path: 
         assert batch.select(list(rows[0])).to_pylist() == rows
 
 
-def test_what_a_generator_yields_that_cannot_be_copied_is_taken_as_it_is() -> None:
-    assert as_rows(iter([lock := threading.Lock()])) == [lock]
+def test_what_a_generator_yields_that_cannot_be_copied_is_refused() -> None:
+    lock = threading.Lock()
+    with pytest.raises(RowError, match=r"lock cannot be copied, .*: return all rows in a list"):
+        as_rows(iter([lock]))
     assert as_rows([lock]) == [lock]
 
 

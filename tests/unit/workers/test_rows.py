@@ -146,6 +146,7 @@ BAD: list[tuple[str, object, str]] = [
     ("a array<map<string,int>>", {"a": [{}, [None]]}, ENTRY_NONE),
     ("a map<string,map<string,int>>", {"a": {"k": [None]}}, ENTRY_NONE),
     ("a map<string,map<string,int>>", {"a": [{"key": "k", "value": [None]}]}, ENTRY_NONE),
+    ("a map<string,map<string,int>>", {"a": [[("key", "k"), ("value", [None])]]}, ENTRY_NONE),
     ("a struct<n: int, b: map<string,int>>", {"a": {"b": [None]}}, ENTRY_NONE),
     ("a struct<n: int, b: map<string,int>>", {"a": (1, [None])}, ENTRY_NONE),
     ("a struct<n: int, b: map<string,int>>", {"a": [("b", [None])]}, ENTRY_NONE),

@@ -38,6 +38,25 @@ class Wordless:
         raise ZeroDivisionError
 
 
+class Tensor:
+    """A number in memory that may be changed, which has an index only where it is whole."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def __index__(self) -> int:
+        if isinstance(self.number, float):
+            raise TypeError("only integer tensors can be an index")
+        return self.number
+
+    def __int__(self) -> int:
+        return int(self.number)
+
+
+class Quantity(numpy.ndarray[Any, Any]):
+    """An array of a class of one's own."""
+
+
 def fit(ddl: str, row: object) -> list[Any]:
     """The row's values by both ways, which must agree."""
     columns = Columns(parse_ddl(ddl))
@@ -65,6 +84,9 @@ ROWS = [
     ("c array<string>", {"c": {"a": 1}}, "expected a list, got dict"),
     ("t timestamp", {"t": datetime.datetime(2020, 1, 1, tzinfo=Zone())}, "utcoffset"),
     ("c int", {"c": Wordless()}, "column c int: .+"),
+    ("c map<string, int>", {"c": [{"key": "k", "value": 1, "typo": 2}]}, 'field "typo" is not declared'),
+    ("c map<string, timestamp>", {"c": [{"key": "k", "value": 5}]}, "whose unit nobody knows"),
+    ("c map<int, string>", {"c": [{"key": 1.9, "value": "v"}]}, "expected an integer, got float"),
 ]
 
 
@@ -80,6 +102,9 @@ def within(value: Any) -> list[tuple[str, Any]]:
         ("struct<x: {}>", [("x", value)]),
         ("map<string, {}>", {"k": value}),
         ("map<string, {}>", [("k", value)]),
+        ("map<string, {}>", [{"key": "k", "value": value}]),
+        ("map<string, {}>", [[("key", "k"), ("value", value)]]),
+        ("map<string, struct<x: {}>>", [{"key": "k", "value": {"x": value}}]),
         ("array<array<{}>>", [[value]]),
         ("array<struct<x: {}>>", [{"x": value}]),
         ("map<string, array<{}>>", {"k": [value]}),
@@ -160,10 +185,46 @@ def test_row_is_refused(ddl: str, row: object, words: str) -> None:
         fit(ddl, row)
 
 
-def test_numpy_array_is_no_integer() -> None:
-    numpy: Any = pytest.importorskip("numpy")
-    with pytest.raises(RowError, match="expected an integer, got ndarray"):
-        fit("c int", {"c": numpy.array(5.7)})
+@pytest.mark.parametrize(
+    "value",
+    [
+        numpy.array(1.9),
+        numpy.ma.array(1.9),
+        numpy.array(1.9).view(Quantity),
+        Tensor(1.9),
+        numpy.array(True),
+        numpy.float64(1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_has_no_index_is_no_integer(value: Any) -> None:
+    for ddl, given in within(value):
+        with pytest.raises(RowError, match=f"expected an integer, got {type(value).__name__}: return int"):
+            fit(f"c {ddl.format('int')}", {"c": given})
+
+
+@pytest.mark.parametrize(
+    "value", [numpy.int8(3), numpy.array(3), numpy.ma.array(3), Tensor(3), pa.scalar(3, pa.int32())]
+)
+def test_what_has_an_index_is_an_integer(value: Any) -> None:
+    assert fit("c int, d array<int>", {"c": value, "d": [value]}) == [[3], [[3]]]
+
+
+def test_each_value_of_a_class_is_asked_for_its_index() -> None:
+    with pytest.raises(RowError, match="expected an integer, got Tensor"):
+        fit("c array<int>", {"c": [Tensor(1), Tensor(1.9)]})
+
+
+def test_a_null_of_arrow_is_null_in_a_column_of_integers() -> None:
+    assert fit("c int", {"c": pa.scalar(None, pa.int32())}) == [[None]]
+
+
+@pytest.mark.parametrize("kind", ["int", "double"])
+def test_a_number_that_is_masked_is_none(kind: str) -> None:
+    for value in (numpy.ma.array(5, mask=True), numpy.ma.masked):
+        for ddl, given in within(value):
+            with pytest.raises(RowError, match=r"expected (an integer|a number), got Masked"):
+                fit(f"c {ddl.format(kind)}", {"c": given})
 
 
 def test_scalar_of_arrow_that_is_no_utf_8() -> None:
@@ -201,7 +262,14 @@ def _nested(values: list[Any], kind: Any = None) -> Any:
     return pa.record_batch({"s": pa.array(values, kind)})
 
 
+TWINS = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])
 TABLES = [
+    ("s struct<x: int>", pa.record_batch({"s": TWINS}), 'field "x" is given twice'),
+    (
+        "s array<struct<x: int>>",
+        pa.record_batch({"s": pa.ListArray.from_arrays([0, 1], TWINS)}),
+        'field "x" is given twice',
+    ),
     ("s struct<x: int>", _nested([{"x": 1, "y": 2}]), 'field "y" is not declared'),
     ("s struct<x: int, y: int>", _nested([{"x": 1, "yy": 2}]), 'field "yy" is not declared'),
     ("s array<timestamp>", _nested([[5]]), "whose unit nobody knows"),
@@ -222,7 +290,8 @@ BOOL, DATE, NAN = pa.array([True]), pa.array([datetime.date(2026, 1, 31)]), pa.a
 NOT_CAST: dict[str, list[Any]] = {
     "boolean": [*TEXT, *NUMBERS, NAN, pa.array([2**64 - 1], pa.uint64())],
     "int": [*TEXT, BOOL, DATE, NAN, pa.array([1.5]), pa.array([2**40])],
-    "double": [*TEXT, DATE],
+    "float": [*TEXT, DATE, pa.array([decimal.Decimal("1.2345678901")])],
+    "double": [*TEXT, DATE, pa.array([decimal.Decimal("1.234567890123456789")])],
     "decimal(10,2)": [*TEXT, NAN],
     "date": [*TEXT, *NUMBERS, BOOL],
     "timestamp": [*TEXT, *NUMBERS, BOOL],
@@ -269,6 +338,30 @@ def test_arrow_is_refused_what_rows_are(kind: str) -> None:
                 Columns(parse_ddl(f"c {ddl.format(kind)}")).fit_arrow(pa.table({"c": column}))
 
 
+VIEWS = [[[1, 2]], [[1], [2]], [None, [1, 2]], [[], [1, 2], [3]]]
+
+
+@pytest.mark.parametrize("values", VIEWS, ids=str)
+@pytest.mark.parametrize("kind", [pa.list_view(pa.int64()), pa.large_list_view(pa.int64())], ids=str)
+def test_views_of_lists_are_none(kind: Any, values: list[Any]) -> None:
+    """Arrow makes empty lists of them, and broken ones."""
+    several = pa.array(values, kind)
+    slices = [several.slice(number) for number in range(len(values))]
+    nested = pa.StructArray.from_arrays([several], ["x"])
+    for ddl, array in [
+        *(("array<bigint>", each) for each in (*slices, pa.chunked_array(slices))),
+        ("struct<x: array<bigint>>", nested),
+        ("array<array<bigint>>", pa.ListArray.from_arrays([0, len(values)], several)),
+        ("array<struct<x: array<bigint>>>", pa.ListArray.from_arrays([0, len(values)], nested)),
+        ("map<string, array<bigint>>", pa.MapArray.from_arrays([0, len(values)], ["k"] * len(values), several)),
+    ]:
+        with pytest.raises(RowError, match=rf"got {kind}.*pa\.array\(column\.to_pylist\(\), pa\.list_"):
+            Columns(parse_ddl(f"c {ddl}")).fit_arrow(pa.table({"c": array}))
+    lists = pa.array(several.to_pylist(), pa.list_(pa.int64()))
+    (found,) = Columns(parse_ddl("c array<bigint>")).fit_arrow(pa.table({"c": lists})).columns
+    assert found.to_pylist() == values
+
+
 @pytest.mark.parametrize(("kind", "array", "value"), CAST)
 def test_arrow_is_widened(kind: str, array: Any, value: Any) -> None:
     (found,) = Columns(parse_ddl(f"c {kind}")).fit_arrow(pa.table({"c": array})).columns
@@ -293,3 +386,20 @@ def test_worker_does_not_take_the_core_from_the_supervisor() -> None:
     code = "import os; from rocketcrew.workers.main import place; place(0, 0, 'none', None); print(os.sched_getscheduler(0))"
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert said.strip() == "3", "SCHED_BATCH"
+
+
+@pytest.mark.parametrize("value", [numpy.timedelta64(5, "s"), numpy.timedelta64("NaT")])
+@pytest.mark.parametrize("ddl", ["d double", "d float", "d array<double>"])
+def test_a_span_of_time_is_no_number(ddl: str, value: Any) -> None:
+    """numpy's is an Integral, and has no int."""
+    with pytest.raises(RowError, match="timedelta64"):
+        fit(ddl, {"d": [value] if "array" in ddl else value})
+
+
+def test_arrow_s_own_bool8_is_boolean() -> None:
+    given = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None], pa.int8()))
+    assert Columns(parse_ddl("b boolean")).fit_arrow(pa.table({"b": given})).column(0).to_pylist() == [
+        True,
+        False,
+        None,
+    ]

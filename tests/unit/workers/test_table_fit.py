@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ import pytest
 import structlog
 
 from rocketcrew.conf.columns import Column
-from rocketcrew.conf.segment_format import FORMAT_VERSION, META_GROUP, META_VERSION, key_fields
+from rocketcrew.conf.segment_format import END_OF_STREAM, FORMAT_VERSION, META_GROUP, META_VERSION, key_fields
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.errors import BadSegmentError
+from rocketcrew.spark.segments import read_facts
+from rocketcrew.testing import message
 from rocketcrew.workers.api import handler
 from rocketcrew.workers.boot import COLUMNS_FILE, NEW_TABLE, TableSpec, WorkerBoot
 from rocketcrew.workers.ddl import parse_ddl
@@ -24,6 +27,8 @@ from rocketcrew.workers.inferring import Inferring
 from rocketcrew.workers.link import Transport
 from rocketcrew.workers.loading import describe
 from rocketcrew.workers.main import prepare_handler
+from rocketcrew.workers.rows import RowBuffer
+from rocketcrew.workers.segment import SegmentWriter
 from rocketcrew.workers.table_fit import check_fits, waiting_columns
 
 TABLE = TableSpec("/data/billing", (("_group", "string"), ("a", "int"), ("b", "string"), ("c", "struct<`x`:int>")))
@@ -73,11 +78,13 @@ def test_columns_that_are_one_to_spark_are_a_users_mistake() -> None:
 def test_what_waits_for_the_loader_has_a_word_too(tmp_path: Path) -> None:
     """The table gets what was sealed first; what does not fit that is set aside, and is no reason to refuse more."""
     seal(tmp_path, "w-00000003.arrows", 3, ("a", pa.string()))
-    seal(tmp_path, "v-00000004.arrows", 4, ("a", pa.int32()), ("later", pa.int32()))
-    check_fits(parse_ddl("a string, later smallint"), NEW_TABLE, tmp_path)
+    seal(tmp_path, "v-00000004.arrows", 4, ("a", pa.int32()), ("aside", pa.int32()))
+    seal(tmp_path, "v2-00000005.arrows", 5, ("a", pa.string()), ("later", pa.int32()))
+    check_fits(parse_ddl("a string, aside string, later smallint"), NEW_TABLE, tmp_path)
     with pytest.raises(UsageError, match=rf"load --staging {tmp_path} --target.*'a' is int here and str") as refused:
         check_fits(parse_ddl("a int, later bigint"), NEW_TABLE, tmp_path)
     assert "'later' is bigint here and int there" in str(refused.value)
+    check_fits(parse_ddl("new int"), TABLE, tmp_path)
     damaged = tmp_path / "ready" / "w-00000001.arrows"
     damaged.write_bytes(b"damaged")
     os.utime(damaged, (1, 1))
@@ -96,8 +103,67 @@ def test_one_segment_of_each_worker_is_read(tmp_path: Path) -> None:
     for number in range(3):
         seal(tmp_path, f"w-{number:08d}.arrows", number, ("a", pa.int32()))
     (tmp_path / "ready" / "w-00000002.arrows").write_bytes(b"damaged")
-    assert waiting_columns(tmp_path / "ready", {"a", "new"}) == [Column("a", "int")]
-    assert waiting_columns(tmp_path / "none", {"a"}) == []
+    assert waiting_columns(tmp_path / "ready", [], {"a", "new"}) == [Column("a", "int")]
+    assert waiting_columns(tmp_path / "none", [], {"a"}) == []
+
+
+def test_what_does_not_fit_the_table_brings_it_no_column(tmp_path: Path) -> None:
+    """The loader sets it aside, whole."""
+    seal(tmp_path, "w-00000001.arrows", 1, ("a", pa.string()), ("new", pa.int32()))
+    check_fits(parse_ddl("new string"), TABLE, tmp_path)
+    seal(tmp_path, "v-00000002.arrows", 2, ("a", pa.int32()), ("new", pa.int32()))
+    with pytest.raises(UsageError, match="'new' is string here and int there"):
+        check_fits(parse_ddl("new string"), TABLE, tmp_path)
+
+
+def write(folder: Path) -> Path:
+    """A segment of two batches as a worker writes it."""
+    rows = RowBuffer[int](parse_ddl("value string"), "g")
+    (folder / "ready").mkdir()
+    writer = SegmentWriter(folder, "w", rows.schema, seal_rows=9, seal_bytes=10**6, seal_idle_ms=10**6, pause=refuse)
+    for number in range(2):
+        prepared = rows.prepare(message("b", queue_offset=number), {"value": f"value-{number:04d}"})
+        assert prepared is not None
+        rows.keep(number, prepared)
+        batch, _ = rows.take()
+        assert batch is not None
+        writer.append(batch, b"[]", 0)
+    ended = writer.detach()
+    assert ended is not None
+    return ended[0].rename(folder / "ready" / ended[0].name)
+
+
+def refuse(what: str, error: OSError) -> None:
+    raise AssertionError(what) from error
+
+
+def spoilt(whole: bytes, place: int) -> bytes:
+    return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "junk for an end": lambda whole: whole.removesuffix(END_OF_STREAM) + b"\x10\0\0\0junk",
+    "bytes behind its end": lambda whole: whole + bytes(8),
+    "cut off in a batch": lambda whole: whole.removesuffix(END_OF_STREAM)[:-8],
+    "zeros in a batch": lambda whole: whole[:-600] + bytes(600),
+    "a bit of a row": lambda whole: spoilt(whole, whole.index(b"value-0001")),
+    "of another version": lambda whole: whole.replace(META_VERSION, META_VERSION[:-1] + b"N", 1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_what_is_damaged_brings_no_column(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = write(tmp_path)
+    check_fits(parse_ddl("value string"), NEW_TABLE, tmp_path)
+    whole = path.read_bytes()
+    for sound in (whole, whole.removesuffix(END_OF_STREAM)):  # also a segment that was salvaged
+        path.write_bytes(sound)
+        with pytest.raises(UsageError, match="'value' is int here and string there"):
+            check_fits(parse_ddl("value int"), NEW_TABLE, tmp_path)
+    path.write_bytes(damage(whole))
+    with pytest.raises(BadSegmentError):
+        read_facts(path)
+    check_fits(parse_ddl("value int"), NEW_TABLE, tmp_path)
 
 
 def test_narrower_columns_that_wait_do_not_refuse_those_of_the_table(tmp_path: Path) -> None:
