@@ -47,7 +47,7 @@ from .planted import CoreParts
 from .world import Violation
 
 SEEDS, MONTHS = 6, 3
-PLANTED_SEEDS = 4
+PLANTED_SEEDS = 8
 ROUNDS = 60
 """Of a worker, a month: each gives new handles to its queues."""
 QUEUES_A_ROUND = 5
