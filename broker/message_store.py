@@ -51,9 +51,9 @@ from .fetched import Fetched, GetStatus
 from .key_index import KeyIndex
 from .log_scan import BLANK_MIN_BYTES, blank
 from .lost_places import LostPlaces, first_unreadable
-from .opening import Opening, queue_name, queue_to_write
+from .opening import Opening, new_queue, queue_name
 from .queue_check import QueueCheck
-from .readable_log import ReadableLog, UnreadablePlaces, is_of_a_place, reads_elsewhere
+from .readable_log import ReadableLog, UnreadablePlaces, is_bad_place, is_of_a_place
 from .rebuilds import Rebuild, Rebuilds
 from .record_heads import (
     HEAD_BYTES,
@@ -199,7 +199,10 @@ class MessageStore:
             self.arrived(message, tags_code)
 
     def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return self._queues.get((topic, queue_id)) or queue_to_write(self._storage, self._queues, topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[topic, queue_id] = new_queue(self._storage, topic, queue_id)
+        return queue
 
     # Reading
 
@@ -509,7 +512,7 @@ class MessageStore:
         try:
             first = queue.first_kept(self._log.start)
         except StorageError as error:
-            if not self._is_bad_place(error):
+            if not is_bad_place(error, self._log):
                 raise
             first = None
         if first is None:
@@ -540,12 +543,9 @@ class MessageStore:
 
     def _begin_rebuild_at_place(self, queue: ConsumeQueue, error: StorageError) -> NoReturn:
         """The queue's file cannot be read: the log says all that it says. Raises `error` unless the disk reads that."""
-        if not self._is_bad_place(error):
+        if not is_bad_place(error, self._log):
             raise error
         self.begin_rebuild(queue)
-
-    def _is_bad_place(self, error: StorageError) -> bool:
-        return is_of_a_place(error) and reads_elsewhere(self._log)
 
     def _refuse_rebuilding(self, key: Key) -> None:
         if key in self._rebuilds:

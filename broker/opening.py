@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ..remoting.stored import RECORD_MIN_BYTES
 from .checkpoint import Counts
 from .consume_queue import SEGMENT_BYTES, ConsumeQueue
-from .readable_log import is_of_a_place, reads_elsewhere
+from .readable_log import is_bad_place, is_of_a_place
 from .record_heads import is_head
 from .recovery import Key
 from .storage import Storage, StorageError, StoredFile
@@ -24,17 +24,14 @@ def queue_name(topic: str, queue_id: int) -> str:
     return f"{QUEUES}/{topic}/{queue_id}"
 
 
-def queue_to_write(storage: Storage, queues: dict[Key, ConsumeQueue], topic: str, queue_id: int) -> ConsumeQueue:
-    """One of `queues`; it is made, empty, when it is not there."""
-    queue = queues.get((topic, queue_id))
-    if queue is None:
-        name = queue_name(topic, queue_id)
+def new_queue(storage: Storage, topic: str, queue_id: int) -> ConsumeQueue:
+    """An empty one. Raises StorageError."""
+    name = queue_name(topic, queue_id)
+    file = storage.open(name, SEGMENT_BYTES, buffered=True)
+    if file.end > file.start or file.start:  # left over from a topic that is not there any more
+        storage.move_aside(name)
         file = storage.open(name, SEGMENT_BYTES, buffered=True)
-        if file.end > file.start or file.start:  # left over from a topic that is not there any more
-            storage.move_aside(name)
-            file = storage.open(name, SEGMENT_BYTES, buffered=True)
-        queue = queues[topic, queue_id] = ConsumeQueue(file, topic, queue_id)
-    return queue
+    return ConsumeQueue(file, topic, queue_id)
 
 
 @dataclass(slots=True)
@@ -69,7 +66,7 @@ class Opening:
         for topic, queue_counts in (self._counts or {}).items():
             for number, count in queue_counts.items():
                 if knows(topic) and (topic, number) not in opened.queues:
-                    queue_to_write(self._storage, opened.queues, topic, number)
+                    opened.queues[topic, number] = new_queue(self._storage, topic, number)
                     if count:
                         opened.broken.add((topic, number))
         return opened
@@ -80,10 +77,10 @@ class Opening:
                 self._open_file(opened, name, key)
                 return
             except StorageError as error:
-                if not is_of_a_place(error) or not reads_elsewhere(self._log):
+                if not is_bad_place(error, self._log):
                     raise
         self._storage.move_aside(name)
-        queue_to_write(self._storage, opened.queues, *key)
+        opened.queues[key] = new_queue(self._storage, *key)
         opened.broken.add(key)
 
     def _open_file(self, opened: Opened, name: str, key: Key) -> None:
@@ -118,4 +115,4 @@ class Opening:
             return True  # nothing speaks against it
 
 
-__all__ = ["QUEUES", "Opened", "Opening", "queue_name", "queue_to_write"]
+__all__ = ["QUEUES", "Opened", "Opening", "new_queue", "queue_name"]

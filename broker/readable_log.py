@@ -138,6 +138,11 @@ def is_of_a_place(error: StorageError) -> bool:
     return not isinstance(error, DiskFailed) and isinstance(cause, OSError) and cause.errno == errno.EIO
 
 
+def is_bad_place(error: StorageError, log: StoredFile) -> bool:
+    """Whether a place of some file cannot be read, while the disk reads the log."""
+    return is_of_a_place(error) and reads_elsewhere(log)
+
+
 def reads_elsewhere(log: StoredFile, bad: Collection[int] = ()) -> bool:
     """Whether the disk reads the log now beside the `bad` pieces: at places that are far apart, as what was just written is
     in memory, and says nothing of the disk."""
@@ -180,6 +185,7 @@ __all__ = [
     "ReadableLog",
     "UnreadablePlaces",
     "can_read",
+    "is_bad_place",
     "is_of_a_place",
     "is_outage",
     "pieces_of",

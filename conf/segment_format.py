@@ -20,8 +20,11 @@ This module imports nothing heavy at load: the supervisor needs the folder names
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from isal import isal_zlib
@@ -166,6 +169,48 @@ def read_batches(source: Any, reader: Any) -> Iterator[ReadBatch]:
         source.seek(start)
         yield ReadBatch(batch, metadata or {}, end, check_holds(memoryview(source.read_buffer(end - start))))
         start = end
+
+
+class UnsoundSegmentError(ValueError):
+    """A segment is not as it was written; the text says where."""
+
+
+def sound_batches(source: Any, reader: Any) -> Iterator[ReadBatch]:
+    """The batches of a segment, as read by Arrow's `reader` of the mapped file `source`.
+
+    Raises UnsoundSegmentError at the first of which the checksum does not hold, and where something follows the last one: a
+    page of zeros looks like an end to Arrow.
+    """
+    end = source.tell()
+    for number, read in enumerate(read_batches(source, reader), 1):
+        if read.holds is False:
+            raise UnsoundSegmentError(
+                f"batch {number}, which ends at byte {read.end}, is not as it was written: its checksum says so"
+            )
+        yield read
+        end = read.end
+    source.seek(end)
+    if source.size() > end and source.read_buffer().to_pybytes() != END_OF_STREAM:
+        raise UnsoundSegmentError(f"its stream ends at byte {end}, and other bytes follow")
+
+
+def ready_files(ready: Path) -> list[tuple[Path, os.stat_result]]:
+    """What lies in ready/, oldest first (by sealing time, then name), as it is loaded; names that start with a dot are
+    drafts. One that is deleted meanwhile is left out. Raises OSError."""
+    found: list[tuple[Path, os.stat_result]] = []
+    with os.scandir(ready) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if not entry.name.startswith("."):
+                    found.append((Path(entry.path), _state_of(entry)))
+    return sorted(found, key=lambda item: (item[1].st_mtime_ns, item[0].name))
+
+
+def _state_of(entry: os.DirEntry[str]) -> os.stat_result:
+    try:
+        return entry.stat()
+    except FileNotFoundError:  # a link that leads nowhere; whoever opens it finds out
+        return entry.stat(follow_symlinks=False)
 
 
 def check_holds(message: memoryview) -> bool | None:

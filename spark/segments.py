@@ -23,7 +23,6 @@ import pyarrow.compute
 from ..conf.columns import Column, TypeNotForSparkError, columns_of
 from ..conf.segment_format import (
     BROKER,
-    END_OF_STREAM,
     EPOCH,
     FORMAT_VERSION,
     GROUP,
@@ -36,8 +35,9 @@ from ..conf.segment_format import (
     STORE_TIME,
     TOPIC,
     ReadBatch,
+    UnsoundSegmentError,
     key_fields,
-    read_batches,
+    sound_batches,
 )
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from .errors import BadSegmentError
@@ -115,22 +115,11 @@ def _mapped(path: Path) -> Any:
 
 
 def _sound_batches(source: Any, reader: Any) -> Iterator[ReadBatch]:
-    """The batches of a segment, as read by Arrow's `reader` of the mapped file `source`.
-
-    Raises BadSegmentError at the first of which the checksum does not hold, and where something follows the last one: a page
-    of zeros looks like an end to Arrow.
-    """
-    end = source.tell()
-    for number, read in enumerate(read_batches(source, reader), 1):
-        if read.holds is False:
-            raise BadSegmentError(
-                f"batch {number}, which ends at byte {read.end}, is not as it was written: its checksum says so"
-            )
-        yield read
-        end = read.end
-    source.seek(end)
-    if source.size() > end and source.read_buffer().to_pybytes() != END_OF_STREAM:
-        raise BadSegmentError(f"its stream ends at byte {end}, and other bytes follow")
+    """As `sound_batches`; raises BadSegmentError."""
+    try:
+        yield from sound_batches(source, reader)
+    except UnsoundSegmentError as error:
+        raise BadSegmentError(str(error)) from None
 
 
 def _told(metadata: Mapping[bytes, bytes]) -> bytes:

@@ -44,6 +44,7 @@ from ..conf.segment_format import (
     REASON_SUFFIX,
     SEGMENT_NAME,
     SETTLED_FILE,
+    ready_files,
 )
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
 from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
@@ -117,18 +118,10 @@ class Staging:
             self._lock = None
 
     def list_ready(self) -> list[ReadyFile]:
-        """What lies in ready/, oldest first (by sealing time, then name); names that start with a dot are drafts."""
-        found: list[tuple[int, ReadyFile]] = []
-        with os.scandir(self.ready) as entries:
-            for entry in entries:
-                if not entry.name.startswith("."):
-                    try:
-                        state = entry.stat()
-                    except FileNotFoundError:  # a link that leads nowhere; whoever opens it finds out
-                        state = entry.stat(follow_symlinks=False)
-                    file = ReadyFile(Path(entry.path), state.st_size, state.st_mtime_ns // 1_000_000)
-                    found.append((state.st_mtime_ns, file))
-        return [file for _, file in sorted(found, key=lambda item: (item[0], item[1].path.name))]
+        """What lies in ready/, in the order in which it is loaded."""
+        return [
+            ReadyFile(path, state.st_size, state.st_mtime_ns // 1_000_000) for path, state in ready_files(self.ready)
+        ]
 
     def facts(self) -> dict[str, Outcomes]:
         """The files of facts by name; only looks. Damaged files, and links that lead nowhere, are passed over."""

@@ -8,6 +8,7 @@ is read whole only where it brings such a column.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +26,7 @@ from ..conf.columns import (
     merged,
     misfits,
 )
-from ..conf.segment_format import END_OF_STREAM, FORMAT_VERSION, META_VERSION, READY_DIR, SEGMENT_NAME, read_batches
+from ..conf.segment_format import FORMAT_VERSION, META_VERSION, READY_DIR, SEGMENT_NAME, ready_files, sound_batches
 from ..remoting.errors import UsageError
 from .boot import TableSpec
 
@@ -65,7 +66,10 @@ def waiting_columns(ready: Path, table: Sequence[Column], asked: set[str]) -> li
     with the columns of those before."""
     columns, missing = tuple(table), set(asked)
     read: set[str] = set()
-    for path in oldest_first(ready):
+    files: list[tuple[Path, os.stat_result]] = []
+    with suppress(OSError):  # nothing was sealed yet
+        files = ready_files(ready)
+    for path, _ in files:
         if not missing:
             break
         named = SEGMENT_NAME.fullmatch(path.name)
@@ -83,31 +87,10 @@ def _with_segment(table: tuple[Column, ...], path: Path) -> tuple[Column, ...]:
     with pa.memory_map(str(path)) as source:
         reader = pa.ipc.open_stream(source)
         columns = merged(table, columns_of(reader.schema))
-        if len(columns) > len(table) and not _is_sound(source, reader):
-            raise ValueError
+        if len(columns) > len(table):
+            metadata: dict[bytes, bytes] = reader.schema.metadata or {}
+            if metadata.get(META_VERSION) != str(FORMAT_VERSION).encode():
+                raise ValueError
+            for _ in sound_batches(source, reader):
+                pass
     return columns
-
-
-def _is_sound(source: Any, reader: Any) -> bool:
-    """Whether the segment is of this version, and its bytes are as they were written."""
-    metadata: dict[bytes, bytes] = reader.schema.metadata or {}
-    if metadata.get(META_VERSION) != str(FORMAT_VERSION).encode():
-        return False
-    end = source.tell()
-    for batch in read_batches(source, reader):
-        if batch.holds is False:
-            return False
-        end = batch.end
-    source.seek(end)
-    return bool(source.size() == end or source.read_buffer() == END_OF_STREAM)
-
-
-def oldest_first(ready: Path) -> list[Path]:
-    """Its segments in the order in which they are loaded, by sealing time, then name. One that is deleted meanwhile is left
-    out: the loader has it."""
-    found: list[tuple[int, str, Path]] = []
-    with suppress(FileNotFoundError):
-        for path in ready.iterdir():
-            with suppress(OSError):
-                found.append((path.stat().st_mtime_ns, path.name, path))
-    return [path for *_, path in sorted(found)]

@@ -175,9 +175,8 @@ class Orderly(Ordered):
         config = self.s.config
         # A handler that commits is not read during its calls, and reports at the end of a chunk.
         large_of = pq.mq.topic if config.auto_commit and not config.rate_limits else ""
-        size = min(room, self.s.chunk_size(self.s.waiting_messages, 1, large_of, in_line))
-        if self.quarantine.careful():
-            size = 1
+        wanted = 1 if self.quarantine.careful() else self.s.chunk_size(self.s.waiting_messages, 1, large_of, in_line)
+        size = min(room, wanted)
         if lane.waiting:
             chunk = lane.waiting.popleft()
             if chunk.count > size:

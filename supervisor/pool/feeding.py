@@ -107,21 +107,21 @@ class Feeding:
         ]  # fmt: skip
         queues = {item.chunk.handle: item.mq for item in action.chunks}
         bodies = [slice(chunk.slab_offset, chunk.slab_offset + chunk.length) for chunk in chunks]
-        self._send_ordered(action.worker_id, queues, ordered_packets.encode_ordered(chunks, start_before_ns), bodies)
+        self._send_ordered(child, queues, ordered_packets.encode_ordered(chunks, start_before_ns), bodies)
 
     def _classify(self, action: Classify) -> None:
         """Ask for the keys of one pull."""
-        question = ordered_packets.Classify(action.handle, action.start, action.end - action.start, action.count)
-        packet = ordered_packets.encode_classify(question)
-        self._send_ordered(action.worker_id, {action.handle: action.mq}, packet, [slice(action.start, action.end)])
-
-    def _send_ordered(
-        self, worker_id: str, queues: Mapping[int, MessageQueue], packet: bytes, bodies: list[slice]
-    ) -> None:
-        """The queues that the packet names, then the packet; on a stream its bodies follow it."""
-        child = self._children.get(worker_id)
+        child = self._children.get(action.worker_id)
         if child is None:
             return
+        question = ordered_packets.Classify(action.handle, action.start, action.end - action.start, action.count)
+        packet = ordered_packets.encode_classify(question)
+        self._send_ordered(child, {action.handle: action.mq}, packet, [slice(action.start, action.end)])
+
+    def _send_ordered(
+        self, child: Child, queues: Mapping[int, MessageQueue], packet: bytes, bodies: list[slice]
+    ) -> None:
+        """The queues that the packet names, then the packet; on a stream its bodies follow it."""
         with contextlib.suppress(LinkClosedError):
             self._introduce(child, queues)
             self._write(child, packet, b"".join(self._slab[body] for body in bodies) if self._inline else None)

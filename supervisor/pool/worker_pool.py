@@ -207,9 +207,8 @@ class Pool:
             log.error("worker_not_started", worker=worker_id, error=str(error))
         worker, now = self._core.state.workers[worker_id], self._loop.time()
         was = worker.state
-        self._boots_ended |= (
-            bool(worker.boot_error) or error.by_handler
-        )  # the handler's module took too long, or crashed
+        # The handler's module took too long, or crashed.
+        self._boots_ended |= bool(worker.boot_error) or error.by_handler
         self.staffing.boot_failed(worker_id, worker.boot_error or str(error))
         self._core.handle(ev.WorkerNotStarted(worker_id), now)
         self.staffing.ended(worker, was, now, charged=False, leaves=False)

@@ -188,6 +188,12 @@ class Bench:
         return self.commits()
 
 
+def noted(bench: Bench) -> dict[str, list[tuple[int, int]]]:
+    """What became of messages of queue 0, as far as that was noted since the last look."""
+    notes = bench.core.state.outcomes.take("g")
+    return {kind: [*one.pieces] for kind, records in notes.kinds.items() for one in records.queues.values()}
+
+
 @pytest.fixture
 def make() -> Callable[..., Bench]:
     return Bench

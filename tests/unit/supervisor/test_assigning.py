@@ -13,6 +13,8 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.states import QueueState
 
+from .conftest import noted
+
 if TYPE_CHECKING:
     from .conftest import Bench
 
@@ -370,12 +372,6 @@ def test_an_offset_that_is_corrected_backwards_loses_nothing(bench: Bench) -> No
     (handle,) = bench.open(0, offset=100)
     bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, 40)
     assert noted(bench) == {}
-
-
-def noted(bench: Bench) -> dict[str, list[tuple[int, int]]]:
-    """What became of messages of queue 0, as far as that was noted."""
-    notes = bench.core.state.outcomes.take("g")
-    return {kind: [*one.pieces] for kind, records in notes.kinds.items() for one in records.queues.values()}
 
 
 # --- reset by an administrator ----------------------------------------------------------------------------------

@@ -15,13 +15,22 @@ from rocketcrew.supervisor.core.assigning import CUT_SHORT_MS, RECLAIM_AGAIN_MS
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.workers.failures import asked
 
-from .conftest import ME
-from .test_assigning import noted
+from .conftest import ME, Bench, noted
 
 if TYPE_CHECKING:
-    from .conftest import Bench
+    from rocketcrew.supervisor.core.chunks import Chunk
 
-Make = Callable[..., "Bench"]
+Make = Callable[..., Bench]
+
+
+def given_out(make: Make, *workers: str, messages: int = 8) -> tuple[Bench, int, list[Chunk]]:
+    """Messages of a queue in chunks of up to four, the handle of the queue, and what the workers have of it."""
+    bench = make(chunk_messages_max=4)
+    (handle,) = bench.open(0)
+    bench.worker(*workers)
+    bench.core.state.sizer.tail_us = 100.0
+    bench.found(handle, range(messages))
+    return bench, handle, bench.dispatched()
 
 
 def leave(bench: Bench, *, stops: bool) -> None:
@@ -34,12 +43,7 @@ def leave(bench: Bench, *, stops: bool) -> None:
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_what_has_not_begun_is_left(make: Make, stops: bool) -> None:
-    bench = make(chunk_messages_max=4)
-    (handle,) = bench.open(0)
-    bench.worker("a")
-    bench.core.state.sizer.tail_us = 100.0
-    bench.found(handle, range(8))
-    first, second = bench.dispatched()
+    bench, handle, (first, second) = given_out(make, "a")
     leave(bench, stops=stops)
     bench.pass_ms(CUT_SHORT_MS - 1)
     bench.none(act.Reclaim)
@@ -62,12 +66,7 @@ def test_what_has_not_begun_is_left(make: Make, stops: bool) -> None:
 
 def test_a_stop_says_what_is_finished_above_what_was_left(make: Make) -> None:
     """Another member runs that again, too."""
-    bench = make(chunk_messages_max=4)
-    (handle,) = bench.open(0)
-    bench.worker("a", "b")
-    bench.core.state.sizer.tail_us = 100.0
-    bench.found(handle, range(8))
-    first, *others = bench.dispatched()
+    bench, _, (first, *others) = given_out(make, "a", "b")
     leave(bench, stops=True)
     for chunk in others:
         bench.done(chunk)
@@ -82,12 +81,7 @@ def test_a_stop_says_what_is_finished_above_what_was_left(make: Make) -> None:
 
 
 def test_what_a_dead_worker_left_is_not_begun_in_a_stop_that_takes_long(make: Make) -> None:
-    bench = make(chunk_messages_max=4)
-    (handle,) = bench.open(0)
-    bench.worker("a", "b")
-    bench.core.state.sizer.tail_us = 100.0
-    bench.found(handle, range(8))
-    chunks = bench.dispatched()
+    bench, handle, chunks = given_out(make, "a", "b")
     leave(bench, stops=True)
     bench.pass_ms(CUT_SHORT_MS)
     died = next(chunk.worker_id for chunk in chunks if chunk.worker_id != chunks[0].worker_id)
@@ -141,12 +135,7 @@ def test_one_that_drains_in_time_is_asked_for_nothing(make: Make) -> None:
 
 def test_what_a_queue_passes_that_goes_on_elsewhere_is_run(make: Make) -> None:
     """The broker has deleted messages: nobody else runs those that we have. What was not given out is lost, and noted."""
-    bench = make(chunk_messages_max=4)
-    (handle,) = bench.open(0)
-    bench.worker("a")
-    bench.core.state.sizer.tail_us = 100.0
-    bench.found(handle, range(12))
-    first, second = bench.dispatched()
+    bench, handle, (first, second) = given_out(make, "a", messages=12)
     moved = PullResult(ResponseCode.PULL_OFFSET_MOVED, 100, min_offset=100)
     bench.core.handle(ev.Pulled(handle, moved), bench.now)
     bench.pass_ms(CUT_SHORT_MS)

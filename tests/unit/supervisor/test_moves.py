@@ -18,15 +18,9 @@ from rocketcrew.supervisor.core.journal import MAGIC, JournalEncoder, JournalSta
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.states import QueueState
 
-from .conftest import ME, TOPIC, Bench
+from .conftest import ME, TOPIC, Bench, noted
 
 DRAIN_MS = 10_000
-
-
-def noted(bench: Bench) -> dict[str, list[tuple[int, int]]]:
-    """What became of messages of queue 0, as far as that was noted since the last look."""
-    notes = bench.core.state.outcomes.take("g")
-    return {kind: [*one.pieces] for kind, records in notes.kinds.items() for one in records.queues.values()}
 
 
 def reset(bench: Bench, offset: int) -> None:
