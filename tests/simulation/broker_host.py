@@ -94,7 +94,7 @@ class BrokerHost:
         """Start, or come back after a kill."""
         now_ms = int(self.world.now_ms)
         self.core = BrokerCore(
-            broker_config(), self.storage, Random(self.world.random.random()), self.name_server, now_ms
+            broker_config(self.script), self.storage, Random(self.world.random.random()), self.name_server, now_ms
         )
         self.core.intercepts.append(self._refuse)
         self.store = self.core.state.store

@@ -8,6 +8,8 @@ import pytest
 
 SEEDS = 200
 STEPS = 2_000
+LARGE_SHARE = 50
+"""Seeds for one of each world of large chunks."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,6 +46,16 @@ def sim_seeds(pytestconfig: pytest.Config) -> int:
     if pytestconfig.getoption("--sim-seed", None) is not None:
         return 0
     return _option(pytestconfig, "--sim-seeds", SEEDS)
+
+
+@pytest.fixture
+def large_seeds(pytestconfig: pytest.Config) -> range:
+    """Those of each world of large chunks: a few, as each is a whole backlog."""
+    one = pytestconfig.getoption("--sim-seed", None)
+    if one is not None:
+        return range(one, one + 1)
+    first = _option(pytestconfig, "--sim-first", 0)
+    return range(first, first + max(1, _option(pytestconfig, "--sim-seeds", SEEDS) // LARGE_SHARE))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

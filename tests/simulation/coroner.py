@@ -8,6 +8,7 @@ charged runs with nothing beside it; one that has reached the limit never runs a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,14 +80,15 @@ class Deaths:
         """It was charged before, by a member that was killed then."""
         return ((call.mq, offset), call.in_hand.mark) in self._marks
 
-    def lost(self, call: Call, offset: int, noted: int) -> None:
+    def lost(self, call: Call, noted: Mapping[Record, int]) -> None:
         """The run was killed in the step in which it learned of this death, before it noted more than `noted`; what it left
-        does not say which of several messages had cost a life."""
-        mark = ((call.mq, offset), call.in_hand.mark)
-        record = (call.mq.topic, call.mq.queue_id, offset)
-        if mark in self._marks and self.of_record.get(record, 0) > noted:
-            self._marks.discard(mark)
-            self.of_record[record] -= 1
+        does not say which message had cost a life: there were several, or it was between two calls."""
+        for mark in [mark for mark in self._marks if mark[1] == call.in_hand.mark]:
+            mq, offset = mark[0]
+            record = (mq.topic, mq.queue_id, offset)
+            if self.of_record.get(record, 0) > noted.get(mark[0], 0):
+                self._marks.discard(mark)
+                self.of_record[record] -= 1
 
     def finished(self, topic: str, queue_id: int, offset: int) -> None:
         self.of_record.pop((topic, queue_id, offset), None)
@@ -161,12 +163,14 @@ class Coroner:
         core, call = self._member.core, self.cells.get(worker.worker_id) or self._between_calls(worker)
         end = how_ended(
             retired=worker.retired or worker.stopping,
-            ours=worker.ended or (worker.condemned is not None and worker.condemned is not call),
+            ours=worker.condemned is not None and worker.condemned is not call,
+            stalled=worker.ended,
+            others_too=worker.others_too,
             timed_out=worker.condemned is not None and worker.condemned is call,
             unattended=worker.unattended,
             by_itself=worker.crashed,
         )
-        if call is not None or end is End.OURS:
+        if call is not None or end in (End.OURS, End.STALLED, End.STALLED_TOO):
             self._world.note(f"died: {end.value}")
         in_hand = call.in_hand if call is not None else worker.key_in_hand
         death = Death(end, in_hand, "SIGSEGV", {"pid": 1})
@@ -193,9 +197,9 @@ class Coroner:
             raise Violation(f"the key of {in_hand} has cost {self._key_deaths[asked]} workers their lives")
 
     def _between_calls(self, worker: SimWorker) -> Call | None:
-        """What stands for the call of a worker that crashed when it had none."""
+        """What stands for the call of a worker that crashed, or was ended because it stood still, when it had none."""
         in_flight = self._member.core.state.workers[worker.worker_id].in_flight
-        if not worker.spoilt or not in_flight:
+        if not (worker.spoilt or worker.ended) or not in_flight:
             return None
         self._calls += 1
         call = Call(MessageQueue("", "", 0), between_calls(f"{self._member.client_id}/{self._calls}"), {}, 0)
@@ -248,9 +252,9 @@ class Coroner:
             self._deaths.charge(call, offset)
         if len(cells) > 1:
             self._world.note("a run died with several messages in hand")
-            for call in cells.values():
-                for offset in call.numbers:
-                    self._deaths.lost(call, offset, before.get((call.mq, offset), 0))
+        for call in cells.values():
+            if len(cells) > 1 or call.in_hand.waiting:
+                self._deaths.lost(call, before)
 
     def careful(self) -> None:
         """Something was handed out: while a record was in hand at too many deaths of runs, that is the only thing in hand."""

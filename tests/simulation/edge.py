@@ -56,6 +56,8 @@ class Edge:
         self._link: Link | None = None
         self._routes: dict[str, tuple[float, list[MessageQueue]]] = {}
         self._revoked: set[int] = set()
+        self._wanted_before: list[act.Action] = []
+        """Send-backs that the core had asked for when it heard that the queue is another's: in one read both were heard."""
         self._answered: dict[str, float] = {}
         """When the newest look-up was asked for that was answered, by topic."""
         self._looking: dict[str, float] = {}
@@ -200,6 +202,7 @@ class Edge:
             strategy = strategy_named(self._member.script.strategy)
             wanted = set(allocate(strategy, self._member.client_id, queues, members) or ())
             self.pushed.looked_up(queues, wanted)
+            self._wanted_before = [action for action in self._core.state.out if isinstance(action, act.SendBack)]
             for pq in self._core.state.queues.values():
                 if pq.mq.topic == topic and pq.state is QueueState.ASSIGNED and pq.mq not in wanted:
                     self._revoked.add(pq.handle)
@@ -321,7 +324,7 @@ class Edge:
         if action.mode is Mode.DROP:
             self._drop(action)
             return
-        if action.handle in self._revoked:
+        if action.handle in self._revoked and action not in self._wanted_before:
             raise Violation(f"a failed message of {action.mq} is sent back, though its queue is another's")
         view, start = self._member.view, action.start
         size = int.from_bytes(view[start : start + 4], "big")

@@ -132,7 +132,7 @@ class SimMember:
             pull_delay_on_error_ms=60, pull_delay_on_flow_control_ms=20, persist_interval_ms=250, recommit_interval_ms=1_500,
             rebalance_interval_ms=1_500, open_retry_ms=80, chunk_messages_max=script.chunk_messages_max,
             delay_level_when_next_consume=script.delay_level, send_back_retry_ms=200, drain_deadline_ms=400,
-            report_after_ms=script.report_after_ms,
+            report_after_ms=script.report_after_ms, chunk_target_us=script.chunk_target_us,
             seal_rows=script.seal_rows, commit_after_loaded=script.commit_after_loaded,
             stop_deadline_ms=100 if script.slow > 0.1 else 2_500,
             topic_concurrency={TOPIC: script.topic_limit} if script.topic_limit else {},
@@ -400,6 +400,9 @@ class SimMember:
     def _logged(self, entry: act.Log) -> None:
         if entry.event == "key_not_found_out":
             self.world.note("a key was not found out")
+        if entry.event == "drain_cut_short":
+            why = "a stop" if self.core.state.stopping else "a rebalance"
+            self.world.note(f"{self.script.order}: a drain was cut short by {why}")
         if self.world.trace is not None:
             self.world.trace.append(f"{self.world.now_ms:.2f}    {self.client_id} {entry.event} {entry.keys}")
         if entry.level == "critical":

@@ -51,7 +51,8 @@ class OrderTruth:
         if lane is None:
             return
         other = self._running.get(lane)
-        if other is not None and other[0].alive and other[0].handed_ms > self.broker_died_ms:
+        # Either of the two may be the one that the killed broker had given the lock to.
+        if other is not None and other[0].alive and min(worker.handed_ms, other[0].handed_ms) > self.broker_died_ms:
             raise Violation(f"{lane}: {offset} begins in {worker.worker_id} while {other[0].worker_id} runs {other[1]}")
         done = self._handled.setdefault(key, {})
         at = self._from.get(lane, 0)

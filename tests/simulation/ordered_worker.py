@@ -114,6 +114,8 @@ class OrderedSimWorker(SimWorker):
         if self.too_late():
             why = "a queue leaves" if self.recalled() else "its lock may be over"
             self.world.note(f"a message was given back: {why}")
+            if self.recalled() and self.member.script.is_large(work.count):
+                self.world.note(f"{self.member.script.order}: a large chunk was recalled")
             self._end(work, len(work.results), 0, 0)
             return
         self.member.order.begins(self, (work.mq.topic, work.mq.queue_id), work.offsets[len(work.results)])

@@ -17,6 +17,7 @@ from rocketcrew.supervisor.core.states import WorkerState
 from .disk import Folder
 from .parts import Parts
 from .planted import ONE_SLOT, CoreParts, Planted
+from .script import STALLS
 
 
 class QuarantineParts(CoreParts):
@@ -97,6 +98,22 @@ class SparesAll(QuarantineParts):
             return None
 
 
+class SparesStalls(QuarantineParts):
+    """Who stood still while it wrote rows is replaced, and what it had comes again as before."""
+
+    class quarantine_class(Quarantine):
+        def judge(self, worker: Worker, death: Death) -> None:
+            super().judge(worker, replace(death, end=End.OURS) if death.end is End.STALLED else death)
+
+
+class ChargesTheMachine(QuarantineParts):
+    """A message is charged with a stand-still although other workers stood still, too."""
+
+    class quarantine_class(Quarantine):
+        def judge(self, worker: Worker, death: Death) -> None:
+            super().judge(worker, replace(death, end=End.STALLED) if death.end is End.STALLED_TOO else death)
+
+
 PLANTED_DEATHS = {
     "death charged to the first unreported": Planted(
         ChargesFirst, 20, ("kill worker",), {"deadly": 25, "chunk_messages_max": 8, "handler_us": 50}
@@ -111,4 +128,8 @@ PLANTED_DEATHS = {
         ForgetsCounts, 60, ("kill member", "kill member in a step"), ONE_SLOT | {"deadly": 25}
     ),
     "a death between calls is nobody's": Planted(SparesAll, 20, (), {"deadly": 25}),
+    "a stand-still is nobody's": Planted(SparesStalls, 20, (), {"deadly": 25}),
+    "a machine that stands still is charged to a message": Planted(
+        ChargesTheMachine, 120, (STALLS,), {"deadly": 25, "workers": 3, "slow": 0.0, "order": "concurrent"}
+    ),
 }

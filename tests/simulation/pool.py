@@ -134,6 +134,7 @@ class SimPool:
             for offset in action.chunk.offsets:
                 if offset in done:
                     raise Violation(f"{action.mq} {offset} is run again, although it was finished before")
+        self._note_size(action.chunk)
         self._member.coroner.handed(action)
         self._member.notebook.handed(action.chunk.handle, action.chunk.offsets, action.worker_id)
         if action.chunk.origin is not None:
@@ -148,10 +149,16 @@ class SimPool:
             again = [offset for offset in item.chunk.offsets if offset in done]
             if again:
                 raise Violation(f"{item.mq} {again} are run again, although they were finished before")
+            self._note_size(item.chunk)
             self._member.notebook.handed(item.chunk.handle, item.chunk.offsets, action.worker_id)
         if action.worker_id in self.workers:
             self.workers[action.worker_id].sent += 1
         self._to(action.worker_id, OrderedPacket(action, self._member.world.now_ms))
+
+    def _note_size(self, chunk: Chunk) -> None:
+        script = self._member.script
+        if script.is_large(chunk.count):
+            self._member.world.note(f"{script.order}: a large chunk")
 
     def returned(self, worker: SimWorker, chunk_id: int, start: int, failed: int, level: int, suspend_ms: int) -> None:
         core = self._member.core
@@ -216,6 +223,8 @@ class SimPool:
             member.notebook.given_back(chunk.handle, rest)
             if rest:
                 member.world.note("messages were taken back from a slow worker")
+                if member.script.is_large(chunk.count):
+                    member.world.note("messages of a large chunk were taken back")
                 pq = member.core.state.queues.get(chunk.handle)
                 if pq is not None and pq.state is QueueState.DRAINING:
                     member.world.note("messages of a queue that leaves were taken back")

@@ -36,6 +36,9 @@ ROWS_MAX = 100
 MANY_QUEUES, MANY_WORKERS = 64, 16
 BURSTS, BACKLOG_BURSTS = (1, 1, 2, 5, 20), (20, 100)
 """How many messages are sent at once."""
+LARGE_FROM_US = 40_000
+PULL_BYTES_MAX = 20_000
+"""Every answer fits the smallest slab when it comes alone, as in reality."""
 DELAY_LEVELS = "40ms 80ms 150ms 300ms 600ms 1s"
 
 FAULTS = (
@@ -127,6 +130,17 @@ class Script:
     pushes_resets: bool = field(default=False, repr=False)
     """The broker is one before 5.2: it tells the members of a reset once, and it is for them to commit the offset."""
 
+    chunk_target_us: int = field(default=2_000, repr=False)
+    """Of the core's settings."""
+    call_ms: float = field(default=1.0, repr=False)
+    """How long calls take, on average; `handler_us` is what is reported."""
+    holds_reports: bool = field(default=False, repr=False)
+    """Workers report when the real one does, and not by chance."""
+    bursts: tuple[int, ...] = field(default=BURSTS, repr=False)
+    """How many messages are sent at once."""
+    pull_bytes_max: int = field(default=PULL_BYTES_MAX, repr=False)
+    """Of an answer of the broker."""
+
     @classmethod
     def draw(cls, random: Random) -> Script:
         members_max = random.choice([1, 1, 2, 3])
@@ -193,6 +207,10 @@ class Script:
         two for each full one, and one of each worker."""
         return 2 * messages // min(self.seal_rows, ROWS_MAX) + workers
 
+    def is_large(self, messages: int) -> bool:
+        """So many are a large chunk: calls of one message each, that take long together."""
+        return messages > 1 and messages * self.handler_us >= LARGE_FROM_US
+
     def without_operators(self) -> Script:
         """Nobody can reset the offsets of a broadcasting member: the brokers have none."""
         if not self.broadcasting:
@@ -223,11 +241,11 @@ class Script:
         return replace(self, **drawn | alone | dict(fields)).without_operators()
 
 
-def broker_config() -> BrokerConfig:
+def broker_config(script: Script) -> BrokerConfig:
     return BrokerConfig(
         name=BROKER,
         message_delay_level=DELAY_LEVELS,
-        pull_bytes_max=20_000,  # every answer fits the smallest slab when it comes alone, as in reality
+        pull_bytes_max=script.pull_bytes_max,
         flush_interval_ms=2_000,
         checkpoint_interval_ms=3_000,
         offset_flush_interval_ms=400,
@@ -277,10 +295,13 @@ def _dies_later(number: int) -> bool:
     return crc32(f"later {number}".encode()) % 1000 < 30
 
 
-def spoils_its_worker(number: int, script: Script, cost: dict[int, int]) -> bool:
-    """Whether its rows end the worker that writes them, when its call is over: each time, or as long as it cost none."""
+def spoils_its_worker(number: int, script: Script, cost: dict[int, int]) -> str:
+    """What its rows do to the worker that writes them, when its call is over: it "crashes", or "stalls" until it is ended;
+    each time, or as long as it cost none. Empty: nothing."""
     draw = crc32(f"rows {number}".encode()) % 1000
-    return draw < script.deadly and bool(draw % 3 or not cost.get(number))
+    if draw >= script.deadly or not (draw % 3 or not cost.get(number)):
+        return ""
+    return "crashes" if draw % 2 else "stalls"
 
 
 def has_deadly_key(number: int, script: Script) -> bool:

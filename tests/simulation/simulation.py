@@ -20,7 +20,7 @@ from .faults import Faults
 from .member import SimMember
 from .order_truth import OrderTruth
 from .parts import Parts
-from .script import BACKLOG_BURSTS, BROKER, BURSTS, DLQ_TOPIC, MANY_QUEUES, RETRY_TOPIC, Script
+from .script import BACKLOG_BURSTS, BROKER, DLQ_TOPIC, MANY_QUEUES, RETRY_TOPIC, Script
 from .truth import QueueKey, Truth
 from .world import Violation, World
 
@@ -171,7 +171,7 @@ class Simulation:
         """Messages in bursts, until there are enough."""
         random = self.world.random
         if len(self.broker.sent) < self.script.messages_max and not self.world.calm:
-            for _ in range(random.choice(BACKLOG_BURSTS if self.script.rows_always else BURSTS)):
+            for _ in range(random.choice(BACKLOG_BURSTS if self.script.rows_always else self.script.bursts)):
                 self.broker.produce(random.randrange(self.script.queues))
             self.world.after(random.expovariate(1 / 60), self._produce)
 

@@ -4,6 +4,7 @@ holds what it must, and each bug that was there is found again when it is plante
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 import pytest
@@ -48,10 +49,7 @@ def lives(seed: int, pauses: LoaderPauses) -> None:
     while now <= until:
         starts = [at for at in starts if now - at < TEN_S] + [now]
         lived_s = random.choice([0.0, 0.0, 1.0, 100.0])
-        code = None if random.random() < 0.3 else random.choice([0, 1, 6, -9])
-        pause_s = pauses.after(code, 0.0 if code is None else lived_s)
-        if pause_s is None:
-            raise Violation(f"the loader that ended with {code} is not started again")
+        pause_s = pauses.after(lived_s)
         if pause_s > LOADER_PAUSE_MAX_S or len(starts) > STARTS_MAX:
             raise Violation(f"{len(starts)} starts in {TEN_S} s, the next one in {pause_s} s")
         now += lived_s + pause_s
@@ -83,15 +81,15 @@ class CountsEach(StopSignals):
 class GivesUp(LoaderPauses):
     """A loader that could not be started is never started again."""
 
-    def after(self, exit_code: int | None, lived_s: float) -> float | None:
-        return None if exit_code is None else super().after(exit_code, lived_s)
+    def after(self, lived_s: float) -> float:
+        return super().after(lived_s) if lived_s else inf
 
 
 class AtOnce(LoaderPauses):
     """Without a pause."""
 
-    def after(self, exit_code: int | None, lived_s: float) -> float | None:
-        super().after(exit_code, lived_s)
+    def after(self, lived_s: float) -> float:
+        super().after(lived_s)
         return 0.0
 
 

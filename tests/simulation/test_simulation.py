@@ -25,11 +25,7 @@ def test_run(
     try:
         simulation.run(sim_steps)
     except Exception as error:  # noqa: BLE001  whatever stops a run, its seed must be told
-        world = simulation.world
-        pytest.fail(
-            f"{type(error).__name__} at step {world.steps}, {world.now_ms:.2f} ms: {error}\n"
-            f"replay: .venv/bin/pytest tests/simulation/test_simulation.py --sim-seed {sim_seed} --sim-steps {sim_steps}"
-        )
+        pytest.fail(simulation.world.told(error, "test_simulation.py", sim_steps))
     seen = seen_in(simulation)
     record_property("sim_steps", simulation.world.steps)
     record_property("sim_faults", {kind[7:]: count for kind, count in seen.items() if kind.startswith("fault: ")})

@@ -22,6 +22,7 @@ from rocketcrew.workers.failures import asked
 from rocketcrew.workers.unreported import Unreported
 
 from .disk import Segment
+from .reporting import ByChance, WhenDue
 from .script import ROWS_MAX, SLOW_IN_ORDER_MS, doom, fate, number_of, spoils_its_worker
 from .world import Violation, World
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from .member import SimMember
 
 
-SELDOM = 0.1
 LATE_MS = 60
 SEALING_MS = 20
 SEAL, SEAL_MUCH = "seal", "seal, as much waits for it"
@@ -47,6 +47,7 @@ class Work:
         self.handle = chunk.handle
         self.mq = action.mq
         self.journalled = action.journalled
+        self.window_open = action.window_open
         self.start, self.end = chunk.positions[0], chunk.positions[-1]
         self.count = chunk.count
         self.expected = list(chunk.offsets)
@@ -100,11 +101,13 @@ class SimWorker:
         """The call that was over its hard limit when the supervisor looked: the worker is being killed for it."""
         self.crashed = False
         self.spoilt = False
-        """It crashed between two calls."""
+        """It crashed between two calls, or stood still there until it was ended."""
         self.stalled = False
         """Its loop is stopped; calls under way and seals go on."""
         self.ended = False
         """The supervisor kills it for that."""
+        self.others_too = False
+        """Others stood still with it then."""
         self.unattended = False
         """Its forkserver died, and took it along."""
         self.unreported: list[Work] = []
@@ -116,8 +119,7 @@ class SimWorker:
         """A step inside of a flush or a seal at which it is killed."""
         self.said: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         """Packets that are on their way to the supervisor."""
-        self.eager = world.random.choice([0.2, 0.6, 1.0])
-        """How often it reports between the messages of a chunk."""
+        self.reporting = (WhenDue if member.script.holds_reports else ByChance)(self)
         self.rows_max = ROWS_MAX if member.script.rows_always else world.random.choice([3, 20, 1000])
         world.happened["workers"] += 1
         world.after(2 + world.random.random() * 60, self._boot)
@@ -201,7 +203,8 @@ class SimWorker:
             return
         if self.call is None and self.member.alive:
             if self.worker_id in self.member.core.busy_workers():
-                self.ended = True
+                others = [each for each in self.member.pool.workers.values() if each is not self]
+                self.ended, self.others_too = True, any(each.stalled and each.call is None for each in others)
                 self.die()
                 return
             self.may_idle()
@@ -228,6 +231,9 @@ class SimWorker:
         if not self.alive or self.stalled or self.work is not None:
             return
         if not self.inbox:
+            if holds_ms := self.reporting.holds_ms():
+                self.world.after(holds_ms, self._next)
+                return
             self._flush()
             if self.alive and self.segment is not None:
                 self.world.after(80, self._idle, self.segment, len(self.segment.finished))
@@ -235,6 +241,7 @@ class SimWorker:
         message = self.inbox.popleft()
         if isinstance(message, Work):
             self._handed += 1
+            self.reporting.window_open = message.window_open
             if not self.claims.handed() or not self._begin(message):
                 self.world.after(0, self._next)
             return
@@ -277,6 +284,7 @@ class SimWorker:
         if len(work.offsets) != work.count or work.offsets != work.expected:
             raise Violation(f"chunk {work.chunk_id} of {work.mq} should hold {work.expected}, it holds {work.offsets}")
         self.work = work
+        self.reporting.begins()
         self.unreported.append(work)
         self.cell[UNREPORTED] = 0
         if work.journalled and self.member.script.order == "concurrent" and self.member.script.batch == 1:
@@ -322,7 +330,7 @@ class SimWorker:
             self._runs_nowhere_else(work, at)
             self.member.truth.began((work.mq.topic, work.mq.queue_id), work.offsets[at])
         random = self.world.random
-        duration = random.expovariate(1.0)
+        duration = random.expovariate(1.0) * script.call_ms
         if random.random() < self.member.script.slow and not self.world.calm:
             longest = (
                 [30, 200, 600, 1_500, 4_000] if self.member.script.order == "concurrent" else [30, SLOW_IN_ORDER_MS]
@@ -395,9 +403,7 @@ class SimWorker:
             self._check_bytes(work)
             self._over(work)
             return
-        # What its cell shows a worker reports at the chunk's end, if that comes soon.
-        seldom = 1.0 if self.cell[UNREPORTED] == 0 or self.unreported_cell.held else SELDOM
-        if self.world.chance(self.eager * seldom):
+        if self.reporting.is_due(work):
             self._flush()
         if self.alive:
             self._run_one()
@@ -414,7 +420,7 @@ class SimWorker:
         """It has nothing more of the chunk."""
         self.work = None
         self.cell[STATE] = 0
-        if self.world.chance(self.eager) or self.world.chance(0.7):
+        if self.reporting.is_due(work):
             self._flush()
         self.unreported = [work for work in self.unreported if work.reported < work.count]
         if self.alive:
@@ -440,6 +446,10 @@ class SimWorker:
         """A packet that only an ordered worker knows."""
         raise Violation(f"{self.worker_id} got {message}")
 
+    def pending(self) -> list[Work]:
+        """Chunks of which something may be reported and is not."""
+        return [work for work in self.unreported if work.reported < self.may_report(work)]
+
     def may_report(self, work: Work) -> int:
         """How many messages of the chunk may be reported."""
         return len(work.results)
@@ -456,7 +466,7 @@ class SimWorker:
 
     def _flush(self) -> None:
         """Rows first, then outcomes."""
-        unreported = [work for work in self.unreported if work.reported < self.may_report(work)]
+        unreported = self.pending()
         if not unreported:
             return
         has_rows = [
@@ -487,15 +497,17 @@ class SimWorker:
     def _spoilt(self, has_rows: list[Work]) -> bool:
         """Whether rows that are to be written end it. Beside a call the cell would name another message."""
         cost, script = self.member.coroner.cost, self.member.script
-        self.spoilt = self.call is None and any(
-            rows and failed is None and spoils_its_worker(_number(work, index), script, cost)
+        ends = [
+            spoils_its_worker(_number(work, index), script, cost)
             for work in has_rows
             for index, (failed, rows) in enumerate(work.results[: self.may_report(work)])
-            if index >= work.reported
-        )
-        if self.spoilt:
-            self.world.note("a worker crashed between two calls")
-            self.crashed = True
+            if index >= work.reported and rows and failed is None
+        ]
+        end = next(filter(None, ends), "") if self.call is None else ""
+        self.spoilt = bool(end)
+        if end:
+            self.world.note(f"a worker {end} between two calls")
+            self.crashed, self.ended = end == "crashes", end == "stalls"
             self.die()
         return self.spoilt
 

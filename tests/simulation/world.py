@@ -54,6 +54,13 @@ class World:
             self.trace.append(f"{due:.2f} {act.__qualname__} {args!r:.140}")
         act(*args)
 
+    def told(self, error: Exception, test: str, steps: int) -> str:
+        """What ended the run, and the line that replays it."""
+        return (
+            f"{type(error).__name__} at step {self.steps}, {self.now_ms:.2f} ms: {error}\n"
+            f"replay: .venv/bin/pytest tests/simulation/{test} --sim-seed {self.seed} --sim-steps {steps}"
+        )
+
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
 
