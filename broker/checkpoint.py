@@ -60,6 +60,15 @@ def stored_ms_in(text: bytes | None) -> int:
         return 0
 
 
+def indexed_in(text: bytes | None) -> tuple[int, int]:
+    """As `KeyIndex.covered` at the checkpoint; of an index that is not there when nobody knows."""
+    try:
+        last, end = json.loads(text or b"")["indexed"]
+        return int(last), int(end)
+    except (ValueError, KeyError, TypeError):
+        return -1, 0
+
+
 def removed_topics(text: bytes | None) -> dict[str, int] | None:
     """Deleted topics and where the log ended then; None when nobody knows."""
     try:

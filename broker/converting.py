@@ -33,7 +33,8 @@ from .checkpoint import REMOVED, removed_topics
 from .config import BrokerConfig
 from .core import BrokerCore
 from .disk import DiskStorage
-from .log_scan import BLANK_MIN_BYTES, Kind, LogScan, blank
+from .log_scan import Kind, LogScan
+from .log_writing import BLANK_MIN_BYTES, blank
 from .message_store import LOG
 from .pops import POPS_TABLE
 from .recovery import Key

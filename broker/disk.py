@@ -172,8 +172,9 @@ class DiskFile:
         if self._written == start:
             return start
         fd, end = self._pool.get(self._path(start)), 0
-        while (data_at := self._next_data(fd, end)) is not None:
-            end = os.lseek(fd, data_at, os.SEEK_HOLE)
+        with _refused_as(f"cannot read {self._path(start)}"):
+            while (data_at := self._next_data(fd, end)) is not None:
+                end = os.lseek(fd, data_at, os.SEEK_HOLE)
         # The last bytes of a record may be zeros for which a copied file has no page.
         return min(start + end + PAGE_BYTES, self._written) if end else start
 

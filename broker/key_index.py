@@ -12,6 +12,12 @@ Rules:
 - What was put waits in memory, up to BATCH_MAX messages, and is found there too. A batch is written entries first, header
   last, in the order of the log: after a kill the same entries are written again to the same places.
 - After a crash of the machine nobody knows which pages were kept: the caller says so, and all is made anew.
+- A page of a file that the disk cannot read hides what is found by that page, and nothing else: when a batch cannot be
+  written for it, the file is closed and a new one takes the batch and what follows.
+- What the disk cannot read of the log must be confirmed (`ReadableLog.confirm`) before anything read after it is written:
+  nobody reads the log before the last written record again, and an outage would leave messages out for good. In the midst
+  of a long run of bad pages the rest of the run looks like an outage. So `catch_up` confirms at the end of a run, which is
+  a step that finds no new bad page, or when UNCONFIRMED_MAX_BYTES of records wait for it.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ from ..remoting.hashing import java_hash
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find_property
 from ..remoting.stored import StoredMessage
 from .log_scan import LogScan, Part
-from .readable_log import ReadableLog, UnreadablePlaces, is_of_a_place
+from .readable_log import PIECE_BYTES, Events, ReadableLog, UnreadablePlaces, is_bad_place, is_of_a_place
 from .storage import PlainFile, Storage, StorageError, StoredFile
 
 FOLDER = "index"
@@ -39,6 +45,7 @@ SLOTS, ENTRIES_MAX = (
 )  # maxHashSlotNum, maxIndexNum: a genuine broker takes files of this size only
 MEMORY_SLOTS = 65_536
 KEY_TAIL = 12  # of the unique keys that one producer makes only so much changes: time and counter
+UNCONFIRMED_MAX_BYTES = 16 << 20  # of records, which are in memory
 LOOKED_AT_MAX = 10_000  # entries that one query looks at: some 30 ms in the loop
 _HEADER = Struct(">qqqqii")
 _ENTRY = Struct(">iqii")
@@ -112,6 +119,10 @@ class _IndexFile:
     def taken_bytes(self) -> int:
         return self._file.taken_bytes
 
+    def seal(self) -> None:
+        """Take no more; so until the next start, which tries again."""
+        self.entries_max = self.count
+
     def make(self) -> None:
         self._file.make_whole(self._entries_at + self.entries_max * _ENTRY.size)
 
@@ -172,14 +183,17 @@ class _IndexFile:
 class KeyIndex:
     """All index files of a broker, and what waits to be written to them."""
 
-    def __init__(self, storage: Storage, log: StoredFile, places: UnreadablePlaces) -> None:
-        """`places`: where what cannot be read of the log is said."""
+    def __init__(self, storage: Storage, log: StoredFile, places: UnreadablePlaces, events: Events) -> None:
+        """`places`: where what cannot be read of the log is said; `events`: where it is said of a file."""
         self._storage = storage
         self._log = log
         self._places = places
-        self._readable = ReadableLog(log, places)  # that of `catch_up`, as are these two
+        self._events = events
+        self._said: set[str] = set()  # names of files with places that cannot be read
+        self._readable = ReadableLog(log, places)  # that of `catch_up`, as are these
         self._scan: LogScan | None = None
         self._parts: Iterator[Part | None] = iter(())
+        self._confirmed = 0, 0  # up to here what could not be read was confirmed: position, number of pieces
         self._size = (SLOTS, ENTRIES_MAX) if storage.has_disk else (MEMORY_SLOTS, ENTRIES_MAX)
         self._files: dict[str, _IndexFile] = {}
         self._waiting: list[StoredMessage] = []
@@ -188,8 +202,15 @@ class KeyIndex:
         self._live = False
         self._failed = False
 
-    def start(self) -> None:
-        """Open what is there, as far as it can be believed; the rest is made by `catch_up`."""
+    @property
+    def covered(self) -> tuple[int, int]:
+        """Position of the last record in the files, and up to where no other one has a key: a store of which few have keys
+        would be read from there at each start."""
+        return self._indexed, self._log.end if self._live and not self._waiting else 0
+
+    def start(self, covered: tuple[int, int] = (-1, 0)) -> None:
+        """Open what is there, as far as it can be believed; the rest is made by `catch_up`. `covered`: as it was saved, which
+        says nothing of other files."""
         names = self._storage.plain_names(FOLDER)
         try:
             files = {name: _IndexFile(self._storage.open_plain(name), *self._size) for name in names}
@@ -212,7 +233,8 @@ class KeyIndex:
             for name in names:
                 self._storage.remove_plain(name)
         self._files = files
-        self._at = max(last, self._log.start)
+        is_covered = self._storage.kept_all and covered[0] == last and covered[1] <= self._log.end
+        self._at = max(last, covered[1] if is_covered else 0, self._log.start)
         self._indexed = last
         self._live = self._log.end == self._log.start
 
@@ -229,16 +251,31 @@ class KeyIndex:
             self._readable = ReadableLog(self._log, self._places)
             self._scan = LogScan(self._readable, self._at, lambda _: True)
             self._parts = self._scan.steps()
+            self._confirmed = self._at, 0
         try:
-            confirmed = len(self._readable.unreadable)
+            before = len(self._readable.unreadable)
             self._read(self._scan, self._at + bytes_max)
-            if len(self._readable.unreadable) > confirmed:
+            if self._may_be_confirmed(before):
                 self._readable.confirm()
+                self._confirmed = self._at, len(self._readable.unreadable)
         except StorageError:
             self._give_up()
             raise
-        self._live = self._at >= self._log.end
-        self._flush(BATCH_MAX)
+        if self._is_confirmed:
+            self._live = self._at >= self._log.end
+            self._flush(BATCH_MAX)
+
+    @property
+    def _is_confirmed(self) -> bool:
+        return len(self._readable.unreadable) == self._confirmed[1]
+
+    def _may_be_confirmed(self, before: int) -> bool:
+        """After a step: whether what could not be read, with `before` it so many pieces, is all of its run, or so much waits
+        for it already."""
+        count = len(self._readable.unreadable)
+        at, confirmed = self._confirmed
+        waiting_bytes = self._at - at - (count - confirmed) * PIECE_BYTES
+        return count == before or self._at >= self._log.end or waiting_bytes > UNCONFIRMED_MAX_BYTES
 
     def _read(self, scan: LogScan, until: int) -> None:
         for part in self._parts:
@@ -261,7 +298,8 @@ class KeyIndex:
     def flush(self) -> None:
         """Write what waits; after a failure try again."""
         self._failed = False
-        self._flush(1)
+        if self._is_confirmed:
+            self._flush(1)
 
     def _flush(self, count_min: int) -> None:
         """Write what waits, when it is so much. Where that fails, it is read from the log again later.
@@ -287,9 +325,28 @@ class KeyIndex:
             for hashed in _hashes_of(message)
         ]
         if keys:
-            self._file_for(keys).write(keys)
+            try:
+                self._file_for(keys).write(keys)
+            except StorageError as error:
+                if not self._seal_last(error):
+                    raise
+                self._file_for(keys).write(keys)
             self._indexed = keys[-1][1]
         del self._waiting[:count]
+
+    def _seal_last(self, error: StorageError) -> bool:
+        """Whether a new file may take what the last one could not: `error` is of a place in that, and it has something."""
+        name, last = next(reversed(self._files.items()), ("", None))
+        if last is None or last.count == 1 or not is_bad_place(error, self._log):
+            return False
+        last.seal()
+        self._say(name, error)
+        return True
+
+    def _say(self, name: str, error: StorageError) -> None:
+        if name not in self._said:
+            self._said.add(name)
+            self._events.append(("store.index_unreadable", {"file": name, "reason": str(error)}))
 
     def _file_for(self, keys: list[Key]) -> _IndexFile:
         name, last = next(reversed(self._files.items()), ("", None))
@@ -310,6 +367,7 @@ class KeyIndex:
         for name in self._files.keys() - self._names_from(position):
             self._storage.remove_plain(name)
             del self._files[name]
+            self._said.discard(name)
 
     def taken_bytes(self, position: int) -> int:
         """Room that the files would take on the disk if the log began at `position`."""
@@ -326,10 +384,19 @@ class KeyIndex:
             if message.topic == topic and key in keys_of(message):
                 yield message.physical_offset
         hashed = key_hash(topic, key)
-        chains = (file.positions(hashed, begin_ms, end_ms) for file in reversed(self._files.values()))
+        chains = (self._chain(name, hashed, begin_ms, end_ms) for name in reversed(self._files))
         for position in islice(chain.from_iterable(chains), LOOKED_AT_MAX):
             if position is not None:
                 yield position
+
+    def _chain(self, name: str, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """What one file has, up to a place of it that cannot be read."""
+        try:
+            yield from self._files[name].positions(hashed, begin_ms, end_ms)
+        except StorageError as error:
+            if not is_bad_place(error, self._log):
+                raise
+            self._say(name, error)
 
 
 __all__ = ["KeyIndex", "key_hash", "keys_of"]

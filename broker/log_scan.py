@@ -23,7 +23,6 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator
 from enum import Enum
-from struct import Struct
 from typing import NamedTuple, Protocol
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
@@ -37,13 +36,12 @@ from ..remoting.stored import (
     decode_message,
     is_inner_batch,
 )
+from .log_writing import BLANK_MIN_BYTES
 from .readable_log import ReadableLog
 
 CHUNK_BYTES = 1 << 20
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _MAGIC_BYTES = 4
-BLANK_MIN_BYTES = 8
-_BLANK = Struct(">ii")
 _OWN_POSITION_AT = 28
 _BODY_LENGTH_AT = 84  # with two IPv4 hosts; each IPv6 one puts it 12 bytes further
 _HEAD_MAX_BYTES = _BODY_LENGTH_AT + 2 * 12 + 4
@@ -53,11 +51,6 @@ _BEHIND_BODY_MAX_BYTES = 2 * (2 + 32_767)  # topic and properties, with their le
 def _body_length_at(head: bytes) -> int:
     sysflag = int.from_bytes(head[36:40], "big")
     return _BODY_LENGTH_AT + 12 * bool(sysflag & SYSFLAG_BORN_HOST_V6) + 12 * bool(sysflag & SYSFLAG_STORE_HOST_V6)
-
-
-def blank(room: int) -> bytes:
-    """What fills a segment's end; where there is no room for a BLANK, zeros, which are read as one."""
-    return _BLANK.pack(room, BLANK_MAGIC) if room >= BLANK_MIN_BYTES else bytes(room)
 
 
 class Kind(Enum):
@@ -271,4 +264,4 @@ class LogScan:
         return crc & 0x7FFFFFFF
 
 
-__all__ = ["Kind", "Log", "LogScan", "Part", "blank"]
+__all__ = ["Kind", "Log", "LogScan", "Part"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..remoting.stored import RECORD_MIN_BYTES
 from .consume_queue import ConsumeQueue, Entry
 from .fetched import Fetched, GetStatus
 from .readable_log import PIECE_BYTES, Events, UnreadablePlaces, can_read, is_outage, pieces_of
@@ -31,6 +32,8 @@ class LostPlaces:
         self._events = events
         self.passed_over = 0  # messages
         self._told: set[int] = set()  # positions of their records
+        self._fields: dict[str, object] = {}  # of the event that was said last
+        self._last = self._count = 0  # queue offset of the last message that is in it, and how many are
         self._failed: dict[
             int, tuple[int, int]
         ] = {}  # number of a piece -> the steps at which reads failed: first, last
@@ -47,15 +50,9 @@ class LostPlaces:
 
     def has(self, position: int, length_bytes: int, error: StorageError) -> bool:
         """Whether what is there, of which a read just gave `error`, is given up."""
-        pieces = pieces_of(position, length_bytes)
-        unread = [number for number in pieces if not can_read(self._log, number)]
-        for number in pieces:
-            if number not in unread:
-                self._failed.pop(number, None)
-                self._given_up.pop(number, None)
-        if not unread:  # it can be read now
+        number = self._first_unreadable(pieces_of(position, length_bytes))
+        if number is None:
             return False
-        number = unread[0]
         # Bad pages come in runs, and readers would wait for each of them.
         before = self._failed.get(number - 1) if number - 1 in self._given_up else None
         first, _ = self._failed.get(number) or before or (self._steps, 0)
@@ -66,12 +63,23 @@ class LostPlaces:
         self._given_up[number] = self._steps, str(error)
         return True
 
+    def _first_unreadable(self, pieces: Iterable[int]) -> int | None:
+        """None when all can be read now. Those behind it are not tried: each may take the disk seconds."""
+        for number in pieces:
+            if not can_read(self._log, number):
+                return number
+            self._failed.pop(number, None)
+            self._given_up.pop(number, None)
+        return None
+
     def passed(self, queue: ConsumeQueue, offset: int, wanted: Wanted) -> Fetched | None:
         """What a pull gets that comes to a place which was given up in the last PATIENCE_STEPS: nothing, and the next offset,
         without a read of the log. None elsewhere."""
         if not self._given_up:
             return None
         position, size, code = queue.entry(offset)
+        if size < RECORD_MIN_BYTES:  # a filler, whose position is another message's, or damage
+            return None
         told = [self._given_up[number] for number in pieces_of(position, size) if number in self._given_up]
         reason = next((reason for step, reason in told if self._steps - step < PATIENCE_STEPS), None)
         if reason is None:
@@ -81,15 +89,21 @@ class LostPlaces:
         return Fetched(GetStatus.NO_MATCHED_MESSAGE, offset + 1, queue.min_offset, queue.max_offset)
 
     def _say(self, queue: ConsumeQueue, offset: int, position: int, reason: str) -> None:
-        """Each record once."""
+        """Each record once, and those of a queue that follow each other in one event: a bad page has dozens."""
         if position in self._told:
             return
         if len(self._told) >= TOLD_MAX:
             self._told.clear()
         self._told.add(position)
         self.passed_over += 1
-        place: dict[str, object] = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": offset}
-        self._events.append(("store.message_passed_over", place | {"position": position, "reason": reason}))
+        place: dict[str, object] = {"topic": queue.topic, "queue_id": queue.queue_id}
+        is_newest = bool(self._events) and self._events[-1][1] is self._fields
+        if not is_newest or not place.items() <= self._fields.items() or offset <= self._last:
+            self._count = 0
+            self._fields = {**place, "queue_offset": offset, "position": position, "reason": reason}
+            self._events.append(("store.message_passed_over", self._fields))
+        self._last, self._count = offset, self._count + 1
+        self._fields |= {"last_offset": offset, "messages": self._count}
 
 
 def first_unreadable(log: StoredFile, entries: Iterable[tuple[int, Entry]], bytes_max: int) -> tuple[int, Entry] | None:

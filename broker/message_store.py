@@ -27,12 +27,11 @@ from functools import partial
 from itertools import islice
 from typing import NoReturn
 
-from ..remoting.errors import ProtocolError, RocketcrewError, UsageError
+from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.stored import (
     RECORD_MIN_BYTES,
     StoredMessage,
     decode_message,
-    encode_message,
     record_info,
 )
 from .checkpoint import (
@@ -43,17 +42,18 @@ from .checkpoint import (
     all_removed,
     checkpoint_in,
     for_genuine,
+    indexed_in,
     saved_checkpoint,
     stored_ms_in,
 )
 from .consume_queue import ConsumeQueue, Entry
 from .fetched import Fetched, GetStatus
 from .key_index import KeyIndex
-from .log_scan import BLANK_MIN_BYTES, blank
+from .log_writing import append_messages
 from .lost_places import LostPlaces, first_unreadable
 from .opening import Opening, new_queue, queue_name
 from .queue_check import QueueCheck
-from .readable_log import ReadableLog, UnreadablePlaces, is_bad_place, is_of_a_place
+from .readable_log import TRIED_MAX, ReadableLog, UnreadablePlaces, is_bad_place, is_of_a_place
 from .rebuilds import Rebuild, Rebuilds
 from .record_heads import (
     HEAD_BYTES,
@@ -69,6 +69,7 @@ from .record_heads import (
 from .recovery import MISSING_MAX, Found, Key, Recovery
 from .retention import keep_from_by_age, keep_from_by_space
 from .storage import Storage, StorageError, try_each
+from .time_search import TimeSearch, page_of
 from .wanted import EVERYTHING, Wanted
 
 LOG = "commitlog"
@@ -113,7 +114,7 @@ class MessageStore:
         self.events: deque[tuple[str, dict[str, object]]] = deque(maxlen=64)  # since the start, for the log
         self._places = UnreadablePlaces(self.events)
         self._lost = LostPlaces(self._log, self._places, self.events)
-        self._index = KeyIndex(storage, self._log, self._places)
+        self._index = KeyIndex(storage, self._log, self._places, self.events)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket, what to write
         self._checkpoint = -1
@@ -162,28 +163,14 @@ class MessageStore:
             message.store_timestamp_ms = stored_ms
             message.store_host = self._host
             message.store_port = self._port
-        records = encode_at(messages, self._log.end)
-        position = self._log.end
-        length_bytes = sum(map(len, records))
-        if self._log.room < length_bytes + BLANK_MIN_BYTES:
-            if length_bytes + BLANK_MIN_BYTES > self._log.segment_bytes:
-                raise UsageError(
-                    f"{length_bytes} bytes to be stored at once do not fit into a segment of {self._log.segment_bytes} "
-                    "(mapped_file_size_commit_log, or what the log has already)"
-                )
-            if self._log.room > 0:
-                position += self._log.room
-                self._log.roll(blank(self._log.room))
-            records = encode_at(messages, position)
-        self._log.append(records[0] if len(records) == 1 else b"".join(records))
-        position += length_bytes
+        records = append_messages(self._log, messages)
         self.newest_ms = stored_ms
         for message, record, tags_code in zip(messages, records, tags_codes, strict=True):
             queue.append_hidden(message.physical_offset, len(record), tags_code)
             self._hidden.append((message.physical_offset + len(record), queue, message, tags_code))
             self._index.put(message)
         if not self._waits_for_disk:
-            self.flushed_to(position)
+            self.flushed_to(self._log.end)
 
     @property
     def flushed(self) -> int:
@@ -248,11 +235,12 @@ class MessageStore:
         and given up. Raises `error` until then, and QueueRebuilding where it is the queue's file that cannot be read."""
         if not is_of_a_place(error):
             raise error
-        try:
-            entries = queue.entries(offset, min(self._limits.scan_entries_max, queue.max_offset - offset))
+        try:  # one more than is looked at: of a filler the next one says whether it is one
+            entries = queue.entries(offset, max(self._limits.scan_entries_max, messages_max) + 1)
         except StorageError as refused:
             self._begin_rebuild_at_place(queue, refused)
-        read = [pair for pair in enumerate(entries, offset) if wanted.codes is None or pair[1][2] in wanted.codes]
+        shown = zip(range(offset, queue.max_offset), entries, strict=False)
+        read = [pair for pair in shown if wanted.codes is None or pair[1][2] in wanted.codes]
         found = first_unreadable(self._log, read, self._limits.bytes_max)
         if found is None:  # it can be read now
             raise error
@@ -334,6 +322,12 @@ class MessageStore:
                 raise
             return None
 
+    def is_given_up(self, topic: str, queue_id: int, offset: int, error: StorageError) -> bool:
+        """Whether the record at `offset`, of a place of which a read just gave `error`, is lost to the disk. Raises
+        QueueRebuilding, StorageError."""
+        position, size, _ = self.entry(self._queues[topic, queue_id], offset)
+        return self._lost.has(position, size, error)
+
     def entry(self, queue: ConsumeQueue, offset: int) -> Entry:
         """The entry at `offset`. Raises QueueRebuilding when its place in the queue's file cannot be read, and StorageError
         when the disk reads hardly anything: a queue that was built anew at such a moment would have nothing either."""
@@ -378,10 +372,18 @@ class MessageStore:
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes]:
         """Records of a topic that may have that key, newest first, stored in [begin_ms, end_ms]; the caller compares.
-        Raises QueueRebuilding."""
+        What lies on bad pages is passed over, up to TRIED_MAX records: there it ends. Raises QueueRebuilding."""
         seen: set[int] = set()
+        unread = 0
         for position in islice(self._index.positions(topic, key, begin_ms, end_ms), FIND_MAX):
-            record = None if position in seen or position >= self._flushed else self.record_at(position)
+            try:
+                record = None if position in seen or position >= self._flushed else self.record_at(position)
+            except StorageError as error:
+                if not is_bad_place(error, self._log):
+                    raise
+                record, unread = None, unread + 1
+                if unread == TRIED_MAX:
+                    return
             seen.add(position)
             if record is None or position < self._removed.get(topic, 0):
                 continue
@@ -395,12 +397,17 @@ class MessageStore:
         return _decoded(self.record_at(position))
 
     def store_time_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """When the message at `offset` was stored, None when there is none."""
+        """When the message at `offset` was stored, None when there is none, or its place cannot be read."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
         self._refuse_rebuilding((topic, queue_id))
-        return self._store_time_ms(queue, offset)
+        try:
+            return self._store_time_ms(queue, offset)
+        except StorageError as error:
+            if not is_of_a_place(error):
+                raise
+            return None
 
     def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:
         """Of a lost message: that of the next one. Raises QueueRebuilding when the entry is not of this queue."""
@@ -425,17 +432,18 @@ class MessageStore:
         if queue is None:
             return 0
         self._refuse_rebuilding((topic, queue_id))
-        low, high = queue.min_offset, queue.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            stored_ms = self._store_time_ms(queue, middle)
-            if stored_ms < timestamp_ms or (upper and stored_ms == timestamp_ms):
-                low = middle + 1
-            else:
-                high = middle
+        search = TimeSearch(partial(self._store_time_ms, queue), partial(self._page_of, queue))
+        low = search.run(queue.min_offset, queue.max_offset, timestamp_ms, upper=upper)
         if not upper:
             return low
         return low - 1 if low > queue.min_offset else 0
+
+    def _page_of(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
+        """As `page_of`. Raises QueueRebuilding."""
+        try:
+            return page_of(queue, offset)
+        except StorageError as error:
+            self._begin_rebuild_at_place(queue, error)
 
     # Keeping
 
@@ -467,9 +475,8 @@ class MessageStore:
         counts: dict[str, dict[int, int]] = {}
         for (topic, queue_id), queue in self._queues.items():
             counts.setdefault(topic, {})[queue_id] = queue.next_offset
-        return self._log.end, json.dumps(
-            {"position": self._log.end, "stored_ms": self.newest_ms, "queues": counts}
-        ).encode()
+        document = {"position": self._log.end, "stored_ms": self.newest_ms, "indexed": self._index.covered}
+        return self._log.end, json.dumps(document | {"queues": counts}).encode()
 
     def _save_checkpoint(self, checkpoint: tuple[int, bytes]) -> None:
         self._checkpoint = checkpoint[0]
@@ -661,7 +668,7 @@ class MessageStore:
         self._log.settle(begin)  # a killed broker may have left what is not on the disk yet
         self._flushed = self._log.end
         self._check = QueueCheck(self._log, self._queues, tags_code, self._places)
-        self._index.start()
+        self._index.start(indexed_in(checkpoint))
         self._storage.begin()
         return self.found.records
 
@@ -679,16 +686,6 @@ class MessageStore:
         if strays:
             self._removed |= dict.fromkeys(strays, self._log.end)
             self._storage.replace(REMOVED, json.dumps(self._removed).encode(), sync=True)
-
-
-def encode_at(messages: list[StoredMessage], position: int) -> list[bytes]:
-    """The records of messages that are stored one after the other from `position` of the log on, which is noted in them."""
-    records: list[bytes] = []
-    for message in messages:
-        message.physical_offset = position
-        records.append(encode_message(message))
-        position += len(records[-1])
-    return records
 
 
 def _decoded(record: bytes | None) -> StoredMessage | None:

@@ -86,7 +86,7 @@ class Opening:
     def _open_file(self, opened: Opened, name: str, key: Key) -> None:
         queue = ConsumeQueue(self._storage.open(name, SEGMENT_BYTES, buffered=True), *key)
         if self._storage.kept_all:
-            opened.ends[key] = queue.next_offset
+            opened.ends.setdefault(key, queue.next_offset)  # at the second try, the first one has cut it
         if self._counts is None:
             is_sound = False
         else:

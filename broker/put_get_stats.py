@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 
+from ..conf.units import DAY_MS, HOUR_MS, MINUTE_MS
+
 TOPIC_PUT_NUMS, GROUP_GET_NUMS = "TOPIC_PUT_NUMS", "GROUP_GET_NUMS"
 SHORT_MS, LONG_MS = 10_000, 600_000
-MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 NAMES_MAX = 20_000
 
 

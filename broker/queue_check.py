@@ -5,6 +5,9 @@ code hides its message, and a read notices only what no code can be: it has 32 b
 here. The log is read beside all else, STEP_BYTES a second, and a queue whose entry has another code than its record is built
 anew. A round takes some five hours for each GiB of the log. Readers that passed the message before do not get it any more.
 
+So is a queue that has a filler for a record that is there: an outage of the disk, or a kill while a queue was built anew,
+took the record for damage. Once for each queue as long as the broker runs: that record may be one that belongs nowhere.
+
 After a round that found nothing, the next one starts when the log has grown, or after REST_STEPS. So an idle broker reads
 nothing.
 
@@ -16,7 +19,7 @@ wrong whenever a genuine broker has written to the store since. The log says the
 
 Not looked at:
 
-- the delay levels, whose entries have times instead: delivery looks at the record too;
+- codes of the delay levels, whose entries have times instead: delivery looks at the record too;
 - the index by keys: a wrong one hides messages from queries by key alone, and is made anew when its folder is removed.
 """
 
@@ -53,6 +56,7 @@ class QueueCheck:
         self._places = places
         self._rest_steps = 0  # before the next round
         self._found = False  # in this round
+        self._filled: set[Key] = set()  # queues that differed by a filler
         self._begin()
 
     def _begin(self) -> None:
@@ -107,20 +111,24 @@ class QueueCheck:
         return self._rest_steps > 0
 
     def _differing(self, message: StoredMessage) -> ConsumeQueue | None:
-        """The record's queue, when its entry has another code."""
-        queue = self._queues.get((message.topic, message.queue_id))
-        if queue is None or queue.has_times:
-            return None
-        if not queue.min_offset <= message.queue_offset < queue.max_offset:
+        """The record's queue, when its entry has another code, or is a filler."""
+        key = message.topic, message.queue_id
+        queue = self._queues.get(key)
+        if queue is None or not queue.min_offset <= message.queue_offset < queue.max_offset:
             return None
         try:
-            position, _, tags_code = queue.entry(message.queue_offset)
+            position, size, tags_code = queue.entry(message.queue_offset)
         except StorageError as error:
             page = message.queue_offset * ENTRY_BYTES // PIECE_BYTES * PIECE_BYTES
             self._places.say(page, error, topic=queue.topic, queue_id=queue.queue_id)
             return None
+        if size == 0:
+            is_first = key not in self._filled
+            self._filled.add(key)
+            return queue if is_first else None
         is_its_own = position == message.physical_offset  # else it is of a topic's earlier life, or reads notice it
-        return queue if is_its_own and tags_code != self._tags_code(message) else None
+        differs = is_its_own and not queue.has_times and tags_code != self._tags_code(message)
+        return queue if differs else None
 
 
 __all__ = ["INTERVAL_MS", "REST_STEPS", "QueueCheck"]

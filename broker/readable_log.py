@@ -5,14 +5,16 @@ bad sector costs the records in it, and keeps nobody from the rest of the log. E
 
 An error that is not of one place is raised, as is one beyond UNREADABLE_MAX_BYTES: then the disk is gone, or the process has
 no descriptor left, and zeros would be a lie about a log that is whole. A shorter outage gives the errors of bad sectors. So
-who acts on zeros asks first (`confirm`) whether they are there still, and whether the disk reads other places.
+who acts on zeros asks first (`confirm`) whether they are there still, and whether the disk reads other places. Where more
+than one in ELSEWHERE_BAD_SHARE of those fails, nobody can tell, and nothing is given up for as long as that lasts.
 """
 
 from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from itertools import count
 
 from .storage import DiskFailed, StorageError, StoredFile
 
@@ -22,6 +24,8 @@ UNREADABLE_MAX_BYTES = 64 << 20
 SAID_MAX = 1_000  # places; then those that are still there are logged once more
 ELSEWHERE = 64  # places all over the log that tell an outage from a bad sector
 ELSEWHERE_BAD_SHARE = 8  # one in so many may be bad too
+SHIFT = 7_919  # a prime: from one question to the next, the places move by so many pieces
+_questions = count()  # that were asked of the disk: whose log it was does not matter
 
 Events = deque[tuple[str, dict[str, object]]]
 
@@ -94,9 +98,20 @@ class ReadableLog:
 
     def confirm(self) -> None:
         """Raise StorageError when something reads again that could not be read, or nothing else does now."""
+        for _ in self.confirming(max(len(self.unreadable), 1)):
+            pass
+
+    def confirming(self, pieces_max: int = TRIED_MAX) -> Iterator[None]:
+        """As `confirm`; so many pieces are asked for at a time, and whoever shares a loop can pause in between."""
         around = [number for number in sorted(self.unreadable) if not {number - 1, number + 1} <= self.unreadable]
-        if around and is_outage(self._log, around, self.unreadable):
-            raise StorageError("the disk reads what it could not, or hardly anything of the log")
+        for at in range(0, len(around), pieces_max):
+            if at:
+                yield
+            if is_outage(self._log, around[at : at + pieces_max], self.unreadable):
+                raise StorageError(
+                    "the disk reads hardly anything of the commit log now, or again what it just could not. Nothing was "
+                    "changed: look at the disk (dmesg), then try again"
+                )
 
     def _pieces(self, position: int, end: int) -> list[bytes]:
         parts: list[bytes] = []
@@ -144,11 +159,11 @@ def is_bad_place(error: StorageError, log: StoredFile) -> bool:
 
 
 def reads_elsewhere(log: StoredFile, bad: Collection[int] = ()) -> bool:
-    """Whether the disk reads the log now beside the `bad` pieces: at places that are far apart, as what was just written is
-    in memory, and says nothing of the disk."""
+    """Whether the disk reads the log now beside the `bad` pieces: at places that are far apart, and others each time, as what
+    was just written or read is in memory, and says nothing of the disk."""
     first, last = log.start // PIECE_BYTES, (log.end - 1) // PIECE_BYTES
     step = max((last - first) // ELSEWHERE, 1)
-    samples = range(first, last + 1, step)
+    samples = range(first + next(_questions) * SHIFT % step, last + 1, step)
     others = [number for number in samples if number not in bad]
     if 2 * len(others) < len(samples):  # what reads now may be in memory
         return False

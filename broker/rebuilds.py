@@ -16,26 +16,28 @@ Nothing is stored in such a queue meanwhile. Its entries are collected in memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from contextlib import suppress
 
 from ..remoting.errors import ProtocolError
 from ..remoting.stored import RECORD_MIN_BYTES, StoredMessage, decode_message, is_inner_batch
-from .consume_queue import FILLER_CODE, SEGMENT_BYTES, ConsumeQueue, Entry
+from .consume_queue import ENTRY_BYTES, FILLER_CODE, SEGMENT_BYTES, ConsumeQueue, Entry
 from .log_scan import Kind, LogScan, Part
-from .readable_log import ReadableLog, UnreadablePlaces
+from .readable_log import PIECE_BYTES, TRIED_MAX, ReadableLog, UnreadablePlaces
 from .record_heads import HEAD_BYTES, Named, in_log, is_head, named_at
 from .recovery import MISSING_MAX, Found, Key, Recovery
 from .storage import MemoryFile, Storage, StorageError, StoredFile
 
+STEP_PARTS = 2_000  # of the log, in one step: some 60 ms
 STEP_ENTRIES = 10_000
 PAUSE_STEPS = 60  # of `Rebuilds.rest`: a minute
-OLD_UNREAD_MAX = 100_000  # old entries for which the log gives no record, most of which cannot be read
-OLD_MAX, OLD_MAX_BYTES = 2_000, 16 << 20  # old entries that are looked at, and their records: some 100 ms
+OLD_STEP_ENTRIES = 1_000  # old entries for which the log gives no record, in one step
+OLD_MAX, OLD_MAX_BYTES = 2_000, 16 << 20  # of those, how many records are read, and how much: some 100 ms
 _MISSING: Entry = (0, 0, FILLER_CODE)
 
 
 class Rebuild:
-    """One of them."""
+    """One of them: reads the log, collects old entries, asks whether what could not be read is bad for good, sets aside what
+    is damaged, all in short steps; and then replaces the queue's file, all at once."""
 
     def __init__(
         self,
@@ -61,16 +63,38 @@ class Rebuild:
         self._scan = LogScan(self._readable, self.begin, lambda _: True)
         self._parts = self._scan.steps()
         self._damage: list[Part] = []
+        self._kept: dict[int, Entry] = {}  # old entries, by their offsets
+        self._closing: Iterator[None] | None = None
 
     def _made_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         assert (topic, queue_id) == self.key
         return self._made
 
-    def step(self, bytes_max: int, end: int) -> bool:
-        """Read at most so many bytes of the log more; True when all is read. `end` is that of the queue. Raises
-        StorageError."""
+    def step(self, bytes_max: int, queue: ConsumeQueue, end: int) -> bool:
+        """Do a little of what comes before `finish`; True when all is done. `end` is that of the queue. Raises StorageError,
+        also when what the log gave was an outage of the disk."""
+        if self._closing is None:
+            if not self._read(bytes_max, end):
+                return False
+            self._closing = self._close(queue)
+        for _ in self._closing:
+            return False
+        return True
+
+    def _close(self, queue: ConsumeQueue) -> Iterator[None]:
+        """What follows when the log is read. What is damaged is set aside."""
+        yield from self._keep(queue)
+        yield from self._readable.confirming()
+        for number, part in enumerate(self._damage):
+            if number:
+                yield
+            self._recovery.set_aside(part)
+
+    def _read(self, bytes_max: int, end: int) -> bool:
+        """Read at most so many bytes of the log more, fewer where records are small or reads fail; True when all is read."""
         until = self._scan.position + bytes_max
-        for part in self._parts:
+        unreadable_max = len(self._readable.unreadable) + TRIED_MAX
+        for count, part in enumerate(self._parts, 1):
             if part is None:
                 return False
             if part.kind is Kind.DAMAGE:
@@ -81,7 +105,8 @@ class Rebuild:
                     self._recovery.set_aside(part)  # nothing was stored in the queue since
                 else:
                     self._recovery.take(part)
-            if self._scan.position >= until:
+            tried = len(self._readable.unreadable)
+            if self._scan.position >= until or count >= STEP_PARTS or tried >= unreadable_max:
                 return False
         self._recovery.end()
         return True
@@ -90,10 +115,10 @@ class Rebuild:
     def found(self) -> Found:
         return self._recovery.found
 
-    def finish(self, queue: ConsumeQueue, end: int, kept: Mapping[int, Entry]) -> None:
-        """Put the entries, with those `kept`, in place of those of `queue`, whose end is not below `end`. Raises
+    def finish(self, queue: ConsumeQueue, end: int) -> None:
+        """Put the entries, with those that were kept, in place of those of `queue`, whose end is not below `end`. Raises
         StorageError; then it is to be built anew once more."""
-        made = self._made
+        made, kept = self._made, self._kept
         made_begin = [] if made.next_offset == made.file_start else [made.file_start]
         end = max(made.next_offset, end)
         first = min([*kept, *made_begin], default=end)
@@ -120,24 +145,27 @@ class Rebuild:
             entries += made.entries(at, count - len(entries))
         return entries + [_MISSING] * (count - len(entries))
 
-    def kept(self, queue: ConsumeQueue) -> dict[int, Entry]:
-        """Entries of `queue` for offsets of which the log gave no record, and whose records' heads say the same. What is
-        damaged is set aside. Raises StorageError, also when what the log gave was an outage of the disk."""
-        kept: dict[int, Entry] = {}
+    def _keep(self, queue: ConsumeQueue) -> Iterator[None]:
+        """Collect the entries of `queue` for offsets of which the log gave no record, and whose records' heads say the same,
+        or cannot be read; pauses after OLD_STEP_ENTRIES. Raises StorageError."""
         bytes_left, looks_left = OLD_MAX_BYTES, OLD_MAX
-        for offset, next_position in islice(self._missing(queue), OLD_UNREAD_MAX):
-            entry = self._old(queue, offset, bytes_left) if queue.min_offset <= offset < queue.next_offset else None
-            if entry is not None and entry[0] + entry[1] <= next_position:
-                kept[offset] = entry
-            if entry is None or self._readable.could_read(*entry[:2]):
-                bytes_left -= entry[1] if entry is not None else 0
-                looks_left -= 1
-            if not looks_left:
-                break
-        self._readable.confirm()
-        for part in self._damage:
-            self._recovery.set_aside(part)
-        return kept
+        at, entries = 0, list[Entry]()
+        for number, (offset, next_position) in enumerate(self._missing(queue), 1):
+            if number % OLD_STEP_ENTRIES == 0:
+                yield
+            if not queue.min_offset <= offset < queue.next_offset:
+                continue
+            if not at <= offset < at + len(entries):
+                at, entries = offset, old_entries(queue, offset)
+            position, size, _ = entry = entries[offset - at]
+            if size < RECORD_MIN_BYTES or position + size > next_position or not in_log(self._log, position, size):
+                continue
+            if self._readable.could_read(position, size):  # else it costs no read
+                if not looks_left or size > bytes_left:
+                    continue
+                looks_left, bytes_left = looks_left - 1, bytes_left - size
+            if (old := self._old(queue, offset, entry)) is not None:
+                self._kept[offset] = old
 
     def _missing(self, queue: ConsumeQueue) -> Iterator[tuple[int, int]]:
         """Each offset without a record, and the position before which that was."""
@@ -151,21 +179,17 @@ class Rebuild:
         for offset in range(queue.min_offset, min(made.file_start, queue.next_offset)):
             yield offset, made.entry(made.file_start)[0] if made.file_start < made.next_offset else self._log.end
 
-    def _old(self, queue: ConsumeQueue, offset: int, bytes_max: int) -> Entry | None:
+    def _old(self, queue: ConsumeQueue, offset: int, entry: Entry) -> Entry | None:
         """The old entry, its code made anew. One that names what the disk cannot read stays as it is: whoever reads there
         passes over it (lost_places.py), and should the disk read it again, nothing was lost. Raises StorageError when the
         disk fails as a whole."""
-        try:
-            position, size, _ = entry = queue.entry(offset)
-        except StorageError:
-            return None
-        log = self._readable
-        if not RECORD_MIN_BYTES <= size <= bytes_max or not in_log(log, position, size):
-            return None
-        is_named = named_at(log, position) == Named(*self.key, offset, size)
-        if not is_named and log.could_read(position, size):
-            return None
-        record = log.read(position, size)
+        position, size, _ = entry
+        log, record = self._readable, b""
+        if log.could_read(position, size):
+            is_named = named_at(log, position) == Named(*self.key, offset, size)
+            if not is_named and log.could_read(position, size):
+                return None
+            record = log.read(position, size)
         if not log.could_read(position, size):
             is_other = log.could_read(position, HEAD_BYTES) and not is_head(
                 log, queue.queue_id, (offset, position, size)
@@ -178,6 +202,18 @@ class Rebuild:
         if is_inner_batch(message.sysflag):  # a damaged sysFlag: who reads that could read nothing after it
             return None
         return position, size, self._tags_code(message)
+
+
+def old_entries(queue: ConsumeQueue, offset: int) -> list[Entry]:
+    """Some from `offset` on. Around a place of the queue's file that cannot be read those of a page alone; there, and where
+    the file was to be replaced and could not be, they have no size."""
+    page_end = (offset * ENTRY_BYTES // PIECE_BYTES + 1) * PIECE_BYTES
+    of_page = max(page_end // ENTRY_BYTES - offset, 1)
+    for count in (OLD_STEP_ENTRIES, of_page):
+        with suppress(StorageError):
+            if found := queue.entries(offset, min(count, queue.next_offset - offset)):
+                return found
+    return [_MISSING] * of_page
 
 
 class Rebuilds:
@@ -232,17 +268,17 @@ class Rebuilds:
         if key is None:
             return None
         assert self.make is not None, "recovery comes first"
-        rebuild = self._current = self._current or self.make(key)
         queue, end = queues[key], self._ends[key]
+        begin = self._log.start if self._current is None else self._current.begin
         try:
-            if not rebuild.step(bytes_max, end):
+            rebuild = self._current = self._current or self.make(key)
+            if not rebuild.step(bytes_max, queue, end):
                 return None
-            kept = rebuild.kept(queue)
             self._planned[key] = False  # when this fails, it may have lost some of what it has
-            rebuild.finish(queue, end, kept)
+            rebuild.finish(queue, end)
         except StorageError:
             self._current = None
-            if rebuild.begin < self._log.start:  # retention took what it was to read: no trouble of the disk
+            if begin < self._log.start:  # retention took what it was to read: no trouble of the disk
                 return None
             self._paused[key] = PAUSE_STEPS
             if self._planned[key]:
@@ -252,4 +288,4 @@ class Rebuilds:
         return rebuild
 
 
-__all__ = ["Rebuild", "Rebuilds"]
+__all__ = ["Rebuild", "Rebuilds", "old_entries"]

@@ -38,7 +38,7 @@ from ..remoting.stored import StoredMessage
 from .delay import delay_level, real_message
 from .journal import Journal
 from .message_store import MessageStore
-from .readable_log import is_of_a_place
+from .readable_log import TRIED_MAX, is_of_a_place
 from .storage import Storage, StorageError
 from .topic_table import TIMER_TOPIC
 
@@ -112,6 +112,7 @@ class Timers:
         self._journalled: set[int] = set()  # what the journal says besides
         self._closed: list[int] = []  # since `take_closed`
         self._paused_until_ms = 0
+        self._wheel_ms = 0  # of a genuine store: what was due before was delivered
 
     def __len__(self) -> int:
         return len(self._open)
@@ -130,9 +131,9 @@ class Timers:
         queue = store.queue(TIMER_TOPIC, 0)
         if queue is None:
             return
-        loaded, wheel_ms = self._loaded or _TimerDocument(), 0
+        loaded = self._loaded or _TimerDocument()
         if self._loaded is None and genuine_checkpoint is not None:
-            wheel_ms = int.from_bytes(genuine_checkpoint[:8], "big")
+            self._wheel_ms = int.from_bytes(genuine_checkpoint[:8], "big")
         bounds = [*loaded.delivered, queue.max_offset, queue.max_offset]
         at = max(loaded.floor, queue.min_offset)
         for begin, end in zip(bounds[::2], bounds[1::2], strict=False):
@@ -146,7 +147,7 @@ class Timers:
                         raise
                     self._add(offset, 0, UNREAD)  # due at once: then it is read again, or passed over
                     continue
-                if message is not None and _out_ms(message.properties) >= wheel_ms:
+                if message is not None and _out_ms(message.properties) >= self._wheel_ms:
                     self._take(offset, message.properties, now_ms)
             at = max(at, end)
         self._end = queue.max_offset
@@ -186,8 +187,17 @@ class Timers:
         heappop(self._due)
         self._forget(offset)
         self._paused_until_ms = 0
-        self._take(offset, properties, now_ms)
+        if _out_ms(properties) >= self._wheel_ms:
+            self._take(offset, properties, now_ms)
+        else:
+            self._closed.append(offset)
         self._end_recalls()
+
+    def _put_off(self, due_ms: int) -> None:
+        """The first that is due waits until then."""
+        _, offset = heappop(self._due)
+        self._open[offset] = due_ms, self._open[offset][1]
+        heappush(self._due, (due_ms, offset))
 
     def _end_recalls(self) -> None:
         """What takes others back is done when none is left of which nothing is known."""
@@ -221,15 +231,26 @@ class Timers:
     ) -> int:
         """Hand every message that is due, at most `batch_max`, to `store_again`; returns how many there were.
 
-        What `store_again` raises ends the round, and that message is due again a little later; so is one that the disk cannot
-        read, until its place is given up (lost_places.py). One that it refuses (UsageError) is passed over, as is one that is
-        gone: an event says where.
+        What `store_again` raises ends the round, and that message is due again a little later. So is one that the disk cannot
+        read, until its place is given up (lost_places.py): the others go on without it, and the error is raised after them.
+        One that `store_again` refuses (UsageError) is passed over, as is one that is gone: an event says where.
         """
         count = 0
+        unread: list[StorageError] = []
         while count < batch_max and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
             offset = self._due[0][1]
             self._paused_until_ms = now_ms + FAILURE_PAUSE_MS  # unless all goes well
-            message = store.message_in(TIMER_TOPIC, 0, offset)
+            try:
+                message = store.message_in(TIMER_TOPIC, 0, offset)
+            except StorageError as error:
+                if not is_of_a_place(error):
+                    raise
+                self._paused_until_ms = 0
+                self._put_off(now_ms + FAILURE_PAUSE_MS)
+                unread.append(error)
+                if len(unread) == TRIED_MAX:
+                    break
+                continue
             if message is not None and self._open[offset][1] == UNREAD:
                 self._take_late(offset, message.properties, now_ms)
                 continue
@@ -244,6 +265,8 @@ class Timers:
             self._paused_until_ms = 0
             self._close(offset)
             count += 1
+        if unread:
+            raise unread[0]
         return count
 
     def take_closed(self) -> list[int]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -42,7 +43,7 @@ from ..remoting.stored import StoredMessage
 from .delay import home_of
 from .message_store import MessageStore, QueueRebuilding
 from .offset_table import OffsetTable
-from .readable_log import is_of_a_place
+from .readable_log import TRIED_MAX, is_of_a_place
 from .storage import StorageError
 from .tags import tags_hash
 
@@ -52,6 +53,7 @@ GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
 ENDED_TAG = "d"
 QUESTIONS_MAX = 100  # in one tick, so that one tick stays short; some 50 µs each
+UNREAD_PAUSE_MS = 5_000  # a place that nobody reads for a minute is not given up (lost_places.py)
 
 
 @dataclass(slots=True)
@@ -61,6 +63,9 @@ class _Open:
     op_offset: int
     """Ends of this half message, and of all after it, are op records from here on."""
     checks: int = 0
+    is_lost: bool = False
+    """It lies on a place of the disk that was given up. It is open, as it may be read one day; but no start reads the queues
+    from it on for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ class Transactions:
     def positions(self, store: MessageStore) -> tuple[int, int] | None:
         """From where a start must read halves and ends, for `commit_positions` when the disk has all that is stored now.
 
-        Costs what ended since the last call, however many are open.
+        Costs what ended since the last call, and what is lost, however many are open.
         """
         if store.queue(HALF_TOPIC, 0) is None:
             return None
@@ -174,7 +179,7 @@ class Transactions:
         while self._unsure and self._unsure[0][0] < shown:
             self._unsure.popleft()
         candidates = [(half, op_offset) for _, half, op_offset in self._unsure]
-        first = next(iter(self._open), None)
+        first = next((offset for offset in self._open if not self._open[offset].is_lost), None)
         if first is not None:
             candidates.append((first, self._open[first].op_offset))
         return min(candidates, default=(store.max_offset(HALF_TOPIC, 0), shown))
@@ -190,7 +195,8 @@ class Transactions:
 
     def due(self, now_ms: int, store: MessageStore) -> Iterator[Question | StoredMessage]:
         """Those to ask for now, at most QUESTIONS_MAX; and, as bare messages, those to be given up. Both stay open until
-        `end`. Raises StorageError, QueueRebuilding after the last of them where others could not be read."""
+        `end`. Raises StorageError, QueueRebuilding after the last of them where others could not be read, which are not given
+        up (lost_places.py): these are due again soon, and after TRIED_MAX of them the rest of the others at once."""
         found: list[int] = []
         refused: list[StorageError | QueueRebuilding] = []
         while self._due and self._due[0][0] <= now_ms and len(found) < QUESTIONS_MAX:
@@ -204,25 +210,54 @@ class Transactions:
             entry = self._open.get(offset)
             if entry is None:
                 continue
+            if len(refused) == TRIED_MAX:
+                self._due_at(offset, now_ms)
+                continue
             try:
                 half = store.message_at(entry.physical_offset)
-            except (StorageError, QueueRebuilding) as error:
+            except QueueRebuilding as error:
                 refused.append(error)
                 continue
+            except StorageError as error:
+                if not self._is_lost(offset, entry, store, error):
+                    refused.append(error)
+                    self._due_at(offset, now_ms + min(UNREAD_PAUSE_MS, self._interval_ms))
+                continue
+            entry.is_lost = False
             if half is None:  # dropped with its segment: nobody can commit it any more
                 del self._open[offset]
-            elif entry.checks >= self._checks_max:
-                yield half
             else:
-                entry.checks += 1
-                try:
-                    question = _question(half, entry.checks)
-                except UsageError:  # nobody can be asked, and nobody can commit it
-                    yield half
-                else:
-                    yield question
+                yield self._asked(entry, half)
         if refused:
             raise refused[0]
+
+    def _asked(self, entry: _Open, half: StoredMessage) -> Question | StoredMessage:
+        """The next question for it; the bare message where it is to be given up."""
+        if entry.checks < self._checks_max:
+            entry.checks += 1
+            with suppress(UsageError):  # nobody can be asked, and nobody can commit it
+                return _question(half, entry.checks)
+        return half
+
+    def _due_at(self, offset: int, due_ms: int) -> None:
+        self._open[offset].due_ms = due_ms
+        heappush(self._due, (due_ms, offset))
+
+    def _is_lost(self, offset: int, entry: _Open, store: MessageStore, error: StorageError) -> bool:
+        """Whether an open one that could not be read is given up; an event says so once."""
+        try:
+            is_lost = is_of_a_place(error) and store.is_given_up(HALF_TOPIC, 0, offset, error)
+        except (StorageError, QueueRebuilding):  # the queue's file cannot be read either
+            is_lost = False
+        if is_lost and not entry.is_lost:
+            fields: dict[str, object] = {
+                "queue_offset": offset,
+                "position": entry.physical_offset,
+                "reason": str(error),
+            }
+            store.events.append(("store.transaction_given_up_unread", fields))
+        entry.is_lost = is_lost
+        return is_lost
 
 
 def commit_positions(offsets: OffsetTable, half_offset: int, op_offset: int) -> None:

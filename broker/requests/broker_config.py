@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ...conf.units import HOUR_MS
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ..config import BrokerConfig
@@ -17,7 +18,6 @@ from ..refusal import Refused
 from ..state import BrokerState, Call
 
 CODES = (RequestCode.GET_BROKER_CONFIG, RequestCode.UPDATE_BROKER_CONFIG)
-HOUR_MS = 3_600_000
 
 
 class _Name(NamedTuple):

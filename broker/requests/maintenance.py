@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from itertools import islice
 
+from ...conf.units import DAY_MS, HOUR_MS, MINUTE_MS
 from ...remoting.admin_bodies import (
     BrokerStatsData,
     BrokerStatsItem,
@@ -17,7 +18,6 @@ from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.fastjson import dumps
 from ..long_answers import Steps, refuse_too_large
-from ..put_get_stats import DAY_MS, HOUR_MS, MINUTE_MS
 from ..refusal import Refused
 from ..state import BrokerState, Call
 from .consume_stats import stats_text

@@ -227,9 +227,9 @@ def pop(
             if news is not None and taken.rest > before:
                 news.put_back(*key)
                 break  # there is no room for more
-        if unread and not taken.changes:
-            raise next(iter(unread.values()))
         state.pops.write(taken.changes, max(taken.count, 1))
+        if unread and not taken.count:  # nobody would wake it when they are given up, or can be read
+            raise next(iter(unread.values()))
     except Exception:  # nothing was taken: what woke it is there for those that wait beside it
         put_back(news, looked)
         if held.number:  # it waited itself

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import errno
 
+from rocketcrew.broker.readable_log import pieces_of
 from rocketcrew.broker.storage import MemoryFile, MemoryStorage, StorageError
 
 
 class CountedFile(MemoryFile):
-    """`bad`: positions of which a read must have none, else it fails, with `error_number`, and is counted."""
+    """`bad`: positions of which a read must have none, else it fails, with `error_number`, and is counted; `bad_pages`: the
+    numbers of pages for which the same holds."""
 
-    __slots__ = ("bad", "error_number", "failed_reads", "read_bytes")
+    __slots__ = ("bad", "bad_pages", "error_number", "failed_reads", "read_bytes")
 
     def __init__(self, segment_bytes: int, buffered: bool) -> None:
         super().__init__(segment_bytes, buffered)
         self.bad, self.error_number, self.read_bytes = range(0), errno.EIO, 0
         self.failed_reads = 0
+        self.bad_pages: set[int] = set()
 
     def read(self, position: int, length_bytes: int) -> bytes:
-        if self.bad and position < self.bad.stop and position + length_bytes > self.bad.start:
+        is_bad = position < self.bad.stop and position + length_bytes > self.bad.start
+        if is_bad or not self.bad_pages.isdisjoint(pieces_of(position, length_bytes)):
             self.failed_reads += 1
             error = OSError(self.error_number, "Input/output error")
             raise StorageError(f"cannot read: {error.strerror}") from error
@@ -27,7 +31,7 @@ class CountedFile(MemoryFile):
 
     def reset(self, position: int) -> None:
         super().reset(position)
-        self.bad = range(0)  # the file that takes its place is elsewhere on the disk
+        self.bad, self.bad_pages = range(0), set()  # the file that takes its place is elsewhere on the disk
 
 
 class CountedStorage(MemoryStorage):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 
 import pytest
-from bad_places import CountedStorage
+from bad_places import CountedFile, CountedStorage
 
 from rocketcrew.broker.checking import check
+from rocketcrew.broker.disk import DiskFile, DiskStorage
 from rocketcrew.broker.message_store import MessageStore, StoreLimits
 from rocketcrew.broker.queue_check import QueueCheck
 from rocketcrew.broker.readable_log import PIECE_BYTES, UnreadablePlaces
@@ -64,6 +65,73 @@ def test_a_start_makes_a_queue_anew_whose_file_has_a_bad_page(page, checkpoint_a
     store = opened(storage)
     assert (read(store), store.max_offset("T", 0)) == (list(range(COUNT)), COUNT)
     assert read(opened(storage)) == list(range(COUNT))
+
+
+class Unsearchable(DiskFile):
+    """The disk does not even say where in it data is."""
+
+    @staticmethod
+    def _next_data(fd, position):
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_start_makes_a_queue_anew_in_whose_file_the_disk_finds_no_data(tmp_path):
+    storage = DiskStorage(tmp_path, has_thread=False)
+    filled(storage).checkpoint_now()
+    storage.close()
+    storage = DiskStorage(tmp_path, has_thread=False)
+    storage.open(QUEUE, 1, buffered=True).__class__ = Unsearchable
+    store = opened(storage)
+    assert read(store) == list(range(COUNT))
+    assert storage.aside() == ["consumequeue/T/0/00000000000000000000"]
+    storage.abandon()
+
+
+class OneFailure(CountedFile):
+    """Of all reads, one fails: the last of those that are `left`."""
+
+    __slots__ = ("left",)
+    left: int
+
+    def read(self, position, length_bytes):
+        self.left -= 1
+        self.bad = range(1 << 40) if self.left == 0 else range(0)
+        return super().read(position, length_bytes)
+
+
+class FailingOnce(CountedStorage):
+    """In the queue's file."""
+
+    def open(self, name, segment_bytes, buffered):
+        if name == QUEUE and name not in self._files:
+            self._files[name] = file = OneFailure(segment_bytes, buffered)
+            file.left = 0
+        return super().open(name, segment_bytes, buffered)
+
+
+@pytest.mark.parametrize("failure", range(1, 7))
+def test_a_start_that_opens_a_queue_twice_gives_no_offset_twice(failure):
+    """The first time it cut the file back to the checkpoint; and of what is behind that, the log has not all."""
+    storage = FailingOnce()
+    store = opened(storage)
+    put(store, 10)
+    store.checkpoint_now()
+    put(store, 10)
+    queue = store.queue("T", 0)
+    queue.flush()
+    storage.log.overwrite(queue.entry(19)[0] + 4, b"damaged!")
+    storage.open(QUEUE, 1, buffered=True).left = failure
+    assert opened(storage).max_offset("T", 0) == 20
+
+
+def test_a_start_that_cannot_read_the_only_page_of_the_log_says_what_to_do():
+    """Nothing tells it from an outage."""
+    storage = CountedStorage()
+    put(opened(storage), 5)
+    without_checkpoint(storage)
+    storage.log.bad = range(1)
+    with pytest.raises(StorageError, match=r"Nothing was changed: look at the disk \(dmesg\)"):
+        opened(storage)
 
 
 def test_a_start_in_an_outage_moves_no_queue_aside():

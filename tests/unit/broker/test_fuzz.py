@@ -13,8 +13,9 @@ from rocketcrew.broker.requests.table import HANDLERS
 from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.fields import camel_case
-from rocketcrew.remoting.header_index import REQUEST_HEADERS
 from rocketcrew.remoting.headers import SendRequestV2
+
+from ..remoting.header_index import REQUEST_HEADERS
 
 CODES = sorted({*HANDLERS, *NameServerCore()._handlers, 9_999})
 _numbers = st.sampled_from(["0", "1", "-1", "2147483647", "-2147483648", "9223372036854775807", "-9223372036854775808"])

@@ -13,7 +13,8 @@ from rocketcrew.broker import key_index
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.key_index import BATCH_MAX, ENTRIES_MAX, KEY_TAIL, SLOTS, key_hash
 from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits
-from rocketcrew.broker.storage import MemoryStorage, StorageError
+from rocketcrew.broker.readable_log import PIECE_BYTES, TRIED_MAX, pieces_of
+from rocketcrew.broker.storage import MemoryPlainFile, MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.broker.tags import message_tags_code
 from rocketcrew.remoting.hashing import java_hash
@@ -324,3 +325,171 @@ def test_a_long_chain_of_one_key_is_looked_at_up_to_a_bound(storage):
     assert looked == [], "no record of the file is from that time"
     assert len(list(index.positions("T", "many", T0, T0 + 100))) == 12
     assert len(looked) == 12
+
+
+@pytest.mark.parametrize("first_have_keys", [True, False])
+def test_a_start_does_not_read_for_the_index_what_has_no_keys(first_have_keys):
+    """All of a log was read at each start where no message had a key."""
+    store = opened(storage := CountedStorage())
+    while store.is_rebuilding:
+        store.rebuild_some()
+    for number in range(3 if first_have_keys else 0):
+        put(store, number)
+    for number in range(300):
+        store.put(T0 + number, StoredMessage("T", bytes(20_000)), 0)
+    store.checkpoint_now()
+    storage.log.read_bytes = 0
+    store = opened(storage)
+    put(store, 200)
+    assert find(store, "k200") == [200]
+    assert storage.log.read_bytes < 2 << 20
+    store.checkpoint_now()
+    for name in storage.plain_names("index"):
+        storage.remove_plain(name)
+    store = opened(storage)
+    assert find(store, "k200") == [200], "what was saved was said of other files"
+    assert find(store, "k2") == ([2] if first_have_keys else [])
+
+
+# Pages that cannot be read
+
+
+class PagedFile(MemoryPlainFile):
+    """A plain file, some of whose pages cannot be read."""
+
+    __slots__ = ("bad_pages",)
+
+    def __init__(self):
+        super().__init__()
+        self.bad_pages = set()
+
+    def read(self, position, length_bytes):
+        if self.bad_pages.isdisjoint(pieces_of(position, length_bytes)):
+            return super().read(position, length_bytes)
+        error = OSError(errno.EIO, "Input/output error")
+        raise StorageError("cannot read the index") from error
+
+
+class PagedStorage(CountedStorage):
+    def open_plain(self, name):
+        return self._plain.setdefault(name, PagedFile())
+
+
+SLOT_PAGES = set(range(1, key_index.MEMORY_SLOTS * 4 // PIECE_BYTES))
+OLD, NEW, AGAIN = (range(at, at + 2 * BATCH_MAX) for at in range(0, 6 * BATCH_MAX, 2 * BATCH_MAX))
+
+
+@pytest.fixture
+def with_bad_index():
+    """A store whose one index file cannot be read any more, but for its head; and that file."""
+    store = opened(storage := PagedStorage())
+    for number in OLD:
+        put(store, number)
+    (file,) = storage._plain.values()
+    file.bad_pages = SLOT_PAGES
+    return storage, store, file
+
+
+def test_bad_pages_of_a_file_hide_no_newer_message(with_bad_index):
+    storage, store, file = with_bad_index
+    for number in NEW:
+        put(store, number)
+    store.checkpoint_now()
+    assert len(storage._plain) == 2
+    assert all(find(store, f"k{number}") == [number] for number in NEW)
+    assert [event for event, _ in store.events] == ["store.index_unreadable"]
+    store = opened(storage)
+    for number in AGAIN:  # where the last file goes on
+        put(store, number)
+    assert all(find(store, f"k{number}") == [number] for number in (*NEW, *AGAIN))
+    assert len(storage._plain) == 2
+    file.bad_pages = set()
+    assert all(find(store, f"k{number}") == [number] for number in OLD)
+
+
+def test_an_outage_makes_no_new_file_and_hides_nothing(with_bad_index):
+    storage, store, file = with_bad_index
+    storage.log.bad = range(1 << 40)
+    for number in NEW:
+        put(store, number)
+    with pytest.raises(StorageError):
+        find(store, "k1")
+    assert (len(storage._plain), list(store.events)) == (1, [])
+    storage.log.bad, file.bad_pages = range(0), set()
+    store.begin_checkpoint()
+    assert all(find(store, f"k{number}") == [number] for number in (*OLD, *NEW))
+
+
+def test_an_index_is_made_anew_past_a_run_of_bad_pages(without_index):
+    """More than an eighth of the log: while the run is read, what is bad elsewhere speaks for an outage."""
+    store, log = without_index
+    log.bad = range(3_000_000, 8_000_000)
+    while store.is_rebuilding:
+        store.rebuild_some()
+    log.bad = range(0)
+    assert [len(find(store, f"k{number}")) for number in range(30)] == [1] * 3 + [0] * 5 + [1] * 22
+
+
+def test_what_was_read_behind_an_outage_is_not_written_before_that_is_asked_for():
+    """A checkpoint comes between the two: what is written is not read again, nor is anything before it."""
+    store = opened(storage := CountedStorage())
+    for number in range(3_000):
+        put(store, number, body=b"%01000d" % number)
+    store.checkpoint_now()
+    for name in storage.plain_names("index"):
+        storage.remove_plain(name)
+    store = opened(storage)
+    storage.log.bad = range(400_000, 400_001)
+    store.rebuild_some()
+    store.begin_checkpoint()
+    storage.log.bad = range(0)
+    with pytest.raises(StorageError):
+        store.rebuild_some()
+    store.checkpoint_now()
+    assert all(find(store, f"k{number}") for number in (*range(340, 390), *range(0, 3_000, 100)))
+
+
+def test_however_the_bad_pages_lie_only_so_much_waits_for_them():
+    store = opened(storage := CountedStorage())
+    for number in range(4_500):
+        put(store, number, body=bytes(9_000))
+    store.checkpoint_now()
+    for name in storage.plain_names("index"):
+        storage.remove_plain(name)
+    store = opened(storage)
+    storage.log.bad_pages = set(range(0, storage.log.end // PIECE_BYTES, 20))
+    waiting = []
+    while store.is_rebuilding:
+        store.rebuild_some()
+        waiting.append(len(store._index._waiting))
+    assert 256 < max(waiting) * 9_000 < key_index.UNCONFIRMED_MAX_BYTES + (2 << 20)
+    assert waiting[-1] < BATCH_MAX < waiting[-2]
+
+
+def hits(store, count):
+    """Positions of messages with one key, each on pages of its own."""
+    for number in range(count):
+        put(store, number, body=bytes(9_000))
+    return [store.queue("T", 0).entry(number)[0] for number in range(count)]
+
+
+def test_a_hit_on_a_bad_page_keeps_nobody_from_the_others():
+    store = opened(storage := CountedStorage())
+    position = hits(store, 30)[10]
+    storage.log.bad = range(position, position + 1)
+    assert sorted(int(n) for n in found_offsets(store)) == [n for n in range(30) if n != 10]
+    storage.log.bad = range(1 << 40)
+    with pytest.raises(StorageError):
+        list(store.find("T", "many", 0, T0 * 2))
+
+
+def found_offsets(store):
+    return [decode_message(record).queue_offset for record in store.find("T", "many", 0, T0 * 2)]
+
+
+def test_of_many_hits_on_bad_pages_only_so_many_are_tried():
+    store = opened(storage := CountedStorage())
+    positions = hits(store, 200)
+    storage.log.bad = range(positions[100], positions[100 + TRIED_MAX])
+    assert found_offsets(store) == list(range(199, 99 + TRIED_MAX, -1))
+    assert storage.log.failed_reads <= 10 * TRIED_MAX

@@ -7,12 +7,14 @@ from collections import deque
 import pytest
 from bad_places import CountedFile, CountedStorage
 
+from rocketcrew.broker.consume_queue import ENTRY, ENTRY_BYTES, FILLER_CODE
 from rocketcrew.broker.lost_places import FORGET_STEPS, PATIENCE_STEPS, LostPlaces, first_unreadable
 from rocketcrew.broker.message_store import QueueRebuilding
 from rocketcrew.broker.readable_log import PIECE_BYTES, UnreadablePlaces
 from rocketcrew.broker.storage import StorageError
 from rocketcrew.broker.timers import recall_key
 from rocketcrew.broker.transactions import HALF_TOPIC, Question
+from rocketcrew.broker.wanted import EVERYTHING
 from rocketcrew.remoting.admin_bodies import KvTable
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.headers import RecallMessage, SendResponse
@@ -107,9 +109,9 @@ def test_a_bad_page_of_the_log_costs_a_reader_what_is_in_it(broker, tags):
     assert PATIENCE_STEPS <= refused < 3 * PATIENCE_STEPS
     told = KvTable.decode(broker.call(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
     assert told["passedOver"] == str(len(hit))
-    passed = [fields for event, fields in store.events if event == "store.message_passed_over"]
-    assert [fields["queue_offset"] for fields in passed] == hit
-    assert {"topic": "T", "queue_id": 0, "reason": "cannot read: Input/output error"}.items() <= passed[0].items()
+    (said,) = [fields for event, fields in store.events if event == "store.message_passed_over"]
+    assert {"topic": "T", "queue_id": 0, "reason": "cannot read: Input/output error"}.items() <= said.items()
+    assert {"queue_offset": hit[0], "last_offset": hit[-1], "messages": len(hit)}.items() <= said.items()
     failed_reads = broker.storage.log.failed_reads
     assert pulled(broker, tags) == (found, 0), "the next reader need not wait"
     assert broker.storage.log.failed_reads - failed_reads < 8, "and what is given up is not read"
@@ -162,6 +164,28 @@ def test_a_place_is_given_up_while_the_disk_reads_others():
     assert not lost.has(2 * PIECE_BYTES, 1, error), "which can be read now"
     log.bad = range(1 << 40)
     assert not lost.has(PIECE_BYTES, 1, error)
+
+
+def test_of_a_record_of_many_pages_that_cannot_be_read_one_is_tried():
+    log = CountedFile(1 << 24, buffered=False)
+    log.append(bytes(1_000 * PIECE_BYTES))
+    lost, error = LostPlaces(log, UnreadablePlaces(deque()), deque()), StorageError("cannot read")
+    log.bad = range(300 * PIECE_BYTES, 400 * PIECE_BYTES)
+    assert not lost.has(298 * PIECE_BYTES, 110 * PIECE_BYTES, error)
+    assert log.failed_reads == 1
+
+
+def test_a_filler_at_a_place_that_was_given_up_is_no_message(broker):
+    """Its position is that of the next one."""
+    store = filled(broker)
+    broker.storage.log.bad = bad = range(3 * PIECE_BYTES, 4 * PIECE_BYTES)
+    hit = page_hit(store, bad)
+    filler = hit[5]
+    entry = ENTRY.pack(store.queue("T", 0).entry(filler + 1)[0], 0, FILLER_CODE)
+    broker.storage.open("consumequeue/T/0", 1, buffered=True).overwrite(filler * ENTRY_BYTES, entry)
+    assert pulled(broker)[0] == [offset for offset in range(COUNT) if offset not in hit]
+    queue = store.queue("T", 0)
+    assert [store._lost.passed(queue, offset, EVERYTHING) is None for offset in (filler, filler - 1)] == [True, False]
 
 
 def test_a_place_that_did_not_fail_for_a_while_is_waited_for_again():

@@ -14,9 +14,10 @@ from rocketcrew.broker.long_answers import (
     LongAnswers,
     refuse_too_large,
 )
-from rocketcrew.broker.put_get_stats import DAY_MS, HOUR_MS, LONG_MS, MINUTE_MS, NAMES_MAX, PutGetStats
+from rocketcrew.broker.put_get_stats import LONG_MS, NAMES_MAX, PutGetStats
 from rocketcrew.broker.refusal import Refused
 from rocketcrew.broker.retention import CLOCK_TABLE, HOLD_MS
+from rocketcrew.conf.units import DAY_MS, HOUR_MS, MINUTE_MS
 from rocketcrew.remoting.admin_bodies import (
     BrokerStatsData,
     ConsumeQueueEntries,

@@ -122,6 +122,66 @@ def test_a_place_that_cannot_be_read_is_said_once_and_is_no_trouble(make):
     assert "Input/output error" in fields["reason"]
 
 
+def fillers(store, topic="T"):
+    queue = store.queue(topic, 0)
+    return [offset for offset in range(queue.min_offset, queue.next_offset) if queue.entry(offset)[1] == 0]
+
+
+@pytest.mark.parametrize("topic", ["T", SCHEDULE_TOPIC])
+def test_a_start_without_a_checkpoint_in_an_outage_of_a_part_of_the_log_costs_nothing_for_good(make, topic):
+    broker = make(CountedStorage())
+    properties = {"DELAY": "1"} if topic != "T" else {}
+    for number in range(150):
+        broker.send(body=b"%1000d" % number, properties=properties)
+    broker.storage._tables.pop("config/checkpoint.json", None)
+    broker.storage._previous.clear()
+    broker.storage.log.bad = range(10_000, 20_000)
+    broker.crash()
+    store = broker.core.state.store
+    assert len(fillers(store, topic)) > 8
+    rounds(broker, 10)
+    assert (store.rebuilt_queues, len(fillers(store, topic)) > 8) == (0, True), "what cannot be read changes nothing"
+    broker.storage.log.bad = range(0)
+    broker.send(topic="U", body=b"so that there is something to look at")
+    rounds(broker, 10)
+    assert (store.rebuilt_queues, fillers(store, topic)) == (1, [])
+
+
+def test_a_kill_while_a_queue_is_replaced_costs_nothing_for_good_that_could_not_be_read_then(make):
+    broker = make(CountedStorage())
+    for number in range(150):
+        broker.send(body=b"%1000d" % number)
+    store = broker.core.state.store
+    store.checkpoint_now()
+    broker.storage.log.bad = range(10_000, 20_000)
+    store._rebuilds.plan(store.queue("T", 0), in_doubt=True)
+    while store._rebuilds:
+        store._rebuild_a_queue()
+    assert fillers(store) == []
+    broker.storage.open("consumequeue/T/0", 1, buffered=True).truncate(20)
+    broker.crash()
+    store = broker.core.state.store
+    broker.storage.log.bad = range(0)
+    assert len(fillers(store)) > 8
+    rounds(broker, 10)
+    assert (store.rebuilt_queues, fillers(store)) == (1, [])
+
+
+def test_a_queue_with_a_filler_for_a_record_that_belongs_nowhere_is_built_anew_once(make):
+    """Its head is damaged, and says the offset of one that is lost."""
+    broker = make(CountedStorage())
+    for number in range(9):
+        broker.send(body=b"%1000d" % number)
+    store, queue = broker.core.state.store, broker.core.state.store.queue("T", 0)
+    for offset, says in ((2, 7_000_000), (7, 2)):
+        broker.storage.log.overwrite(queue.entry(offset)[0] + 20, says.to_bytes(8, "big"))
+    store._rebuilds.plan(queue)
+    rounds(broker, 1)
+    assert (store.rebuilt_queues, fillers(store)) == (1, [2, 7])
+    rounds(broker, 20)
+    assert (store.rebuilt_queues, fillers(store)) == (2, [2, 7])
+
+
 def test_what_is_behind_a_place_that_cannot_be_read_is_looked_at_in_the_same_segment(make):
     broker = make(CountedStorage())
     for number in range(100):

@@ -7,11 +7,11 @@ import errno
 import pytest
 from bad_places import CountedStorage
 
-from rocketcrew.broker.consume_queue import FILLER_CODE
+from rocketcrew.broker.consume_queue import ENTRY_BYTES, FILLER_CODE, ConsumeQueue
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits
 from rocketcrew.broker.readable_log import PIECE_BYTES, TRIED_MAX
-from rocketcrew.broker.rebuilds import PAUSE_STEPS
+from rocketcrew.broker.rebuilds import OLD_MAX, OLD_MAX_BYTES, OLD_STEP_ENTRIES, PAUSE_STEPS, STEP_PARTS, old_entries
 from rocketcrew.broker.storage import MemoryFile, MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.broker.tags import message_tags_code
@@ -222,7 +222,11 @@ def test_a_place_that_cannot_be_read_does_not_end_a_rebuild(segmented):
 
 
 def fillers(broker):
-    queue = broker.core.state.store.queue("T", 0)
+    return fillers_of(broker.core.state.store)
+
+
+def fillers_of(store):
+    queue = store.queue("T", 0)
     return [offset for offset in range(queue.min_offset, queue.next_offset) if queue.entry(offset)[1] == 0]
 
 
@@ -254,6 +258,129 @@ def test_many_bad_pages_cost_no_record_behind_them(segmented):
     assert read_offsets(broker) == [offset for offset in range(120) if offset not in hit]
     broker.storage.log.bad = range(0)
     assert [entry[0] for entry in map(queue.entry, range(120))] == [entry[0] for entry in entries], "as it was"
+
+
+def stored(limits=LIMITS):
+    store = MessageStore(storage := CountedStorage(), limits, "127.0.0.1", 10911)
+    store.recover(lambda topic: topic in {"T", "U"}, message_tags_code)
+    while store.is_rebuilding:
+        store.rebuild_some()
+    return storage, store
+
+
+def put(store, bodies, topic="T"):
+    for start in range(0, len(bodies), 100):
+        messages = [StoredMessage(topic, body) for body in bodies[start : start + 100]]
+        store.put_all(T0, messages, [0] * len(messages))
+
+
+def steps_of_rebuild(store):
+    """One after the other, of the only queue that is planned."""
+    store._rebuilds.plan(store.queue("T", 0), in_doubt=True)
+    while store._rebuilds:
+        store._rebuild_a_queue()
+        yield
+
+
+def test_what_cannot_be_read_stays_however_many_records_before_it_are_damaged():
+    storage, store = stored()
+    put(store, [bytes(50)] * (OLD_MAX + 100) + [bytes(1_000)] * 200)
+    put(store, [bytes(1_000)] * 3_000, "U")
+    queue = store.queue("T", 0)
+    for offset in range(OLD_MAX + 50):
+        storage.log.overwrite(queue.entry(offset)[0] + 4, b"damaged!")
+    storage.log.bad_pages = {queue.entry(OLD_MAX + 200)[0] // PIECE_BYTES}
+    before = queue.entries(OLD_MAX + 100, 200)
+    for _ in steps_of_rebuild(store):
+        pass
+    assert queue.entries(OLD_MAX + 100, 200) == before
+
+
+@pytest.mark.parametrize("size", [1 << 20, OLD_MAX_BYTES + 1])
+def test_what_cannot_be_read_stays_however_large_it_is(size):
+    storage, store = stored(StoreLimits(32, 262_144, 800, 1 << 27))
+    put(store, [bytes(size), b"next"])
+    put(store, [bytes(1 << 20)] * 5, "U")
+    queue = store.queue("T", 0)
+    before = queue.entries(0, 2)
+    storage.log.bad_pages = {20}
+    for _ in steps_of_rebuild(store):
+        pass
+    assert (store.rebuilt_queues, queue.entries(0, 2)) == (1, before)
+
+
+def test_a_cold_part_of_the_log_that_cannot_be_read_costs_many_short_steps_and_no_entry():
+    storage, store = stored()
+    count = 5 * OLD_STEP_ENTRIES
+    put(store, [b""] * count)
+    cold = store.log_end // PIECE_BYTES - 3
+    put(store, [bytes(2_000)] * 1_000, "U")
+    queue = store.queue("T", 0)
+    before = queue.entries(0, count)
+    storage.log.bad_pages = set(range(cold))
+    steps = sum(1 for _ in steps_of_rebuild(store))
+    assert (store.rebuilt_queues, queue.entries(0, count)) == (1, before)
+    assert steps >= 4 + cold // TRIED_MAX
+
+
+def test_a_rebuild_with_many_bad_pages_has_no_step_in_which_many_reads_fail():
+    """Each may take the disk seconds, and the loop waits for it."""
+    storage, store = stored(StoreLimits(32, 262_144, 800, 1 << 24))
+    put(store, [b"%0800d" % number for number in range(6_000)])
+    pages = store.log_end // PIECE_BYTES
+    storage.log.bad_pages = set(range(50, pages // 2 - 5, 12))
+    assert len(storage.log.bad_pages) > 5 * TRIED_MAX
+    most = 0
+    for _ in steps_of_rebuild(store):
+        most, storage.log.failed_reads = max(most, storage.log.failed_reads), 0
+    assert (store.rebuilt_queues, fillers_of(store)) == (1, [])
+    assert most <= 5 * TRIED_MAX
+
+
+def test_what_the_queue_s_file_has_no_more_is_missing():
+    """A rebuild could not replace it, and dropped a part."""
+    queue = ConsumeQueue(file := MemoryFile(1 << 20, buffered=True), "T", 0)
+    queue.append_entries([(number * 100, 100, 7) for number in range(5)])
+    file.truncate(3 * ENTRY_BYTES)
+    assert old_entries(queue, 2) == [(200, 100, 7)]
+    for offset in (3, 4):
+        assert old_entries(queue, offset)[0] == (0, 0, FILLER_CODE)
+
+
+def test_what_is_damaged_is_set_aside_in_steps():
+    """Each copy is brought to the disk, and the loop waits for it."""
+    storage, store = stored()
+    put(store, [bytes(100)] * 100)
+    for offset in range(0, 100, 2):
+        storage.log.overwrite(store.queue("T", 0).entry(offset)[0] + BODY, b"damaged!")
+    most = before = 0
+    for _ in steps_of_rebuild(store):
+        most, before = max(most, len(storage.aside()) - before), len(storage.aside())
+    assert (most, before) == (1, 50)
+
+
+def test_small_records_make_no_step_longer():
+    _, store = stored()
+    put(store, [b""] * (3 * STEP_PARTS))
+    assert len(list(steps_of_rebuild(store))) == 4
+
+
+def test_a_bad_page_of_the_queue_s_file_costs_the_old_entries_in_it_alone():
+    """And few looks, whatever of the log is gone."""
+    storage, store = stored()
+    put(store, [b""] * 2_000)
+    cold = store.log_end // PIECE_BYTES - 2
+    put(store, [bytes(2_000)] * 1_000, "U")
+    storage.log.bad_pages = set(range(cold))
+    file = storage.open("consumequeue/T/0", 1, buffered=True)
+    file.bad_pages, file.failed_reads, most = {3}, 0, 0
+    for _ in steps_of_rebuild(store):
+        most = max(most, file.failed_reads)
+    hit = [
+        offset for offset in range(2_000) if (offset * 20) // PIECE_BYTES == 3 or (offset * 20 + 19) // PIECE_BYTES == 3
+    ]
+    assert fillers_of(store) == hit
+    assert most <= 2 * TRIED_MAX
 
 
 def test_a_record_whose_properties_cannot_be_read_is_given_up_by_who_reads(make):
@@ -363,7 +490,7 @@ def test_where_the_old_entries_cannot_be_looked_at_the_queue_is_as_it_was(segmen
         assert rebuilds.step(1, store._queues) is None
     log.bad, log.error_number = range(position, position + size), errno.EMFILE
     with pytest.raises(StorageError):
-        store.rebuild_some()
+        rebuild(broker, in_doubt=True)
     log.bad = range(0)
     assert (broker.pull().code, broker.send().code) == (0, 0)
 

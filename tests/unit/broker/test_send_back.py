@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from rocketcrew import Retry
 from rocketcrew.broker.storage import StorageError
+from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.headers import SendBack
+from rocketcrew.remoting.names import DELAY_LEVEL_MAX
 from rocketcrew.remoting.stored import StoredMessage
 
 
@@ -52,6 +55,24 @@ def test_the_second_retry_keeps_the_origin_and_takes_the_next_level(make):
     assert (second.reconsume_times, second.properties["DELAY"]) == (2, "4")
     assert second.properties["ORIGIN_MESSAGE_ID"] == message.offset_message_id
     assert second.properties["RETRY_TOPIC"] == "T"
+
+
+@pytest.mark.parametrize("levels", [2, 30])
+def test_a_level_that_is_above_the_highest_waits_as_long_as_that_one(make, levels):
+    """Whatever a message or its retry may ask for: only the broker knows how many levels it has."""
+    broker = make(message_delay_level=" ".join(f"{second}s" for second in range(1, levels + 1)))
+    later = OutgoingMessage("T", b"later", delay_level=DELAY_LEVEL_MAX)
+    later.check()
+    broker.send()
+    (message,) = broker.read()
+    broker.send(body=b"later", properties={"DELAY": str(later.delay_level)})
+    assert broker.send_back(message, delay_level=Retry(delay_level=DELAY_LEVEL_MAX).delay_level).code == 0
+    broker.later(levels * 1_000 - 1)
+    assert len(broker.read()) == 1
+    assert broker.read(topic="%RETRY%g") == []
+    broker.later(1)
+    assert broker.read()[1].body == b"later"
+    assert len(broker.read(topic="%RETRY%g")) == 1
 
 
 @pytest.mark.parametrize(("limit", "level", "dead"), [(1, 1, False), (0, 1, True), (16, -1, True)])

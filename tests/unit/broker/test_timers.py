@@ -5,8 +5,10 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
+from bad_places import CountedStorage
 
 from rocketcrew.broker.journal import Journal, checked_line, checked_text
+from rocketcrew.broker.readable_log import PIECE_BYTES, TRIED_MAX
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.broker.timers import TIMERS_JOURNAL, TIMERS_TABLE, SavedTimers, Timers, closed_in, closed_text
 from rocketcrew.broker.topic_table import TIMER_TOPIC
@@ -212,10 +214,61 @@ def test_of_a_genuine_store_what_its_wheel_has_passed_is_not_delivered_again(mak
     assert bodies(broker) == [b"open"]
 
 
+def spoil(broker, offsets):
+    """A page in the body of each of these."""
+    queue = broker.core.state.store.queue(TIMER_TOPIC, 0)
+    broker.storage.log.bad_pages = {queue.entry(offset)[0] // PIECE_BYTES + 1 for offset in offsets}
+
+
+def test_messages_on_scattered_bad_pages_hold_up_no_other(make):
+    """Each was waited for in turn: a good one came after as many times ten seconds."""
+    broker = make(CountedStorage())
+    count = 3 * TRIED_MAX
+    for number in range(count):
+        broker.send(body=b"%02d" % number * 4_000, properties={"TIMER_DELAY_MS": "1000", "UNIQ_KEY": f"U{number}"})
+    broker.send(body=b"good", properties={"TIMER_DELAY_MS": "1000"})
+    for _ in range(100):
+        broker.send(body=bytes(9_000), queue_id=1)
+    spoil(broker, range(count))
+    before = broker.storage.log.failed_reads
+    broker.later(1_000)
+    assert broker.storage.log.failed_reads - before <= 4 * TRIED_MAX, "each may take the disk seconds"
+    broker.later(100)
+    broker.later(100)
+    broker.later(100)
+    assert bodies(broker) == [b"good"]
+    assert broker.core.trouble == "cannot read: Input/output error"
+    broker.storage.log.bad_pages = set()
+    broker.later(1_000)
+    assert len(bodies(broker)) == count + 1
+
+
+def test_of_a_genuine_store_what_its_wheel_has_passed_is_not_delivered_either_where_it_is_read_late(make):
+    storage = CountedStorage()
+    broker = make(storage)
+    broker.send(body=b"delivered" * 1_000, properties={"TIMER_DELAY_SEC": "10"})
+    broker.send(body=b"open", properties={"TIMER_DELAY_SEC": "30"})
+    for _ in range(40):
+        broker.send(body=bytes(9_000), queue_id=1)
+    wheel_ms = broker.now_ms + 20_000
+    broker.core.stop()
+    for name in [name for name in storage._tables if "timers" in name]:
+        del storage._tables[name]
+    storage.open(TIMERS_JOURNAL, 1, buffered=True).reset(0)
+    storage.replace("config/timercheck", wheel_ms.to_bytes(8, "big") + bytes(24))
+    spoil(broker, [0])
+    broker.start()
+    assert len(broker.core.state.timers) == 2
+    storage.log.bad_pages = set()
+    broker.later(60_000)
+    assert bodies(broker) == [b"open"]
+    assert broker.core.state.timers.dump() == b'{"delivered":[],"floor":2}'
+
+
 # Saving what was delivered
 
 
-class CountedStorage(MemoryStorage):
+class TableStorage(MemoryStorage):
     """Counts the bytes of the tables."""
 
     table_bytes = 0
@@ -237,7 +290,7 @@ class CountedTimers(Timers):
 
 def saved_bytes(waiting, deliveries):
     """What so many deliveries cost, one saved after the other, beside so many that wait: bytes, and messages looked at."""
-    storage, timers = CountedStorage(), CountedTimers()
+    storage, timers = TableStorage(), CountedTimers()
     saved = SavedTimers(storage, timers)
     due = {"REAL_TOPIC": "T", "TIMER_OUT_MS": "1"}
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from bad_places import CountedStorage
 
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.effects import Push
+from rocketcrew.broker.lost_places import FORGET_STEPS, PATIENCE_STEPS
+from rocketcrew.broker.readable_log import PIECE_BYTES, TRIED_MAX
 from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.broker.transactions import HALF_TOPIC, OP_TOPIC, QUESTIONS_MAX
 from rocketcrew.remoting.batch import encode_batch
@@ -274,3 +277,60 @@ def test_a_half_message_that_cannot_be_read_now_delays_no_other_for_good(broker)
         list(transactions.due(due_ms, Unreadable()))
     broker.heartbeat()
     assert len(questions(broker.later(60_000))) == 3
+
+
+def test_half_messages_on_bad_pages_delay_no_other_and_none_is_asked_for_twice():
+    """Each may take the disk seconds, and nobody waits for more than a few."""
+    config = BrokerConfig(transaction_check_interval_ms=5_000)
+    broker = Driver(config, CountedStorage())
+    for number in range(3 * TRIED_MAX):
+        broker.send(sys_flag=4, body=bytes(9_000), properties=HALF | {"UNIQ_KEY": f"U{number}"})
+    for _ in range(100):
+        broker.send(body=bytes(9_000), queue_id=1)
+    broker.send(sys_flag=4, properties=HALF | {"UNIQ_KEY": "good"})
+    queue = broker.core.state.store.queue(HALF_TOPIC, 0)
+    bad = {queue.entry(offset)[0] // PIECE_BYTES + 1 for offset in range(3 * TRIED_MAX)}
+    broker.storage.log.bad_pages = bad
+    broker.heartbeat()
+    before = broker.storage.log.failed_reads
+    asked = questions(broker.later(6_000))
+    assert broker.storage.log.failed_reads - before <= 4 * TRIED_MAX
+    for _ in range(3):
+        asked += questions(broker.later(1))
+    assert [command.fields["msgId"] for command in asked] == ["good"]
+    broker.storage.log.bad_pages = set()
+    again = [command.fields["msgId"] for _ in range(10) for command in questions(broker.later(500))]
+    assert len(again) == len(set(again)) == 3 * TRIED_MAX + 1
+
+
+@pytest.mark.parametrize("interval_ms", [15_000, 1_000 * FORGET_STEPS, 600_000])
+def test_a_half_message_on_a_bad_page_is_given_up_and_asked_for_when_it_can_be_read(interval_ms):
+    """The disk was asked for it at each interval for ever, and each start read all queues from it on."""
+    config = BrokerConfig(transaction_check_interval_ms=interval_ms)
+    broker = Driver(config, CountedStorage())
+    broker.heartbeat()
+    halves = [broker.send(sys_flag=4, body=bytes(9_000), properties=HALF | {"UNIQ_KEY": "U0"})]
+    for _ in range(60):
+        broker.send(body=bytes(9_000), queue_id=1)
+    halves += [broker.send(sys_flag=4, properties=HALF | {"UNIQ_KEY": f"U{number}"}) for number in range(1, 5)]
+    store = broker.core.state.store
+    position = store.queue(HALF_TOPIC, 0).entry(0)[0]
+    broker.storage.log.bad = range(position, position + 1)
+    for sent in halves[1:]:
+        assert end(broker, SendResponse.from_fields(sent.fields), ROLLBACK).code == 0
+    for _ in range(3 * PATIENCE_STEPS):
+        broker.later(1_000)
+    given_up = [fields for event, fields in store.events if event == "store.transaction_given_up_unread"]
+    assert [(each["queue_offset"], each["position"]) for each in given_up] == [(0, position)]
+    transactions = broker.core.state.transactions
+    assert transactions.positions(store) == (5, 4)
+    assert transactions.is_open(0)
+    broker.later(120_000)
+    assert broker.core.trouble is None
+    broker.storage.log.bad = range(0)
+    broker.later(interval_ms)
+    broker.heartbeat()
+    assert questions(broker.later(interval_ms))
+    assert transactions.positions(store) == (0, 0)
+    assert end(broker, SendResponse.from_fields(halves[0].fields), COMMIT).code == 0
+    assert stored(broker) == 1
