@@ -104,7 +104,7 @@ def batch_dict5(messages: list[Message]) -> list[dict[str, object]]:
 
 @handler(schema=FIVE, batch=True)
 def batch_arrow5(messages: list[Message]) -> BatchResult:
-    """One Arrow batch of all."""
+    """One Arrow batch of all, with a row for each."""
     count = len(messages)
     numbers = [message.queue_offset for message in messages]
     rows = pa.RecordBatch.from_pydict({"n": numbers, "level": ["warning"] * count, "text": ["line of a module"] * count,

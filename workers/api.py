@@ -25,7 +25,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, overload
 
-from ..conf.formats import DELAY_LEVEL_MAX
 from ..remoting.arguments import (
     FILLED,
     FLAG,
@@ -41,6 +40,7 @@ from ..remoting.arguments import (
     whole,
 )
 from ..remoting.errors import RocketcrewError, UsageError
+from ..remoting.names import DELAY_LEVEL_MAX
 from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL, parse_filter
 
 if TYPE_CHECKING:
@@ -183,8 +183,9 @@ class BatchResult:
 
     Messages up to and including `ack_index` are done, those after it are consumed later; None = all done, -1 = none.
     `delay_level` is that of the messages consumed later, as in Retry (Java's delayLevelWhenNextConsume of the context).
-    `rows` are rows of the batch. Give each as `(message, row)`, so that rows of messages that are not done can be left
-    out; untagged rows are accepted only with a full ack, and are kept under the batch's first message.
+    `rows` are rows of the batch: `(message, row)` for each, or untagged one result per message, in a list or another iterable
+    with an order, or an Arrow batch or table with a row for each. Those of messages that are not done are left out. All
+    untagged rows of a call with one message are its own. Others are nobody's, and fail the whole call.
     """
 
     __slots__ = ("ack_index", "delay_level", "rows")

@@ -32,6 +32,9 @@ _LIMITS: Final[dict[Any, tuple[int, int]]] = {
 """The least and the largest value of times, which Arrow fills beyond them."""
 
 
+_LISTS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
+
 def has_not_null(kind: Any) -> bool:
     """Whether something within the type may not be null: fields, elements, values of a map (its keys never are)."""
     return any(
@@ -53,11 +56,6 @@ def has_times(kind: Any) -> bool:
 def has_floats(kind: Any) -> bool:
     """Whether the type has 32-bit floats in it."""
     return pa.float32() in _leaf_types(kind)
-
-
-def has_floats_of_any_width(kind: Any) -> bool:
-    """Whether the type has floats in it."""
-    return any(map(pa.types.is_floating, _leaf_types(kind)))
 
 
 def _leaf_types(kind: Any) -> list[Any]:
@@ -84,7 +82,7 @@ def _children(array: Any) -> Arrays:
     if pa.types.is_struct(kind):
         fields: Arrays = array.flatten()
         return fields
-    return [array.flatten()] if pa.types.is_list(kind) else []
+    return [array.flatten()] if any(is_kind(kind) for is_kind in _LISTS) else []
 
 
 def _entries_of(array: Any) -> Arrays:
@@ -122,16 +120,30 @@ def _is_extreme(leaf: Any) -> bool:
     return least is not None and (least < limits[0] or most > limits[1])
 
 
-def may_be_unsigned(array: Any) -> bool:
-    """Whether a float in the array is one that Arrow makes of a large unsigned number, too: a whole one below zero."""
-    return any(pa.types.is_floating(leaf.type) and _has_whole_below_zero(leaf) for leaf in _leaves(array))
-
-
-def _has_whole_below_zero(leaf: Any) -> bool:
-    least = pc.min(leaf).as_py()
-    if least is None or least > -1:
+def makes_other_decimals(given: Any, array: Any) -> bool:
+    """Whether the array, cast from another type, has other decimals than that: of a large number that gets more places, Arrow
+    keeps the lowest 128 bits. The way back shows it."""
+    if pa.types.is_dictionary(given.type) or pa.types.is_run_end_encoded(given.type):
+        given = given.cast(given.type.value_type)
+    if isinstance(given, pa.ExtensionArray):
+        return makes_other_decimals(given.storage, array)
+    if pa.types.is_null(given.type):
         return False
-    return bool(pc.any(pc.and_(pc.less(leaf, 0), pc.equal(leaf, pc.trunc(leaf)))).as_py())
+    if parts := parts_of(array.type):
+        own = _children(given)
+        if pa.types.is_struct(array.type):
+            named = dict(zip([field.name for field in fields_of(given.type)], own, strict=True))
+            own = [named.get(field.name) for field in parts]
+        return any(
+            part is not None and makes_other_decimals(part, child)
+            for part, child in zip(own, _children(array), strict=True)
+        )
+    if given.type == array.type or not (pa.types.is_decimal(given.type) and pa.types.is_decimal(array.type)):
+        return False
+    try:
+        return not array.cast(given.type).equals(given)
+    except pa.ArrowException:
+        return True
 
 
 def became_infinite(array: Any, given_as: GivenAs) -> bool:

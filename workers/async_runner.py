@@ -27,6 +27,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
 
+from ..conf.units import NS_PER_S
 from ..remoting.errors import ProtocolError
 from .api import Handler
 from .calls import batch_results, chooser, raise_if_ours
@@ -35,12 +36,12 @@ from .direct import DirectRunner
 from .forks import end_if_forked
 from .link import WorkerLink
 from .message import Message
+from .own_thread import OwnThread
 from .packets import Buffer, QueueInfo
 from .rows import Prepared
 from .run import Run, records_of
 from .runner import Runner
 from .steps import CallUnderWay, Steps, call_under_way
-from .time_limits import NS_PER_S
 from .user_errors import CallTimedOutError
 from .worker import WorkerLoop
 
@@ -357,8 +358,9 @@ def one_call_at_a_time(handler: Handler, loop: asyncio.AbstractEventLoop) -> Han
     return wrapped
 
 
-def blocking(handler: Handler) -> Handler:
-    """The same handler as a plain function, each call on a loop of its own in a thread: for the rare single call."""
+def blocking(handler: Handler, begin: Callable[[Callable[[], None]], OwnThread] = OwnThread) -> Handler:
+    """The same handler as a plain function, each call on a loop of its own in a thread: for the rare single call, which
+    fails by a NoThreadError where there is no thread."""
     wrapped = copy.copy(handler)
 
     def call(messages: Any) -> Any:
@@ -380,9 +382,7 @@ def blocking(handler: Handler) -> Handler:
             except BaseException as error:  # noqa: BLE001  it is the handler's, and raised by the caller
                 answer.append(error)
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
+        begin(run).join(threading.TIMEOUT_MAX)
         if isinstance(answer[0], BaseException):
             raise answer[0]
         return answer[0]

@@ -17,9 +17,8 @@ from __future__ import annotations
 import asyncio
 import operator
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence, ValuesView
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, SupportsIndex, cast
 
 from ..remoting.errors import ProtocolError
@@ -27,11 +26,13 @@ from ..remoting.log_keys import place_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Retry, SoftTimeLimitExceeded
 from .cells import TAKEN, CellView
-from .copying import listed
-from .fitting import RowError
+from .copying import holds_all, listed
+from .fitting import NoRowError, RowError, check_ran
 from .forks import end_if_forked
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
+from .misfits import made_row
 from .packets import QueueInfo
+from .rows import TABLES, rows_of_table
 from .run import Run
 from .steps import call_under_way
 from .user_errors import describe_error, user_traceback
@@ -161,27 +162,95 @@ def batch_results(batch: list[Message], result: object) -> list[object]:
 
 def _spread(batch: list[Message], result: BatchResult) -> list[object]:
     """A BatchResult as one result per message: rows by their message, a Retry for each that is not acknowledged."""
+    results = _of_each(batch, result.rows)
     ack_index = len(batch) - 1 if result.ack_index is None else min(result.ack_index, len(batch) - 1)
-    given: Any = result.rows
-    rows: Any = listed(given) if isinstance(result.rows, Iterator | AbstractSet | ValuesView | deque) else given
-    results: list[object] = [None] * len(batch)
-    if isinstance(rows, list | tuple) and any(map(_is_tagged, cast("Sequence[object]", rows))):
-        results = _by_message(batch, cast("Sequence[object]", rows))
-    elif rows is not None and not (isinstance(rows, list | tuple) and not rows):
-        if ack_index < len(batch) - 1:
-            raise RowError(
-                f"untagged rows with ack_index {result.ack_index} of {len(batch)} messages: "
-                f"give rows as (message, row), so that those of unfinished messages can be left out"
-            )
-        results[0] = rows
     if ack_index == len(batch) - 1:
         return results
     refused = Retry(result.delay_level, f"not acknowledged: the batch handler's ack_index is {ack_index}")
     return [each if number <= ack_index else refused for number, each in enumerate(results)]
 
 
+def _of_each(batch: list[Message], given: Any) -> list[object]:
+    """The rows of a BatchResult as one result per message. Raises RowError where nobody knows whose they are: a row that does
+    not fit fails its own message alone, and one whose message is in the table already, be it by another batch, is dropped."""
+    check_ran(given)
+    if _names_message(given):
+        raise _no_pair(given)
+    if isinstance(given, TABLES):
+        return _of_table(batch, given)
+    rows = [] if given is None else _iterated(given)
+    if rows is None:
+        if len(batch) == 1:
+            return [given]
+        raise NoRowError(given) if made_row(given) else _of_nobody(f"one {type(given).__name__}", batch)
+    if any(map(_is_tagged, rows)):
+        return _by_message(batch, rows)
+    if (wrong := next(filter(_names_message, rows), None)) is not None:
+        raise _no_pair(wrong)
+    if not rows:
+        return [None] * len(batch)
+    if len(batch) == 1:
+        return rows if len(rows) == 1 else [_together(rows)]
+    if len(rows) != len(batch):
+        raise _of_nobody(f"{len(rows)} untagged {'row' if len(rows) == 1 else 'rows'}", batch)
+    if isinstance(given, set | frozenset):
+        raise _of_nobody("a set, which has no order,", batch)
+    return rows
+
+
+def _of_table(batch: list[Message], table: Any) -> list[object]:
+    """Its rows are one message's, or one is each message's."""
+    if not table.num_rows:
+        return [None] * len(batch)
+    if len(batch) == 1:
+        return [table]
+    if table.num_rows != len(batch):
+        raise _of_nobody(f"an Arrow {type(table).__name__} of {table.num_rows} rows", batch)
+    return [*rows_of_table(table)]
+
+
+def _iterated(given: Any) -> list[object] | None:
+    """What is in an iterable, each as it was when it was given; None of what is itself a row or text."""
+    if is_dataclass(given) or made_row(given):
+        return None
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | bytearray | memoryview | Mapping):
+        return None
+    several = cast("Iterable[object]", given)
+    return list(several if isinstance(several, list | tuple) or holds_all(several) else map(_as_given, several))
+
+
+def _as_given(row: object) -> object:
+    """A row that stays as it is now; in its place the error where there is no copy of it: its own message's failure."""
+    try:
+        return listed(iter((row,)))[0]
+    except SoftTimeLimitExceeded:
+        raise  # the limit is that of the whole call
+    except Exception as error:  # noqa: BLE001  the code of a value runs
+        return (cast("tuple[object, ...]", row)[0], error) if _is_tagged(row) else error
+
+
 def _is_tagged(row: object) -> bool:
     return isinstance(row, tuple) and len(cast("tuple[object, ...]", row)) == 2 and isinstance(row[0], Message)
+
+
+def _names_message(row: object) -> bool:
+    """Whether it is a message, or a pair or a dict with one, where it belongs in a tuple among others."""
+    if isinstance(row, list | tuple | dict):
+        row = next(iter(cast("Iterable[object]", row)), None)
+    return isinstance(row, Message)
+
+
+def _no_pair(row: object) -> RowError:
+    return RowError(
+        f"the BatchResult names a message by a {type(row).__name__}: give each row as a tuple (message, row), all in a list"
+    )
+
+
+def _of_nobody(what: str, batch: list[Message]) -> RowError:
+    return RowError(
+        f"the BatchResult has {what} for {len(batch)} messages, so that nobody knows whose rows they are: "
+        f"give (message, row) for each row, or one result per message"
+    )
 
 
 def _by_message(batch: list[Message], rows: Sequence[object]) -> list[object]:
@@ -195,4 +264,9 @@ def _by_message(batch: list[Message], rows: Sequence[object]) -> list[object]:
         if number is None:
             raise RowError(f"a row of the BatchResult is tagged with {message!r}, which is not in this batch")
         grouped[number].append(row)
-    return [each or None for each in grouped]
+    return list(map(_together, grouped))
+
+
+def _together(rows: list[object]) -> object:
+    """The rows of one message as its result, which is the error among them where there is one."""
+    return next((row for row in rows if isinstance(row, BaseException)), rows or None)

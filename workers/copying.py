@@ -95,10 +95,28 @@ def _has_struct(kind: Any) -> bool:
 
 
 def _named(value: Any, fields: Iterable[Any]) -> Any:
-    """A dict of a tuple that has a struct's fields in their order, where it is one."""
+    """A dict of a tuple that has a struct's fields in their order, or names of its own, where it is one."""
     try:
-        return dict(zip(fields, value, strict=True)) if issubclass(value.__class__, tuple) else value
+        return dict(zip(names_of(value, fields), value, strict=True)) if issubclass(value.__class__, tuple) else value
     except ValueError:
+        return value
+
+
+def names_of(value: tuple[Any, ...], fields: Iterable[Any]) -> Iterable[Any]:
+    """What the values of a tuple are named: a NamedTuple has names, any other is in the order of the fields."""
+    return getattr(value.__class__, "_fields", fields)
+
+
+def as_dicts(kind: Any, values: list[Any]) -> list[Any]:
+    """The values of a column with dicts for its structs, where they are of classes that are known here: Arrow takes dicts and
+    tuples in one column for nothing, and a NamedTuple for its values without the names."""
+    return [_as_dicts(value, each) for each in [copier(kind)] for value in values] if _has_struct(kind) else values
+
+
+def _as_dicts(value: Any, copy: Callable[[Any], Any]) -> Any:
+    try:
+        return copy(value)
+    except UnknownValueError:
         return value
 
 
@@ -130,10 +148,15 @@ def plain(value: Any) -> Any:
     if issubclass(kind, list):
         return [plain(each) for each in value]
     if issubclass(kind, tuple):
-        return tuple([plain(each) for each in value])
+        return _tuple_of(kind, map(plain, value))
     if issubclass(kind, dict):
         return {name: plain(each) for name, each in value.items()}
     return value
+
+
+def _tuple_of(kind: Any, values: Iterable[Any]) -> tuple[Any, ...]:
+    """A NamedTuple stays one."""
+    return getattr(kind, "_make", tuple)(values)
 
 
 def copy_of(value: Any) -> Any:
@@ -190,17 +213,31 @@ def _as_it_is(row: Any) -> Any:
         return copy_of(row)
     if row.__class__ is dict:
         return {name: _as_it_is(value) for name, value in row.items()}
-    if issubclass(row.__class__, tuple):  # also a named one: of a message with its row
-        return tuple(map(_as_it_is, row))
-    if issubclass(row.__class__, ValuesView):
+    kind: Any = row.__class__
+    if issubclass(kind, tuple):  # also a named one: of a message with its row
+        return _tuple_of(kind, map(_as_it_is, row))
+    if issubclass(kind, ValuesView):
         return list(map(_as_it_is, row))
     try:
+        if dataclasses.is_dataclass(row) and not isinstance(row, type):
+            return _copied_instance(row)
         return copy.deepcopy(row)
+    except RowError:
+        raise
     except Exception as error:
         name = type(row).__name__
         raise RowError(
             f"{name} cannot be copied, and may change when the next row is asked for: return all rows in a list"
         ) from error
+
+
+def _copied_instance(row: Any) -> Any:
+    """Of a dataclass, field by field: of a memoryview there is no deep copy."""
+    copied = copy.copy(row)
+    for field in dataclasses.fields(row):
+        if hasattr(row, field.name):
+            object.__setattr__(copied, field.name, _as_it_is(getattr(row, field.name)))
+    return copied
 
 
 def _copied_table(table: Any) -> Any:

@@ -26,18 +26,17 @@ from .array_faults import (
     became_infinite,
     has_extreme_time,
     has_floats,
-    has_floats_of_any_width,
     has_not_null,
     has_times,
     hides_nulls,
-    may_be_unsigned,
+    makes_other_decimals,
     null_in,
 )
-from .copying import NONE_TYPE, UnknownValueError, copier, lasting, plain
+from .copying import NONE_TYPE, UnknownValueError, as_dicts, copier, lasting, plain
 from .copying import RowError as RowError  # noqa: PLC0414  to be imported from here
 from .ddl import fields_of, to_ddl
-from .losses import CHECKS, LossError, check_cast, check_floats, check_nested, family_of
-from .misfits import CONVERSION_ERRORS, check_entries, no_row, reason
+from .losses import check_cast, check_of
+from .misfits import CONVERSION_ERRORS, NO_TIME, LossError, no_row, reason
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
@@ -54,10 +53,8 @@ _SURE_MAX: Final = 1 << 20
 """Bytes of a text: a block of such is far from Arrow's 2 GiB."""
 DATACLASSES_MAX: Final = 1_000
 """Row classes whose fields are remembered; a handler that makes classes without end is only slower."""
-_NO_TIME: Final = "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
 _INFINITE: Final = "a number that is infinite in 32 bits: declare the column double"
-_FEW_ROWS: Final = 100
-"""Of so many the values are looked at sooner than Arrow finds the least of them."""
+_OTHER_DECIMAL: Final = "a decimal of which Arrow's cast makes another number: it has too many digits"
 _NO_UTF_8: Final = "a string that is no UTF-8: decode it before, as by data.decode(errors='replace')"
 
 
@@ -97,8 +94,8 @@ class Columns:
         self._name_set = frozenset(self.names)
         kinds: list[Any] = [field.type for field in self._fields]
         self._nested = [_is_nested(kind) for kind in kinds]
-        self._checks = [CHECKS.get(family_of(kind)) for kind in kinds]
-        self._looked_at = [number for number in range(len(kinds)) if self._nested[number] or self._checks[number]]
+        self._checks = [check_of(kind) for kind in kinds]
+        self._looked_at = [number for number, check in enumerate(self._checks) if check]
         """Columns of which Arrow would lose something in silence."""
         self._row_type: Any = pa.struct([(field.name, field.type) for field in self._fields])
         self._mutable = [(number, types, copier(kind)) for number, kind in enumerate(kinds) if (types := lasting(kind))]
@@ -117,15 +114,13 @@ class Columns:
         self._times = [number for number, kind in enumerate(kinds) if has_times(kind)]
         self._floats = [number for number, kind in enumerate(kinds) if has_floats(kind)]
         """Columns with times or 32-bit floats in them, which may be too large."""
-        self._unsigned = [number for number, kind in enumerate(kinds) if has_floats_of_any_width(kind)]
-        """Columns of which an unsigned number may become a negative one."""
         self._folders = folders
         self._folder_columns = [
             number for number, field in enumerate(self._fields)
             if field.name in folders.columns and pa.types.is_string(field.type)
         ]  # fmt: skip
         """Columns whose values name folders, of any length."""
-        self._judged = sorted({*self._not_null, *self._times, *self._unsigned, *self._folder_columns})
+        self._judged = sorted({*self._not_null, *self._times, *self._floats, *self._folder_columns})
         """Columns whose arrays are looked at."""
         self._as_declared: tuple[Any, Any] | None = None
         """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type, and a batch
@@ -290,20 +285,41 @@ class Columns:
         converted: Arrays = []
         # zip(*rows) would make an object for each row, and so have the collector look at all of them.
         values = list(chain.from_iterable(rows))
-        for number, field in enumerate(self._fields):
+        for number in range(self.width):
             column = values[number :: self.width]
             try:
-                self._check(number, column)
-                array: Any = pa.array(column, field.type)
-            except RowError:
-                raise
+                array = self._array(number, column)
             except CONVERSION_ERRORS as error:
-                raise self._misfit(number, reason(column, field.type) or str(error) or type(error).__name__) from error
+                if not self._nested[number]:
+                    raise self._why(number, column, error) from error
+                array, column = self._array_of_dicts(number, column)
             if isinstance(array, pa.ChunkedArray):
                 raise self._misfit(number, "more than 2 GiB in the rows of one message")
             self._judge(number, array, column.copy)
             converted.append(array)
         return converted
+
+    def _array(self, number: int, column: list[Any]) -> Any:
+        """Raises LossError, and whatever Arrow or a value raises."""
+        self._check(number, column)
+        return pa.array(column, self._fields[number].type)
+
+    def _array_of_dicts(self, number: int, column: list[Any]) -> tuple[Any, list[Any]]:
+        """The array of a nested column with dicts for its structs, and these. Raises RowError."""
+        try:
+            column = as_dicts(self._fields[number].type, column)
+            return self._array(number, column), column
+        except CONVERSION_ERRORS as error:
+            raise self._why(number, column, error) from error
+
+    def _why(self, number: int, column: list[Any], error: Exception) -> RowError:
+        """What is wrong with a column that raised an error, as far as its values tell; what they run may raise again."""
+        if isinstance(error, LossError):
+            return self._misfit(number, str(error))
+        words = ""
+        with contextlib.suppress(*CONVERSION_ERRORS):
+            words = reason(column, self._fields[number].type, check_of) or str(error)
+        return self._misfit(number, words or type(error).__name__)
 
     def checked(self, batch: Any) -> Any:
         """A batch that `fit_arrow` or `joined` made, once its arrays were looked at. Raises RowError."""
@@ -330,24 +346,19 @@ class Columns:
         if number in self._not_null and (null := null_in(self._fields[number], array)):
             fault = f"{null}, but declared not null"
         elif number in self._times and has_extreme_time(array):
-            fault = _NO_TIME
-        elif given is not None and number in self._unsigned and (found := self._float_fault(number, array, given)):
-            fault = found
+            fault = NO_TIME
+        elif given is not None and number in self._floats and self._became_infinite(number, array, given):
+            fault = _INFINITE
         elif number in self._folder_columns:
             fault = self._folder_fault(number, array)
         if fault:
             raise self._misfit(number, fault)
 
-    def _float_fault(self, number: int, array: Any, given: Callable[[], list[Any]]) -> str:
-        """What has become of numbers in a column with floats; empty where they are what was given."""
-        if number in self._floats and became_infinite(array, lambda kind: pa.array(given(), kind)):
-            return _INFINITE
-        if len(array) <= _FEW_ROWS or may_be_unsigned(array):
-            try:
-                check_floats(given(), self._fields[number].type)
-            except LossError as error:
-                return str(error)
-        return ""
+    def _became_infinite(self, number: int, array: Any, given: Callable[[], list[Any]]) -> bool:
+        try:
+            return became_infinite(array, lambda kind: pa.array(given(), kind))
+        except CONVERSION_ERRORS as error:  # a 32-bit scalar of Arrow's is no double
+            raise self._why(number, given(), error) from error
 
     def _folder_fault(self, number: int, array: Any) -> str:
         """What is wrong with a value that the table is partitioned by; empty where nothing is."""
@@ -355,16 +366,9 @@ class Columns:
         return next(filter(None, (self._folders.fault(self.names[number], value) for value in values)), "")
 
     def _check(self, number: int, column: list[Any]) -> None:
-        """Raise RowError for what Arrow would lose in silence."""
-        check = self._checks[number]
-        try:
-            if self._nested[number]:
-                check_entries(column, self._fields[number].type)
-                check_nested(column, self._fields[number].type)
-            elif check is not None:
-                check(column)
-        except LossError as error:
-            raise self._misfit(number, str(error)) from None
+        """Raise LossError for what Arrow would lose in silence."""
+        if (check := self._checks[number]) is not None:
+            check(column)
 
     def batch(self, rows: Sequence[tuple[Any, ...]]) -> Any:
         """As `arrays`, in a RecordBatch. There may be scalars of Arrow in the rows, whose bytes it takes on trust, too."""
@@ -447,6 +451,8 @@ class Columns:
             if fault := self._fault_in_given(given):
                 raise LossError(fault)
             array = given.cast(kind)
+            if makes_other_decimals(given, array):
+                raise LossError(_OTHER_DECIMAL)
         except CONVERSION_ERRORS as error:
             source = "" if str(given.type) in str(error) else f"given as Arrow's {given.type}: "
             raise self._misfit(number, f"{source}{error}") from error

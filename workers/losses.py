@@ -2,26 +2,33 @@
 
 A float in an integer column is cut off, a key that a struct does not have vanishes, and a number in a column of times counts
 as so many microseconds or days, whatever its unit was. A mask of numpy's vanishes, and its large unsigned numbers become
-negative ones. The same within nested values, and a text or a dict that would become a list of its letters or keys. Of arrays
-that are cast, what no row may have is refused as well: a text that reads like a number, a number that would count as true.
+negative ones. A Decimal of very many places becomes zero, or ends the process. The same within nested values, and a text or a
+dict that would become a list of its letters or keys, or a NamedTuple that has its values in another order. Of arrays that are
+cast, what no row may have is refused as well: a text that reads like a number, a number that would count as true.
 """
 
 from __future__ import annotations
 
 import datetime
+import decimal
 import operator
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 import pyarrow
 
 from .array_faults import parts_of
-from .copying import NONE_TYPE
+from .copying import NONE_TYPE, names_of
 from .ddl import fields_of
-from .misfits import too_many_bits
+from .misfits import DATETIME_OF_NUMPY, NO_TIME, LossError, check_entries, too_many_bits, too_many_digits
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
+
+Check = Callable[[Sequence[Any]], None]
 
 _NUMPY_TIME: Final = "datetime64[us]"
 _UNSIGNED: Final = ("uint64", "ulonglong")
@@ -32,10 +39,15 @@ _INTEGERS: Final = (int, NONE_TYPE, pa.Scalar)
 """In a column of integers: of these Arrow loses nothing."""
 _WRAPS: Final = 1 << 63
 """From here on Arrow takes an unsigned number for a negative one."""
-
-
-class LossError(TypeError):
-    """A value of which Arrow would lose something in silence."""
+_PLACES_MAX: Final = 38
+"""By so many decimal places Arrow can move a point; by more it reads past its table of powers (apache/arrow#50964)."""
+_PLACES_MAX_AS_INTEGER: Final = {32: 9, 64: 18}
+"""The same of decimals of so many bits that are cast to integers."""
+_DIGITS_MAX: Final = 39
+"""More Arrow refuses in a Decimal, whatever they are."""
+_PLAIN_TIMES: Final = (datetime.date, datetime.datetime)
+_PLAIN_ZONES: Final = frozenset({id(None), id(datetime.UTC)})
+_zone_of: Final = operator.attrgetter("tzinfo")
 
 
 def check_cast(given: Any, declared: Any) -> None:
@@ -54,19 +66,30 @@ def check_cast(given: Any, declared: Any) -> None:
         raise LossError(f"expected {declared}, got {given}: cast it before, in the way that is meant")
     if family in ("time", "date") and pa.types.is_integer(given):
         _check_times([0])
-    elif family == "integer" and pa.types.is_boolean(given):
+    elif family in ("integer", "floating") and pa.types.is_boolean(given):
         raise LossError(f"expected {declared}, got {given}: cast it before, in the way that is meant")
     elif family == "integer" and pa.types.is_temporal(given):
         raise LossError(f"expected an integer, got {given}, of which nobody would know the unit: cast it to int64")
     elif pa.types.is_decimal(declared) and pa.types.is_floating(given):
         raise LossError(f"expected a decimal, got {given}, of which digits would be lost: cast it to {declared}")
-    elif pa.types.is_floating(declared) and pa.types.is_decimal(given):
+    elif family == "floating" and pa.types.is_decimal(given):
         raise LossError(f"expected a number, got {given}, of which digits would be lost: cast it to {declared}")
+    elif pa.types.is_decimal(given) and _is_beyond(given, declared):
+        raise LossError(
+            f"expected {declared}, got {given}, of which Arrow makes other numbers: give rows with Decimals"
+        )
     elif pa.types.is_struct(given) and pa.types.is_struct(declared):
         _check_struct(given, declared)
     elif given.num_fields == declared.num_fields:
         for own, wanted in zip(parts_of(given), parts_of(declared), strict=True):
             check_cast(own.type, wanted.type)
+
+
+def _is_beyond(given: Any, declared: Any) -> bool:
+    """Whether Arrow would have to move the point of a decimal by more places than it can."""
+    if pa.types.is_integer(declared):
+        return not 0 <= given.scale <= _PLACES_MAX_AS_INTEGER.get(given.bit_width, _PLACES_MAX)
+    return bool(pa.types.is_decimal(declared) and abs(given.scale - declared.scale) > _PLACES_MAX)
 
 
 def _check_struct(given: Any, declared: Any) -> None:
@@ -122,26 +145,44 @@ def _check_integers(values: Iterable[Any]) -> None:
             ) from None
 
 
-def _check_times(values: Iterable[Any]) -> None:
-    """Raise LossError for what is no time: Arrow takes anything that can be made an int, as of floats and Decimals."""
-    for kind in set(map(type, values)):
-        if kind.__name__ == "NaTType":  # a datetime by its class
-            raise LossError("expected a datetime or a date, got NaT: return None")
-        # Arrow refuses any string, and of its own scalars those of another type or unit.
-        if issubclass(kind, _TIMES):
-            continue
+def _check_times(values: Sequence[Any]) -> None:
+    kinds: set[Any] = set(map(type, values))
+    for kind in kinds:
         if kind.__name__ == "datetime64":
             _check_units(value for value in values if type(value) is kind)
             continue
-        number = hasattr(kind, "__index__") or hasattr(kind, "__float__")
-        raise LossError(
-            f"expected a datetime or a date, got {kind.__name__}"
-            + (
-                ", whose unit nobody knows: convert it, as by datetime.fromtimestamp(milliseconds / 1000, UTC)"
-                if number
-                else ": return one"
-            )
+        _check_class_of_time(kind)
+        if issubclass(kind, datetime.datetime):
+            of_kind = values if len(kinds) == 1 else [value for value in values if type(value) is kind]
+            _check_years(kind, of_kind)
+            _check_fractions(kind, of_kind)
+
+
+def _check_dates(values: Sequence[Any]) -> None:
+    kinds: set[Any] = set(map(type, values))
+    for kind in kinds:
+        if kind.__name__ == "datetime64":
+            raise LossError("expected a date, got datetime64: return value.astype('datetime64[D]').tolist()")
+        _check_class_of_time(kind)
+        _check_years(kind, values)
+
+
+def _check_class_of_time(kind: Any) -> None:
+    """Raise LossError for what is no time: Arrow takes anything that can be made an int, as of floats and Decimals."""
+    if kind.__name__ == "NaTType":  # a datetime by its class
+        raise LossError("expected a datetime or a date, got NaT: return None")
+    # Arrow refuses any string, and of its own scalars those of another type or unit.
+    if issubclass(kind, _TIMES):
+        return
+    number = hasattr(kind, "__index__") or hasattr(kind, "__float__")
+    raise LossError(
+        f"expected a datetime or a date, got {kind.__name__}"
+        + (
+            ", whose unit nobody knows: convert it, as by datetime.fromtimestamp(milliseconds / 1000, UTC)"
+            if number
+            else ": return one"
         )
+    )
 
 
 def _check_units(values: Iterable[Any]) -> None:
@@ -149,22 +190,73 @@ def _check_units(values: Iterable[Any]) -> None:
     where they are in an array."""
     for unit in {str(value.dtype) for value in values}:
         if unit != _NUMPY_TIME:
-            raise LossError(f"expected {_NUMPY_TIME}, got {unit}: return value.astype({_NUMPY_TIME!r})")
+            raise LossError(f"expected a datetime, got {unit}: return {DATETIME_OF_NUMPY}")
 
 
-def _check_dates(values: Iterable[Any]) -> None:
-    for kind in set(map(type, values)):
-        if kind.__name__ == "datetime64":
-            raise LossError("expected a date, got datetime64: return value.astype('datetime64[D]').tolist()")
-    _check_times(values)
+def _check_years(kind: Any, values: Sequence[Any]) -> None:
+    """Raise LossError for a year that only subclasses of Python's times have, as those of pandas: Arrow takes the one in the
+    base, which is any."""
+    if issubclass(kind, datetime.date) and kind not in _PLAIN_TIMES:
+        years = [value.year for value in values if type(value) is kind]
+        if min(years) < datetime.MINYEAR or max(years) > datetime.MAXYEAR:
+            raise LossError(NO_TIME)
 
 
-def _check_unsigned(values: Iterable[Any]) -> None:
-    """Python's ints are looked at, too: Arrow refuses them alone, and not where pandas shows one and has numpy's."""
+def _check_fractions(kind: Any, values: Sequence[Any]) -> None:
+    """Raise LossError for fractions of a second that Arrow cuts off: nanoseconds, and what a zone's offset has of them."""
+    if kind not in _PLAIN_TIMES and any(getattr(value, "nanosecond", 0) for value in values):
+        raise LossError("a time with nanoseconds, where microseconds are kept: return value.floor('us')")
+    if _PLAIN_ZONES.issuperset(map(id, map(_zone_of, values))):
+        return
+    for value in values:
+        if value.tzinfo.__class__ is ZoneInfo:  # by its files, of whole seconds
+            continue
+        if (offset := value.utcoffset()) is not None and offset.microseconds:
+            raise LossError("a time whose zone has fractions of a second, which are lost: return value.astimezone(UTC)")
+
+
+def _check_decimals(kind: Any, values: Sequence[Any]) -> None:
+    """Raise LossError for Decimals of so many digits or places that Arrow is not to be asked."""
+    kinds: set[Any] = set(map(type, values))
+    if not any(issubclass(each, decimal.Decimal) for each in kinds):
+        return
+    found = values if len(kinds) == 1 else [value for value in values if isinstance(value, decimal.Decimal)]
+    exact = _exact(kind.scale)
+    try:
+        deque(map(exact, found), maxlen=0)
+    except decimal.DecimalException:
+        raise LossError(too_many_digits(next(value for value in found if not _goes(exact, value)), kind)) from None
+
+
+def _goes(exact: Callable[[Any], Any], value: Any) -> bool:
+    try:
+        exact(value)
+    except decimal.DecimalException:
+        return False
+    return True
+
+
+@cache
+def _exact(scale: int) -> Callable[[Any], Any]:
+    """What raises DecimalException for a Decimal of too many digits, or with an exponent that is too small. One call for each
+    value tells both; to ask a Decimal for its exponent takes ten times as long."""
+    return decimal.Context(
+        # The least exponent is this Emin - prec + 1.
+        prec=_DIGITS_MAX, Emin=min(0, _DIGITS_MAX - 1 - _PLACES_MAX - scale), traps=[decimal.Rounded, decimal.Clamped],
+        Emax=decimal.MAX_EMAX, clamp=0,
+    ).plus  # fmt: skip
+
+
+def _check_floats(values: Sequence[Any]) -> None:
+    """Raise LossError for a bool, and for an unsigned number that Arrow takes for a negative one. Python's ints are looked
+    at as well: Arrow refuses large ones alone, and not where pandas shows one and has numpy's."""
     kinds: set[Any] = set(map(type, values))
     for kind in kinds:
+        if kind is bool:
+            raise LossError("expected a number, got bool: return float(value)")
         if issubclass(kind, int) or kind.__name__ in _UNSIGNED:
-            most = max(map(int, (value for value in values if type(value) is kind)))
+            of_kind = values if len(kinds) == 1 else [value for value in values if type(value) is kind]
+            most = max(map(operator.index, of_kind))
             if most >= _WRAPS:
                 raise LossError(too_many_bits(most))
 
@@ -179,28 +271,33 @@ def _hides_values(kind: Any, values: Iterable[Any]) -> bool:
 
 def family_of(kind: Any) -> str:
     """Types whose values are looked at before Arrow takes them."""
-    if pa.types.is_integer(kind):
-        return "integer"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return "integer" if pa.types.is_integer(kind) else "floating"
     return "date" if pa.types.is_date(kind) else "time" if pa.types.is_timestamp(kind) else ""
 
 
-CHECKS: Final[dict[str, Callable[[Sequence[Any]], None]]] = {
-    "integer": _check_integers, "time": _check_times, "date": _check_dates,
-}  # fmt: skip
+_CHECKS: Final[dict[str, Check]] = {
+    "integer": _check_integers,
+    "time": _check_times,
+    "date": _check_dates,
+    "floating": _check_floats,
+}
 
 
-def check_nested(values: Iterable[Any], kind: Any) -> None:
-    """What Arrow would lose in silence, at any depth of a nested column. Raises LossError."""
+def check_of(kind: Any) -> Check | None:
+    """What raises LossError for values of this type that Arrow is not to be given; None where it may have all."""
+    if pa.types.is_nested(kind):
+        return partial(_check_nested, kind)
+    if pa.types.is_decimal(kind):
+        return partial(_check_decimals, kind)
+    return _CHECKS.get(family_of(kind))
+
+
+def _check_nested(kind: Any, values: Sequence[Any]) -> None:
+    check_entries(values, kind)
     for leaf, found in _leaves(values, kind):
-        if check := CHECKS.get(family_of(leaf)):
+        if check := check_of(leaf):
             check(found)
-
-
-def check_floats(values: Iterable[Any], kind: Any) -> None:
-    """Raise LossError for an unsigned number, at any depth, that Arrow takes for a negative one."""
-    for leaf, found in _leaves(values, kind):
-        if pa.types.is_floating(leaf):
-            _check_unsigned(found)
 
 
 def _leaves(values: Iterable[Any], kind: Any) -> Iterator[tuple[Any, list[Any]]]:
@@ -220,7 +317,7 @@ def _leaves(values: Iterable[Any], kind: Any) -> Iterator[tuple[Any, list[Any]]]
         pairs: list[Any] = [pair for value in present if hasattr(value, "items") for pair in value.items()]
         yield from _leaves([key for key, _ in pairs], kind.key_type)
         yield from _leaves([item for _, item in pairs], kind.item_type)
-        entries = [entry for value in present if not hasattr(value, "items") for entry in value]
+        entries = [_as_pair(entry) for value in present if not hasattr(value, "items") for entry in value]
         if entries:
             yield from _leaves(entries, pa.struct(parts_of(kind)))
     elif pa.types.is_list(kind):
@@ -243,12 +340,22 @@ def _that_show(values: Any) -> Any:
     return values[:1]
 
 
+def _as_pair(entry: Any) -> Any:
+    """A map's entry, without names: the first of a tuple is the key."""
+    return tuple(entry) if issubclass(entry.__class__, tuple) else entry
+
+
 def _as_dict(value: Any, names: Sequence[str]) -> dict[Any, Any] | None:
-    """A struct's value in each form that Arrow takes: a dict, a tuple in the fields' order, pairs; None for any other."""
+    """A struct's value in each form that Arrow takes: a dict, a tuple in the fields' order, pairs; None for any other. Raises
+    LossError for a tuple with other names, which Arrow does not look at."""
     if isinstance(value, dict):
         return value  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, tuple):
         given: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
+        if list(names_of(given, names)) != list(names):
+            raise LossError(
+                f"{type(given).__name__} has not the fields {', '.join(names)} in this order: return its _asdict()"
+            )
         return dict(zip(names, given, strict=True)) if len(given) == len(names) else None
     try:
         return dict(value)

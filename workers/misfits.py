@@ -1,11 +1,12 @@
 """Why a value does not go into its column, in words of this project: where it is, what it is, and what to do. Pure.
 
-Asked only once Arrow has refused a column: so it may try value by value. Arrow's own words stay where none here are better.
+Asked only once a column was refused: so it may try value by value. Arrow's own words stay where none here are better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
@@ -20,13 +21,21 @@ pa: Any = pyarrow
 CONVERSION_ERRORS: Final = (Exception,)
 """Arrow's own; and it runs code of the values (`__index__`, `utcoffset` of a time zone), from which anything may come."""
 SHOWN_CHARACTERS_MAX: Final = 40
+NO_TIME: Final = "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
+
+CheckOf = Callable[[Any], Callable[[Sequence[Any]], None] | None]
+"""For a type, what raises LossError for values of which Arrow is not to be asked; None where there are none."""
 
 
-def reason(values: Iterable[Any], kind: Any) -> str:
+class LossError(TypeError):
+    """A value of which Arrow would lose something in silence, or end the process."""
+
+
+def reason(values: Iterable[Any], kind: Any, check_of: CheckOf) -> str:
     """The first of `values` that is not of the Arrow type `kind`; empty where each of them is, taken alone."""
     for value in values:
-        if value is not None and not _goes_in(value, kind):
-            return _where(value, kind)
+        if value is not None and not _goes_in(value, kind, check_of):
+            return _where(value, kind, check_of)
     return ""
 
 
@@ -92,25 +101,29 @@ def _fields_given(value: Any, entries: list[Any], kind: Any) -> Iterable[tuple[A
                 yield field, _second(entry)
 
 
-def _goes_in(value: Any, kind: Any) -> bool:
+def _goes_in(value: Any, kind: Any, check_of: CheckOf) -> bool:
     try:
-        check_entries([value], kind)
-        pa.array([value], kind)
+        _try(value, kind, check_of)
     except CONVERSION_ERRORS:
         return False
     return True
 
 
-def _where(value: Any, kind: Any) -> str:
+def _try(value: Any, kind: Any, check_of: CheckOf) -> None:
+    if check := check_of(kind):
+        check([value])
+    pa.array([value], kind)
+
+
+def _where(value: Any, kind: Any, check_of: CheckOf) -> str:
     """Down to the place within a nested value that does not fit."""
     for place, parts, part_kind in _parts(value, kind):
-        found = reason(parts, part_kind)
+        found = reason(parts, part_kind, check_of)
         if found:
             return f"{place}: {found}"
     try:
-        check_entries([value], kind)
-        pa.array([value], kind)
-    except EntryError as error:
+        _try(value, kind, check_of)
+    except (EntryError, LossError) as error:
         return str(error)
     except CONVERSION_ERRORS as error:
         return _words(value, kind) or str(error)
@@ -164,9 +177,11 @@ def _bytes(value: Any, kind: Any) -> str:
 
 
 def _integer(value: Any, kind: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        wider = "decimal(38,0)" if value.bit_length() > 63 else "bigint"
-        return f"{_shown(value)} is too large for {kind.bit_width} bits: declare the column {wider}"
+    with suppress(Exception):  # also a number of numpy's, which may be too large, too
+        bits = 0 if isinstance(value, bool) else operator.index(value).bit_length()
+        if bits >= kind.bit_width:
+            wider = "decimal(38,0)" if bits > 63 else "bigint"
+            return f"{_shown(value)} is too large for {kind.bit_width} bits: declare the column {wider}"
     return _expected("an integer", value, "return int(value), or declare the column as what it is")
 
 
@@ -190,11 +205,16 @@ def _decimal(value: Any, kind: Any) -> str:
     if isinstance(value, Decimal) and not value.is_finite():
         return f"{value} is no number that a decimal column holds: return None"
     if isinstance(value, int | Decimal):
-        return (
-            f"{_shown(value)} has more digits than decimal({kind.precision},{kind.scale}) holds: declare more, or round it,"
-            f" as by Decimal(value).quantize(Decimal(1).scaleb(-{kind.scale}))"
-        )
+        return too_many_digits(value, kind)
     return _expected("a Decimal", value, "return Decimal(str(value))")
+
+
+def too_many_digits(value: int | Decimal, kind: Any) -> str:
+    """Why a number does not go into a column of decimals."""
+    return (
+        f"{_shown(value)} has more digits than decimal({kind.precision},{kind.scale}) holds: declare more, or round it, as by"
+        f" Decimal(value).quantize(Decimal(1).scaleb(-{kind.scale}))"
+    )
 
 
 def _truth(value: Any, kind: Any) -> str:
@@ -208,7 +228,13 @@ def _time(value: Any, kind: Any) -> str:
         return _expected(what, value, f"return {how}.fromisoformat(value)")
     if isinstance(value, date) and how == "datetime" and not isinstance(value, datetime):
         return _expected(what, value, "return datetime.combine(value, time())")
+    if type(value).__name__ == "datetime64":  # Arrow takes one into `timestamp_ntz`, or within an array
+        return _expected(what, value, f"return {DATETIME_OF_NUMPY}")
     return _expected(what, value, "return one") if not hasattr(value, "year") else ""
+
+
+DATETIME_OF_NUMPY: Final = "value.astype('datetime64[us]').tolist()"
+"""What goes into each column of times, alone and in arrays."""
 
 
 def no_row(value: object) -> str:
@@ -262,9 +288,11 @@ def _expected(what: str, value: Any, remedy: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value, cut; of an int of very many digits Python refuses to make any text."""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return f"an int of {value.bit_length()} bits"
+    """The value, cut; of an int of very many digits Python refuses to make any text, and of others their class may."""
+    if isinstance(value, int):
+        value = int.__index__(value)
+        if value.bit_length() > 128:
+            return f"an int of {value.bit_length()} bits"
     text = str(value)
     return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}…"
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow
@@ -50,7 +50,7 @@ _NO_COLUMNS: Final = (
 )
 _NO_KEYS: Final = (ProtocolError, pa.ArrowException, OverflowError)
 """What a record raises whose key columns cannot be made."""
-_TABLES: Final = (pa.RecordBatch, pa.Table)
+TABLES: Final = (pa.RecordBatch, pa.Table)
 
 Owner = TypeVar("Owner")
 
@@ -60,8 +60,61 @@ def warm_up() -> None:
     pa.array([0], pa.int32())
 
 
+class _Shared:
+    """An Arrow table of which each row is another message's."""
+
+    __slots__ = ("fitted", "given")
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+        self.fitted: Any = None
+
+    def fits(self, columns: Columns) -> bool:
+        """Whether its rows fit together, as far as is known; asked once for all of them, unless they do not."""
+        if self.fitted is None:
+            try:
+                self.fitted = columns.fit_arrow(self.given)
+            except RowError:
+                return False
+        return True
+
+    def alone(self, number: int) -> Any:
+        """One row as it was given. Raises RowError."""
+        try:
+            self.given.validate()  # of a column that is too short Arrow cuts nothing: it ends the process
+        except pa.ArrowException as error:
+            raise RowError(f"a broken Arrow batch: {error}") from error
+        return self.given.slice(number, 1)
+
+
+class TableRow:
+    """One of its rows, as the result of a message."""
+
+    __slots__ = ("number", "table")
+    num_rows = 1
+
+    def __init__(self, table: _Shared, number: int) -> None:
+        self.table = table
+        self.number = number
+
+    def fit(self, columns: Columns) -> Any:
+        """What is kept of it: itself, so that neighbours are cut together. Raises RowError, where it is the one at fault."""
+        return self if self.table.fits(columns) else columns.fit_arrow(self.table.alone(self.number))
+
+    def cut(self, rows: int = 1) -> Any:
+        """So many rows from this one on, once they fit. They are copied, as a look at a slice may see what is beside it."""
+        whole = self.table.fitted
+        part = whole.slice(self.number, rows)
+        return whole if rows == whole.num_rows else pa.concat_batches([part, part.slice(0, 0)])
+
+
+def rows_of_table(table: Any) -> Iterator[TableRow]:
+    """A result for each row of a RecordBatch or Table."""
+    return map(TableRow, repeat(_Shared(table)), range(table.num_rows))
+
+
 Prepared = tuple[Message, tuple[Any, ...], Any]
-"""Rows of one message that fit, as far as is known: the values of one row or more, row by row, or a RecordBatch."""
+"""Rows of one message that fit, as far as is known: the values of one or more, row by row, or a RecordBatch or TableRow."""
 Kept = tuple[Owner, Message, tuple[Any, ...], Any]
 """The same with its owner. One small object, because it is made for every message."""
 
@@ -90,13 +143,15 @@ class RowBuffer(Generic[Owner]):
         self._folders = folders
         self.on_columns: Callable[[], None] = lambda: None
         """Called when `schema` has become known by the first rows."""
+        self.on_converted: Callable[[], None] = lambda: None
+        """Called after each block, or message of a block that does not fit as a whole: to convert them may take long."""
         self._columns: Columns | None = None
         self._group = group
         self.kept: list[Kept[Owner]] = []
         """Always the same list. What is appended to it is kept, in one step: another thread sees all of it or nothing."""
         self.plain: Callable[[Any], tuple[Any, ...] | None] = _nothing_plain
         """The values of a result that is one plain row, to be kept with None as its arrays; None = ask `prepare`."""
-        self.plain_of_each: Callable[[list[Any]], list[tuple[Any, ...]] | None] = _none_plain
+        self._plain_of_each: Callable[[list[Any]], list[tuple[Any, ...]] | None] = _none_plain
         """The same of several messages' results together."""
         self._more_rows = 0
         """Rows beyond one a message."""
@@ -110,7 +165,7 @@ class RowBuffer(Generic[Owner]):
 
     def _use(self, columns: Columns) -> None:
         self._columns, self._width = columns, columns.width
-        self.plain, self.plain_of_each = columns.values_of_plain, columns.values_of_each_plain
+        self.plain, self._plain_of_each = columns.values_of_plain, columns.values_of_each_plain
 
     @property
     def rows(self) -> int:
@@ -137,6 +192,8 @@ class RowBuffer(Generic[Owner]):
 
     def _prepared(self, message: Message, result: object, *, at_once: bool) -> Prepared | None:
         given: Any = result
+        if given.__class__ is TableRow:
+            return self._table_row(message, given, at_once=at_once)
         columns = self._columns
         if columns is not None and at_once:
             if (row := columns.values_of_plain(given)) is not None and columns.sure(row):
@@ -166,6 +223,16 @@ class RowBuffer(Generic[Owner]):
             key_of(message)
         return message, *_rows_of(columns, values, parts, at_once=at_once)
 
+    def _table_row(self, message: Message, row: TableRow, *, at_once: bool) -> Prepared:
+        if self._columns is None and self._infer is not None:
+            self._look(row.table.alone(row.number), self._infer)
+        if self._columns is None:
+            raise RowError(_NO_COLUMNS)
+        prepared: Prepared = message, (), row.fit(self._columns)
+        if at_once:
+            self.check(prepared)
+        return prepared
+
     def _look(self, result: object, infer: Callable[[list[Any]], pyarrow.Schema]) -> Any:
         """The result, as a list where it was an iterable; its rows decide on the columns. None: there are none."""
         rows = as_rows(result)
@@ -179,6 +246,23 @@ class RowBuffer(Generic[Owner]):
         self.on_columns()
         return rows
 
+    def together(self, results: list[Any]) -> tuple[Iterable[tuple[Any, ...]], Iterable[Any]] | None:
+        """Values and arrays of several messages' results that can be kept as they are; None = ask `prepare` for each."""
+        with contextlib.suppress(Exception):  # what cannot be copied fails its own message: `prepare` raises it again
+            values = self._plain_of_each(results)
+            if values is not None:
+                return values, repeat(None)
+            if self._fit_as_tables(results):
+                return repeat(()), results
+        return None
+
+    def _fit_as_tables(self, results: list[Any]) -> bool:
+        """Whether they are rows of tables in which all rows fit, as far as is known."""
+        columns = self._columns
+        if columns is None or set(map(type, results)) != {TableRow}:
+            return False
+        return all(table.fits(columns) for table in {row.table for row in results})
+
     def check(self, prepared: Prepared) -> None:
         """Convert the rows and forget them. Raises RowError when they do not fit, ProtocolError for a damaged record."""
         message, values, batch = prepared
@@ -188,7 +272,7 @@ class RowBuffer(Generic[Owner]):
         if batch is None:
             self._columns.arrays([values])
         else:
-            self._columns.checked(batch)
+            self._columns.checked(_cut([batch])[0])
 
     def keep(self, owner: Owner, prepared: Prepared) -> None:
         """Take prepared rows in."""
@@ -247,7 +331,7 @@ class RowBuffer(Generic[Owner]):
         try:
             return self._batch(columns, kept), []
         except RowError as error:
-            alone, bad = _one_by_one(columns, kept)
+            alone, bad = _one_by_one(columns, kept, self.on_converted)
             refused = [owner for owner, _ in bad]
             left = [each for each in alone if each[0] not in refused]
             if not left:
@@ -274,6 +358,7 @@ class RowBuffer(Generic[Owner]):
             # What the handler made may be slices of a larger table. `nbytes` takes 16 times as long as the size in a file.
             size = batch.get_total_buffer_size() if plain else pa.ipc.get_record_batch_size(batch)
             self._full_rows = min(FLUSH_ROWS_MAX, FLUSH_BYTES_MAX // max(1, size // batch.num_rows))
+        self.on_converted()
         return batch
 
 
@@ -288,7 +373,7 @@ def _segment_schema(schema: pyarrow.Schema | None, group: str) -> pyarrow.Schema
 
 
 def _looks_like_rows(result: object) -> bool:
-    if isinstance(result, _TABLES) or _is_row(result):
+    if isinstance(result, TABLES) or _is_row(result):
         return True
     return isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | memoryview)
 
@@ -314,7 +399,7 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
     rows yet, is taken before it goes on, as it may fill the same memory again. Raises RowError."""
     if _is_row(result):
         return [columns.values_of(result)], []
-    if isinstance(result, _TABLES):
+    if isinstance(result, TABLES):
         table: Any = result
         return [], [columns.fit_arrow(table)] if table.num_rows else []
     check_ran(result)  # a future can be iterated, too
@@ -324,7 +409,7 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
     parts: list[Any] = []
     given, filled_anew = cast("Iterable[Any]", result), not holds_all(result)
     for row in given:
-        if not isinstance(row, _TABLES):
+        if not isinstance(row, TABLES):
             values.append(columns.values_of(row))
             if filled_anew:
                 try:
@@ -372,10 +457,33 @@ def _in_order(columns: Columns, kept: list[Kept[Any]]) -> Any:
         parts.append(batch)
     if run:
         parts.append(columns.batch(run))
-    return columns.checked(columns.joined(parts))
+    return columns.checked(columns.joined(_cut(parts)))
 
 
-def _one_by_one(columns: Columns, kept: list[Kept[Owner]]) -> tuple[list[Kept[Owner]], list[tuple[Owner, RowError]]]:
+def _cut(parts: list[Any]) -> list[Any]:
+    """The parts, where rows of a table that are neighbours are one."""
+    if TableRow not in map(type, parts):
+        return parts
+    found: list[Any] = []
+    first: Any = None
+    count = 0
+    for part in parts:
+        if first is not None:
+            if part.__class__ is TableRow and part.table is first.table and part.number == first.number + count:
+                count += 1
+                continue
+            found.append(first.cut(count))
+            first = None
+        if part.__class__ is TableRow:
+            first, count = part, 1
+        else:
+            found.append(part)
+    return found if first is None else [*found, first.cut(count)]
+
+
+def _one_by_one(
+    columns: Columns, kept: list[Kept[Owner]], on_converted: Callable[[], None]
+) -> tuple[list[Kept[Owner]], list[tuple[Owner, RowError]]]:
     """Each message converted alone, and the owners of those that do not fit."""
     good: list[Kept[Owner]] = []
     bad: list[tuple[Owner, RowError]] = []
@@ -390,4 +498,5 @@ def _one_by_one(columns: Columns, kept: list[Kept[Owner]]) -> tuple[list[Kept[Ow
             bad.append((owner, RowError(str(error))))
         else:
             good.append((owner, message, (), batch))
+        on_converted()
     return good, bad

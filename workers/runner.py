@@ -33,7 +33,7 @@ from typing import Any, Final
 
 import structlog
 
-from ..conf.units import NS_PER_MS
+from ..conf.units import NS_PER_MS, NS_PER_US
 from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.log_keys import EndedKeys, place_keys, queue_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE
@@ -48,7 +48,7 @@ from .forks import end_fork
 from .message import INNER_BATCH_BIT, Message, message_keys, plain_messages
 from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
-from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, each_is_one, records_of
+from .run import FAILURES_PER_RUN_MAX, Run, each_is_one, records_of
 from .sends import run_out
 from .unreported import HELD_INTERVALS, REPORT_INTERVALS, Unreported
 from .user_errors import describe_error, failure_of, usable, user_traceback
@@ -245,9 +245,11 @@ class Runner:
             for position in range(start, start + run.records):
                 run.failures[position] = Failure(Cause.FAILED, clip(str(error)))
             lock = self.own()
-            self._runs.append(run)
-            self._hold(run, start)
-            lock.release()
+            try:
+                self._runs.append(run)
+                self._hold(run, start)
+            finally:
+                lock.release()
         self._log.error("chunk_undecodable", **queue_keys(queue), error=str(error))
 
     # --- one message per call ---------------------------------------------------------------------------------------
@@ -611,9 +613,9 @@ class Runner:
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error, took_ns)
             return []
-        values = self._buffer.plain_of_each(results)
-        if values is not None:
-            return list(zip(zip(repeat(run), places), batch, values, repeat(None)))
+        together = self._buffer.together(results)
+        if together is not None:
+            return list(zip(zip(repeat(run), places), batch, *together, strict=False))
         kept: list[Kept[Place]] = []
         for index, message, result in zip(places, batch, results, strict=True):
             if result is None:

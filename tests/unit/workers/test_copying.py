@@ -91,6 +91,12 @@ class Whole:
     values: Any
 
 
+class Named(NamedTuple):
+    """A tuple of one value that may be changed."""
+
+    a: list[int]
+
+
 CONTAINERS: dict[str, tuple[str, Callable[[], Any], Fill]] = {
     "list": ("array<int>", lambda: [0], first),
     "subclass of list": ("array<int>", lambda: Items([0]), first),
@@ -127,6 +133,7 @@ CONTAINERS: dict[str, tuple[str, Callable[[], Any], Fill]] = {
     "tensor in a list": ("array<int>", lambda: [Tensor()], lambda value, n: set_number(value[0], n)),
     "array of one": ("int", lambda: numpy.zeros((), "i4"), whole),
     "masked array of one": ("int", lambda: numpy.ma.array(0), whole),
+    "named tuple": ("array<array<int>>", lambda: Named([0]), lambda value, n: first(value.a, n)),
     "struct in a tuple": ("struct<a: struct<b: int>>", lambda: ({"b": 0},), lambda v, n: v[0].update(b=n)),
     "list in a tuple": ("struct<a: array<int>>", lambda: ([0],), lambda v, n: first(v[0], n)),
 }  # fmt: skip
@@ -219,6 +226,27 @@ def test_rows_of_a_message_stay_with_it() -> None:
     row["v"][0] = 1
     assert found == (given, {"v": [0]})
     assert found[0] is given
+
+
+@pytest.mark.parametrize("make", [lambda data: data, lambda data: [data], lambda data: {"a": data}])
+def test_a_view_in_a_dataclass_is_taken_as_it_was(make: Callable[[memoryview], Any]) -> None:
+    memory = bytearray(b"0")
+
+    def given() -> Iterator[Row]:
+        for number in range(3):
+            memory[:] = b"%d" % number
+            yield Row(number, make(memoryview(memory)))
+
+    found = listed(given())
+    assert [type(row) for row in found] == [Row] * 3
+    assert [row.v for row in found] == [make(memoryview(b"%d" % number)) for number in range(3)]
+
+
+def test_a_field_without_a_value_has_none_in_the_copy() -> None:
+    row = Row(1, 2)
+    del row.v
+    (found,) = listed(iter([row]))
+    assert (found.n, hasattr(found, "v")) == (1, False)
 
 
 @pytest.mark.parametrize("shape", [iter, Rows])

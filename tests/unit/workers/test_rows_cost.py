@@ -13,11 +13,14 @@ import pytest
 
 from rocketcrew.conf.segment_format import CHECK_BLANK, META_BATCH_CHECK, META_BATCH_OUTCOMES, OPEN_DIR, with_check
 from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.workers.api import BatchResult
+from rocketcrew.workers.calls import batch_results
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import Columns, RowError
 from rocketcrew.workers.message import Message
 from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.row_keys import key_columns, key_of
+from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.segment import ENCODED_MAX_BYTES, ENCODED_MIN_BYTES, SegmentWriter
 
 pytestmark = pytest.mark.usefixtures("no_collection")
@@ -249,3 +252,25 @@ def test_an_arrow_batch_is_copied_before_the_handler_goes_on() -> None:
     taken = [columns.fit_arrow(batch), columns.fit_arrow(batch)]
     memory[0] = 1
     assert [each.column(0).to_pylist() for each in taken] == [[0], [0]]
+
+
+def test_a_table_with_a_row_for_each_message_of_a_call_is_fitted_and_cut_as_one() -> None:
+    rows, counts = RowBuffer[Message](parse_ddl("n bigint"), "group"), set[int]()
+    for size in (32, 32, 64):
+        several, table, found = messages(size), pa.RecordBatch.from_pydict({"n": range(size)}), list[Any]()
+
+        def call(several: list[Message] = several, table: Any = table) -> None:
+            kept = rows.together(batch_results(several, BatchResult(table)))
+            assert kept is not None
+            rows.keep_all(list(zip(several, several, *kept, strict=False)))
+
+        call()  # the first is looked at more closely
+        rows.take()
+        calls = calls_in(lambda call=call: [call() for _ in range(10)])
+        assert calls.count("Columns.fit_arrow") == 10
+        assert calls.count("TableRow.__init__") == 10 * size
+        counts.add(len(calls) - 10 * size)
+        calls = calls_in(lambda found=found: found.append(rows.take()))
+        assert calls.count("TableRow.cut") == 10
+        assert found[0][0].column("n").to_pylist() == [*range(size)] * 10
+    assert len(counts) == 1, "nothing else is done for each message"

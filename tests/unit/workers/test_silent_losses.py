@@ -6,9 +6,11 @@ import collections
 import dataclasses
 import datetime
 import decimal
+import math
 import subprocess
 import sys
-from typing import Any
+import threading
+from typing import Any, NamedTuple
 
 import numpy
 import pandas
@@ -16,6 +18,7 @@ import pyarrow
 import pytest
 
 from rocketcrew.testing import message
+from rocketcrew.workers.copying import listed
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import Columns, RowError
 from rocketcrew.workers.rows import RowBuffer
@@ -126,9 +129,228 @@ UNITS = ["Y", "M", "D", "h", "m", "s", "ms", "ns", "ps", "5us"]
 def test_times_of_numpy_in_another_unit(kind: str, unit: str) -> None:
     times = numpy.array(["2026-01-31"], dtype=f"M8[{unit}]")
     for ddl, value in [*within(times[0]), *in_arrays(times)]:
-        with pytest.raises(RowError, match=r"expected datetime64\[us\], got datetime64.*astype\('datetime64\[us\]'\)"):
+        with pytest.raises(
+            RowError, match=r"expected a datetime, got datetime64\[.*astype\('datetime64\[us\]'\)\.tolist"
+        ):
             fit(f"c {ddl.format(kind)}", {"c": value})
     assert fit(f"c array<{kind}>", {"c": times[:0]}) == [[[]]]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+def test_the_hint_for_a_time_of_numpy_is_taken(kind: str, unit: str) -> None:
+    for value in numpy.array(["2026-01-31", "NaT"], dtype=f"M8[{unit}]"):
+        with pytest.raises(RowError, match=r"return value\.astype\('datetime64\[us\]'\)\.tolist\(\)"):
+            fit(f"c {kind}", {"c": value})
+        ((found,),) = fit(f"c {kind}", {"c": value.astype("datetime64[us]").tolist()})
+        assert (found is None) == numpy.isnat(value)
+
+
+def test_the_hint_where_arrow_takes_no_time_of_numpy_alone() -> None:
+    value = numpy.datetime64("2026-01-31", "us")
+    for ddl, given in (("timestamp", value), ("array<timestamp>", [value])):
+        with pytest.raises(RowError, match=r"return value\.astype\('datetime64\[us\]'\)\.tolist\(\)"):
+            fit(f"c {ddl}", {"c": given})
+
+
+FRACTIONS = [
+    (pandas.Timestamp("2026-01-31 12:00:00.123456789"), r"nanoseconds.*: return value\.floor\('us'\)"),
+    (pandas.Timestamp("2026-01-31 12:00:00.000000001", tz="Europe/Berlin"), "a time with nanoseconds"),
+    (
+        datetime.datetime(2026, 1, 31, tzinfo=datetime.timezone(datetime.timedelta(seconds=1, microseconds=500_000))),
+        r"fractions of a second, which are lost: return value\.astimezone\(UTC\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "words"), FRACTIONS, ids=["nanoseconds", "with a zone", "offset"])
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+def test_fractions_of_a_second_are_not_cut_off(kind: str, value: Any, words: str) -> None:
+    for ddl, given in within(value):
+        with pytest.raises(RowError, match=words):
+            fit(f"c {ddl.format(kind)}", {"c": given})
+    with pytest.raises(RowError, match=words):
+        fit(f"c array<{kind}>", {"c": [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), value, None]})
+    assert fit("c date", {"c": value}) == [[datetime.date(2026, 1, 31)]]
+    way_out = value.floor("us") if isinstance(value, pandas.Timestamp) else value.astimezone(datetime.UTC)
+    assert way_out.tzinfo is None or fit("c timestamp", {"c": way_out}) == [[way_out]]
+    assert way_out.tzinfo is not None or fit("c timestamp_ntz", {"c": way_out}) == [[way_out]]
+
+
+@pytest.mark.parametrize("year", ["12000", "-0500"])
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date"])
+def test_a_year_that_only_pandas_has(kind: str, year: str) -> None:
+    value = pandas.Timestamp(numpy.datetime64(f"{year}-05-05T01:02:03", "s"))
+    series: Any = pandas.Series(numpy.array([f"{year}-05-05"], "M8[s]"))
+    for ddl, given in [*within(value), ("array<{}>", series)]:
+        with pytest.raises(RowError, match="a time outside of the years 1 to 9999"):
+            fit(f"c {ddl.format(kind)}", {"c": given})
+
+
+def test_times_that_are_whole_go_in() -> None:
+    noon = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
+    east = noon.astimezone(datetime.timezone(datetime.timedelta(hours=5, seconds=1)))
+    for value in (noon, east, pandas.Timestamp(noon), pandas.Timestamp(noon).tz_convert("Europe/Berlin")):
+        assert fit("c timestamp, d array<timestamp>", {"c": value, "d": [None, value]}) == [[noon], [[None, noon]]]
+
+
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_a_bool_is_no_number(kind: str) -> None:
+    """As in columns of integers and decimals, and as those of numpy."""
+    for value in (True, False):
+        for ddl, given in within(value):
+            with pytest.raises(RowError, match="expected a number, got bool: return float"):
+                fit(f"c {ddl.format(kind)}", {"c": given})
+        long = Columns(parse_ddl(f"c {kind}"))
+        numbers: list[tuple[Any, ...]] = [(number + 0.5,) for number in range(1_000)]
+        assert long.arrays([*numbers, (float(value),)])[0][1_000].as_py() == value
+        with pytest.raises(RowError, match="expected a number, got bool: return float"):
+            long.arrays([*numbers, (value,)])
+
+
+def test_a_number_of_numpy_that_is_too_large() -> None:
+    for value in (numpy.int64(1 << 40), numpy.uint64((1 << 63) + 5)):
+        for ddl, given in within(value):
+            with pytest.raises(RowError, match=f"{value} is too large for 32 bits: declare the column"):
+                fit(f"c {ddl.format('int')}", {"c": given})
+
+
+class YX(NamedTuple):
+    """Its values stand in another order than the fields of the columns here."""
+
+    y: int
+    x: int
+
+
+class Z(NamedTuple):
+    """Has none of the fields."""
+
+    x: int
+    z: int
+
+
+class Plain:
+    """Has an index; of a class whose values are converted at once."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+@dataclasses.dataclass
+class Holding:
+    """A row of which a value may hold named tuples."""
+
+    c: Any
+
+
+def all_ways(ddl: str, value: Any) -> list[Any]:
+    """What a value of the column c becomes by each way that a row may take, which must agree."""
+    found: list[Any] = []
+    results: list[Any] = [
+        {"c": value},
+        Holding(value),
+        [{"c": value}] * 2,
+        iter([{"c": value}]),
+        iter([Holding(value)]),
+    ]
+    others: list[Any] = [{"c": value, "u": Plain()}, [{"c": value, "u": Plain()}, {"c": value}]]
+    for result, declared, at_once in [
+        *((result, f"c {ddl}", at_once) for result in results[:3] for at_once in (False, True)),
+        *((result, f"c {ddl}", False) for result in results[3:]),
+        *((result, f"c {ddl}, u int", at_once) for result in others for at_once in (False, True)),
+    ]:
+        rows = RowBuffer[int](parse_ddl(declared), "g")
+        prepared = rows.prepare(message("b"), result, at_once=at_once)
+        assert prepared is not None
+        rows.keep(0, prepared)
+        batch, bad = rows.take()
+        if bad:
+            raise bad[0][1]
+        assert batch is not None
+        found += batch.column("c").to_pylist()
+    for copied in listed(iter([{"c": value, "u": threading.Event}])), listed(iter([Holding(value)])):
+        row = copied[0]
+        values = Columns(parse_ddl(f"c {ddl}")).values_of({"c": row["c"] if isinstance(row, dict) else row.c})
+        found += Columns(parse_ddl(f"c {ddl}")).arrays([values])[0].to_pylist()
+    return found
+
+
+def test_a_named_tuple_is_a_struct_by_its_names() -> None:
+    right = {"x": 2, "y": 1}
+    for ddl, value, wanted in [
+        ("struct<x: int, y: int>", YX(1, 2), right),
+        ("array<struct<x: int, y: int>>", [YX(1, 2), None, (2, 1), {"x": 2, "y": 1}], [right, None, right, right]),
+        ("map<string, struct<x: int, y: int>>", {"k": YX(1, 2)}, [("k", right)]),
+        ("struct<s: struct<x: int, y: int>>", {"s": YX(1, 2)}, {"s": right}),
+        ("array<int>", YX(1, 2), [1, 2]),
+        ("map<string, int>", [Z("k", 5)], [("k", 5)]),  # type: ignore[arg-type]
+        ("array<struct<x: int>>", [(1,), {"x": 2}], [{"x": 1}, {"x": 2}]),
+        ("array<struct<x: int>>", [{"x": 2}, (1,)], [{"x": 2}, {"x": 1}]),
+    ]:
+        assert {str(each) for each in all_ways(ddl, value)} == {str(wanted)}
+
+
+def test_a_named_tuple_with_other_names_is_refused() -> None:
+    with pytest.raises(RowError, match='field "z" is not declared'):
+        all_ways("struct<x: int, y: int>", Z(1, 2))
+    with pytest.raises(RowError, match=r"YX has not the fields x, y in this order: return its _asdict\(\)"):
+        fit("c array<struct<x: int, y: int>>", {"c": pandas.Series([YX(1, 2), None])})
+
+
+class Broken(tuple[int, ...]):
+    """Has no values."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Any:
+        raise KeyError("i")
+
+
+def test_a_tuple_that_raises_does_not_fit() -> None:
+    with pytest.raises(RowError, match="column c struct"):
+        fit("c struct<x: int>", {"c": pandas.Series([Broken((1,))])})
+    with pytest.raises(RowError, match="column c struct"):
+        Columns(parse_ddl("c struct<x: int>")).arrays([(Broken((1,)),)])
+
+
+class Wild(int):
+    """Whoever asks for its number gets an error."""
+
+    def __int__(self) -> int:
+        raise KeyError("n")
+
+    def __str__(self) -> str:
+        raise KeyError("s")
+
+    def bit_length(self) -> int:
+        raise KeyError("b")
+
+
+NARROW = pa.scalar(1.5, pa.float32())
+
+
+@pytest.mark.parametrize(
+    ("ddl", "values", "bad"),
+    [
+        ("float", [NARROW, 1.5, math.inf], []),
+        ("float", [NARROW, math.inf, 1e300], [2]),
+        ("array<float>", [[NARROW], [math.inf]], []),
+        ("double", [5.0, Wild(2)], []),
+        ("double", [5.0, Wild(1 << 64)], [1]),
+        ("int", [5, Wild(1 << 40)], [1]),
+        ("decimal(3,1)", [5, Wild(1 << 40)], [1]),
+    ],
+)
+def test_what_cannot_be_looked_at_is_its_own_message_s_fault(ddl: str, values: list[Any], bad: list[int]) -> None:
+    rows = RowBuffer[int](parse_ddl(f"c {ddl}"), "g")
+    for number, value in enumerate(values):
+        prepared = rows.prepare(message("b"), {"c": value})
+        assert prepared is not None
+        rows.keep(number, prepared)
+    batch, refused = rows.take()
+    assert [owner for owner, _ in refused] == bad
+    assert batch is not None
+    assert batch.num_rows == len(values) - len(bad)
 
 
 def test_times_of_numpy_in_the_right_unit() -> None:
@@ -290,9 +512,9 @@ BOOL, DATE, NAN = pa.array([True]), pa.array([datetime.date(2026, 1, 31)]), pa.a
 NOT_CAST: dict[str, list[Any]] = {
     "boolean": [*TEXT, *NUMBERS, NAN, pa.array([2**64 - 1], pa.uint64())],
     "int": [*TEXT, BOOL, DATE, NAN, pa.array([1.5]), pa.array([2**40])],
-    "float": [*TEXT, DATE, pa.array([decimal.Decimal("1.2345678901")])],
-    "double": [*TEXT, DATE, pa.array([decimal.Decimal("1.234567890123456789")])],
-    "decimal(10,2)": [*TEXT, NAN],
+    "float": [*TEXT, BOOL, DATE, pa.array([decimal.Decimal("1.2345678901")])],
+    "double": [*TEXT, BOOL, DATE, pa.array([decimal.Decimal("1.234567890123456789")])],
+    "decimal(10,2)": [*TEXT, BOOL, NAN],
     "date": [*TEXT, *NUMBERS, BOOL],
     "timestamp": [*TEXT, *NUMBERS, BOOL],
     "string": [*NUMBERS, BOOL, DATE],
