@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ..client.access import Access
 from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.sync import run_with_cluster
 from ..client.validation import SYSTEM_TOPIC_PREFIX
-from ..remoting.errors import BrokerError, RocketcrewError
+from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ..remoting.names import SYSTEM_TOPICS
 from .wording import no_such_name, unknown_topic
 
@@ -19,6 +19,10 @@ T = TypeVar("T")
 
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 """Behind the cluster's name, of request-reply."""
+
+NO_BROKER: Final = (
+    "no broker is registered at this name server. Are its brokers running, and with this one as their namesrvAddr?"
+)
 
 
 def ask_cluster(access: Access, work: Callable[[Cluster], Awaitable[T]]) -> T:
@@ -45,12 +49,16 @@ def ask_cluster(access: Access, work: Callable[[Cluster], Awaitable[T]]) -> T:
 async def known_topics(cluster: Cluster, access: Access) -> list[str]:
     """Names of the cluster's topics, retry and dead-letter topics too, without those that the cluster made for itself.
 
-    Raises UnreachableError when no name server answers, BrokerError when it does not say (a proxy of 5.x)."""
+    Raises UnreachableError when no name server answers or no broker is registered there, BrokerError when it does not say (a
+    proxy of 5.x)."""
     admin = Admin(cluster)
     own: set[str] = set()
     with contextlib.suppress(BrokerError):  # those are left out by their names then
         own = set(await admin.system_topics())
-    return [access.unwrap(topic) for topic in await admin.topic_list() if topic not in own and not _is_own(topic)]
+    known = [access.unwrap(topic) for topic in await admin.topic_list() if topic not in own and not _is_own(topic)]
+    if not known and not (await admin.cluster_info()).broker_addr_table:
+        raise UnreachableError(cluster.name_servers.where, NO_BROKER)
+    return known
 
 
 def _is_own(topic: str) -> bool:

@@ -31,9 +31,10 @@ from ..conf.formats import on_hdfs, on_s3
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..durable.mounts import Mount, check_local
-from ..remoting.admin_bodies import KvTable
+from ..remoting.admin_bodies import KvTable, OffsetWrapper
 from ..remoting.arguments import close_names
 from ..remoting.bodies import TopicRouteData
+from ..remoting.check_points import RETRY_V1, RETRY_V2, real_topic
 from ..remoting.codes import PERM_READ, PULL_SUBSCRIPTION, RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 from ..remoting.headers import PullRequest
@@ -229,6 +230,8 @@ class Looking:
         )
         if not facts.known:
             return facts
+        if s.consumer.client_rebalance:
+            facts = replace(facts, popped_retries=await self._popped_retries())
         try:
             there = await Admin(self._cluster, timeout_ms=TIMEOUT_MS).consumer_connections(self._group)
         except RocketcrewError as error:
@@ -239,6 +242,14 @@ class Looking:
         found = differences(ours, there.subscription_table) if len(ours) > 1 else []
         members = tuple(sorted({one.client_id for one in there.connection_set}))
         return replace(facts, members=members, differences=tuple(map(self._access.unwrap, found)))
+
+    async def _popped_retries(self) -> dict[str, int]:
+        """The lag of the retry topics that the group's members read while they popped; nothing where nobody tells."""
+        try:
+            table = (await Admin(self._cluster, timeout_ms=TIMEOUT_MS).consume_stats(self._group)).offset_table
+        except RocketcrewError:
+            return {}
+        return popped_retries(table, self._group)
 
     async def _broker(self, name: str, address: str) -> BrokerFacts:
         before_ms = time.time() * 1000
@@ -254,6 +265,16 @@ class Looking:
         clock_ms = broker_clock_ms(table)
         ahead_ms = None if clock_ms is None else round(clock_ms - now_ms)
         return BrokerFacts(name, address, table.get("brokerVersionDesc", ""), ahead_ms)
+
+
+def popped_retries(table: Mapping[MessageQueue, OffsetWrapper], group: str) -> dict[str, int]:
+    """By retry topic of a popped one, what the group has not read of it."""
+    found: dict[str, int] = {}
+    for mq, ends in table.items():
+        lag = ends.broker_offset - max(0, ends.consumer_offset)
+        if lag > 0 and mq.topic.startswith((real_topic("", group, RETRY_V1), real_topic("", group, RETRY_V2))):
+            found[mq.topic] = found.get(mq.topic, 0) + lag
+    return found
 
 
 def broker_clock_ms(table: Mapping[str, str]) -> float | None:

@@ -83,6 +83,8 @@ class GroupFacts:
     """Members share the queues: it is no broadcasting group, and the brokers do not assign."""
     unknown: str = ""
     """Why the brokers did not tell of it."""
+    popped_retries: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By retry topic that members which pop read, what of it no member has had, where ours is to pull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +301,10 @@ def _group(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding]
                       "give all members the same topics and filters, or another group")  # fmt: skip
     elif group.members:
         yield _fine("subscriptions", "the group's members have the same")
+    for topic, lag in sorted(group.popped_retries.items()):
+        yield Finding(Level.WARNING, "retries", f"{_count(lag, 'message')} of {topic}, left by members that popped, which"
+                      " members that pull do not read",
+                      "set the group to POP again (mqadmin setConsumeMode) until it has no lag there")  # fmt: skip
     yield from _shares(group, topics)
 
 

@@ -15,8 +15,9 @@
     lost         the broker had deleted it before the group read it; nothing can bring it back, and the report says so
     elsewhere    POP: the broker had shown it to the group, or passed it over for its tag, and this table's members did not
                  have it: another one did, or its time was over and it came again from the retry topic
-    before       the group began after it, or the broker deleted it unread before that; in retry topics, whose offsets go on
-                 when the group is re-run, another epoch has it. Where no staging folder was looked into, rows that were set
+    before       the group began after it, or the broker deleted it unread before that; of a queue of which nothing is known
+                 here, all that is committed, whoever has finished it; in retry topics, whose offsets go on when the group
+                 is re-run, another epoch has it. Where no staging folder was looked into, rows that were set
                  aside at the beginning would look the same (`unseen`)
 
 Unexplained is what none of these says:
@@ -26,7 +27,8 @@ Unexplained is what none of these says:
                  deleted meanwhile, or another member of the group subscribes less (then the broker has it, and `--rerun` too)
     missing      the ledger says that its rows were loaded, and the table does not have them
     unknown      the group has passed it, or a supervisor says that it is finished, and nobody noted what became of it: so
-                 are the records of a sealed segment that vanished before it was loaded
+                 are the records of a sealed segment that vanished before it was loaded, and those that came before the
+                 group's old offset into a topic that was made again (`made_again`)
     overlap      the table has its rows more than once
     foreign      the table has rows of it that the ledger knows nothing of
 
@@ -59,6 +61,8 @@ from ..durable.outcomes import (
     Outcomes,
 )
 from ..remoting.names import RETRY_PREFIX
+from .cuts import newer_than
+from .plan import Ends, Top
 
 
 class Fate(StrEnum):
@@ -120,6 +124,8 @@ class TableFacts:
     settled: OffsetSet = field(default_factory=OffsetSet)
     """What supervisors have finished; of that, what has rows is `waiting` or in the table."""
     quarantined: OffsetSet = field(default_factory=OffsetSet)
+    tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
+    """What the ledger knows of store times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,11 @@ class QueueReport:
     """What nobody can run again: no broker has it, or a later epoch of the queue has begun."""
     unseen: IntervalSet = field(default_factory=IntervalSet)
     """What is BEFORE only because nothing that was looked into knows of it, or would be if brokers were asked."""
+    made_again: IntervalSet = field(default_factory=IntervalSet)
+    """Of these offsets brokers have other records than the table: they wait, or nobody has handled them. A plain re-run would
+    put their rows beside those of the others."""
+    known: bool = True
+    """Whether anything that was looked into knows of the queue."""
 
     @property
     def unexplained(self) -> IntervalSet:
@@ -142,7 +153,7 @@ class QueueReport:
     @property
     def to_run_again(self) -> IntervalSet:
         """What is not in the table, should be, and may still be had."""
-        return self._of(RUN_AGAIN) - self.out_of_reach
+        return self._of(RUN_AGAIN) - self.out_of_reach - self.made_again
 
     @property
     def gone(self) -> IntervalSet:
@@ -184,9 +195,20 @@ class Report:
         """How many messages there are, or may have been, before the first that anything knows that was looked into."""
         return sum(queue.unseen.count() for queue in self.queues)
 
+    @property
+    def only_before(self) -> int:
+        """How many messages are BEFORE because nothing at all is known here of their queue."""
+        return sum(one.fates[Fate.BEFORE].count() for one in self.queues if not one.known and Fate.BEFORE in one.fates)
+
     def as_told(self, told: Mapping[Fate, OffsetSet]) -> Report:
         """The same, with what brokers know better of records that left no rows: each of these has that fate and no other."""
         return replace(self, queues=tuple(_told(queue, told) for queue in self.queues)) if told else self
+
+    def with_made_again(self, found: OffsetSet, waiting: OffsetSet) -> Report:
+        """The same, where brokers have other records of `found` than the table: those that are sealed are `waiting`."""
+        told = self.as_told({Fate.WAITING: found & waiting, Fate.UNKNOWN: found - waiting})
+        queues = (replace(one, made_again=found.of_queue(one.key)) for one in told.queues)
+        return replace(told, queues=tuple(queues))
 
     def _counted(self, fate: Fate) -> int:
         return sum(queue.fates[fate].count() for queue in self.queues if fate in queue.fates)
@@ -228,6 +250,37 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -
     rows = table.rows if found != loaded and not explained else None
     replaced = any(queue.fates.get(Fate.MISSING, IntervalSet()) - queue.out_of_reach for queue in queues)
     return Report(queues, rows, loaded - found if replaced else 0, table.loaded)
+
+
+def to_compare(report: Report) -> dict[QueueKey, int]:
+    """Of each queue, the first record of which the table has rows and a broker may have a message."""
+    found: dict[QueueKey, int] = {}
+    for queue in report.queues:
+        there = queue.fates.get(Fate.LOADED, IntervalSet()) & _span(queue.ends)
+        if there:
+            found[queue.key] = there.pieces[0][0]
+    return found
+
+
+def made_again(report: Report, tops: Mapping[QueueKey, Top], stored_ms: Mapping[QueueKey, int]) -> OffsetSet:
+    """What brokers have of topics that were made again, where the group went on at its old offset: up to there, all rows are
+    of other records, as they were stored earlier.
+
+    `stored_ms`: when the record that `to_compare` names was stored, by its broker. Found as long as the ledger knows of the
+    silence between the topic before and the first record that was read of the one made again (cuts.py).
+    """
+    first = to_compare(report)
+    found: list[tuple[QueueKey, IntervalSet]] = []
+    for queue in report.queues:
+        key, top = queue.key, tops.get(queue.key)
+        if queue.ends is None or queue.ends.committed is None or top is None or key not in stored_ms:
+            continue
+        offset, stored_us = first[key], stored_ms[key] * 1000
+        cut = newer_than(top, Ends(offset, offset, stored_us, stored_us))
+        if cut is not None:
+            passed = min(cut.below + 1, queue.ends.committed, queue.ends.max)
+            found.append((key, IntervalSet.of([(queue.ends.min, max(queue.ends.min, passed))])))
+    return OffsetSet.of(found)
 
 
 def _other_epochs(table: TableFacts, keys: Iterable[QueueKey]) -> dict[QueueKey, IntervalSet]:
@@ -293,7 +346,8 @@ def _queue(
     fates[Fate.UNKNOWN] = rest
     out_of_reach = IntervalSet() if open_ else IntervalSet.of([(0, OFFSET_MAX if ends is None else ends.min)])
     unseen = (before if open_ else fates[Fate.BEFORE]) - others
-    return QueueReport(key, ends, {fate: offsets for fate, offsets in fates.items() if offsets}, out_of_reach, unseen)
+    found = {fate: offsets for fate, offsets in fates.items() if offsets}
+    return QueueReport(key, ends, found, out_of_reach, unseen, known=bool(all_known))
 
 
 def _told(queue: QueueReport, told: Mapping[Fate, OffsetSet]) -> QueueReport:

@@ -106,6 +106,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
         rows,
         settled.rekeyed(now),
         aside.rekeyed(now),
+        ledger.state.tops,
     )
     return facts, broken
 

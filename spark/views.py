@@ -1,8 +1,12 @@
 """Reading the table back: the `results` and `latest` views, and a query on them.
 
 `results` has every row of every batch, with `batch_id`. One message may stand in it more than once: after an uncertain
-send-back it has two retry records, each with rows of its own. `latest` keeps, per group and origin message, the rows of
-one record: that of the newest epoch, of these the one with the most reconsume times, among equals the one stored last.
+send-back it has two retry records, each with rows of its own. `latest` keeps, per group and message, the rows of one
+record: that of the newest epoch, of these the one with the most reconsume times, among equals the one stored last.
+
+Which message a record is of, two ids say together. The origin's is a broker's address and a place in its log, and comes
+again when the broker begins with an empty store. The unique one, of the producer, a retry keeps; a record without any has
+its own address and place there, which differ from retry to retry, but for the first 16 characters: those of the broker.
 """
 
 from __future__ import annotations
@@ -36,7 +40,8 @@ UNREADABLE_REMEDY: Final = "Look at the table with rocketcrew reconcile: --rerun
 _LATEST = """
 SELECT * {without} (_rank) FROM (
   SELECT *, rank() OVER (
-    PARTITION BY _group, coalesce(_origin_message_id, _message_id)
+    PARTITION BY _group, _origin_message_id,
+      CASE WHEN substring(_message_id, 1, 16) = substring(_origin_message_id, 1, 16) THEN '' ELSE _message_id END
     ORDER BY {epoch}_reconsume_times DESC, _store_time DESC, _topic DESC, _broker DESC, _queue_id DESC, _offset DESC
   ) AS _rank
   FROM results

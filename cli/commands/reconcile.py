@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,12 +15,16 @@ import click
 
 from ...client.admin import Admin
 from ...client.cluster import Cluster
+from ...client.operations import Operations
 from ...client.sync import run_with_cluster
 from ...conf.exit_codes import EXIT_FAILURE
+from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ...remoting.queues import MessageQueue
+from ...source.searching import store_times
 from ...supervisor.member.access import access_of
 from ..changing import changes
 from ..options import FOLDER_THERE, table_place, with_settings
@@ -31,11 +36,14 @@ if TYPE_CHECKING:
     from ...client.access import Access
     from ...durable.intervals import OffsetSet, QueueKey
     from ...spark.object_store import Place
-    from ...spark.reconciling import Fate, QueueEnds, QueueReport, Report
+    from ...spark.reconciling import Fate, QueueEnds, QueueReport, Report, TableFacts
     from ..rerunning import Rerun
 
 NOTED_AFTER_S: Final = 1.0
 """How long a supervisor may take to write what it has noted."""
+
+QUESTIONS_MAX: Final = 16
+"""To brokers at once."""
 
 CLEANUP_POLICY: Final = "cleanup.policy"
 COMPACTION: Final = "COMPACTION"
@@ -49,7 +57,7 @@ NOT_ON_HDFS: Final = (
 
 @click.command()
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
-@click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake, iceberg).")
+@click.option("--target", metavar="PATH", help=f"The table's folder ({', '.join(FOLDER_FORMATS)}).")
 @click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER_THERE,
               help="A folder of segments; may be repeated. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
 @click.option("--brokers/--no-brokers", default=True,
@@ -73,12 +81,14 @@ def reconcile(
     Every offset is loaded, without rows, filtered, sent back (to which retry topic; it is looked at too), dead-lettered,
     compacted (its topic keeps the newest message of each key), recovered (finished just before a kill, which took the notes
     along, and the brokers cannot say how), forgotten (of long ago), waiting, skipped by a reset, lost (the broker had deleted
-    it unread), elsewhere (popped by members that fill another table), or from before the group began. What is none of these
-    is named, also what a broker passed over though all is subscribed, and so is what is in the table twice: then the exit
-    code is 1, and so it is where segments were set aside (quarantined) or files can't be read. It is 1 too where the group
-    has no folder of segments here and messages are from before all that is known: rows that were set aside would look so.
-    Every page of the table is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts
-    as waiting.
+    it unread), elsewhere (popped by members that fill another table), or from before the first one that is known here of its
+    queue: the group began later, or its other members (Java's) have finished it. What is none of these is named, also what
+    a broker passed over though all is subscribed, and so is what is in the table twice: then the exit code is 1, and so it
+    is where segments were set aside (quarantined) or files can't be read. It is 1 too where the group has no folder of
+    segments here and messages are from before all that is known: rows that were set aside would look so. Where a topic was
+    made again and the group went on at its old offset, what it passed is unknown ("made again"): one message of each queue
+    is fetched to see that. Every page of the table is looked at. Needs no Spark. Run it while the consumer rests or runs;
+    what is on its way counts as waiting.
 
     With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
     group's offsets stay as they are.
@@ -110,7 +120,9 @@ def reconcile(
     if brokers:
         report = as_brokers_know(settings, report)
     nowhere = None if folders else group_home(settings)
-    said = json.dumps(as_object(report, broken, nowhere)) if as_json else "\n".join(as_lines(report, broken, nowhere))
+    ended = ended_loaders(folders)
+    shown = json.dumps(as_object(report, broken, nowhere, ended)) if as_json else None
+    said = shown or "\n".join(as_lines(report, broken, nowhere, ended))
     click.echo(said)
     context.exit(0 if all_explained(report, broken, nowhere) else EXIT_FAILURE)
 
@@ -133,6 +145,8 @@ def _compare(settings: Settings, table: Place, folders: Sequence[Path], *, broke
         report = compare(facts, ends)
     if brokers and any(Fate.UNDELIVERED in queue.fates for queue in report.queues):
         report = report.as_told(run_with_cluster(access_of(settings), partial(compacted, report=report)))
+    if brokers:
+        report = _with_made_again(access_of(settings), report, facts)
     return report, broken
 
 
@@ -152,6 +166,35 @@ async def compacted(cluster: Cluster, report: Report) -> dict[Fate, OffsetSet]:
     undelivered = {one.key: one.fates[Fate.UNDELIVERED] for one in report.queues if Fate.UNDELIVERED in one.fates}
     topics = {topic: await is_compacted(topic) for topic in sorted({key.topic for key in undelivered})}
     return {Fate.COMPACTED: OffsetSet.of((key, gaps) for key, gaps in undelivered.items() if topics[key.topic])}
+
+
+def _with_made_again(access: Access, report: Report, facts: TableFacts) -> Report:
+    """The report with what brokers have in place of records that the table has, of topics that were made again while the
+    group went on at its old offset. One record of each queue is fetched. Raises RocketcrewError where a broker does not
+    answer."""
+    from ...spark.reconciling import made_again, to_compare
+
+    wanted = {key: offset for key, offset in to_compare(report).items() if key in facts.tops}
+    if not wanted:
+        return report
+    found = made_again(report, facts.tops, run_with_cluster(access, partial(stored, wanted=wanted)))
+    return report.with_made_again(found, facts.waiting | facts.settled) if found else report
+
+
+async def stored(cluster: Cluster, wanted: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
+    """When brokers stored these records, in ms since 1970; those that they have no more are left out."""
+    operations, turns = Operations(cluster), asyncio.Semaphore(QUESTIONS_MAX)
+    found: dict[QueueKey, int] = {}
+
+    async def look(key: QueueKey, offset: int) -> None:
+        mq = MessageQueue(key.topic, key.broker, key.queue_id)
+        async with turns:
+            times = await store_times(cluster, operations, key.group, mq, offset, offset + 1)
+        if offset in times:
+            found[key] = times[offset]
+
+    await asyncio.gather(*(look(key, offset) for key, offset in wanted.items()))
+    return found
 
 
 def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
@@ -252,13 +295,27 @@ def _handle(access: Access, wanted: OffsetSet, rerun: Rerun) -> OffsetSet:
     return OffsetSet.union(gone)
 
 
+def ended_loaders(folders: Sequence[Path]) -> list[str]:
+    """What loaders have ended with whose segments wait."""
+    from ...spark.status import FAILED, read_status
+
+    found: list[str] = []
+    for folder in folders:
+        status = read_status(folder / LOADER_STATUS_FILE)
+        if status is not None and status.state == FAILED and any((folder / READY_DIR).glob("[!.]*.arrows")):
+            found.append(f"{folder}: {status.error}")
+    return found
+
+
 def all_explained(report: Report, broken: Sequence[str], nowhere: Path | None) -> bool:
     """`nowhere`: the folder in which no staging folder of the group was found, None = there was one to look into."""
     return report.fine and not broken and (nowhere is None or not report.unseen)
 
 
-def as_object(report: Report, broken: list[str], nowhere: Path | None = None) -> dict[str, object]:
-    """The report as JSON has it; `nowhere` as in `all_explained`."""
+def as_object(
+    report: Report, broken: list[str], nowhere: Path | None = None, ended: Sequence[str] = ()
+) -> dict[str, object]:
+    """The report as JSON has it; `nowhere` as in `all_explained`, `ended` as `ended_loaders` has it."""
     from ...spark.reconciling import UNEXPLAINED
 
     queues = [
@@ -270,6 +327,7 @@ def as_object(report: Report, broken: list[str], nowhere: Path | None = None) ->
             "sent_to": {fate.value: topic for fate, topic in sent_to(one).items()},
             "unexplained": {fate.value: one.fates[fate].pieces for fate in UNEXPLAINED if fate in one.fates},
             "cannot_be_run_again": one.gone.pieces,
+            "made_again": one.made_again.pieces,
         }
         for one in report.queues
     ]  # fmt: skip
@@ -281,6 +339,7 @@ def as_object(report: Report, broken: list[str], nowhere: Path | None = None) ->
         "rows_differ": rows,
         "unreadable": broken,
         "no_segments_in": None if nowhere is None else str(nowhere),
+        "ended_loaders": list(ended),
     }
 
 
@@ -292,15 +351,17 @@ def sent_to(queue: QueueReport) -> dict[Fate, str]:
     return {fate: prefix + queue.key.group for fate, prefix in prefixes.items() if fate in queue.fates}
 
 
-def as_lines(report: Report, broken: list[str], nowhere: Path | None = None) -> list[str]:
-    """The report for people: counts by queue, then everything that is not explained; `nowhere` as in `all_explained`."""
+def as_lines(report: Report, broken: list[str], nowhere: Path | None = None, ended: Sequence[str] = ()) -> list[str]:
+    """The report for people: counts by queue, then everything that is not explained; the rest as in `as_object`."""
     from ...spark.gaps import compact
     from ...spark.reconciling import UNEXPLAINED
 
     lines: list[str] = []
     for one in report.queues:
         key = one.key
+        member = key.group.partition("@")[2]
         where = f"{key.topic} {key.broker} {key.queue_id}" + (f" epoch {key.epoch}" if key.epoch else "")
+        where += f" of the broadcasting member {member}" if member else ""
         where_to = {fate: f" (to {topic})" for fate, topic in sent_to(one).items()}
         counts = ", ".join(
             f"{offsets.count()} {fate.value.replace('_', ' ')}{where_to.get(fate, '')}"
@@ -314,6 +375,8 @@ def as_lines(report: Report, broken: list[str], nowhere: Path | None = None) -> 
             lines.append(
                 f"  cannot be run again: {compact(one.gone)} (no broker has it now, or a later epoch has begun)"
             )
+        if one.made_again:
+            lines.append(_made_again(one))
     if report.rows is not None:
         lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
     lines += [f"unreadable {name}" for name in broken]
@@ -321,10 +384,26 @@ def as_lines(report: Report, broken: list[str], nowhere: Path | None = None) -> 
         lines.append(f"lost: {report.lost} messages, which the brokers had deleted before the group read them")
     if report.elsewhere:
         lines.append(f"elsewhere: {report.elsewhere} messages, which the broker showed to other members or left out")
+    if report.only_before:
+        lines.append(
+            f"before: {counted(report.only_before, 'message')} of queues of which nothing is known here: the group began"
+            " after them, or other members of it, as Java's, have finished them"
+        )
+    lines += [f"what waits is not loaded: the loader has ended, {one}" for one in ended]
     if nowhere is not None:
         lines.append(_not_looked(nowhere, report.unseen))
     lines.append("everything is explained" if all_explained(report, broken, nowhere) else "not everything is explained")
     return lines
+
+
+def _made_again(queue: QueueReport) -> str:
+    from ...spark.gaps import compact
+
+    return (
+        f"  made again: the broker stored its {compact(queue.made_again)} later than what the table has of these offsets, so"
+        " the topic was deleted and made again. spark.on_recreated = epoch loads what waits; what is unknown needs"
+        f" `rocketcrew reset -t {queue.key.topic} --to earliest` before"
+    )
 
 
 def _not_looked(nowhere: Path, unseen: int) -> str:

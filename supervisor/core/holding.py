@@ -138,7 +138,7 @@ def rules(state: State, q: PulledQueue) -> list[str]:
     found += [rate_named(state, name) for name in held_by_rates(state, pq)]
     if q.starved:
         found.append(f"memory.pulled_bytes_mib: waits for room, {len(state.starved)} queues are in line")
-    if q.refused_code != -1:
+    if q.refused_code != -1 and pq.handle not in state.reserved:  # with bytes reserved, the next one is under way
         found.append(f"the broker refuses the pull with code {q.refused_code}, {q.refusals} times in a row")
     if not any(worker.state is WorkerState.READY for worker in state.workers.values()):
         found.append("no worker is ready")

@@ -320,10 +320,10 @@ class Pulling:
     def _refused(self, q: PulledQueue, result: PullResult, now: float) -> None:
         config, pq = self.s.config, q.pq
         if result.code == ResponseCode.PULL_OFFSET_MOVED:
-            # The offset is not in the queue (deleted, reset, re-created): finish what runs, then begin where it says.
-            self.s.log(
-                "warning", "pull_offset_illegal", **place_keys(pq.mq, pq.next_offset), corrected=result.next_offset
-            )
+            # The offset is not in the queue (deleted, reset, re-created): finish what runs, then begin where it says. Where
+            # that is the very offset, somebody reset the group to where it is.
+            level = "info" if result.next_offset == pq.next_offset else "warning"
+            self.s.log(level, "pull_offset_illegal", **place_keys(pq.mq, pq.next_offset), corrected=result.next_offset)
             forwards = result.next_offset > pq.next_offset
             unknown = result.next_offset if forwards else 0
             q.lost_to = min(result.min_offset if result.min_offset >= 0 else unknown, result.next_offset)

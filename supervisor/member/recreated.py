@@ -10,7 +10,9 @@ Offsets of such a queue begin anew (or go back), and ours would pass messages th
 - The broker corrects a pull's offset backwards: the queue goes on at the first message that was stored since our last
   body. Of a queue made again those are all; of one that lost its end, the new ones and at most one body repeated.
 
-A topic that was deleted and refilled beyond our offset between two looks at the routes is not noticed, as in Java.
+A topic that was deleted and refilled beyond our offset between two looks at the routes is not noticed, as in Java; nor is one
+whose member was down meanwhile, where its broker kept the group's offsets (4.9 does at a deletion, 5.x forgets them). Its
+first messages are passed. `rocketcrew reconcile` names them, by the store times of what the table has (spark/reconciling.py).
 """
 
 from __future__ import annotations

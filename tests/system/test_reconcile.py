@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pyarrow.parquet as pq
 from harness import HANDLERS, WAIT_S, Broker, Crew, duplicate_keys, send_numbers, wait_until
 
+from rocketcrew.client.admin import Admin
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.operations import Operations
+from rocketcrew.client.sync import run_with_cluster
+from rocketcrew.remoting.admin_bodies import TopicConfig
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.segments import read_facts
 
 NUMBERS = range(400)
@@ -143,3 +150,44 @@ def subprocess_error(crew: Crew) -> bytes:
     )  # fmt: skip
     assert done.returncode == 2
     return done.stderr
+
+
+def test_a_topic_made_again_and_filled_past_the_group_while_it_rests_is_named_and_brought_by_a_reset(
+    tmp_path: Path, broker: Broker
+) -> None:
+    """As at a broker 4.9, which keeps the group's offsets when a topic is deleted."""
+    crew = Crew(tmp_path, broker, "numbers_handler:number", "again", load=False)
+    run_with_cluster(broker.name_server, partial(make_topic, broker))
+    send_numbers(broker, "again", range(10, 30))
+    run_to_the_end(crew)
+    crew.load()
+    run_with_cluster(broker.name_server, partial(make_topic, broker, group=crew.group, committed=20))
+    send_numbers(broker, "again", range(110, 150))
+    run_to_the_end(crew)
+    assert crew.load().num_rows == 20 + 20
+    report = reconcile(crew, code=1)
+    assert {place[-1] for place in unexplained(report, "unknown")} == set(range(20))
+    told = command(crew, "reconcile", "--target", str(crew.table), code=1)
+    assert b"made again: the broker stored its 0-19 later" in told
+
+    command(crew, "reset", "-t", "again", "--to", "earliest", code=0)
+    run_to_the_end(crew)
+    rows = crew.load(recreated=True)
+    assert sorted(rows.column("number").to_pylist()) == [*range(10, 30), *range(110, 150)]
+    assert counted(reconcile(crew, code=0), "loaded") == rows.num_rows
+
+
+async def make_topic(broker: Broker, cluster: Cluster, group: str = "", committed: int = 0) -> None:
+    """The topic of one queue, anew where the group has committed something of it, which stays."""
+    address, admin = f"127.0.0.1:{broker.port}", Admin(cluster)
+    if group:
+        await admin.delete_topic(address, "again")
+    await admin.create_topic(address, TopicConfig("again", read_queue_nums=1, write_queue_nums=1))
+    if group:
+        await Operations(cluster).update_consumer_offset(group, MessageQueue("again", broker.name, 0), committed)
+
+
+def run_to_the_end(crew: Crew) -> None:
+    crew.start()
+    wait_until(lambda: crew.lag() == 0, what="the end")
+    assert crew.stop() == 0

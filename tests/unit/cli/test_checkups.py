@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.checkup_facts import broker_clock_ms, check_start, disk_facts, refused, sentry_facts, table_facts
+from rocketcrew.cli.checkup_facts import (
+    broker_clock_ms,
+    check_start,
+    disk_facts,
+    popped_retries,
+    refused,
+    sentry_facts,
+    table_facts,
+)
 from rocketcrew.cli.checkups import (
     BrokerFacts,
     DiskFacts,
@@ -27,6 +35,8 @@ from rocketcrew.cli.checkups import (
 )
 from rocketcrew.conf.settings import load
 from rocketcrew.durable.mounts import Mount
+from rocketcrew.remoting.admin_bodies import OffsetWrapper
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.workers.loading import HandlerSpec
 
 ORDERS = TopicFacts("orders", True, 8, {"a": 6, "b": 6})
@@ -135,6 +145,24 @@ def test_what_does_not_exist_yet_or_is_not_told_is_fine() -> None:
 
 def test_members_that_share_no_queues_may_be_more_than_those() -> None:
     assert not of(replace(FINE, topics=[replace(ORDERS, queues=1)], group=replace(GROUP, shares_queues=False)))
+
+
+def test_what_members_that_popped_have_left_is_named() -> None:
+    """A group that was switched from POP: members that pull do not read the retry topics of popped topics."""
+    table = {
+        MessageQueue(topic, broker, 0): OffsetWrapper(59, done)
+        for topic, broker, done in [
+            ("%RETRY%billing_orders", "a", 50), ("%RETRY%billing_orders", "b", -1), ("%RETRY%billing+tags", "a", 59),
+            ("%RETRY%billing", "a", 0), ("orders", "a", 0),
+        ]
+    }  # fmt: skip
+    left = popped_retries(table, "billing")
+    assert left == {"%RETRY%billing_orders": 68}
+    (found,) = of(replace(FINE, group=replace(GROUP, popped_retries=left)))
+    assert (found.level, found.found) == (
+        Level.WARNING,
+        "68 messages of %RETRY%billing_orders, left by members that popped, which members that pull do not read",
+    )
 
 
 def test_a_named_member_counts_once_among_the_members() -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.reconcile import as_lines, as_object
+from rocketcrew.cli.commands.reconcile import as_lines, as_object, ended_loaders
 from rocketcrew.durable.intervals import IntervalSet, QueueKey
 from rocketcrew.spark.reconciling import Fate, QueueEnds, QueueReport, Report
+from rocketcrew.spark.status import FAILED, StatusFile
 
 ORDERS, RETRY = QueueKey("g", "orders", "b", 0), QueueKey("g", "%RETRY%g", "b", 0, 1)
 
@@ -94,3 +95,49 @@ def test_without_a_folder_a_table_that_knows_all_is_explained_and_says_what_was_
     lines = as_lines(began_at(first, others), [], Path("state/g"))
     assert "(quarantined) cannot be seen. Name" in lines[-2]
     assert lines[-1] == "everything is explained"
+
+
+def test_a_topic_made_again_is_said_with_what_to_do() -> None:
+    fates = {Fate.LOADED: IntervalSet.of([(5, 20)]), Fate.UNKNOWN: IntervalSet.of([(0, 5)])}
+    report = Report((QueueReport(ORDERS, QueueEnds(0, 20, 20), fates, made_again=IntervalSet.of([(0, 5)])),), None)
+    lines = as_lines(report, [])
+    assert lines[:2] == ["orders b 0: 15 loaded, 5 unknown", "  UNEXPLAINED unknown: 0-4"]
+    assert lines[2].startswith("  made again: the broker stored its 0-4 later than ")
+    assert "`rocketcrew reset -t orders --to earliest`" in lines[2]
+    assert lines[3:] == ["not everything is explained"]
+    queues = as_object(report, [])["queues"]
+    assert isinstance(queues, list)
+    assert queues[0]["made_again"] == ((0, 5),)
+
+
+def test_the_queue_of_a_broadcasting_member_says_whose_it_is() -> None:
+    own = queue(ORDERS._replace(group="g@10.0.0.7@7"), loaded=(0, 20))
+    lines = as_lines(Report((own,), None), [])
+    assert lines == ["orders b 0 of the broadcasting member 10.0.0.7@7: 20 loaded", "everything is explained"]
+
+
+def test_queues_that_nobody_here_ever_had_are_named() -> None:
+    """Java's members may have finished them: nobody here knows."""
+    java = QueueReport(ORDERS, QueueEnds(0, 20, 20), {Fate.BEFORE: IntervalSet.of([(0, 20)])}, known=False)
+    said = (
+        "before: 20 messages of queues of which nothing is known here: the group began after them, or other members of it, as"
+        " Java's, have finished them"
+    )
+    assert as_lines(Report((java,), None), []) == ["orders b 0: 20 before", said, "everything is explained"]
+
+
+def test_that_a_loader_has_ended_with_what_waits_is_said(tmp_path: Path) -> None:
+    status = StatusFile(tmp_path, "table")
+    status.status.state, status.status.error = FAILED, "the queue begins anew"
+    status.write(0)
+    assert ended_loaders([tmp_path, tmp_path / "another"]) == [], "nothing waits"
+    (tmp_path / "ready").mkdir()
+    (tmp_path / "ready" / "w-1.arrows").touch()
+    ended = ended_loaders([tmp_path])
+    assert ended == [f"{tmp_path}: the queue begins anew"]
+    fine = Report((queue(ORDERS, waiting=(0, 20)),), None)
+    assert as_lines(fine, [], None, ended)[1:] == [
+        f"what waits is not loaded: the loader has ended, {ended[0]}",
+        "everything is explained",
+    ]
+    assert as_object(fine, [], None, ended)["ended_loaders"] == ended

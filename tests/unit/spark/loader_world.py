@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from types import FrameType
@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from rocketcrew.durable.intervals import OffsetSet, QueueKey
 from rocketcrew.spark.accounts import PIECES_MAX
 from rocketcrew.spark.iceberg_catalog import catalog_of
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.outcome_levels import FAN, OutcomeLevels
-from rocketcrew.spark.plan import Limits, Trigger, tops_to_json
+from rocketcrew.spark.plan import Limits, Top, Trigger
 from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_state import ledger_outcomes
@@ -179,6 +180,20 @@ class World:
         (path,) = folder.glob("_loaded.json") if folder.exists() else self.table.glob(f"_rocketcrew/{batch}-*.json")
         state: dict[str, Any] = json.loads(path.read_text())
         return {**state, "loaded": known.loaded.to_json(), "tops": tops_to_json(known.tops)}
+
+    def piece_count(self) -> int:
+        """How many intervals the loaded set has: what it costs in memory and in its file."""
+        return pieces_of(self.target().state().loaded)
+
+
+def pieces_of(loaded: OffsetSet) -> int:
+    """How many intervals a set has."""
+    return sum(len(offsets.pieces) for offsets in loaded.queues.values())
+
+
+def tops_to_json(tops: Mapping[QueueKey, Top]) -> list[list[object]]:
+    """`[[[group, topic, …], offset, stored_us, since_us], …]`."""
+    return [[key.to_json(), *top[:3]] for key, top in sorted(tops.items())]
 
 
 def calls_of(name: str, act: Callable[[], object]) -> int:

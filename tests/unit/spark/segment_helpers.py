@@ -43,12 +43,15 @@ class Record:
     group: str = "g"
     reconsume_times: int = 0
     origin: str = ""
+    """The first record's id: that of a retry, and here also of the first one."""
+    unique: str = ""
+    """The producer's id of the message, which retries keep; where it is empty the origin's is taken."""
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
 def rows_of(record: Record) -> list[dict[str, object]]:
     """The record's rows with key columns, as dicts."""
-    message_id = f"{record.topic}-{record.broker}-{record.queue_id}-{record.offset}"
+    origin = record.origin or f"{record.topic}-{record.broker}-{record.queue_id}-{record.offset}"
     return [
         {
             "_group": record.group,
@@ -58,8 +61,8 @@ def rows_of(record: Record) -> list[dict[str, object]]:
             "_offset": record.offset,
             "_seq": seq,
             "_origin_topic": "orders",
-            "_message_id": message_id,
-            "_origin_message_id": record.origin or message_id,
+            "_message_id": record.unique or origin,
+            "_origin_message_id": origin,
             "_reconsume_times": record.reconsume_times,
             "_store_time": EPOCH + timedelta(seconds=record.offset),
             "value": value,

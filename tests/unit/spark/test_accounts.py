@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loader_world import World
+from loader_world import World, pieces_of
 from segment_helpers import notes_to_json
 from structlog.testing import capture_logs
 
@@ -102,7 +102,7 @@ def test_state_and_outcomes_together_know_each_offset(seed: int) -> None:
         noted = of((offsets[at + 9], offsets[at + 9] + 1)) if rng.random() < 0.5 else OffsetSet()
         told.append(Outcomes.of([(ROWS, brought), (PASSED, passed), (NO_ROWS, noted)]))
         accounts = after
-        assert accounts.loaded.piece_count() <= 3
+        assert pieces_of(accounts.loaded) <= 3
 
 
 @pytest.mark.parametrize("intervals", [1, 4, 8, 12, 1000])
@@ -154,7 +154,7 @@ def holed(world: World, segments: Any, count: int = PIECES_MAX + 5) -> None:
     world.drain(world.loader())
     state = world.target().state()
     assert state.holes
-    assert state.loaded.piece_count() == PIECES_MAX
+    assert pieces_of(state.loaded) == PIECES_MAX
 
 
 class Counted:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import segment_helpers
-from loader_world import Crash, World
+from loader_world import Crash, World, tops_to_json
 
 from rocketcrew.cli.commands.reset import write_request
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
@@ -24,7 +24,7 @@ from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.epochs import EpochRequest, Stretch, in_epochs
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
-from rocketcrew.spark.plan import Ends, Plan, SegmentFacts, Top, plan_from_json, plan_to_json, tops_to_json
+from rocketcrew.spark.plan import Ends, Plan, SegmentFacts, Top, plan_from_json, plan_to_json
 from rocketcrew.spark.reconciling import QueueEnds, reconcile
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts

@@ -529,7 +529,7 @@ class Story:
         assert facts.outcomes.of_kind(ROWS) == facts.present
         assert not facts.present - facts.loaded
         assert facts.loaded - facts.present == (facts.loaded - facts.present) & self.finished()
-        assert self.world.target().state().loaded.piece_count() <= 3 * self.pieces_max
+        assert self.world.piece_count() <= 3 * self.pieces_max
 
     def finished(self) -> OffsetSet:
         """What some run finished without rows: all that may count as loaded and have none."""

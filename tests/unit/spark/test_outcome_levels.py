@@ -326,7 +326,7 @@ def test_commits_merge_as_they_go_and_compaction_keeps_the_count(world: World, s
     assert not broken
     assert facts.rows == (3 * FAN + 3, 3 * FAN + 3)
     assert facts.outcomes.of_kind(ROWS) == facts.present == facts.loaded
-    assert world.target().state().loaded.piece_count() == PIECES_MAX
+    assert world.piece_count() == PIECES_MAX
     assert reconcile(facts, None).fine
 
 

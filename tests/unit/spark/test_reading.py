@@ -52,6 +52,22 @@ def test_latest_has_the_rows_of_the_last_attempt(world: World, segments: Any) ->
     assert found == [[("again",), ("other",)], [(4,)]]
 
 
+def test_latest_has_the_messages_of_each_store_that_a_broker_began(world: World, segments: Any) -> None:
+    """Their places in the log are the same, and so are the ids made of those; the producers' ids are not."""
+    record, address = segments.Record, "7F00000100002A9F"
+    place = f"{address}{0:016X}"
+    world.seal([record(1, ["old"], origin=place, unique="A1"), record(2, ["new"], origin=place, unique="B7")])
+    retry = {"topic": "%RETRY%g", "reconsume_times": 1}
+    world.seal([record(3, ["again"], origin=place, unique="B7", **retry)])
+    # Of a producer that gives no ids: the first record and its retry have those of their places.
+    place = f"{address}{999:016X}"
+    without = [record(4, ["first"], origin=place, unique=place)]
+    world.seal([*without, record(5, ["second"], origin=place, unique=f"{address}{5000:016X}", **retry)])
+    loaded(world, "pyarrow")
+    (found,) = answers(world.table, "SELECT value FROM latest ORDER BY value")
+    assert found == [("again",), ("old",), ("second",)]
+
+
 def test_a_column_that_came_later_is_null_in_older_rows(world: World, segments: Any) -> None:
     world.seal([segments.Record(1)])
     loaded(world, "pyarrow")
