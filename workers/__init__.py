@@ -6,15 +6,17 @@ signal set in it: workers are its children, so theirs alone does not help), and 
 own. The worker copies its slice out of the slab (a view must never reach the handler), decodes lazily, restores the
 original topic of retried messages, checks tags when the filter is by hash, writes the id of what it is about to run
 into its cell (a mapped file in the state folder, so that a death, also of the whole container, has one culprit), runs
-hooks and handler, appends the message's rows to its open segment, then reports: ack index, per-message
-status, times, error. Rows of a message that fails are not written. Columns are declared once; with `results.schema =
-"infer"` the first rows decide, once for the group on a host (workers/inferring.py). Reports are flushed when idle or
-after 1 ms.
+hooks and handler, appends the message's rows to its open segment, then reports: how many are finished, which of them
+failed and why, the time of the calls. Rows of a message that fails are not written. Columns are declared once; with
+`results.schema = "infer"` the first rows decide, once for the group on a host (workers/inferring.py). Reports are flushed
+when no packet waits. While work goes on they wait for one flush interval (`workers.flush_interval_us`, 5 ms), for 8 where
+the supervisor can ask for them during a call, and for 32, or the end of the chunk, where the cell shows all that has
+ended (workers/unreported.py).
 - *Time limits.* The supervisor watches the cells (one timer, set to the next limit that may be over) and sends
   signals: the soft limit's raises `SoftTimeLimitExceeded` in the handler's own frames, never in the loop's; over the
   hard limit (by default `consume_timeout_min`) comes ABRT, which writes the stack from C, then KILL. That is one
-  failed attempt, sent back at level 3. A worker that has messages and whose loop does not move outside of the handler
-  is ended too.
+  failed attempt, sent back at level 3 unless `consumer.delay_level_when_next_consume` has another. A worker that has
+  messages and whose loop does not move outside of the handler is ended too.
 - *Blame.* One table (`supervisor/core/blame.py`) decides whom a death is charged to: the message that was alone in hand
   when the worker crashed or was killed, or when the whole member died; nobody when we ended it (recycling, reload,
   shutdown, stand-still) or its forkserver died. What the user's filter or key function looks at is in hand as well. A

@@ -9,18 +9,12 @@ from typing import Final, NamedTuple
 
 from ..client.access import Access
 from ..conf.folders import FolderNames, folder_names
-from ..conf.settings import SentrySettings
+from ..conf.settings import SentrySettings, Settings
+from ..conf.units import MINUTE_MS
 from .failures import Attempts
 from .link import Transport
 from .loading import HandlerSpec
 from .slab_memory import SharedFd, SlabHandle
-
-EXIT_OK: Final = 0
-"""Stopped as asked, or the supervisor's end of the link was closed."""
-EXIT_BOOT: Final = 4
-"""The handler cannot be imported or its set-up hook raised; a BOOT_FAILED packet has the error."""
-EXIT_DESCRIPTORS: Final = 8
-"""The handler closed the descriptors that the worker works with; its cell names the messages that may have done it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +36,26 @@ class WorkerBounds:
     soft_time_limit_ms: int = 0
     hard_time_limit_ms: int = 0
     """Of one handler call, 0 = none; a handler's own limits go before these."""
+
+
+def worker_bounds(s: Settings) -> WorkerBounds:
+    """The bounds of one worker, as the settings have them."""
+    return WorkerBounds(
+        batch_messages_max=s.consumer.consume_message_batch_max_size,
+        consume_timeout_min=s.consumer.consume_timeout_min,
+        ordered=s.consumer.order in ("queue", "key"),
+        flush_interval_us=s.workers.flush_interval_us,
+        seal_rows=s.results.seal_rows,
+        seal_bytes=s.results.seal_bytes_mib << 20,
+        seal_idle_ms=s.results.seal_idle_ms,
+        soft_time_limit_ms=s.workers.soft_time_limit_ms,
+        hard_time_limit_ms=hard_limit_ms(s),
+    )
+
+
+def hard_limit_ms(s: Settings) -> int:
+    """Of one call, where the handler says nothing else."""
+    return s.workers.hard_time_limit_ms or s.consumer.consume_timeout_min * MINUTE_MS
 
 
 class TableSpec(NamedTuple):

@@ -19,8 +19,9 @@ worker.
     word 1    CHUNK_ID | 2 STARTED_NS, monotonic start of the call | 3 RECORDS given to this call | 4 PID
     word 5    LAST: queue offset of the call's last record | 6 TAKEN: of a batch that is being iterated, offset + 1 of the
               record whose message was taken last; 0 = none, or all were taken
-    word 7    BEATS: turns of the worker's loop | 8 RSS_PEAK in bytes, as last measured by the worker itself
-              between calls, by the supervisor in a long one (the only word that both write: peaks only grow)
+    word 7    BEATS: turns of the worker's loop, and blocks of rows that it converted or wrote
+    word 8    RSS_PEAK in bytes, as last measured by the worker itself between calls, by the supervisor in a long one (the
+              only word that both write: peaks only grow)
     word 9    SOFT_NS, 10 HARD_NS: the time limits of one call, 0 = none (written once, before the first call)
     word 12   CANCEL: not 0 = the handler should end its call; written by the supervisor
     word 13   CLAIM: what the worker is going to run | 14 ASKED, 15 ANSWERED, 16 GIVEN, 17 KEPT: what the supervisor
@@ -89,7 +90,7 @@ BLOCKED_NS: Final = CELL_WORDS - 2
 BLOCKED_ERRNO: Final = CELL_WORDS - 1
 
 OF_ONE_WORKER: Final = (*range(TEXT), RECALLED, BLOCKED_NS, BLOCKED_ERRNO)
-"""What nobody may find in the cell who gets it after: wishes of the supervisor, too, which clears it for each."""
+"""What nobody may find in the cell who gets it after: wishes of the supervisor, too, which clears it before each start."""
 
 BETWEEN: Final = 1 << 63
 """A state that no queue offset has."""
@@ -231,11 +232,10 @@ class CellFile:
             taken, words[STARTED_NS], words[PID], words[RSS_PEAK],
         )  # fmt: skip
 
-    def blocked(self, slot: int, pid: int) -> Blocked | None:
-        """Why the worker `pid` in `slot` cannot write its segment; None when it can, or has not mapped its cell yet: then an
-        earlier one's words may be there."""
+    def blocked(self, slot: int) -> Blocked | None:
+        """Why the worker in `slot` cannot write its segment; None when it can."""
         words = self.view(slot)
-        since_ns = words[BLOCKED_NS] if words[PID] == pid else 0
+        since_ns = words[BLOCKED_NS]
         return Blocked(since_ns, os.strerror(words[BLOCKED_ERRNO])) if since_ns else None
 
     def queue(self, slot: int) -> MessageQueue | None:
@@ -262,7 +262,9 @@ class CellFile:
 
 
 def map_cell(path: Path, slot: int, pid: int) -> CellView:
-    """The worker's side: its own cell, with its pid written. Raises UsageError when the file has no such slot."""
+    """The worker's side: its own cell, with its pid written. It was cleared before: what is wished since then holds.
+
+    Raises UsageError when the file has no such slot."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
@@ -274,9 +276,6 @@ def map_cell(path: Path, slot: int, pid: int) -> CellView:
         os.close(fd)
     base = HEAD_WORDS + slot * CELL_WORDS
     cell = memoryview(mapped).cast("Q")[base : base + CELL_WORDS]
-    for word in OF_ONE_WORKER:
-        if word != CANCEL:  # wished since it was given away
-            cell[word] = 0
     cell[PID] = pid
     return cell
 

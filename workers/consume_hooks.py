@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from ..conf.units import MINUTE_MS, NS_PER_MS
 from ..remoting.queues import MessageQueue
 from .api import (
     Commit,
@@ -41,7 +42,6 @@ COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
 CONTEXT_TYPE: Final = "ConsumeContextType"
 """The property of the context that names how the call ended (MixAll.CONSUME_CONTEXT_TYPE)."""
-_NS_PER_MINUTE: Final = 60_000_000_000
 
 
 class ReturnType(Enum):
@@ -73,7 +73,7 @@ class ConsumeHooks:
         self._ordered = ordered
         self._hooks = hooks
         self._clock = clock
-        self._timeout_ns = consume_timeout_min * _NS_PER_MINUTE
+        self._timeout_ns = consume_timeout_min * MINUTE_MS * NS_PER_MS
         self._namespace = namespace
         self._log = log
 

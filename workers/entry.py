@@ -13,7 +13,7 @@ import multiprocess
 from multiprocess import forkserver
 
 from .boot import WorkerBoot
-from .parent_death import die_with_forkserver
+from .parent_death import be_worker
 from .slab_memory import SharedFd
 
 LENGTH: Final = struct.Struct("<Q")
@@ -32,7 +32,7 @@ def run_spare(boot_link: SharedFd) -> None:
 
     No user code runs before that: the handler's set-up hook may take much memory, or ask for the worker's index.
     """
-    die_with_forkserver()
+    be_worker()
     importlib.import_module(".main", __package__)
     importlib.import_module(".salvage", __package__).warm_up()
     with socket.socket(fileno=boot_link.fd) as link:

@@ -3,7 +3,7 @@
 Order, and why: bind to the parent (nobody may outlive the supervisor, not even while importing); drop what was inherited;
 salvage dead workers' segments and say so (their rows are safe even if the handler cannot be imported, and what they had in
 hand goes to others however long this worker boots); import the handler and run its set-up; only then say READY. A handler
-that cannot be loaded is reported by BOOT_FAILED and exit code EXIT_BOOT.
+that cannot be loaded is reported by BOOT_FAILED and exit code EXIT_HANDLER.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -25,6 +25,7 @@ import structlog
 from multiprocess import forkserver
 
 from ..client.spans import span_api
+from ..conf.exit_codes import EXIT_DESCRIPTORS, EXIT_FINE, EXIT_HANDLER
 from ..conf.logging import log_stream, set_up
 from ..conf.segment_format import READY_DIR
 from ..conf.units import NS_PER_MS
@@ -32,7 +33,7 @@ from ..remoting.errors import UsageError
 from ..remoting.ids import UniqueIds
 from .api import Handler, Hook
 from .async_runner import AsyncWorkerLoop, call_began_ns, limited, one_call_at_a_time
-from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot, WorkerBounds
+from .boot import WorkerBoot, WorkerBounds
 from .capture import capture_output
 from .cells import STARTED_NS, CellView, map_cell, private_cell
 from .claims import obey_barriers
@@ -47,6 +48,7 @@ from .message import Message
 from .ordered import CALLERS, NEVER
 from .packets import (
     SALVAGE_DONE,
+    SETS_UP,
     WINDOW,
     BootFailed,
     Ready,
@@ -56,7 +58,7 @@ from .packets import (
     encode_ready,
     encode_salvaged,
 )
-from .parent_death import die_with_forkserver, end_forks_as_usual, from_forkserver, keep_through_stop_signals
+from .parent_death import be_worker, end_forks_as_usual, from_forkserver, keep_through_stop_signals
 from .reporter import REPORT_SIGNAL, ForkGuard, block_report_signal
 from .result_types import check_result_type
 from .routing import check_order
@@ -81,7 +83,7 @@ if TYPE_CHECKING:
 
 def worker_main(boot: WorkerBoot) -> int:
     """Run one worker; returns its exit code. For a process of its own."""
-    die_with_forkserver()
+    be_worker()
     if boot.stacks is not None:
         answer_with_stacks(boot.stacks)
     keep_through_stop_signals()
@@ -95,7 +97,7 @@ def worker_main(boot: WorkerBoot) -> int:
         return run_worker_on(boot, link, log)
     except LinkClosedError as error:
         log.info("worker_leaves", reason=str(error))
-        return EXIT_OK
+        return EXIT_FINE
     finally:
         if boot.sentry is not None:
             flush_sentry()
@@ -115,11 +117,11 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
     try:
         if boot.sentry is not None:
             set_up_sentry(boot.sentry, os.environ)  # before the handler's module, which may add tags of its own
-        handler, schema, loop = prepare_handler(boot)
+        handler, schema, loop = prepare_handler(boot, lambda: link.send(encode_notice(SETS_UP)))
     except UsageError as error:
         trace = error.traceback if isinstance(error, HandlerLoadError) else ""
         link.send(encode_boot_failed(BootFailed(str(error), trace)))
-        return EXIT_BOOT
+        return EXIT_HANDLER
     outbox = make_outbox(handler, boot.access)
     worker = make_worker(boot, link, sending(handler, boot.group, outbox), schema, log, cell, loop)
     link.send(encode_ready(ready_packet(handler, schema, boot)))
@@ -130,11 +132,8 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
     finally:
         if outbox is not None:
             outbox.close()
-    if code == EXIT_OK and handler.teardown is not None:
-        try:
-            run_hook(handler.teardown, loop)
-        except BaseException as error:  # noqa: BLE001  the work is done and reported: nothing may spoil the exit code
-            log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
+    if code == EXIT_FINE:
+        tear_down_handler(handler, loop, log)
     return code
 
 
@@ -153,7 +152,7 @@ def serve(worker: WorkerLoop, log: Any) -> int:
     except Exception as error:
         accuse(worker, error)
         raise
-    return EXIT_OK
+    return EXIT_FINE
 
 
 def accuse(worker: WorkerLoop, error: Exception) -> None:
@@ -217,25 +216,64 @@ def ready_packet(handler: Handler, schema: pa.Schema | None, boot: WorkerBoot) -
     )
 
 
-def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None, asyncio.AbstractEventLoop | None]:
-    """The handler, set up; its columns (the configuration's, else its own); a loop, if it needs one. Raises UsageError."""
+def prepare_handler(
+    boot: WorkerBoot, sets_up: Callable[[], None] = lambda: None
+) -> tuple[Handler, pa.Schema | None, asyncio.AbstractEventLoop | None]:
+    """The handler, set up; its columns (the configuration's, else its own); a loop, if it needs one. `sets_up` is called
+    before its set-up hook is. Raises UsageError."""
     handler = load(boot.handler)
     check_order(handler, ordered=boot.bounds.ordered)
-    functions = (handler.function, handler.setup, handler.teardown)
-    loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
     declared = None if boot.segments_dir is None else declared_columns(boot.schema, handler.schema, boot.columns_file)
     schema = None if declared is None else as_schema(declared)
     check_result_type(handler, rows=schema is not None or (boot.segments_dir is not None and boot.schema == INFER))
     if schema is not None:
         check_fits(schema, boot.table, boot.segments_dir)
-    if handler.setup is not None:
-        try:
-            run_hook(handler.setup, loop)
-        except BaseException as error:
-            raise HandlerLoadError(
-                f"the set-up hook of handler {handler.name} raised {describe_error(error)}", user_traceback(error)
-            ) from error
+    loop = loop_for(handler)
+    draw_own_numbers()
+    sets_up()
+    set_up_handler(handler, loop)
     return handler, schema, loop
+
+
+def draw_own_numbers() -> None:
+    """Give the global generators of this process seeds of their own. Python does so for `random` in every fork, numpy not so:
+    all workers would draw what the state before their fork gives. Seeds that the handler's module sets at its import hold for
+    neither, wherever it was imported; those that its set-up hook sets after this do."""
+    random.seed()
+    if "numpy.random" in sys.modules:
+        with contextlib.suppress(TypeError):  # a generator that the user has put there takes no seed
+            sys.modules["numpy.random"].seed()
+
+
+def loop_for(handler: Handler) -> asyncio.AbstractEventLoop | None:
+    """A new one for the handler's coroutine functions; None where it has none."""
+    functions = (handler.function, handler.setup, handler.teardown)
+    return asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
+
+
+def set_up_handler(
+    handler: Handler,
+    loop: asyncio.AbstractEventLoop | None,
+    caught: tuple[type[BaseException], ...] = (BaseException,),
+) -> None:
+    """Run the set-up hook, if there is one. What it raises of `caught` becomes a HandlerLoadError."""
+    if handler.setup is None:
+        return
+    try:
+        run_hook(handler.setup, loop)
+    except caught as error:
+        raise HandlerLoadError(
+            f"the set-up hook of handler {handler.name} raised {describe_error(error)}", user_traceback(error)
+        ) from error
+
+
+def tear_down_handler(handler: Handler, loop: asyncio.AbstractEventLoop | None, log: Any) -> None:
+    """Run the tear-down hook, if there is one. Never raises: the work is done and reported, whatever the hook does."""
+    if handler.teardown is not None:
+        try:
+            run_hook(handler.teardown, loop)
+        except BaseException as error:  # noqa: BLE001
+            log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
 
 
 def make_worker(
@@ -304,6 +342,7 @@ def make_worker(
             worker.offer_back()
         if REPORT_SIGNAL and (not ordered or handler.auto_commit):
             worker.offer_reports()
+            worker.report_when_asked()
     return worker
 
 

@@ -13,7 +13,7 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Any, Final
 
 from .link import WorkerLink
-from .packets import LEAVES, WANTS_OUT, encode_notice
+from .packets import LEAVES, STARTS_LARGE, WANTS_OUT, encode_notice
 
 LOOK_EVERY_NS: Final = 20_000_000
 """A look costs two or three microseconds."""
@@ -39,6 +39,12 @@ class MemoryWatch:
         self._due_ns = 0
         self._rss_bytes = 0
         self._asked = False
+
+    def begin(self) -> None:
+        """Before the first message: say so, if it has as much already as when it is to be replaced."""
+        rss = self._resident_bytes()
+        if rss >= self._limit_bytes:
+            self._tell(encode_notice(STARTS_LARGE, rss_bytes=rss))
 
     def __call__(self, seal: Callable[[], None]) -> None:
         """Between two messages, everything reported. Raises LeavingError, after `seal`, when it must end now."""
@@ -80,5 +86,9 @@ def resident_reader() -> Callable[[], int]:
 
 
 def watch_memory(limit_mib: int, clock: Callable[[], int], link: WorkerLink, log: Any) -> MemoryWatch | None:
-    """The watch for a limit in MiB; None without one."""
-    return MemoryWatch(limit_mib << 20, clock, resident_reader(), link.send, log) if limit_mib else None
+    """The watch for a limit in MiB, begun; None without one."""
+    if not limit_mib:
+        return None
+    watch = MemoryWatch(limit_mib << 20, clock, resident_reader(), link.send, log)
+    watch.begin()
+    return watch

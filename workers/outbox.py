@@ -23,6 +23,7 @@ from ..client.outgoing import OutgoingMessage
 from ..client.producer import Producer
 from ..remoting.errors import RocketcrewError
 from .forks import end_fork
+from .own_thread import NoThreadError, OwnThread
 from .sends import SendError
 
 CLOSING_S: Final = 2.0
@@ -37,9 +38,10 @@ class Outbox:
         access: Access,
         process_id: Callable[[], int] = os.getpid,
         end: Callable[[BaseException | None], NoReturn] = end_fork,
+        begin: Callable[[Callable[[], None]], OwnThread] = OwnThread,
     ) -> None:
         self._access = access
-        self._process_id, self._end = process_id, end
+        self._process_id, self._end, self._begin = process_id, end, begin
         self._own_id = process_id()
         self._thread: LoopThread | None = None
         self._producer: Producer | None = None
@@ -64,7 +66,10 @@ class Outbox:
         if self._process_id() != self._own_id:
             self._end(None)
         if self._thread is None:
-            thread = LoopThread("rocketcrew-sends")
+            try:
+                thread = LoopThread(begin=self._begin)
+            except NoThreadError as error:
+                raise SendError(f"nothing is sent without a thread, and there is none to be had: {error}") from error
             try:
                 self._producer = thread.run(self._create())
             except BaseException:

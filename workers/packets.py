@@ -69,6 +69,8 @@ WANTS_OUT: Final = "wants out"
 LEAVES: Final = "leaves"
 PROGRESS: Final = "progress"
 WINDOW: Final = "window"
+SETS_UP: Final = "sets up"
+STARTS_LARGE: Final = "starts large"
 """What a NOTICE is about."""
 
 PACKET_MAX_BYTES: Final = 60_000
@@ -162,7 +164,7 @@ class Ready(NamedTuple):
 
 
 class BootFailed(NamedTuple):
-    """The handler cannot be used; the worker exits with EXIT_BOOT. `traceback` has the user's frames only."""
+    """The handler cannot be used; the worker exits with EXIT_HANDLER. `traceback` has the user's frames only."""
 
     error: str
     traceback: str

@@ -1,4 +1,5 @@
-"""Nobody outlives the supervisor: a parent-death signal where the kernel has one (Linux).
+"""Who ends with whom, and what signals reach: forkserver and workers end with the supervisor, by a parent-death signal where
+the kernel has one (Linux), and each of them leads a process group, with the programs that the user's code starts in it.
 
 The forkserver is the supervisor's child and the workers are the forkserver's, so each of them needs the signal: with
 theirs alone, workers in an endless C loop would stay, for the forkserver waits for them and they never look at a socket.
@@ -7,15 +8,21 @@ The kernel sends it when the *thread* that made the child ends, so the forkserve
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Final
 
+from ..conf.exit_codes import EXIT_ORPHAN
+
 _PR_SET_PDEATHSIG: Final = 1
-EXIT_ORPHAN: Final = 3
-"""Exit code of a process whose parent was gone before the signal was asked for."""
+
+ORPHAN_SIGNAL: Final[int] = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else 0
+"""To the forkserver, when the supervisor has ended; 0 = there is none. Nobody else sends it, unlike TERM."""
 
 _forkserver_pid: int = 0
 """Process id of the forkserver this process comes from; 0 when it comes from none."""
@@ -32,40 +39,77 @@ def from_forkserver() -> bool:
     return bool(_forkserver_pid)
 
 
-def die_with_forkserver() -> None:
-    """As die_with_parent, in a process that the forkserver has forked; nothing in any other."""
+def be_worker() -> None:
+    """This process is a worker that the forkserver has forked: it leads a group, and ends with the forkserver. Nothing in any
+    other process."""
     if _forkserver_pid:
+        lead_group()
         die_with_parent(_forkserver_pid)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """SIGKILL this process when its parent ends; exit at once when `parent_pid` is the parent no more.
+def lead_group() -> None:
+    """Lead a process group. What a terminal sends by Ctrl-C and the like goes to the supervisor's group alone, which finishes
+    what was begun: the programs of a handler would obey at once. And they can be ended when their worker has crashed."""
+    with contextlib.suppress(PermissionError):  # who leads a session leads a group
+        os.setpgid(0, 0)
+
+
+def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
+    """SIGKILL this process, or send it `number`, when its parent ends; exit at once when `parent_pid` is the parent no more.
 
     The check comes after the request: a parent that dies in between is seen by one of the two.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent_pid:
         os._exit(EXIT_ORPHAN)
 
 
-CONTROL_SIGNALS: Final = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU,
-    signal.SIGTSTP,
-)  # fmt: skip
-"""What the supervisor obeys, and the terminal or an operator may send to the whole process group."""
+def end_programs_too(parent_pid: int) -> None:
+    """For the forkserver: when its parent ends, the programs of its workers and its own get TERM, before it ends as by
+    `die_with_parent`, and the workers with it. To be called when the user's module has been imported: who never comes back to
+    the interpreter would not end."""
+    if not ORPHAN_SIGNAL:
+        return
+    signal.signal(ORPHAN_SIGNAL, lambda _number, _frame: _end_as_orphan())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {ORPHAN_SIGNAL})  # who started us may have blocked it
+    atexit.register(_end_as_orphan)  # multiprocess' forkserver may see the end of a pipe before the signal comes
+    die_with_parent(parent_pid, ORPHAN_SIGNAL)
+
+
+def _end_as_orphan() -> None:
+    own = os.getpid()
+    if own != _forkserver_pid:
+        return  # a fork, which has inherited this
+    try:
+        # Of children that are dead, too: they keep their numbers until they are reaped, by this very process.
+        for pid in [*Path(f"/proc/self/task/{own}/children").read_text().split(), str(own)]:
+            with contextlib.suppress(OSError):  # one that has just been forked, or a program of ours, leads no group
+                os.killpg(int(pid), signal.SIGTERM)
+    finally:
+        os.kill(own, signal.SIGKILL)
+
+
+CONTROL_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTSTP)
+"""What the supervisor obeys, and an operator or a service manager may send to all of its processes."""
+TERMINAL_SIGNALS: Final = (signal.SIGTTIN, signal.SIGTTOU)
+"""The supervisor obeys them too. A terminal sends them to who reads it, or writes to it after `stty tostop`, from another
+group than the one in its foreground, as our workers do."""
 
 
 def keep_through_stop_signals() -> None:
-    """The supervisor's signals do nothing here: they reach the whole process group, and the supervisor alone decides.
+    """The supervisor's signals do nothing here: they may be sent to all processes, and the supervisor alone decides.
 
     A handler that does nothing rather than SIG_IGN: that would be inherited by the programs a handler starts, and
-    `Popen.terminate()` would not work on them.
+    `Popen.terminate()` would not work on them. Those of the terminal are better inherited: who ignores them may write, and
+    reads an error, where the others are stopped for good, or with a handler try again for ever.
     """
     for number in CONTROL_SIGNALS:
         signal.signal(number, _ignore)
+    for number in TERMINAL_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def end_forks_as_usual() -> None:

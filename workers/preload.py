@@ -17,7 +17,7 @@ import threading
 from typing import Any, Final
 
 from ..conf.importing import uncollected
-from .parent_death import be_forkserver, die_with_parent, keep_through_stop_signals
+from .parent_death import be_forkserver, die_with_parent, end_programs_too, keep_through_stop_signals, lead_group
 from .stack_dump import answer_as_forkserver
 
 ENVIRONMENT_KEY: Final = "ROCKETCREW_FORKSERVER"
@@ -25,6 +25,7 @@ ENVIRONMENT_KEY: Final = "ROCKETCREW_FORKSERVER"
 
 def prepare_forkserver(setup: dict[str, Any]) -> None:
     """Bind this process to its parent, then import what workers need."""
+    lead_group()
     keep_through_stop_signals()
     answer_as_forkserver(setup["stacks"])
     die_with_parent(setup["supervisor_pid"])
@@ -45,6 +46,7 @@ def prepare_forkserver(setup: dict[str, Any]) -> None:
     # What is here now is shared by all workers: keep the collector from touching (and so copying) its pages.
     gc.collect()
     gc.freeze()
+    end_programs_too(setup["supervisor_pid"])
 
 
 if ENVIRONMENT_KEY in os.environ:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import pyarrow
 
 from ..conf.segment_format import key_fields
+from ..conf.units import US_PER_MS
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import unwrap
@@ -62,8 +63,7 @@ _ALIKE_MIN: Final = 24
 """To find out whether fewer records are alike takes longer than to look at each."""
 _ID_BYTES: Final = 32
 """An offset id in hexadecimal: address, port, physical offset."""
-_US_PER_MS: Final = 1_000
-_EACH_US_PER_MS: Final = repeat(_US_PER_MS)
+_EACH_US_PER_MS: Final = repeat(US_PER_MS)
 _LITTLE: Final = sys.byteorder == "little"
 _LOW: Final = 0 if _LITTLE else 1
 """Which half of a number of eight bytes is the low one."""
@@ -104,7 +104,7 @@ def key_of(message: Message) -> Key:
         message.message_id,
         message.origin_message_id,
         message.reconsume_times,
-        message.store_timestamp_ms * _US_PER_MS,
+        message.store_timestamp_ms * US_PER_MS,
     )
 
 
@@ -480,7 +480,7 @@ def _store_times_us(words: array[int], count: int) -> bytes:
     raw, highest = _longs(words, _STORED_MS, count), words[_STORED_MS::_HEAD_WORDS]
     if 0 <= highest[0] < 1 << 16 and highest == highest[:1] * count:
         # Of so many bits each (the year 10889) all are multiplied as one number: none runs over into the next.
-        return (int.from_bytes(raw, sys.byteorder) * _US_PER_MS).to_bytes(8 * count, sys.byteorder)
+        return (int.from_bytes(raw, sys.byteorder) * US_PER_MS).to_bytes(8 * count, sys.byteorder)
     try:
         return array("q", map(mul, memoryview(raw).cast("q"), _EACH_US_PER_MS)).tobytes()
     except OverflowError:

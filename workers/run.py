@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ..conf.units import NS_PER_US
 from ..remoting.errors import ProtocolError
 from ..remoting.stored import SYSFLAG_LOW_BYTE, walk
 from .failures import Failure
@@ -12,7 +13,6 @@ from .message import INNER_BATCH_BIT
 from .packets import U32_MAX, QueueInfo, Report
 from .ranges import OffsetSets
 
-NS_PER_US: Final = 1_000
 FAILURES_PER_RUN_MAX: Final = 64
 """A run is reported when it has so many: with texts of 500 bytes they fill half a packet."""
 

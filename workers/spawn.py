@@ -27,7 +27,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Generator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import multiprocess
 from multiprocess import context, popen_forkserver, reduction, spawn, util
@@ -52,6 +52,8 @@ SPARE_TIMEOUT_S: Final = 1.0
 CRASHES: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 EXIT_UNKNOWN: Final = 255
 """Exit code of a worker whose forkserver died too."""
+PIDFD_SIGNAL_PROCESS_GROUP: Final = 4
+"""A flag of pidfd_send_signal, from Linux 6.9 on."""
 
 
 class WorkerStartError(RocketcrewError):
@@ -100,6 +102,28 @@ class WorkerProcess:
             elif self.exitcode is None:
                 os.kill(self.pid, number)
 
+    def signal_group(self, number: int) -> bool:
+        """Send a signal to the process group that it leads or has led; False when nobody is left in it. 0 only asks.
+
+        The descriptor names the group for good, also when the worker was reaped. Older kernels know the group's number alone.
+        No new process gets that as long as anybody is left in the group. Else one may, once all numbers were given since the
+        worker's death: if that is between two calls here, milliseconds apart, and it leads a group, the signal is sent to it.
+        """
+        with contextlib.suppress(OSError):
+            if self._popen.pidfd >= 0:
+                try:
+                    signal.pidfd_send_signal(self._popen.pidfd, number, None, PIDFD_SIGNAL_PROCESS_GROUP)
+                except ProcessLookupError:
+                    return False
+                return True
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # who is left runs as another user
+            return True
+        return True
+
     def close(self) -> None:
         """Release the descriptors now (after its death); else the garbage collector does."""
         self._popen.poll()
@@ -138,43 +162,50 @@ class _Spare:
         self.process.close()
 
 
+class _ServerEnd(NamedTuple):
+    """How a forkserver has ended."""
+
+    text: str
+    crashed: bool = False
+    """By what code does, and not by what it lacks."""
+
+
 class _Server(ForkServer):
     """multiprocess' own, but only the main thread starts a process: its parent-death signal is that thread's. And its socket
-    has no path any more once it runs."""
+    has no path any more once it runs.
+
+    Other threads connect to it. The main thread ends it when it likes: then their descriptors are closed only when they are
+    done with them, as the numbers would be those of other files, of another generation's forkserver at worst.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._socket_fd: int | None = None
+        self._in_use = threading.RLock()
+        """Held while somebody connects. That takes no time, or fails, once the process is killed."""
 
     @property
     def alive(self) -> bool:
         """Whether its process runs."""
-        return self._forkserver_pid is not None and not self.how_it_ended()
+        return self._forkserver_pid is not None and self.ended() is None
 
-    @property
-    def crashed(self) -> bool:
-        """It was ended by what code does, and not by what it lacks."""
-        with contextlib.suppress(ChildProcessError):
-            end = self._end()
-            return end is not None and end.si_code != os.CLD_EXITED and end.si_status in CRASHES
-        return False
-
-    def _end(self) -> os.waitid_result | None:
-        """None while it lives, and where there is none. It is not reaped here. Raises ChildProcessError if it was."""
+    def ended(self) -> _ServerEnd | None:
+        """None while it lives, and where there is none. It is not reaped here."""
         pid = self._forkserver_pid
-        return None if pid is None else os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-
-    def how_it_ended(self) -> str:
-        """In words; empty while it lives, and where there is none."""
         try:
-            end = self._end()
+            end = None if pid is None else os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            return "it ended"
+            return _ServerEnd("it ended")
         if end is None:
-            return ""
+            return None
         if end.si_code == os.CLD_EXITED:
-            return f"it ended with exit code {end.si_status}"
-        return f"it was ended by signal {end.si_status} ({signal.strsignal(end.si_status)})"
+            return _ServerEnd(f"it ended with exit code {end.si_status}")
+        text = f"it was ended by signal {end.si_status} ({signal.strsignal(end.si_status)})"
+        return _ServerEnd(text, crashed=end.si_status in CRASHES)
+
+    def connect_to_new_process(self, fds: Sequence[int]) -> tuple[int, int]:
+        with self._in_use:
+            return super().connect_to_new_process(fds)
 
     def ensure_running(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -196,12 +227,19 @@ class _Server(ForkServer):
             self._forkserver_address = f"/proc/self/fd/{self._socket_fd}"
 
     def end(self) -> None:
-        """End it at once. multiprocess' own way ends with an error where the socket's path is gone."""
-        with self._lock:
-            if self._forkserver_pid is None:
-                return
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._forkserver_pid, signal.SIGKILL)
+        """End it at once. multiprocess' own way ends with an error where the socket's path is gone.
+
+        Programs that the user's module has started at its import get TERM: nobody else could end them. No KILL, which would
+        also hit multiprocessing's resource tracker, before it has removed the shared memory of who is killed here.
+        """
+        if self._forkserver_pid is None:
+            return
+        # It is our child, so the number is its own until it is reaped below. One that is just starting leads no group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._forkserver_pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._forkserver_pid, signal.SIGKILL)
+        with self._in_use:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._forkserver_pid, 0)
             _close_all([fd for fd in (self._forkserver_alive_fd, self._socket_fd) if fd is not None])
@@ -284,19 +322,19 @@ class Forkserver:
                     raise
                 return self._launch(process, boot.worker_id)
         except (OSError, EOFError) as error:
-            failed = WorkerStartError(f"worker {boot.worker_id} could not be started: {self._why(error)}")
-            failed.by_handler = self._server.crashed
-            raise failed from error
+            raise self._failed(boot.worker_id, error) from error
         finally:
             boot.link.close()
 
-    def _why(self, error: Exception) -> str:
-        """In words. Of a forkserver that has ended the error says only that it refuses connections."""
-        end = self._server.how_it_ended()
-        if not end:
-            return str(error)
-        why = "The handler's module may have crashed it" if self._server.crashed else "Lack of memory may do that"
-        return f"the forkserver, which imports the handler, is gone: {end}. {why}; what it wrote is on standard error"
+    def _failed(self, worker_id: str, error: Exception) -> WorkerStartError:
+        """Of a forkserver that has ended the error says only that it refuses connections."""
+        end, why = self._server.ended(), str(error)
+        if end is not None:
+            how = "The handler's module may have crashed it" if end.crashed else "Lack of memory may do that"
+            why = f"the forkserver, which imports the handler, is gone: {end.text}. {how}; what it wrote is on standard error"
+        failed = WorkerStartError(f"worker {worker_id} could not be started: {why}")
+        failed.by_handler = end is not None and end.crashed
+        return failed
 
     def make_spare(self) -> None:
         """Have a worker forked that the next `start_worker` uses, unless there is one. Takes a few milliseconds, and may be

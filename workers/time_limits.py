@@ -16,17 +16,16 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Final
 
-from ..conf.units import NS_PER_MS
+from ..conf.units import NS_PER_MS, NS_PER_S
 from .api import Handler, SoftTimeLimitExceeded
 from .boot import WorkerBounds
 from .cells import HARD_NS, SOFT_NS, STARTED_NS, STATE, CellView
 
 SOFT_SIGNAL: Final[int] = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
 """A real-time signal, where there are any, because no library uses them; the usual two are the handler's own."""
-EARLY_NS: Final = 1_000_000
+EARLY_NS: Final = NS_PER_MS
 """The supervisor's clock is read before its signal is sent: a call that is a millisecond short of its limit is over it."""
 OURS: Final = __name__.rpartition(".")[0] + "."
-NS_PER_S: Final = 1_000_000_000
 
 
 def limits_of(handler: Handler, bounds: WorkerBounds) -> tuple[int, int]:

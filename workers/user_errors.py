@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from ..conf.formats import DELAY_LEVEL_MAX
 from ..remoting.arguments import TEXT, Rule, check, whole
 from ..remoting.errors import UsageError
+from ..remoting.names import DELAY_LEVEL_MAX
 from .api import INT32_OR_LESS, BodyError, Retry, Rollback, SoftTimeLimitExceeded, Suspend
 from .failures import DEAD_LETTER_LEVEL, Cause, Failure, asked
 from .packets import clip

@@ -1,4 +1,5 @@
-"""One worker's loop: packets in, chunks run, rows to disk, then reports out. No timer; one thread beside it (reporter.py).
+"""One worker's loop: packets in, chunks run, rows to disk, then reports out. No timer; two threads beside it at most: one
+reports during a call (reporter.py), one seals (sealing.py).
 
 Order of every flush, which all promises rest on: rows are appended to the open segment first, and only then are reports
 sent. A worker killed between the two leaves rows without a report; salvage.py finds them and they count as done. The
@@ -67,7 +68,6 @@ from .ordered_packets import (
 from .packets import (
     CHUNK,
     CHUNK_HEAD_BYTES,
-    CHUNK_STRUCT,
     DIRECT,
     FORGET,
     QUEUE,
@@ -75,6 +75,7 @@ from .packets import (
     STOP,
     Buffer,
     QueueInfo,
+    decode_chunk,
     decode_direct,
     decode_forget,
     decode_queue,
@@ -137,6 +138,8 @@ class WorkerLoop:
         """What is being reported."""
         self._idle = False
         """The last step found no packet, and left nothing unreported."""
+        if rows is not None:
+            rows.on_converted = self._beat
         self._handler = handler
         self._runner = runner(
             handler,
@@ -177,7 +180,7 @@ class WorkerLoop:
     def step(self) -> bool:
         """Handle one packet, or do what is due when none waits. False after STOP. Never blocks for a packet."""
         self._runner.end_if_forked()
-        self._cell[BEATS] += 1
+        self._beat()
         packet = self._link.receive()
         self._idle = packet is None
         if packet is None:
@@ -191,6 +194,10 @@ class WorkerLoop:
             raise ProtocolError(f"kind {packet[0]} is not for a worker", "packet from the supervisor")
         on_packet(packet)
         return not self._stopped
+
+    def _beat(self) -> None:
+        """The loop moves. Rows that the reporter's thread converts beside a call count as well: the loop may wait for it."""
+        self._cell[BEATS] += 1
 
     def _holds(self) -> bool:
         """Rows wait for those of the messages that may come, up to the flush interval: large blocks cost much less a row."""
@@ -223,7 +230,7 @@ class WorkerLoop:
                 self._runner.forget_queue(queue)
 
     def _on_chunk(self, packet: Buffer) -> None:
-        _, chunk_id, handle, offset, length, records, window_open, counts = CHUNK_STRUCT.unpack_from(packet)
+        chunk_id, handle, offset, length, records, window_open, counts = decode_chunk(packet)
         runner = self._runner
         runner.window_open, runner.unreported.counts = window_open, counts
         if not runner.claims.handed():
@@ -328,12 +335,13 @@ class WorkerLoop:
         """Before the first chunk: the supervisor can reclaim what is not started (claims.py)."""
         self._runner.claims.offer()
 
-    def offer_reports(self, *, thread: bool = True) -> None:
-        """Before the first chunk: what has ended can be read off the cell while a call goes on, and with the `thread` asked
-        for."""
+    def offer_reports(self) -> None:
+        """Before the first chunk: what has ended can be read off the cell while a call goes on."""
         self._runner.unreported.offer()
-        if thread:
-            self._runner.on_hold = Reporter(self.report_beside, self._log).start
+
+    def report_when_asked(self) -> None:
+        """Before the first chunk, with `offer_reports`: a thread reports while a call goes on, when it is asked to."""
+        self._runner.on_hold = Reporter(self.report_beside, self._log).start
 
     # --- what goes out ----------------------------------------------------------------------------------------------
 
@@ -438,6 +446,7 @@ class WorkerLoop:
                 for run in runs:
                     run.add_finished(finished)
                 seq = segments.append(batch, finished.to_json(), self._clock())
+                self._beat()
                 for run in runs:
                     run.segment_seq = seq if run.has_rows else 0
         else:

@@ -2,10 +2,13 @@
 
 A message that was alone in hand is charged with the death; of a batch nobody knows which one it was, so its messages are
 suspected and run again apart from all others (quarantine.py). What we ended ourselves charges nobody: recycling, reload,
-shutdown, a dead forkserver, a worker that stood still between messages. A call over its hard time limit is a failed
+shutdown, a dead forkserver. A call over its hard time limit is a failed
 attempt of its messages, as Java's consume timeout is. Of a coroutine handler the call whose step ran is in hand; where
 several waited and none ran, a thread or a callback of the handler's did it, and all that the worker has is suspected. So
 it is where a worker ends by a fault or for want of memory between two calls: it was writing rows of what it had not reported.
+And where it stood still there, until we ended it: rows that take too long to convert would do so again and again. But where
+others stood still with it, or its process is stopped or waits for a disk, it was most likely the machine. Then what it had
+runs apart as well, since two messages of that kind may meet, but a message that was alone is not charged.
 
 When the whole member died, supervisor and workers at once (an operator, a container's limit, the host), a message is charged
 only if it was alone in hand in all of that member. Of several none is: nobody can say which one it was (charges.py).
@@ -26,7 +29,11 @@ class End(Enum):
     """It was asked to leave: by recycling, reload, scaling, shutdown or an operator."""
     FORKSERVER = "forkserver died"
     OURS = "killed by the supervisor"
-    """It stood still outside of the handler, or said what cannot be."""
+    """It said what cannot be, or was over a time limit in a call that ended just before the kill."""
+    STALLED = "stood still outside of the handler"
+    """We ended it for that."""
+    MACHINE = "held up by the machine"
+    """The same, but others stood still, too, or its process was stopped or waited for a disk: no message did that."""
     TIME_LIMIT = "hard time limit"
     CRASHED = "crashed"
     """By itself, or killed by the kernel or somebody else."""
@@ -36,7 +43,7 @@ class End(Enum):
     """Its cell was found at the next start, and that of another worker too."""
 
 
-DEATHS: Final = (End.CRASHED, End.TIME_LIMIT, End.OURS, End.FORKSERVER)
+DEATHS: Final = (End.CRASHED, End.TIME_LIMIT, End.STALLED, End.MACHINE, End.OURS, End.FORKSERVER)
 """Ends of a worker, while its member runs, that nobody asked for."""
 
 
@@ -53,6 +60,8 @@ class Verdict(Enum):
     NOBODY = "nobody"
     CHARGED = "charged"
     SUSPECTED = "suspected"
+    APART = "to be run apart"
+    """As suspected, but nothing is charged, not even what ran alone."""
     TIMED_OUT = "timed out"
     NOTED = "noted"
     """In hand beside others: no death of its own, see charges.py."""
@@ -71,6 +80,15 @@ VERDICTS: dict[tuple[End, CellContent], Verdict] = {
     (End.OURS, CellContent.ONE): Verdict.NOBODY,
     (End.OURS, CellContent.SEVERAL): Verdict.NOBODY,
     (End.OURS, CellContent.WAITING): Verdict.NOBODY,
+    # It went on between the look and the kill: who is named has not held it.
+    (End.STALLED, CellContent.NOTHING): Verdict.NOBODY,
+    (End.STALLED, CellContent.ONE): Verdict.NOBODY,
+    (End.STALLED, CellContent.SEVERAL): Verdict.NOBODY,
+    (End.STALLED, CellContent.WAITING): Verdict.SUSPECTED,
+    (End.MACHINE, CellContent.NOTHING): Verdict.NOBODY,
+    (End.MACHINE, CellContent.ONE): Verdict.NOBODY,
+    (End.MACHINE, CellContent.SEVERAL): Verdict.NOBODY,
+    (End.MACHINE, CellContent.WAITING): Verdict.APART,
     # The call that was over its limit ended between the look and the kill: whoever came after it has done nothing.
     (End.TIME_LIMIT, CellContent.NOTHING): Verdict.NOBODY,
     (End.TIME_LIMIT, CellContent.ONE): Verdict.TIMED_OUT,
@@ -130,14 +148,20 @@ class Death:
         return VERDICTS[self.end, self.in_hand.content if self.in_hand is not None else CellContent.NOTHING]
 
 
-def how_ended(*, retired: bool, ours: bool, timed_out: bool, unattended: bool, by_itself: bool) -> End:
+def how_ended(
+    *, retired: bool, ours: bool, timed_out: bool, unattended: bool, by_itself: bool, stalled: bool = False,
+    by_machine: bool = False,
+) -> End:  # fmt: skip
     """`retired` = it was asked to leave; `ours` = we killed it; `timed_out` = for its time limit, with that very call still
-    in hand; `unattended` = its forkserver is gone too, and the exit code with it; `by_itself` = by a fault, or with an exit
-    code that no worker of ours has when it leaves: then it counts, asked to leave or not."""
+    in hand; `stalled` = because it stood still outside of any, `by_machine` = no message held it; `unattended` = its
+    forkserver is gone too, and the exit code with it; `by_itself` = by a fault, or with an exit code that no worker of ours
+    has when it leaves: then it counts, asked to leave or not."""
     if timed_out:
         return End.TIME_LIMIT
     if ours:
         return End.OURS
+    if stalled:
+        return End.MACHINE if by_machine else End.STALLED
     if unattended:
         return End.FORKSERVER
     return End.RETIRED if retired and not by_itself else End.CRASHED

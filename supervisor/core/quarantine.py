@@ -3,8 +3,8 @@
 The verdict on a death is in blame.py's table. A charged record runs again by itself. Of a batch each half runs again by
 itself, and the half that kills again is halved again, until the killer is alone and charged; where the handler took the
 messages one by one, the one it took last is charged at once, and the rest of the call looked at in two parts. Where several
-calls of a coroutine handler waited, or a worker died while it wrote rows between two calls, each chunk of the worker's runs
-again by itself, and one that kills again is halved.
+calls of a coroutine handler waited, or a worker died or stood still while it wrote rows between two calls, each chunk of the
+worker's runs again by itself, and one that kills again is halved.
 
 In the ordered modes a suspect has to keep its place, and cannot wait for a worker of its own. There the whole member is
 careful instead (charges.py): one message at a time is in hand until each suspect is over, or has failed and left its worker
@@ -35,6 +35,8 @@ from .states import WorkerState
 _UNIQUE_ID = PROPERTY_UNIQ_KEY.encode()
 STACK_MAX_CHARS = 4_000
 """Of a stack in a dead letter's properties: a broker takes 32 KiB of properties in all."""
+PLACES_MAX = 4
+"""Of chunks that a log line names."""
 
 
 class Quarantine:
@@ -73,6 +75,8 @@ class Quarantine:
             if blamed.culprit is not None:
                 charge = self._charge(pq, chunk, blamed.culprit, death)
                 keys |= {"charged_to": _place(pq.mq, charge.offset), "deaths": charge.deaths}
+        if death.in_hand is None or death.in_hand.waiting:
+            keys |= unreported(s, worker)  # no cell says what was in hand
         if death.end is not End.RETIRED:
             s.log("warning", "worker_died", **keys, **death.facts)
 
@@ -107,7 +111,7 @@ class Quarantine:
         chunks = [chunk for chunk in left if chunk.handle in self.s.queues]
         if len(chunks) == 1:
             start, end = chunks[0].reported, chunks[0].count
-            charged = end - start == 1 and len(left) == 1 and chunks[0].alone
+            charged = verdict is Verdict.SUSPECTED and end - start == 1 and len(left) == 1 and chunks[0].alone
             return Blamed(chunks[0].chunk_id, start, end, verdict, start if charged else None)
         records = sum(chunk.count - chunk.reported for chunk in chunks)
         return Blamed(None, 0, records, verdict, None) if records else None
@@ -245,6 +249,21 @@ def unique_id_of(view: memoryview | bytearray, start: int, end: int) -> str:
         return ""
     found = find_property(bytes(view[info.properties_start : info.end]), _UNIQUE_ID)
     return bytes(found).decode(errors="replace") if found else ""
+
+
+def unreported(state: State, worker: Worker) -> dict[str, object]:
+    """For the log: what the worker had in hand and has not reported, and how many messages that is; empty = nothing."""
+    left = [
+        chunk for chunk in worker.in_flight.values() if chunk.reported < chunk.count and chunk.handle in state.queues
+    ]
+    if not left:
+        return {}
+    places = [_place(state.queues[each.handle].mq, each.offsets[each.reported], each.offsets[-1]) for each in left]
+    more = ["..."] if len(places) > PLACES_MAX else []
+    return {
+        "unreported": ", ".join([*places[:PLACES_MAX], *more]),
+        "unreported_messages": sum(each.count - each.reported for each in left),
+    }
 
 
 def facts_of(death: Death) -> dict[str, str]:

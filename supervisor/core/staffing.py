@@ -123,6 +123,8 @@ class Staffing:
         self._not_before: dict[int, float] = {}
         self._nobody_since: float | None = None
         self._served = False
+        self._large = -1
+        """The last generation whose workers have too much memory when they start."""
         self._stopping = False
         self._actions: list[StaffingAction] = []
 
@@ -197,6 +199,15 @@ class Staffing:
         if worker_id == self._probe:
             self._move_reload(ReloadEvent.BOOTED)
         self._look_again(worker)
+
+    def starts_large(self, worker_id: str, rss_bytes: int) -> None:
+        """Before its first message it has as much memory as when it is to be replaced. Said once for a generation."""
+        generation = self._core.state.workers[worker_id].generation
+        if generation > self._large:
+            self._large = generation
+            has = f"it has {rss_bytes >> 20} MiB when it starts, so each worker is replaced after its first messages"
+            self._note("warning", "workers_start_over_memory_limit", worker=worker_id, rss_bytes=rss_bytes,
+                       hint=f"{has}: raise workers.recycle_memory_mib")  # fmt: skip
 
     def boot_failed(self, worker_id: str, error: str) -> None:
         """It said why; its end follows."""
@@ -344,9 +355,10 @@ class Staffing:
                 " slow or broken? Raise the limit, or move the file out of segments/open or segments/ready, whose messages"
                 " then run again"
             )
+        late = "its handler's set-up hook had not ended" if worker.sets_up else "its handler's module was not imported"
         return (
-            f"a worker was not ready within {limit}: does the handler's module do long work when it is imported? Move it"
-            " into the set-up hook, or raise the limit"
+            f"a worker was not ready within {limit}: {late} by then. Each worker imports the"
+            " module and runs the hook when it starts: shorten that, or raise the limit"
         )
 
     def _could_not_boot(self, worker: Worker, now: float) -> None:

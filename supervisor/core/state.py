@@ -15,7 +15,7 @@ from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from .actions import Action, ChargesChanged, Load, Log, Retired, Seal
 from .allocation import Strategy
-from .blame import DEATHS, Blamed, Death, End
+from .blame import DEATHS, Blamed, Death, End, InHand
 from .charges import Charges
 from .chunks import Chunk, Token
 from .counters import Counters
@@ -36,7 +36,8 @@ CHARGES_WRITTEN_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """The settings that decide; names, units and ranges as in conf/defaults.toml."""
+    """What decides: settings of conf/defaults.toml, some in another unit or by a shorter name (wiring.py), and what nobody
+    sets, such as times of Java's consumer."""
 
     client_id: str
     group: str
@@ -163,17 +164,19 @@ class Worker:
     """When it has reported so many, the staffing has something to decide."""
     wish: str = ""
     """Why it is to be replaced, as the worker or an operator said."""
+    sets_up: bool = False
+    """Its handler's set-up hook has begun."""
     boot_error: str = ""
     """Why it cannot boot."""
     kill_again_at: float = inf
     """It was to be killed before it was ready; when that is tried again, should it live on."""
 
-    # What it has in flight (Crew, dispatching.py, settling.py, reclaiming.py).
+    # What it has in flight (Workers, dispatching.py, settling.py, reclaiming.py).
     window: int = 0
     """Chunks it can have in flight, 0 = as configured."""
     in_flight: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
-    """Chunks dispatched to it and not reported to the end, in the order of dispatch. Only Crew.dispatched and Crew.came_back
-    change it."""
+    """Chunks dispatched to it and not reported to the end, in the order of dispatch. Only Workers.dispatched and
+    Workers.came_back change it."""
     dispatches: int = 0
     """With order = "key": dispatches of which something is in flight."""
     in_flight_messages: int = 0
@@ -195,6 +198,8 @@ class Worker:
     """Its newest segment that is known to be sealed; they are sealed in their order."""
 
     # What it left (settling.py, quarantine.py, retries.py).
+    in_hand: InHand | None = None
+    """What it had in hand when it died, whoever is to blame."""
     blamed: Blamed | None = None
     """What its death is charged to."""
     timed_out: list[tuple[ProcessQueue, Chunk]] = field(default_factory=list["tuple[ProcessQueue, Chunk]"])
@@ -209,7 +214,7 @@ class Worker:
         return self.ready_at != inf
 
 
-class Crew:
+class Workers:
     """What the core knows of its workers, and what they have in flight. Kept so that no event looks at all of them."""
 
     def __init__(self, in_flight: Callable[[], Iterable[InFlight[Worker]]]) -> None:
@@ -250,6 +255,7 @@ class Crew:
     def dispatched(self, worker: Worker, chunk: Chunk, topic: str) -> None:
         """The worker has the chunk in flight from now on."""
         chunk.worker_id = worker.worker_id
+        chunk.never_begun = 0
         self.chunks[chunk.chunk_id] = chunk
         if not worker.in_flight:
             worker.heard_at = self.now
@@ -299,7 +305,7 @@ class Crew:
             self.busy.pop(worker.worker_id, None)
 
 
-class State(Crew):
+class State(Workers):
     """All mutable state of the core. `view` is the slab's memory, indexed by the slots' starts."""
 
     def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
@@ -436,6 +442,7 @@ class State(Crew):
         if worker.state in LIVING and worker.booted and death.end is not End.RETIRED:
             self.counters.worker_deaths += 1
             self.deaths[death.end] = self.deaths.get(death.end, 0) + 1
+        worker.in_hand = death.in_hand
         self.move_worker(worker, WorkerEvent.DIED)
         return worker
 

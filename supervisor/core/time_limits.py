@@ -50,6 +50,8 @@ class Look:
     """State and start of the call whose worker was sent ABRT; (0, 0) = it stood still outside of any."""
     ended_ns: int = 0
     """When it was last sent ABRT or KILL."""
+    by_machine: bool = False
+    """It was not the only one that stood still then, or its process was stopped or waited for a disk."""
     beats: int = -1
     beat_ns: int = 0
     """When `beats` was first seen."""
@@ -98,6 +100,15 @@ class Look:
         """It has nothing to do, and is not looked at any more until it has: its loop may stand still."""
         self.beats = -1
 
+    @property
+    def stalled(self) -> bool:
+        """It was ended because it stood still outside of any call."""
+        return self.ended == (0, 0)
+
+    def still_since(self, ns: int) -> bool:
+        """It is outside of a call, has something to do, and has not moved since then, as far as was seen."""
+        return self.beats >= 0 and self.beat_ns <= ns
+
     def timed_out(self, state: int, started_ns: int) -> bool:
         """The call that it died in is the one that it was ended for, and not one that came after it."""
-        return self.ended is not None and self.ended != (0, 0) and self.ended == (state, started_ns)
+        return not self.stalled and self.ended == (state, started_ns)

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...conf.units import NS_PER_S
 from ...remoting.queues import MessageQueue
 from ...workers import ordered_packets, packets
 from ...workers.link import LinkClosedError, Transport
@@ -18,8 +19,6 @@ from ...workers.packets import QueueInfo
 from ..core.actions import Classify, Dispatch, DispatchOrdered
 from ..core.decisions import Core
 from .child import Child
-
-S_TO_NS = 1_000_000_000
 
 
 class Feeding:
@@ -97,7 +96,7 @@ class Feeding:
             return
         child.chunks_sent += 1
         until = action.start_before
-        start_before_ns = 0 if until == float("inf") else max(1, int(until * S_TO_NS))
+        start_before_ns = 0 if until == float("inf") else max(1, int(until * NS_PER_S))
         chunks = [
             ordered_packets.OrderedDescriptor(
                 item.chunk.chunk_id, item.chunk.handle, item.chunk.positions[0],

@@ -100,9 +100,8 @@ class Launcher:
             of.spare_timer.cancel()
 
         async def make() -> None:
-            # A forkserver that is gone takes its spare along; the next start makes both anew. One that was stopped meanwhile
-            # has no descriptor any more, which multiprocess notices by a TypeError.
-            with contextlib.suppress(OSError, EOFError, TypeError):
+            # A forkserver that is gone takes its spare along; the next start makes both anew.
+            with contextlib.suppress(OSError, EOFError):
                 await asyncio.get_running_loop().run_in_executor(None, of.forkserver.make_spare)
 
         def due() -> None:

@@ -18,9 +18,10 @@ from typing import Final
 import structlog
 
 from ...conf.segment_format import OPEN_DIR, segment_name
+from ...conf.units import NS_PER_MS, NS_PER_S
 from ...workers.cells import CONSUMED_DIRECTLY, Cell, CellFile
 from ...workers.sealing import open_segments
-from ...workers.time_limits import NS_PER_S
+from ...workers.spawn import WorkerStartError
 from ..core import events as ev
 from ..core.blame import Death, End, InHand, how_ended
 from ..core.decisions import Core
@@ -95,14 +96,16 @@ class PostMortem:
         end = how_ended(
             retired=state is WorkerState.STOPPING
             or self._cells.stopping,  # the whole group may be killed one after another
-            ours=state is WorkerState.KILLED or (look.ended is not None and not timed_out),
+            ours=state is WorkerState.KILLED or (look.ended is not None and not timed_out and not look.stalled),
             timed_out=timed_out,
+            stalled=look.stalled,
+            by_machine=look.by_machine,
             unattended=child.process.unattended,
             by_itself=by_itself(code),
         )
         facts: dict[str, object] = {"pid": child.process.pid, "exit_code": code}
         if cell is not None:
-            facts["run_ms"] = (self._clock() - cell.started_ns) // 1_000_000
+            facts["run_ms"] = (self._clock() - cell.started_ns) // NS_PER_MS
         if peak := max(child.rss_peak_bytes, cell.rss_peak_bytes if cell is not None else 0):
             facts["rss_peak_bytes"] = peak
         if cell is not None and child.sampled_call_ns == cell.started_ns:
@@ -116,10 +119,37 @@ class PostMortem:
         # Nobody has asked it to leave, so 0 is sys.exit() in a task, or os._exit() in a thread.
         own_doing = code == 0 or by_itself(code) or "oom_kills" in facts
         in_hand = in_hand_of(cell, from_outside=end is End.CRASHED and not own_doing)
-        spoilt = cut_off or (cell is None and (_is_fault(code) or "oom_kills" in facts))
+        spoilt = cut_off or (cell is None and (look.stalled or _is_fault(code) or "oom_kills" in facts))
         if spoilt and child.worker.in_flight:
             in_hand = between_calls(f"{child.process.pid}:{self._clock()}")
         return Death(end, in_hand, cause_of(code), facts)
+
+
+def ended_in_boot(child: Child, death: Death) -> WorkerStartError:
+    """Why it did not get ready, where it has not said so itself. What others do to it is not the handler's fault: another
+    one may boot later."""
+    code = death.facts.get("exit_code")
+    if "oom_kills" in death.facts:
+        return WorkerStartError(
+            "a worker was killed by the kernel for want of memory while it booted: give this member (its container or control"
+            " group) more, start fewer workers (workers.count), or load less at the handler's import and in its set-up hook"
+        )
+    if death.end is End.FORKSERVER:
+        return WorkerStartError(
+            "the forkserver ended while a worker booted, and took it along: lack of memory may do that, then the kernel's log"
+            " names it"
+        )
+    if death.end is End.CRASHED and not child.cut_off and isinstance(code, int) and code < 0 and not _is_fault(code):
+        return WorkerStartError(
+            f"a worker was ended by {death.cause} while it booted, from outside: look who sends that; of SIGKILL the kernel's"
+            " log says whether it was for want of memory"
+        )
+    how = "it closed its link" if child.cut_off else death.cause if death.end is End.CRASHED else death.end.value
+    failed = WorkerStartError(
+        f"a worker ended while it booted ({how}): see what the handler does at its import and set-up"
+    )
+    failed.by_handler = True
+    return failed
 
 
 def left_open(core: Core, segments: Path, worker_id: str, now: float) -> list[Path]:
@@ -180,10 +210,10 @@ def in_hand_of(cell: Cell | None, *, from_outside: bool = False) -> InHand | Non
 
 
 def between_calls(mark: str) -> InHand:
-    """Of a worker whose cell names no call, and that ended by a fault or for want of memory: it was converting or writing
-    rows of something that it had not reported, or a thread of the handler's did it. (One that ends by an error there has
-    named what it worked on, see `accuse` in worker.py.) And of one that has lost its link, most likely before the call that
-    its cell names."""
+    """Of a worker whose cell names no call, and that ended by a fault, for want of memory, or because it stood still: it was
+    converting or writing rows of something that it had not reported, or a thread of the handler's did it. (One that ends by
+    an error there has named what it worked on, see `accuse` in worker.py.) And of one that has lost its link, most likely
+    before the call that its cell names."""
     return InHand(0, 0, 0, 0, mark=mark, waiting=True)
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from ...conf.units import NS_PER_MS
+from ...conf.units import NS_PER_MS, NS_PER_S
 from ...workers.cells import BEATS, HARD_NS, RECALLED, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile, CellView
 from ...workers.claims import take_back
 from ...workers.reporter import REPORT_SIGNAL
@@ -27,6 +27,7 @@ from ...workers.unreported import holds, in_hand, look, runs
 from ..core import events as ev
 from ..core.actions import AskReport, ReadCell, Recall, Reclaim
 from ..core.decisions import Core
+from ..core.state import Worker
 from ..core.states import LIVING, WorkerState
 from ..core.time_limits import Progress, Step
 from .child import Child
@@ -41,20 +42,25 @@ log = structlog.get_logger("rocketcrew.pool")
 
 
 class Watch:
-    """One timer for all workers. `busy()` are those whose loop should move: they have chunks that they have not reported on,
-    or are asked for keys."""
+    """One timer for all workers."""
 
     def __init__(
-        self, cells: CellFile, children: Mapping[str, Child], busy: Callable[[], Collection[str]], stall_ms: int
-    ) -> None:
+        self, cells: CellFile, children: Mapping[str, Child], busy: Callable[[], Collection[str]], stall_ms: int,
+        unreported: Callable[[Worker], Mapping[str, object]],
+    ) -> None:  # fmt: skip
+        """`busy()` are those whose loop should move: they have chunks that they have not reported on, or are asked for keys;
+        `unreported` says for the log what one has in hand."""
         self._cells = cells
         self._children = children
         self._busy = busy
         self._stall_ns = stall_ms * NS_PER_MS
+        self._unreported = unreported
+        self._stalled_ns = -self._stall_ns
+        """When a worker was last ended because it stood still."""
         self._busy_before: set[str] = set()
         self._ending: set[str] = set()
         """Workers that were sent ABRT: they are looked at until they are gone."""
-        self._limit_ns = int(LOOK_MAX_S * 1e9)
+        self._limit_ns = int(LOOK_MAX_S * NS_PER_S)
         """The shortest limit that was seen: a call that begins right after a look may be over it after so long."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -64,7 +70,7 @@ class Watch:
         delay_s = LOOK_MAX_S
         try:
             due_ns = self.look()
-            delay_s = (due_ns - time.monotonic_ns()) / 1e9
+            delay_s = (due_ns - time.monotonic_ns()) / NS_PER_S
         finally:
             self._timer = self._loop.call_later(min(max(delay_s, LOOK_MIN_S), LOOK_MAX_S), self.start)
 
@@ -115,10 +121,31 @@ class Watch:
             log.warning("hard_time_limit", worker=child.worker_id, pid=process.pid, limit_ms=seen.hard_ns // NS_PER_MS,
                         duration_ms=(now_ns - seen.started_ns) // NS_PER_MS)  # fmt: skip
         else:
-            log.error(
-                "worker_stalled", worker=child.worker_id, pid=process.pid, duration_ms=self._stall_ns // NS_PER_MS
-            )
+            child.look.by_machine = self._others_too(child, now_ns) or is_held(process.pid)
+            log.error("worker_stalled", worker=child.worker_id, pid=process.pid, duration_ms=self._stall_ns // NS_PER_MS,
+                      by_machine=child.look.by_machine, **self._unreported(child.worker))  # fmt: skip
         process.kill(signal.SIGABRT)
+
+    def _others_too(self, child: Child, now_ns: int) -> bool:
+        """Another worker has stood still for half of the limit, or was ended for it as short a time ago."""
+        since_ns = now_ns - self._stall_ns // 2
+        ended_ns, self._stalled_ns = self._stalled_ns, now_ns
+        return ended_ns >= since_ns or any(
+            other is not child and other.look.still_since(since_ns) for other in self._looked_at()
+        )
+
+    def _looked_at(self) -> Iterable[Child]:
+        return (child for name in self._busy_before if (child := self._children.get(name)) is not None)
+
+
+def is_held(pid: int | None) -> bool:
+    """A signal or a debugger has stopped it, or it waits for a disk, as one that was swapped out does. Where there is no
+    /proc, nobody knows."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return status.rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"], [b"D"])
 
 
 def sample_memory(child: Child, call_ns: int) -> None:

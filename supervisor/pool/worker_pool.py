@@ -15,7 +15,8 @@ from typing import Any
 
 import structlog
 
-from ...conf.units import in_whole_ms
+from ...conf.exit_codes import EXIT_FINE
+from ...conf.units import NS_PER_S, in_whole_ms
 from ...remoting.errors import RocketcrewError
 from ...remoting.queues import MessageQueue
 from ...remoting.traces import TraceRecord
@@ -23,7 +24,16 @@ from ...workers import packets
 from ...workers.cells import CellFile
 from ...workers.claims import find_barrier
 from ...workers.link import Transport, link_pair
-from ...workers.packets import LEAVES, PROGRESS, WANTS_OUT, WINDOW, QueueInfo, progress_text
+from ...workers.packets import (
+    LEAVES,
+    PROGRESS,
+    SETS_UP,
+    STARTS_LARGE,
+    WANTS_OUT,
+    WINDOW,
+    QueueInfo,
+    progress_text,
+)
 from ...workers.spawn import WorkerProcess, WorkerStartError
 from ...workers.stack_dump import StackFile
 from ..core import events as ev
@@ -32,13 +42,15 @@ from ..core.blame import Death, End
 from ..core.decisions import Core
 from ..core.reloading import Reload
 from ..core.staffing import DropGeneration, GiveUp, Kill, Note, Policy, Staffing, Start
+from ..core.state import Worker
 from ..core.states import WorkerState
 from .child import Child, HandlerError, NewWorker
 from .direct import Directing
 from .feeding import Feeding
 from .hearing import LEFT_BEHIND, Hearing
 from .launching import Launcher
-from .post_mortem import NOTE_S, PostMortem, left_open
+from .post_mortem import NOTE_S, PostMortem, ended_in_boot, left_open
+from .programs import Programs
 from .stacks import Helper, ProcessStack, Running, crew_stacks
 from .watching import CellReader
 
@@ -73,6 +85,7 @@ class Pool:
         self._segments = segments
         self._cells = cells
         self._post_mortem = PostMortem(cells)
+        self._programs = Programs()
         self._acted = acted
         self._loop = asyncio.get_running_loop()
         self.children: dict[str, Child] = {}
@@ -89,8 +102,8 @@ class Pool:
         """Messages that an administrator wants consumed."""
         self.failure = ""
         """Why no worker can boot."""
-        self._boots_ended = False
-        """A worker process has ended in its boot since one was ready last; else none could be made."""
+        self._handler_failed = False
+        """By its handler a worker could not boot since one was ready last; else none could be made, or it was killed."""
         self.hearing = Hearing(
             core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, progress=self._progress,
             notice=self._noticed, file_salvaged=self._file_salvaged, salvaged=self._salvaged,
@@ -125,7 +138,7 @@ class Pool:
     def why_none(self) -> RocketcrewError:
         """The error for `failure`. A handler that cannot run is another one than a system that gives no process: that may do
         so at the next start."""
-        return HandlerError(self.failure) if self._boots_ended else WorkerStartError(self.failure)
+        return HandlerError(self.failure) if self._handler_failed else WorkerStartError(self.failure)
 
     def run_staffing(self) -> None:
         """Do what the staffing decides now, and call it again when it has something to do next. A step that fails
@@ -207,13 +220,16 @@ class Pool:
             log.error("worker_not_started", worker=worker_id, error=str(error))
         worker, now = self._core.state.workers[worker_id], self._loop.time()
         was = worker.state
-        # The handler's module took too long, or crashed.
-        self._boots_ended |= bool(worker.boot_error) or error.by_handler
-        self.staffing.boot_failed(worker_id, worker.boot_error or str(error))
+        self._could_not_boot(worker, error)
         self._core.handle(ev.WorkerNotStarted(worker_id), now)
         self.staffing.ended(worker, was, now, charged=False, leaves=False)
         self.changed.set()
         self._loop.call_soon(self.run_staffing)
+
+    def _could_not_boot(self, worker: Worker, error: WorkerStartError) -> None:
+        """For `error`, unless there is another reason already: its own words, or that it took too long."""
+        self._handler_failed |= bool(worker.boot_error) or error.by_handler
+        self.staffing.boot_failed(worker.worker_id, worker.boot_error or str(error))
 
     def _end_boot(self, action: Kill) -> None:
         log.error("worker_not_ready", worker=action.worker_id, reason=action.reason)
@@ -277,7 +293,7 @@ class Pool:
     def _is_ready(self, child: Child, ready: packets.Ready) -> None:
         self.schema = ready.schema
         self.said = ready
-        self._boots_ended = False
+        self._handler_failed = False
         self.staffing.ready(child.worker_id)
         self.run_staffing()
         self.changed.set()
@@ -307,6 +323,11 @@ class Pool:
             child.progress = progress_text(notice)
         elif notice["about"] == WINDOW:
             self._core.handle(ev.WorkerWindow(child.worker_id, int(notice["chunks"])), now)
+        elif notice["about"] == SETS_UP:
+            child.worker.sets_up = True
+        elif notice["about"] == STARTS_LARGE:
+            self.staffing.starts_large(child.worker_id, int(notice["rss_bytes"]))
+            self._loop.call_soon(self.run_staffing)
         elif notice["about"] in (WANTS_OUT, LEAVES):
             reason = str(notice.get("reason", "asked"))
             if notice["about"] == LEAVES:
@@ -349,7 +370,6 @@ class Pool:
             return
         self._acted()  # one that reported what cannot be counts as killed from here on
         worker, was = child.worker, child.worker.state
-        self._boots_ended |= not worker.booted
         self._loop.remove_writer(child.link.fileno())
         self._loop.remove_reader(child.link.fileno())
         self._loop.remove_reader(child.process.sentinel)
@@ -358,13 +378,18 @@ class Pool:
         del self.children[child.worker_id]
         self.direct.died(child.worker_id)
         now, death = self._loop.time(), self._look_at_dead(child)
+        if not worker.booted:
+            self._ended_in_boot(child, death)
         self._core.handle(ev.WorkerDied(child.worker_id, death), now)
         self._acted()  # the charge is written before the cell is cleared
         self._cells.clear(child.cell_slot)
         self._cell_slots.append(child.cell_slot)
         left = left_open(self._core, self._segments, child.worker_id, now)
         child.stack_file.close()
-        child.process.close()
+        if death.end is End.RETIRED and child.process.exitcode == EXIT_FINE:
+            child.process.close()  # what its handler leaves running, it leaves on purpose
+        else:
+            self._programs.end(child.process)
         if left:
             self._left[child.worker_id] = _by_name(left)
         elif not self._stopping:
@@ -374,6 +399,12 @@ class Pool:
         self.staffing.ended(worker, was, now, charged=charged, leaves=bool(left))
         self.changed.set()
         self._loop.call_soon(self.run_staffing)
+
+    def _ended_in_boot(self, child: Child, death: Death) -> None:
+        error = ended_in_boot(child, death)
+        if not child.worker.boot_error and not self._stopping:
+            log.error("worker_not_ready", worker=child.worker_id, reason=str(error))
+        self._could_not_boot(child.worker, error)
 
     def _look_at_dead(self, child: Child) -> Death:
         """Its messages wait for this death: better one that charges nobody than none."""
@@ -391,16 +422,16 @@ class Pool:
         cell, mq = self._cells.read(child.cell_slot), self._cells.queue(child.cell_slot)
         if cell is None or mq is None or cell.between:
             return None
-        seconds = max(0.0, self._loop.time() - cell.started_ns / 1e9)
+        seconds = max(0.0, self._loop.time() - cell.started_ns / NS_PER_S)
         return Running(mq.topic, mq.broker_name, mq.queue_id, cell.offset, seconds)
 
     def blocked(self) -> dict[str, dict[str, object]]:
         """The workers that cannot write their segments, by id: the `error`, and for how many `seconds`. JSON types."""
-        now_ns = round(self._loop.time() * 1e9)
+        now_ns = round(self._loop.time() * NS_PER_S)
         return {
-            child.worker_id: {"error": why.error, "seconds": round(max(0, now_ns - why.since_ns) / 1e9, 1)}
+            child.worker_id: {"error": why.error, "seconds": round(max(0, now_ns - why.since_ns) / NS_PER_S, 1)}
             for child in self.children.values()
-            if (why := self._cells.blocked(child.cell_slot, child.process.pid)) is not None
+            if (why := self._cells.blocked(child.cell_slot)) is not None
         }
 
     async def stacks(self, others: Callable[[], list[Helper]]) -> list[ProcessStack]:
@@ -430,7 +461,7 @@ class Pool:
             self._cells.cancel(child.cell_slot)
 
     async def kill(self) -> None:
-        """End every worker now, and the forkserver; what they had reported is still read."""
+        """End every worker now with its programs, and the forkserver; what they had reported is still read."""
         self._stop_staffing()
         for child in list(self.children.values()):
             self._core.handle(ev.WorkerStops(child.worker_id), self._loop.time())
@@ -438,6 +469,7 @@ class Pool:
         while self.children and await self._wait_changed(self._loop.time() + KILL_WAIT_S):
             pass
         await self.launcher.stop()
+        await self._programs.ended()
 
     def _stop_staffing(self) -> None:
         self._stopping = True

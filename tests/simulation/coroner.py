@@ -165,12 +165,12 @@ class Coroner:
             retired=worker.retired or worker.stopping,
             ours=worker.condemned is not None and worker.condemned is not call,
             stalled=worker.ended,
-            others_too=worker.others_too,
+            by_machine=worker.by_machine,
             timed_out=worker.condemned is not None and worker.condemned is call,
             unattended=worker.unattended,
             by_itself=worker.crashed,
         )
-        if call is not None or end in (End.OURS, End.STALLED, End.STALLED_TOO):
+        if call is not None or end in (End.OURS, End.STALLED, End.MACHINE):
             self._world.note(f"died: {end.value}")
         in_hand = call.in_hand if call is not None else worker.key_in_hand
         death = Death(end, in_hand, "SIGSEGV", {"pid": 1})

@@ -138,11 +138,16 @@ class Faults:
         return True
 
     def _stall_worker(self) -> bool:
-        """Its loop is held (stopped, or at a disk that does not answer), until it goes on or is ended for it."""
+        """Its loop is held (stopped, or at a disk that does not answer), until it goes on or is ended for it; now and then
+        those of the whole member, as where the machine does it."""
         worker = self._worker()
         if worker is None or worker.stalled:
             return False
-        worker.stands_still(self.world.random.choice([100, 1_000, 5_000]) * self.world.random.random())
+        ms = self.world.random.choice([100, 1_000, 5_000]) * self.world.random.random()
+        held = list(worker.member.pool.workers.values()) if self.world.chance(0.25) else [worker]
+        for each in held:
+            if each.alive and not each.stalled:
+                each.stands_still(ms)
         return True
 
     def _kill_forkserver(self) -> bool:

@@ -111,7 +111,7 @@ class ChargesTheMachine(QuarantineParts):
 
     class quarantine_class(Quarantine):
         def judge(self, worker: Worker, death: Death) -> None:
-            super().judge(worker, replace(death, end=End.STALLED) if death.end is End.STALLED_TOO else death)
+            super().judge(worker, replace(death, end=End.STALLED) if death.end is End.MACHINE else death)
 
 
 PLANTED_DEATHS = {

@@ -106,8 +106,8 @@ class SimWorker:
         """Its loop is stopped; calls under way and seals go on."""
         self.ended = False
         """The supervisor kills it for that."""
-        self.others_too = False
-        """Others stood still with it then."""
+        self.by_machine = False
+        """It was not the only one then."""
         self.unattended = False
         """Its forkserver died, and took it along."""
         self.unreported: list[Work] = []
@@ -204,7 +204,7 @@ class SimWorker:
         if self.call is None and self.member.alive:
             if self.worker_id in self.member.core.busy_workers():
                 others = [each for each in self.member.pool.workers.values() if each is not self]
-                self.ended, self.others_too = True, any(each.stalled and each.call is None for each in others)
+                self.ended, self.by_machine = True, any(each.stalled and each.call is None for each in others)
                 self.die()
                 return
             self.may_idle()

@@ -15,8 +15,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from rocketcrew.conf.exit_codes import EXIT_FINE
 from rocketcrew.workers.api import handler
-from rocketcrew.workers.boot import EXIT_OK, WorkerBounds
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.link import Transport
 from rocketcrew.workers.spawn import Forkserver, WorkerStartError
 
@@ -34,7 +35,7 @@ def test_lambdas_and_closures_reach_the_worker(make_crew: Callable[[Transport], 
     worker = crew.start(decorated, schema="", bounds=WorkerBounds(batch_messages_max=2))
     assert worker.ready()[2:4] == ("a int", True)
     crew.chunk(worker, 1, [b"1", b"22", b"333"])
-    assert worker.stop() == EXIT_OK
+    assert worker.stop() == EXIT_FINE
     assert crew.table() == {0: 7, 1: 14, 2: 21}
 
 
@@ -104,14 +105,64 @@ def test_what_a_handler_starts_has_ordinary_signals(crew: WorkerCrew) -> None:
     worker = crew.start("system_handlers:environment")
     worker.ready()
     crew.chunk(worker, 1, [b"x"])
-    assert worker.stop() == EXIT_OK
+    assert worker.stop() == EXIT_FINE
     (path,) = (crew.folder / "segments" / "ready").iterdir()
     assert pa.ipc.open_stream(path.read_bytes()).read_all().column("b").to_pylist() == ["False,clean,True"]
     forks = crew.start("system_handlers:forked")
     forks.ready()
     crew.chunk(forks, 1, [b"x"], first_offset=5)
-    assert forks.stop() == EXIT_OK
+    assert forks.stop() == EXIT_FINE
     assert crew.table()[5] == 0
+
+
+DRAWS = """
+import random
+import numpy as np
+from rocketcrew.workers.api import handler
+
+random.seed(1)
+np.random.seed(1)
+
+@handler(schema="a bigint, b string")
+def own(message):
+    return {"a": message.queue_offset, "b": f"{random.random()} {np.random.random()}"}
+
+@handler(schema="a bigint, b string", setup=lambda: np.random.seed(1))
+def fixed(message):
+    return {"a": message.queue_offset, "b": str(np.random.random())}
+"""
+
+
+@pytest.mark.parametrize("preloaded", [True, False])
+def test_each_worker_draws_its_own_random_numbers_unless_its_set_up_seeds_them(
+    crew: WorkerCrew, tmp_path: Path, *, preloaded: bool
+) -> None:
+    (tmp_path / "draws.py").write_text(DRAWS)
+    server = crew.server(*["draws"] * preloaded)
+    for number, name in enumerate(("own", "own", "fixed", "fixed")):
+        worker = crew.start(f"draws:{name}", server=server)
+        worker.ready()
+        crew.chunk(worker, 1, [b"x"], first_offset=number)
+        assert worker.stop() == EXIT_FINE
+    drawn: dict[int, str] = {}
+    for path in (crew.folder / "segments" / "ready").iterdir():
+        rows = pa.ipc.open_stream(path.read_bytes()).read_all().select(["a", "b"]).to_pylist()
+        drawn |= {row["a"]: row["b"] for row in rows}
+    assert len({*drawn[0].split(), *drawn[1].split()}) == 4
+    assert drawn[2] == drawn[3]
+
+
+def test_a_program_that_the_module_starts_at_its_import_ends_with_the_forkserver(
+    crew: WorkerCrew, tmp_path: Path
+) -> None:
+    (tmp_path / "serves.py").write_text("import subprocess\n\nserver = subprocess.Popen(['sleep', '1000'])\n")
+    server = crew.server("serves", "system_handlers")
+    crew.start("system_handlers:silent", server=server).ready()
+    children = psutil.Process(server.pid).children()
+    [program] = [child for child in children if child.pid != crew.running[0].process.pid]
+    assert os.getpgid(program.pid) == server.pid != os.getpgid(crew.running[0].process.pid) != os.getpgid(0)
+    server.stop()
+    wait_gone([program])
 
 
 def test_a_killed_forkserver_takes_its_workers_along_and_is_started_again(crew: WorkerCrew) -> None:
@@ -226,7 +277,7 @@ def test_a_module_that_starts_threads_when_imported_has_them_in_each_worker(crew
         worker = crew.start("threaded:handle", server=server)
         worker.ready()
         crew.chunk(worker, 1, [b"x"], first_offset=number)
-        assert worker.stop() == EXIT_OK
+        assert worker.stop() == EXIT_FINE
     assert crew.table() == {0: 1, 1: 2}
     assert server.pid == pid
 
@@ -244,7 +295,7 @@ def test_a_spare_becomes_the_next_worker_and_a_dead_one_harms_nobody(
     worker = crew.start("system_handlers:rows")
     assert worker.ready().pid == worker.process.pid == spare
     crew.chunk(worker, 1, [b"x"])
-    assert worker.stop() == EXIT_OK
+    assert worker.stop() == EXIT_FINE
     server.make_spare()
     children = psutil.Process(server.pid).children()
     (second,) = [child for child in children if child.pid != crew.running[0].process.pid]
@@ -265,7 +316,7 @@ def test_descriptors_are_given_back(crew: WorkerCrew) -> None:
     def one() -> None:
         worker = crew.start("system_handlers:silent", cell_slot=0)
         worker.ready()
-        assert worker.stop() == EXIT_OK
+        assert worker.stop() == EXIT_FINE
         worker.link.close()
         worker.process.close()
 

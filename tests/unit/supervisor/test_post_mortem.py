@@ -24,6 +24,7 @@ from rocketcrew.supervisor.pool.post_mortem import (
     PostMortem,
     by_itself,
     cause_of,
+    ended_in_boot,
     in_hand_of,
     left_open,
     oom_kills,
@@ -205,6 +206,20 @@ def test_who_ends_by_a_fault_or_for_want_of_memory_between_two_calls_was_writing
     assert scene.mortem.look(scene.child(-signal.SIGSEGV)).in_hand is None, "one that has nothing"
 
 
+def test_who_stood_still_between_two_calls_was_writing_rows(scene: Scene, bench: Bench) -> None:
+    busy = busy_worker(bench)
+
+    def look(**more: Any) -> Death:
+        child = scene.child(-signal.SIGABRT, look=Look(ended=(0, 0), **more))
+        return scene.mortem.look(dataclasses.replace(child, worker=busy))
+
+    alone, with_others = look(), look(by_machine=True)
+    assert (alone.end, alone.verdict) == (End.STALLED, Verdict.SUSPECTED)
+    assert (with_others.end, with_others.verdict) == (End.MACHINE, Verdict.APART)
+    scene.in_hand(7)
+    assert look().verdict is Verdict.NOBODY, "it had gone on when it was ended"
+
+
 def test_who_was_killed_because_it_had_no_link_any_more_is_not_charged_with_what_it_ran_last(
     scene: Scene, bench: Bench
 ) -> None:
@@ -295,6 +310,30 @@ def test_whom_we_end_and_who_ends_with_us_are_charged_with_nothing(scene: Scene)
     scene.cells.stopping = True
     assert scene.mortem.look(scene.child(-signal.SIGKILL)).end is End.RETIRED
     assert scene.mortem.look(scene.child(-signal.SIGSEGV)).end is End.CRASHED, "that it did to itself"
+
+
+@pytest.mark.parametrize(
+    ("kills", "exit_code", "more", "by_handler", "words"),
+    [
+        (3, -9, {}, False, "killed by the kernel for want of memory"),
+        (2, -9, {}, False, "ended by SIGKILL"),
+        (2, -15, {}, False, "ended by SIGTERM"),
+        (2, 255, {"unattended": True}, False, "the forkserver ended"),
+        (3, -11, {}, True, "(SIGSEGV)"),
+        (2, 0, {}, True, "(exit code 0)"),
+        (2, 3, {}, True, "(exit code 3)"),
+        (3, -9, {"cut_off": True}, True, "closed its link"),
+        (3, -9, {"state": WorkerState.KILLED}, True, "(killed by the supervisor)"),
+    ],
+)
+def test_whether_the_handler_has_ended_a_worker_that_booted(
+    scene: Scene, kills: int, exit_code: int, more: dict[str, Any], by_handler: bool, words: str
+) -> None:
+    scene.killed_for_memory(kills)
+    child = scene.child(exit_code, **({"state": WorkerState.BOOTING} | more))
+    error = ended_in_boot(child, scene.mortem.look(child))
+    assert error.by_handler is by_handler
+    assert words in str(error)
 
 
 def test_what_cannot_be_looked_for_runs_again_and_nothing_waits_for_it(bench: Bench, tmp_path: Path) -> None:

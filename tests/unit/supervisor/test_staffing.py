@@ -292,7 +292,34 @@ def test_a_boot_that_hangs_is_ended_and_told() -> None:
     assert office.take(Kill) == []
     office.ended(only, charged=False)
     (given_up,) = office.take(GiveUp)
-    assert "workers.boot_timeout_ms = 5000" in given_up.error
+    assert "workers.boot_timeout_ms = 5000: its handler's module was not imported by then" in given_up.error
+
+
+def test_a_set_up_hook_that_takes_too_long_is_told_from_an_import() -> None:
+    office = Office(1, boot_timeout_s=5.0)
+    (only,) = office.started()
+    office.worker(only).sets_up = True
+    office.run(after_s=5)
+    office.ended(only, charged=False)
+    (given_up,) = office.take(GiveUp)
+    assert "its handler's set-up hook had not ended by then" in given_up.error
+
+
+def test_workers_that_start_with_too_much_memory_are_told_once_for_a_generation() -> None:
+    office = Office(2)
+    for worker_id in office.all_ready():
+        office.staffing.starts_large(worker_id, 379 << 20)
+        office.run()
+    (said,) = office.take(Note)
+    assert said.event == "workers_start_over_memory_limit"
+    assert "it has 379 MiB when it starts" in said.keys["hint"]
+    assert office.staffing.begin_reload(1, office.now)
+    office.run()
+    (probe,) = office.started()
+    office.ready(probe)
+    office.staffing.starts_large(probe, 379 << 20)
+    office.run()
+    assert "workers_start_over_memory_limit" in [note.event for note in office.take(Note)]
 
 
 def test_a_salvage_has_the_time_of_a_boot_for_each_segment() -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from structlog.testing import capture_logs
 
 from rocketcrew.conf.units import NS_PER_MS
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.state import Worker
 from rocketcrew.supervisor.core.states import WorkerState
 from rocketcrew.supervisor.pool.child import Child
-from rocketcrew.supervisor.pool.watching import CellReader, Watch
+from rocketcrew.supervisor.pool.watching import CellReader, Watch, is_held
 from rocketcrew.workers.cells import CHUNK_ID, HARD_NS, STARTED_NS, STATE, CellFile
 from rocketcrew.workers.unreported import Unreported
 
@@ -52,7 +59,7 @@ def crew(folder: Path, workers: int) -> Generator[tuple[Watch, dict[str, Child],
     busy: set[str] = set()
 
     async def make() -> Watch:
-        return Watch(cells, children, lambda: busy, stall_ms=60_000)
+        return Watch(cells, children, lambda: busy, 60_000, lambda worker: {"unreported": worker.worker_id})
 
     try:
         yield asyncio.run(make()), children, cells, busy
@@ -84,6 +91,55 @@ def test_what_is_ended_is_looked_at_until_it_is_gone(tmp_path: Path) -> None:
         assert sent[1:] == [9]
         del children["w0"]
         assert watch.look() > 0
+
+
+STALL_NS = 60_000 * NS_PER_MS
+
+
+def stood_still(children: dict[str, Child], **for_ns: int) -> None:
+    """So long these have not moved, as far as was seen."""
+    for name, ns in for_ns.items():
+        children[name].look.beats, children[name].look.beat_ns = 0, time.monotonic_ns() - ns
+        children[name].look.looked_ns = time.monotonic_ns()
+
+
+def test_who_stands_still_alone_is_told_from_those_that_the_machine_holds(tmp_path: Path) -> None:
+    with crew(tmp_path, 3) as (watch, children, _, busy):
+        busy.update(children)
+        watch.look()
+        stood_still(children, w0=STALL_NS, w1=STALL_NS // 4)
+        with capture_logs() as said:
+            watch.look()
+        assert children["w0"].look.stalled
+        assert not children["w0"].look.by_machine
+        assert [(line["event"], line["worker"], line["unreported"]) for line in said] == [
+            ("worker_stalled", "w0", "w0")
+        ]
+        assert not children["w1"].look.stalled
+    with crew(tmp_path, 2) as (watch, children, _, busy):
+        busy.update(children)
+        watch.look()
+        stood_still(children, w0=STALL_NS, w1=STALL_NS * 3 // 4)
+        watch.look()
+        assert children["w0"].look.by_machine
+        assert not children["w1"].look.stalled
+        del children["w0"]  # it is gone
+        stood_still(children, w1=STALL_NS)
+        watch.look()
+        assert children["w1"].look.by_machine, "as the other did just before"
+
+
+def test_a_process_that_a_signal_has_stopped_is_seen() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert not is_held(os.getpid())
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        assert is_held(child.pid) is (sys.platform == "linux")
+    finally:
+        child.kill()
+        child.communicate()
+    assert not is_held(child.pid)
 
 
 def test_a_call_is_read_once_however_long_it_takes(make: Callable[..., Bench], tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_the_same_where_the_reporter_has_cut_off_what_it_reported(bench: Make, m
             raise ValueError("no")
 
     worker = of_runner(b, handle, Broken)
-    worker.offer_reports(thread=False)
+    worker.offer_reports()
     in_flight_of_two_chunks(b, make_record)
     with pytest.raises(struct.error):
         serve(worker, b.log)
@@ -157,7 +157,7 @@ def test_after_a_report_that_failed_beside_a_call_nothing_is_reported_any_more(b
         assert worker.report_beside() is None
 
     worker = of_runner(b, handle, Broken)
-    worker.offer_reports(thread=False)
+    worker.offer_reports()
     b.chunk([make_record(offset=100 + number) for number in range(3)], 1)
     with pytest.raises(struct.error):
         serve(worker, b.log)

@@ -16,6 +16,7 @@ from rocketcrew.workers.cells import CHUNK_ID, RECORDS, STATE, private_cell
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.link import Transport, WorkerLink, link_pair
+from rocketcrew.workers.own_thread import NoThreadError, OwnThread
 from rocketcrew.workers.packets import (
     DIRECTED,
     REPORTS,
@@ -324,6 +325,12 @@ def test_a_single_call_from_outside_of_the_loop() -> None:
     assert plain.function(4) == plain.plain(4) == 8
     with pytest.raises(ValueError, match="-1"):
         plain.function(-1)
+
+    def refuses(_run: Callable[[], None]) -> OwnThread:
+        raise NoThreadError("can't start new thread")
+
+    with pytest.raises(NoThreadError):
+        blocking(Handler(double), refuses).function(4)
     loop = asyncio.new_event_loop()
     ordered = one_call_at_a_time(Handler(double), loop)
     assert ordered.function(4) == ordered.plain(4) == 8

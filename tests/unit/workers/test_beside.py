@@ -75,7 +75,7 @@ class Scene:
             return None if kind == "none" else [row, row] if kind == "rows" else row
 
         self.bench = bench(handle, schema="n int, m int", folder=folder, bounds=WorkerBounds(flush_interval_us=100_000))
-        self.bench.worker.offer_reports(thread=False)
+        self.bench.worker.offer_reports()
         self.bench.chunk([make_record(offset=number) for number in range(len(KINDS))], 1)
         self.bench.steps(1)
 
@@ -229,7 +229,7 @@ class Beside:
             return {"n": number} if number in (0, 1, 10) else None
 
         self.bench = bench(handle, schema="n int", folder=folder, bounds=WorkerBounds(flush_interval_us=10_000_000))
-        self.bench.worker.offer_reports(thread=False)
+        self.bench.worker.offer_reports()
         self._loop = threading.Thread(target=lambda: self.bench.steps(1))
 
     def let(self, *numbers: int) -> None:

@@ -118,15 +118,15 @@ def test_a_private_cell_has_the_same_shape() -> None:
 
 
 def test_a_worker_finds_nothing_of_the_one_before_it(tmp_path: Path) -> None:
-    """Not even what its supervisor wanted of that: the run may have been killed as a whole."""
+    """Not even what its supervisor wanted of that: the run may have been killed as a whole. What it wants of the new one
+    holds, though that has not mapped its cell yet."""
     cells = CellFile(tmp_path / "cells", 2)
-    map_cell(tmp_path / "cells", 1, 111)
     words = cells.view(1)
     for word in range(CELL_WORDS):
         words[word] = 1
-    mine = map_cell(tmp_path / "cells", 1, 222)
-    assert mine[PID] == 222
-    assert [word for word in range(CELL_WORDS) if mine[word] and not TEXT <= word < RECALLED] == [PID, CANCEL]
-    cells.clear(1)  # before it is given away; what is wished since then holds
+    cells.clear(1)
     assert [word for word in range(CELL_WORDS) if words[word] and not TEXT <= word < RECALLED] == []
+    cells.cancel(1)
+    mine = map_cell(tmp_path / "cells", 1, 222)
+    assert (mine[PID], mine[CANCEL]) == (222, 1)
     assert not any(cells.view(0))

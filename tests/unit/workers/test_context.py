@@ -108,6 +108,13 @@ def test_memory_is_told_at_the_limit_and_ends_the_worker_above(
     assert bool(sealed) is leaves
 
 
+@pytest.mark.parametrize(("rss_mib", "abouts"), [(99, []), (100, ["starts large"])])
+def test_a_worker_that_has_too_much_before_its_first_message_says_so(rss_mib: int, abouts: list[str]) -> None:
+    said: list[bytes] = []
+    MemoryWatch(100 << 20, lambda: 0, lambda: rss_mib << 20, said.append, Log()).begin()
+    assert [json.loads(packet[1:])["about"] for packet in said] == abouts
+
+
 def test_between_two_looks_nothing_is_wanted_twice() -> None:
     """A worker that reports once a chunk asks before, between two messages, whether a report has to come now."""
     now_ns, rss_mib = [LOOK_EVERY_NS], [50]

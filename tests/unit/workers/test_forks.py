@@ -149,7 +149,7 @@ def test_it_runs_nothing_more_and_leaves_its_parents_cell_alone(
     forks = Forks()
     b = bench(made(forks), schema="n int", folder=tmp_path, cell=forks.cell)
     forks.worker = b.worker
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.worker.offer_back()
     b.chunk([make_inner_batch([b"0", b"1", b"2"])] if inner else numbered(make_record, 3))
     b.steps(4)

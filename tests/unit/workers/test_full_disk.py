@@ -97,13 +97,13 @@ def test_while_its_segment_cannot_be_written_the_cell_says_since_when_and_why(tm
     seen: list[Blocked | None] = []
 
     def sleep(_ms: int) -> None:
-        seen.append(cells.blocked(1, PID))
+        seen.append(cells.blocked(1))
 
     segments = writer(tmp_path, cell, sleep, Disk(3), [5_000])
-    assert cells.blocked(1, PID) is None
+    assert cells.blocked(1) is None
     segments.append(BATCH, b"{}", 0)
     assert seen == [Blocked(5_000, "No space left on device")] * 3, "since the first try"
-    assert cells.blocked(1, PID) is None, "it is written"
+    assert cells.blocked(1) is None, "it is written"
 
 
 def test_the_cell_shows_the_sealing_thread_s_trouble_until_neither_it_nor_the_loop_has_any(tmp_path: Path) -> None:
@@ -113,14 +113,14 @@ def test_the_cell_shows_the_sealing_thread_s_trouble_until_neither_it_nor_the_lo
     thread = loop.beside()
     full, broken = (OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.EIO))
     thread("sealing a segment", broken)
-    assert cells.blocked(0, PID) == Blocked(10, "Input/output error")
+    assert cells.blocked(0) == Blocked(10, "Input/output error")
     assert cell[BEATS] == 0, "the loop has not moved"
     loop("writing a segment", full)
-    assert cells.blocked(0, PID) == Blocked(10, "Input/output error"), "the one that has lasted longer"
+    assert cells.blocked(0) == Blocked(10, "Input/output error"), "the one that has lasted longer"
     thread.over()
-    assert cells.blocked(0, PID) == Blocked(20, "No space left on device")
+    assert cells.blocked(0) == Blocked(20, "No space left on device")
     loop.over()
-    assert cells.blocked(0, PID) is None
+    assert cells.blocked(0) is None
     cells.close()
 
 
@@ -157,13 +157,9 @@ def test_each_trouble_is_logged_at_its_first_try_and_now_and_then(tmp_path: Path
 
 def test_what_a_worker_of_a_run_before_left_says_nothing_of_this_one(tmp_path: Path) -> None:
     cells = CellFile(tmp_path / "cells", 1)
-    words = cells.view(0)
     map_cell(tmp_path / "cells", 0, PID)[BLOCKED_NS] = 7
-    assert cells.blocked(0, PID + 1) is None, "the new one has not mapped its cell yet"
-    assert map_cell(tmp_path / "cells", 0, PID + 1)[BLOCKED_NS] == 0
-    words[BLOCKED_NS] = 7
     cells.clear(0)
-    assert cells.blocked(0, 0) is None
+    assert cells.blocked(0) is None
 
 
 def test_the_name_of_a_queue_leaves_these_words_alone() -> None:

@@ -342,7 +342,7 @@ def test_plain_rows_are_converted_with_their_block(
         return {"a": number(message)}
 
     b = bench(handle, schema="a int", folder=tmp_path, bounds=WorkerBounds(flush_interval_us=5_000))
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     assert hand_over(b, Chunk(numbered(0, 25))) == [(1, 0, 10), (1, 10, 10), (1, 20, 5)]
     b.link.send(encode_seal())
     b.steps(1)

@@ -44,7 +44,7 @@ def reports(b: Any) -> list[tuple[int, int, int]]:
 
 def test_calls_that_return_nothing_are_reported_at_the_end_of_their_chunk(bench: Make, make_record: Make) -> None:
     b = bench(lambda _message: b.clock.advance_ms(9), bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     for chunk in (1, 2):
         b.chunk([make_record(offset=offset) for offset in range(chunk * 10, chunk * 10 + 4)], chunk)
     said = []
@@ -63,7 +63,7 @@ def test_a_worker_whose_cell_is_not_read_reports_after_each_call(bench: Make, ma
 
 def test_a_chunk_that_takes_longer_is_reported_in_between(bench: Make, make_record: Make) -> None:
     b = bench(lambda _message: b.clock.advance_ms(10), bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk([make_record(offset=offset) for offset in range(40)], 1)
     b.steps(2)
     at_once = REPORT_INTERVALS * 5 // 10
@@ -82,7 +82,7 @@ def test_rows_of_many_calls_make_one_block(
         return {"n": 1}
 
     b = bench(handle, schema="n int", folder=tmp_path, bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.worker._runner.spare_ns = -1_000_000_000
     b.chunk([make_record(offset=offset) for offset in range(20)], 1)
     b.steps(2)
@@ -99,7 +99,7 @@ def test_where_a_report_makes_room_for_the_next_chunk_no_later_one_is_waited_for
         return {"n": 1}
 
     b = bench(handle, schema="n int", folder=tmp_path, bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     for number in (1, 2, 3):
         b.chunk([make_record(offset=number)], number, window_open=window_open)
     b.steps(4)
@@ -117,7 +117,7 @@ def test_after_a_report_beside_a_call_has_failed_no_later_call_waits(bench: Make
         b.worker._broken = OSError("the disk is gone")
 
     b = bench(handle, bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk([make_record(offset=offset) for offset in range(20)], 1)
     with pytest.raises(OSError, match="the disk is gone"):
         b.steps(2)
@@ -131,7 +131,7 @@ def test_what_only_the_worker_knows_waits_less(bench: Make, make_record: Make) -
             raise ValueError("no")
 
     b = bench(handle, bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk([make_record(offset=offset) for offset in range(6)], 1)
     b.steps(2)
     assert reports(b) == [(1, 0, 3), (1, 3, 3)]
@@ -140,7 +140,7 @@ def test_what_only_the_worker_knows_waits_less(bench: Make, make_record: Make) -
 def test_what_waits_of_a_chunk_before_is_reported_between_two_calls(bench: Make, make_record: Make) -> None:
     """The cell names records of one chunk only."""
     b = bench(lambda message: b.clock.advance_ms(1 if message.queue_offset < 4 else 9), bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk([make_record(offset=offset) for offset in range(4)], 1)
     b.chunk([make_record(offset=offset) for offset in range(4, 8)], 2)
     b.steps(2)
@@ -199,7 +199,7 @@ def test_at_no_moment_more_is_shown_than_what_ended_and_left_nothing(
 
     b = bench(handle, schema="n int", folder=tmp_path, bounds=LIMITS, cell=Watched(changed))
     b.queue(QueueInfo("group", "TopicTest", "broker-a", 3, ("a",)))
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     offset = 0
     for chunk in range(1, 9):
         records = []
@@ -274,7 +274,7 @@ def test_a_run_with_an_inner_batch_is_not_shown(
     """The cell names records by their last offsets: others of the batch would not count, and be taken for lost."""
     seen: list[Any] = []
     b = bench(lambda _message: seen.append(shown_by(b.cell, 1)), bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     records = [make_record(offset=7), make_inner_batch([b"x", b"y"], offset=8), make_record(offset=10)]
     b.chunk(records[place:])
     b.steps(2)
@@ -291,7 +291,7 @@ def test_what_the_journal_is_not_told_is_not_shown_and_is_reported_after_each_ca
         b.clock.advance_ms(9)
 
     b = bench(handle, bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk([make_record(offset=offset) for offset in range(3)], journalled=False)
     b.steps(2)
     assert (seen, reports(b)) == ([None] * 3, [(1, number, 1) for number in range(3)])
@@ -308,7 +308,7 @@ def test_a_handler_that_closes_the_link_is_found_out_before_the_next_call(bench:
             b.worker_link.close()
 
     b = bench(handle, bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk([make_record(offset=offset) for offset in range(5)])
     with pytest.raises(DescriptorsClosedError):
         b.steps(2)
@@ -345,7 +345,7 @@ def test_a_long_chunk_of_short_calls_looks_once_a_millisecond_whether_it_can_wai
 ) -> None:
     looks: list[int] = []
     b = bench(lambda _message: b.clock.advance_ms(0.1), bounds=LIMITS)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.worker._runner._can_wait = lambda: not looks.append(1)
     b.chunk([make_record(offset=offset) for offset in range(250)])
     b.steps(2)

@@ -200,7 +200,9 @@ def test_a_worker_whose_rows_do_not_fit_does_not_boot(tmp_path: Path, link: sock
     )  # fmt: skip
     with pytest.raises(UsageError, match="'a' is bigint here and int there"):
         prepare_handler(boot)
-    _, schema, _ = prepare_handler(dataclasses.replace(boot, schema="a int"))
+    begun: list[str] = []
+    _, schema, _ = prepare_handler(dataclasses.replace(boot, schema="a int"), lambda: begun.append("set-up"))
+    assert begun == ["set-up"]
     assert schema == parse_ddl("a int")
     _, schema, _ = prepare_handler(dataclasses.replace(boot, segments_dir=None))
     assert schema is None, "results are off"

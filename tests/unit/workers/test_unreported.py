@@ -145,7 +145,7 @@ def test_messages_without_rows_hold_nothing(bench: Make, make_record: Make) -> N
         seen.append(look(b.cell, 0, nothing))
 
     b = bench(handle, bounds=NEVER_DUE)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 3), 5)
     b.steps(2)
     assert seen == [Seen(5, offset, None) for offset in range(3)]
@@ -165,7 +165,7 @@ def test_the_first_that_fails_or_has_rows_or_is_filtered_is_held(
         return {"n": 1} if message.body in (b"1", b"2") and what == "has rows" else None
 
     b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 4), 5)
     b.steps(2)
     assert seen[-1] == Seen(5, 3, (5, 1))
@@ -179,7 +179,7 @@ def test_a_chunk_that_cannot_be_read_is_held(bench: Make, make_record: Make) -> 
         seen.append(look(b.cell, 0, nothing))
 
     b = bench(handle, bounds=NEVER_DUE)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk([b"junk" * 30], 5)
     b.chunk(numbers(make_record, 0, 1), 6)
     b.steps(3)
@@ -199,7 +199,7 @@ def test_a_record_that_only_the_filter_of_a_batch_looks_at_has_not_been_passed(b
         pass
 
     b = bench(handle, bounds=WorkerBounds(batch_messages_max=3, flush_interval_us=100_000))
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 3), 5)
     b.steps(2)
     assert seen == [Seen(5, offset, (5, 0)) for offset in range(3)]
@@ -224,7 +224,7 @@ def test_rows_and_failures_are_reported_beside_the_call_and_not_again(
         return {"n": number}
 
     b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 6), 5)
     b.steps(3)
     failure = next(each for each in said if not isinstance(each, Report | Sealed))
@@ -251,7 +251,7 @@ def test_what_ended_in_order_is_reported_beside_the_call(
 
     held: list[Seen | None] = []
     b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     parts = [(5, 0, 6)] if one_chunk else [(5, 0, 3), (6, 3, 6)]
     data = [b"".join(numbers(make_record, first, end)) for _, first, end in parts]
     chunks = [
@@ -299,7 +299,7 @@ def test_rows_that_do_not_fit_fail_their_message_beside_a_call_too(
         return {"n": "no number" if number == 1 else number}
 
     b = bench(handle, schema="n int, m int", folder=tmp_path, bounds=NEVER_DUE)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 5), 5)
     b.steps(3)
     later = b.story()
@@ -322,7 +322,7 @@ def test_the_time_that_was_reported_beside_a_call_is_not_reported_twice(bench: M
             beside.extend(b.story())
 
     b = bench(handle, bounds=NEVER_DUE)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 5), 5)
     b.steps(3)
     outcomes = [each for each in [*beside, *b.story()] if isinstance(each, Report)]
@@ -342,7 +342,7 @@ def test_finished_chunks_before_the_one_in_hand_are_reported_too(
         return {"n": 1}
 
     b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 4), 5)
     b.chunk(numbers(make_record, 4, 8), 6)
     b.steps(3)
@@ -361,7 +361,7 @@ def test_nothing_of_a_batch_in_hand_is_reported(bench: Make, make_record: Make, 
     b = bench(
         handle, schema="n int", folder=tmp_path, bounds=WorkerBounds(batch_messages_max=2, flush_interval_us=100_000)
     )
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 4), 5)
     b.steps(2)
     assert said == [[], [(5, 0, 2, True)]]
@@ -383,7 +383,7 @@ def test_a_kill_after_the_append_and_before_the_outcome_leaves_what_had_ended(
         return {"n": int(message.body)}
 
     b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 5), 5)
     with pytest.raises(LinkClosedError):
         b.steps(3)
@@ -404,7 +404,7 @@ def test_a_seal_is_served_beside_the_call_and_its_packet_seals_no_second_time(
         return {"n": int(message.body)}
 
     b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 4), 5)
     b.link.send(bytes((3,)))  # SEAL
     b.steps(3)
@@ -429,7 +429,7 @@ def test_a_segment_that_is_idle_during_a_long_call_is_sealed(bench: Make, make_r
     b = bench(
         handle, schema="n int", folder=tmp_path, bounds=WorkerBounds(flush_interval_us=100_000, seal_idle_ms=1_000)
     )
-    b.worker.offer_reports(thread=False)
+    b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 2), 5)
     b.steps(2)
     assert waits == [1.001, None]
@@ -508,6 +508,7 @@ def test_the_thread_reports_when_it_is_asked_and_is_started_by_the_first_hold(
 
     b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
     b.worker.offer_reports()
+    b.worker.report_when_asked()
     b.chunk(numbers(make_record, 0, 4), 5)
     b.steps(2)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)

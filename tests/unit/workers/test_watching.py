@@ -17,11 +17,13 @@ from rocketcrew.client.spans import SpanApi
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.remoting.traces import TraceRecord, split_records
+from rocketcrew.remoting.traces import TraceRecord
 from rocketcrew.workers.api import Handler, Retry
 from rocketcrew.workers.message import Message
 from rocketcrew.workers.packets import TRACES, QueueInfo, decode_traces, encode_traces
 from rocketcrew.workers.watching import RECORDS_MAX, ProcessSpans, TraceLog, watched, watched_async
+
+from ..remoting.trace_records import split_records
 
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
 REGION = {"MSG_REGION": "here"}
