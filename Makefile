@@ -1,6 +1,6 @@
 # Everything is one `make` away on a machine that has Python 3.11 or newer, pip and make:
 #
-#   make demo     the whole way once, on real input      make test     every check and test
+#   make demo     the whole way once, on real input      make test     every check, every test but interop
 #   make bench    the benchmarks                          make soak     a long run under load and kills
 #   make interop  against genuine RocketMQ (java, mvn)    make lint     only the static checks
 #   make proof    measures anew what docs/proof.md says

@@ -15,10 +15,17 @@ from typing import Final
 
 import click
 
-from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE, EXIT_FORCED, EXIT_HANDLER, EXIT_UNREACHABLE, EXIT_USAGE
+from ..conf.exit_codes import (
+    EXIT_FAILURE,
+    EXIT_FINE,
+    EXIT_FORCED,
+    EXIT_HANDLER,
+    EXIT_INTERRUPTED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+)
 from ..conf.hiding import hidden_module
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
-from .interrupts import EXIT_INTERRUPTED
 from .wording import in_words
 
 # Errors of rooms that must not be imported for `--help`, by their full name.

@@ -20,15 +20,13 @@ import sys
 import time
 from collections.abc import Callable
 
-EXIT_INTERRUPTED = 130
-"""What shells give a command that ended by Ctrl-C."""
+from ..conf.exit_codes import EXIT_INTERRUPTED
+from ..supervisor.core.pauses import StopSignals, StopWish
+
 HELD = (signal.SIGHUP, signal.SIGUSR1)
 """What a supervisor that runs obeys, and what would end a process that does not listen yet."""
 AGAIN_S = 0.05
 """After so long a dropped KeyboardInterrupt is sent again: what has dropped it is over by then."""
-REPEATED_WITHIN_S = 0.5
-"""A terminal and a wrapper may send one wish twice, to the process and to its group."""
-
 
 Handler = Callable[[int, object], None] | int
 
@@ -41,7 +39,7 @@ class Interrupts:
         self._ignored = False
         """The process was started with INT ignored, as a shell's script does with what it starts by `&`."""
         self._noted = 0
-        self._noted_at = 0.0
+        self._signals = StopSignals()
 
     def install(self) -> None:
         """From now on Ctrl-C ends the process at once, and HUP and USR1 do nothing, unless they are ignored: it may be `run`,
@@ -80,10 +78,10 @@ class Interrupts:
             raise SystemExit(0)
 
     def _note(self, number: int, frame: object) -> None:
-        now = time.monotonic()
-        if not self._noted:
-            self._noted, self._noted_at = number, now
-        elif now - self._noted_at >= REPEATED_WITHIN_S:
+        wish = self._signals.heard(time.monotonic())
+        if wish is StopWish.STOP:
+            self._noted = number
+        elif wish is StopWish.FORCE:
             _end(number, frame)
 
 

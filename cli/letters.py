@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import click
 
+from ..conf import formats
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.queues import MessageQueue
@@ -43,7 +44,6 @@ NO_KEY: Final[Key] = "", 0, 0, ""
 UNKNOWN: Final = "(no error recorded: the broker itself made it a dead letter)"
 _LINE = re.compile(r" \(([^()\s]+:\d+)\)$")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-_PERIODS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -152,11 +152,10 @@ class StoppedError(Exception):
 
 def per_second(text: str) -> float:
     """A rate such as 50, 50/s, 30/m or 100/h in messages a second. Raises UsageError for anything else, and for 0."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:/\s*([smh]))?\s*", text)
-    rate = float(found[1]) / _PERIODS[found[2] or "s"] if found else 0.0
-    if not rate:
-        raise UsageError(f"{text!r} is no rate: write messages a second as 50 or 50/s, or 30/m, or 100/h")
-    return rate
+    try:
+        return formats.per_second(formats.rate_limit(text if "/" in text else f"{text}/s"))
+    except ValueError:
+        raise UsageError(f"{text!r} is no rate: write messages a second as 50 or 50/s, or 30/m, or 100/h") from None
 
 
 def kind_of(error: str) -> str:

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 
-def lines(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
-    """A line of names, then one a row; numbers to the right. Nothing for no rows."""
+def lines(rows: Sequence[Mapping[str, object]], widest: int = 0) -> Iterator[str]:
+    """A line of names, then one a row; numbers to the right. Nothing for no rows. A text of several lines stands in one, and
+    of one that is longer than `widest` characters (0 = any) the begin."""
     if not rows:
         return
     names = list(rows[0])
-    widths = [max(len(name), *(len(str(row[name])) for row in rows)) for name in names]
+    table = [[(_in_one_line(row[name], widest), isinstance(row[name], (int, float))) for name in names] for row in rows]
+    widths = [max(len(name), *(len(cells[at][0]) for cells in table)) for at, name in enumerate(names)]
     yield "  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True))
-    for row in rows:
-        cells = ((row[name], width) for name, width in zip(names, widths, strict=True))
+    for cells in table:
         yield "  ".join(
-            str(value).rjust(width) if isinstance(value, (int, float)) else str(value).ljust(width)
-            for value, width in cells
+            text.rjust(width) if is_number else text.ljust(width)
+            for (text, is_number), width in zip(cells, widths, strict=True)
         )
+
+
+def _in_one_line(value: object, widest: int) -> str:
+    text = "\\n".join(str(value).splitlines())
+    return f"{text[: widest - 1]}…" if 0 < widest < len(text) else text
 
 
 def counted(number: int, what: str) -> str:

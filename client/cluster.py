@@ -34,6 +34,7 @@ from ..remoting.names import DEFAULT_TOPIC, MASTER_ID
 from ..remoting.queues import MessageQueue
 from .access import Access, NameServerList, access_to
 from .asking import refusal
+from .background import background
 from .logs import get_logger
 from .name_servers import NameServers
 from .remoting_client import Remoting
@@ -239,7 +240,7 @@ class Cluster:
         """Ask the name server; concurrent callers share one question, and one who gives up does not end it."""
         task = self._questions.get(question)
         if task is None:
-            task = self._questions[question] = asyncio.get_running_loop().create_task(ask())
+            task = self._questions[question] = background(ask())
             task.add_done_callback(lambda done: self._answered(question, done))
         return await asyncio.shield(task)
 

@@ -29,6 +29,7 @@ from typing import cast
 from ..remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, TimedOutError, UnreachableError
+from .background import background
 from .limits import ConnectionLimits, ConnectionStats
 from .logs import get_logger
 from .outbox import Outbox
@@ -308,7 +309,7 @@ class Connection(asyncio.BufferedProtocol):
                 command, command.response(ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD] too many requests at once")
             )
             return
-        task = self._loop.create_task(self._answer(command))
+        task = background(self._answer(command))
         self._peer_tasks.add(task)
         task.add_done_callback(self._peer_tasks.discard)
 

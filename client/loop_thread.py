@@ -26,13 +26,25 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
+class Begun(Protocol):
+    """A thread that runs; `threading.Thread` is one."""
+
+    def join(self, timeout_s: float, /) -> None: ...
+
+
 class LoopThread:
     """A loop in a daemon thread, from now until `close`. `run` and `submit` may be called from any other thread."""
 
-    def __init__(self, name: str = "rocketcrew-producer") -> None:
+    def __init__(
+        self, name: str = "rocketcrew-producer", begin: Callable[[Callable[[], None]], Begun] | None = None
+    ) -> None:
+        """`begin` begins a thread by other means than `threading`, without the name."""
         self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread = begin(self._serve) if begin is not None else _begin(self._serve, name)
+        except BaseException:
+            self._loop.close()
+            raise
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -62,8 +74,14 @@ class LoopThread:
             self.run(_cancel_the_others())
         self.run(self._loop.shutdown_default_executor())  # in its thread: the caller may be in a loop of its own
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(threading.TIMEOUT_MAX)
         self._loop.close()
+
+
+def _begin(run: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 async def _cancel_the_others() -> None:

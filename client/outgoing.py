@@ -20,7 +20,7 @@ from ..remoting.command import Command
 from ..remoting.compression import LEVEL_DEFAULT, Compression, compress, compression_sysflag
 from ..remoting.errors import UsageError
 from ..remoting.headers import SendRequestV2
-from ..remoting.names import RETRY_PREFIX
+from ..remoting.names import DELAY_LEVEL_MAX, RETRY_PREFIX
 from ..remoting.namespaces import wrap
 from ..remoting.properties import (
     PROPERTIES_MAX_BYTES,
@@ -45,7 +45,6 @@ from .validation import Keys, check_topic_to_send, check_user_properties, joined
 BODY_MAX_BYTES = 4 * 1024 * 1024
 COMPRESS_FROM_BYTES = 4096
 BATCH_MAX = 10_000
-DELAY_LEVEL_MAX = 18
 _NUMBER: Final = whole(-INT64_MAX, INT64_MAX)
 """Of the right type: which of them are possible, `check` of the message says."""
 _RULES: Final = {
@@ -83,7 +82,8 @@ class OutgoingMessage:
     - `tags`: one tag, for subscriptions to filter by.
     - `keys`: those by which tools find it. Given as one str, in which blanks divide them, or as several without blanks;
       here they are always one str, joined by blanks, as in a `Message` that is read. No tag and no keys: "", or None.
-    - `delay_level`: 0 at once, 1..18 a level of the broker (1s 5s 10s 30s 1m ... 2h by default).
+    - `delay_level`: 0 at once, 1..127 a level of the broker (18 by default: 1s 5s 10s 30s 1m ... 2h), or its highest where
+      that is lower.
     - `delay_sec`, `delay_ms`, `deliver_at_ms`: brokers since 5.0 deliver after a time, or at a time (ms since 1970), to the
       second, at most three days ahead by their default. At most one of the four delays; 0: none. A 4.9 broker knows only
       levels and delivers at once.

@@ -79,11 +79,6 @@ class PendingTable:
         """Whether another request must be refused."""
         return len(self._by_opaque) >= self._pending_max
 
-    @property
-    def heap_size(self) -> int:
-        """Deadline entries held, stale ones included (for tests of the bound)."""
-        return len(self._deadlines)
-
     def next_opaque(self) -> int:
         """An opaque that no pending request uses."""
         opaque = (self._last_opaque + 1) & OPAQUE_MAX

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..remoting.bodies import HeartbeatData, ProducerData
 from ..remoting.errors import RocketcrewError
+from .background import background
 from .cluster import Cluster
 from .logs import get_logger
 from .operations import Operations
@@ -64,7 +65,7 @@ class Presence:
         await asyncio.gather(*(self._unregister(address) for address in self._connected_masters()))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = background(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -90,8 +91,12 @@ _log = get_logger("rocketcrew.client")
 class Producer:
     """Sends messages of one producer group; see the module's text. Belongs to one event loop.
 
-    Use it as `async with Producer("127.0.0.1:9876") as producer:` or with `start` and `close`.
+    Use it as `async with Producer("127.0.0.1:9876") as producer:` or with `start` and `close`. One that was used and is not
+    closed gives a ResourceWarning when it is collected.
     """
+
+    _closed = True
+    """Until it is made."""
 
     def __init__(
         self,
@@ -192,6 +197,16 @@ class Producer:
             spans=spans,
             compression=compression,
             compress_from_bytes=compress_from_bytes,
+        )
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:  # bound now: modules end before it may
+        if self._closed or not (self._presence.started or (self._owns_cluster and self.cluster.remoting.addresses)):
+            return
+        _warn(
+            f"a producer of group {self.group!r} was not closed: call its close(), or use it in a with block"
+            " (`async with Producer(...)`, `with SyncProducer(...)`)",
+            ResourceWarning,
+            source=self,
         )
 
     async def __aenter__(self) -> Self:

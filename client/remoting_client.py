@@ -28,6 +28,7 @@ from ..remoting.command import Command
 from ..remoting.errors import TimedOutError, UnreachableError, UsageError
 from .access import Access
 from .address import split_address
+from .background import background
 from .connection import Connection, PeerHandler, name_of_request
 from .limits import ConnectionLimits
 from .logs import get_logger
@@ -93,7 +94,7 @@ class Remoting:
         return [address for address, connection in self._connections.items() if connection.open]
 
     def connection_of(self, address: str) -> Connection | None:
-        """The open connection to an address, if there is one (its counters, for metrics)."""
+        """The open connection to an address, if there is one."""
         connection = self._connections.get(address)
         return connection if connection is not None and connection.open else None
 
@@ -109,8 +110,8 @@ class Remoting:
         address = self._rules.address_for(address, command)
         self._rules.finish(command)
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
-        connection = self._connections.get(address)
-        if connection is None or not connection.open:
+        connection = self.connection_of(address)
+        if connection is None:
             connection, timeout_ms = await self._connect_for(address, command, deadline_s)
         answer = await connection.request(command, timeout_ms=timeout_ms, body_sink=body_sink)
         if answer.code != ResponseCode.GO_AWAY:
@@ -154,8 +155,8 @@ class Remoting:
         """Send a request that is not answered; returns when it is handed to the socket's buffer. Raises as `request`."""
         address = self._rules.address_for(address, command)
         self._rules.finish(command)
-        connection = self._connections.get(address)
-        if connection is None or not connection.open:
+        connection = self.connection_of(address)
+        if connection is None:
             deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
             connection, timeout_ms = await self._connect_for(address, command, deadline_s)
         await connection.oneway(command, timeout_ms=timeout_ms)
@@ -210,8 +211,7 @@ class Remoting:
         if task is None:
             if len(self._connections) + len(self._connecting) >= CONNECTIONS_MAX:
                 raise UnreachableError(address, f"{CONNECTIONS_MAX} connections are open already")
-            loop = asyncio.get_running_loop()
-            task = self._connecting[address] = loop.create_task(self._attempt(address))
+            task = self._connecting[address] = background(self._attempt(address))
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
         left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
         done, _ = await asyncio.wait((task,), timeout=left_s)
@@ -237,6 +237,8 @@ class Remoting:
                 )
         except UnicodeError as error:  # a name with an empty label, or one of more than 63 characters
             return UnreachableError(address, f"cannot connect: the host is no name ({error})")
+        except RuntimeError as error:  # a name is looked up in a thread, and the system may have none left
+            return UnreachableError(address, f"cannot connect: {error}")
         except TimeoutError:
             return TimedOutError(address, f"not connected within {self._connect_timeout_ms} ms")
         except ssl.SSLError as error:

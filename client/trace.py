@@ -30,6 +30,7 @@ from ..remoting.traces import (
     pub_record,
     recall_record,
 )
+from .background import background
 from .cluster import Cluster
 from .identity import ip_for_ids
 from .logs import get_logger
@@ -85,7 +86,7 @@ class TraceDispatcher:
     def start(self) -> None:
         """Begin to send."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = background(self._run())
 
     def append(self, record: TraceRecord) -> bool:
         """Take a record; False when there is no room for it."""
@@ -134,7 +135,7 @@ class TraceDispatcher:
         while len(self._sending) >= SENDS_MAX:
             await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
         for message in trace_messages(self._take(), self.topic):
-            task = asyncio.get_running_loop().create_task(self._send(message))
+            task = background(self._send(message))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 

@@ -41,6 +41,7 @@ from ..remoting.properties import (
     PROPERTY_UNIQ_KEY,
 )
 from ..remoting.stored import StoredMessage, decode_message
+from .background import background
 from .cluster import Cluster
 from .logs import get_logger
 from .outgoing import OutgoingMessage
@@ -207,7 +208,7 @@ class CheckBack:
             _log.warning("transaction_check_for_another_group", address=address, group=group)
             return None
         self._waiting += 1
-        task = asyncio.get_running_loop().create_task(self._answer(address, header, message))
+        task = background(self._answer(address, header, message))
         self._asked.add(task)
         task.add_done_callback(self._answered)
         return None

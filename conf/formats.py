@@ -22,8 +22,6 @@ TOPIC_LENGTH_MAX = 127
 GROUP_LENGTH_MAX = 120
 NAMESPACE_LENGTH_MAX = 64
 CALLS_MAX = 10_000
-# A delay level travels to the supervisor in one signed byte.
-DELAY_LEVEL_MAX = 127
 # The embedded broker looks at one queue a level at every tick (broker/config.py).
 DELAY_LEVELS_MAX = 100
 # Java's getName() of each strategy (client/consumer/rebalance/*.java).

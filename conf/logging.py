@@ -1,7 +1,8 @@
 """The log of every process: one event name and its keys a line, for people on a terminal and as JSON otherwise.
 
 Each process calls `set_up` once, before it logs, with what tells it from the others (`process="worker"`, its id, its
-group): those keys stand on every line, also on those of libraries that log through Python's own `logging`.
+group): those keys stand on every line, also on those of libraries that log through Python's own `logging`. Of these the root
+logger's level lets warnings pass, or what a handler's module has set it to, down to `log.level`.
 
 Loggers are not cached on first use. A cached one would keep the stream that was there when it was first used, which is
 wrong in a test that runs a command in-process. What is logged often should hold the result of `get_logger().bind(...)`,
@@ -156,9 +157,11 @@ def log_stream(file: str, otherwise: TextIO) -> TextIO:
 class _LineHandler(logging.Handler):
     """Python's own `logging` through the same writer: libraries, asyncio, warnings."""
 
-    def __init__(self, writer: LineWriter) -> None:
+    def __init__(self, writer: LineWriter, users_level: int) -> None:
         super().__init__()
         self._writer = writer
+        self.users_level = users_level
+        """That of the root logger before: NOTSET where it was Python's own."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -281,17 +284,20 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _take_over_logging(shared: list[Processor], render: list[Processor], writer: LineWriter, level: int) -> None:
-    handler = _LineHandler(writer)
+    root = logging.getLogger()
+    old = [handler for handler in root.handlers if isinstance(handler, _LineHandler)]
+    users_level = old[0].users_level if old else logging.NOTSET if root.level == logging.WARNING else root.level
+    handler = _LineHandler(writer, users_level)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
-    root = logging.getLogger()
-    for old in [old for old in root.handlers if isinstance(old, _LineHandler)]:
-        root.removeHandler(old)
+    for each in old:
+        root.removeHandler(each)
     root.addHandler(handler)
-    # Libraries tell at INFO what only their authors want to know (py4j: each command).
-    root.setLevel(max(level, logging.WARNING) if level > logging.DEBUG else logging.INFO)
+    # Libraries tell at INFO what only their authors want to know (py4j: each command). Who has set a level wants to hear it.
+    usual = max(level, logging.WARNING) if level > logging.DEBUG else logging.INFO
+    root.setLevel(max(users_level, level) if users_level else usual)
     logging.captureWarnings(True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ..remoting.names import DELAY_LEVEL_MAX
 from . import formats
 from .rules import Choice, Pairs, Rule, Switch, Text, Texts, Whole, any_text
 from .segment_format import FOLDER_FORMATS
@@ -114,7 +115,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "order_on_failure": Choice(("hold", "pass")),
         "suspend_current_queue_time_ms": _ms(10, 30_000),
         "delay_level_when_next_consume": Whole(
-            0, formats.DELAY_LEVEL_MAX, also=(-1,), also_means="straight to the dead-letter topic"
+            0, DELAY_LEVEL_MAX, also=(-1,), also_means="straight to the dead-letter topic"
         ),
         "dead_letter_errors": Switch(),
         "persist_consumer_offset_interval_ms": _ms(100, 600_000),

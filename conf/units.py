@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
-NS_PER_MS = 1_000_000
+NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+US_PER_MS: Final = 1_000
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 86_400_000
 
 
 def in_whole_ms(due_s: float) -> float:

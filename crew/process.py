@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from ..cli.embedded import EmbeddedBroker, start_broker
+from ..conf.exit_codes import EXIT_ORPHAN
 from ..conf.logging import log_stream, set_up
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError
 from ..supervisor.service import Summary, Supervisor
 from ..workers.loading import HandlerSpec
-from ..workers.parent_death import EXIT_ORPHAN
 
 GO: Final = b"go\n"
 BROKER_LOG: Final = "broker.log"

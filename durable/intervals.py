@@ -339,10 +339,6 @@ class OffsetSet:
         """How many records are in the set."""
         return sum(offsets.count() for offsets in self.queues.values())
 
-    def piece_count(self) -> int:
-        """How many intervals the set needs: what it costs in memory and in its file."""
-        return sum(len(offsets.pieces) for offsets in self.queues.values())
-
     def hull(self) -> OffsetSet:
         """Per queue the one interval around all offsets."""
         return OffsetSet({key: offsets.hull() for key, offsets in self.queues.items()})

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 
 from ..client.access import Access
 from ..conf.settings import Settings
+from ..conf.units import HOUR_MS
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.subscription import parse_subscription, split_subscription
-from ..workers.boot import WorkerBounds
-
-MINUTE_MS = 60_000
+from ..workers.boot import WorkerBounds, worker_bounds
 
 
 def topics_of(settings: Settings) -> dict[str, tuple[str, ...]]:
@@ -91,23 +90,8 @@ def tags_by_topic(settings: Settings, access: Access) -> Mapping[str, tuple[str,
 
 def task_bounds(settings: Settings) -> WorkerBounds:
     """The bounds of handler calls and segments, as for a worker."""
-    workers, consumer, results = settings.workers, settings.consumer, settings.results
-    return WorkerBounds(
-        batch_messages_max=consumer.consume_message_batch_max_size,
-        consume_timeout_min=consumer.consume_timeout_min,
-        flush_interval_us=1_000_000,
-        seal_rows=results.seal_rows,
-        seal_bytes=results.seal_bytes_mib * 1024 * 1024,
-        # A task has no idle time: its segment ends with it.
-        seal_idle_ms=3_600_000,
-        soft_time_limit_ms=workers.soft_time_limit_ms,
-        hard_time_limit_ms=workers.hard_time_limit_ms or consumer.consume_timeout_min * MINUTE_MS,
-    )
-
-
-def table_of(settings: Settings, default: Path) -> Path | str:
-    """What is loaded into: `spark.target`, else the folder beside the state."""
-    return settings.spark.target or default
+    # A task has no idle time: its segment ends with it.
+    return replace(worker_bounds(settings), flush_interval_us=1_000_000, seal_idle_ms=HOUR_MS)
 
 
 def _text(value: object) -> str:

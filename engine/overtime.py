@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from ..conf.units import NS_PER_S
 from ..workers.cells import STARTED_NS, STATE, CellView
-from ..workers.time_limits import NS_PER_S, SOFT_SIGNAL
+from ..workers.time_limits import SOFT_SIGNAL
 
 LOOK_S = 0.25
 GRACE_S = 2.0

@@ -30,12 +30,11 @@ from ..workers.cells import STARTED_NS, CellView
 from ..workers.consume_hooks import ConsumeHooks
 from ..workers.context import Context, enter
 from ..workers.ddl import as_schema
-from ..workers.loading import HandlerLoadError, load
-from ..workers.main import run_hook
+from ..workers.loading import load
+from ..workers.main import loop_for, set_up_handler, tear_down_handler
 from ..workers.message import Message
 from ..workers.runner import HANDLER_CALLERS, NEVER_INTERRUPTED
 from ..workers.time_limits import SoftLimit, limits_of, obey
-from ..workers.user_errors import describe_error, user_traceback
 from ..workers.watching import ProcessSpans, watched
 from .spec import TaskSpec
 
@@ -52,11 +51,7 @@ class HandlerProcess:
 
     def tear_down(self) -> None:
         """Run the tear-down hook, if there is one. Never raises."""
-        if self.handler.teardown is not None:
-            try:
-                run_hook(self.handler.teardown, self.loop)
-            except BaseException as error:  # noqa: BLE001  the process ends, whatever the hook does
-                self.log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
+        tear_down_handler(self.handler, self.loop, self.log)
 
     def for_task(self, spec: TaskSpec, cell: CellView, partition: int) -> tuple[Handler, int, int]:
         """The handler as one task calls it, and its soft and hard time limits in ns; `cell` is the task's."""
@@ -100,17 +95,10 @@ def handler_process(spec: TaskSpec) -> HandlerProcess:
     set_up(spec.log_format, spec.log_level, sys.stderr, process="task", group=spec.group)
     log = structlog.get_logger()
     handler = load(spec.handler)
-    functions = (handler.function, handler.setup, handler.teardown)
-    loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
     declared = spec.schema or handler.schema
     schema = as_schema(declared) if declared is not None and spec.results else None
-    if handler.setup is not None:
-        try:
-            run_hook(handler.setup, loop)
-        except BaseException as error:
-            raise HandlerLoadError(
-                f"the set-up hook of handler {handler.name} raised {describe_error(error)}", user_traceback(error)
-            ) from error
+    loop = loop_for(handler)
+    set_up_handler(handler, loop)
     _current = HandlerProcess(spec.run, handler, schema, loop, log)
     if handler.teardown is not None:
         with contextlib.suppress(ValueError):  # not the main thread: then there is no end in order either

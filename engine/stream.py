@@ -8,6 +8,7 @@ cancels it: it comes again at the next start, as the checkpoint has it.
 from __future__ import annotations
 
 import contextlib
+import queue
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.folders import folder_names
 from ..conf.settings import Settings, require
 from ..durable.files import spark_path
@@ -25,6 +27,7 @@ from ..source.connections import Link, shared
 from ..spark.errors import StoppedError, remedy
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
+from ..supervisor.core.pauses import StopSignals, StopWish
 from ..supervisor.member.access import access_of
 from ..workers.api import Handler
 from ..workers.loading import HandlerSpec, load
@@ -39,7 +42,6 @@ from .shipping import ship
 from .spec import RECORD_SCHEMA, TaskSpec
 from .table import Table, check_columns, check_target, loader_config, session_settings
 
-EXIT_FINE, EXIT_FORCED = 0, 5
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.2
 QUIET_S = 3.0
@@ -64,17 +66,20 @@ def run_stream(settings: Settings, spec: HandlerSpec, env: Mapping[str, str]) ->
             stream.close()
 
 
-class StopSignals:
-    """How often TERM or INT came."""
+class Stop:
+    """What TERM and INT have asked for. `clock` in seconds."""
 
-    def __init__(self) -> None:
-        self._asked = threading.Event()
-        self._count = 0
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._signals = StopSignals()
+        self._wishes: set[StopWish] = set()
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Not an Event: its lock may be held by `wait`, in the thread that the signals' handler interrupts."""
 
     def ask(self, *_: object) -> None:
         """The signals' handler: it only notes, as py4j may be in the middle of a call."""
-        self._count += 1
-        self._asked.set()
+        self._wishes.add(self._signals.heard(self._clock()))
+        self._woken.put(None)
 
     def obey(self) -> None:
         """Listen to the signals; for the main thread."""
@@ -83,21 +88,23 @@ class StopSignals:
 
     def asked(self) -> bool:
         """A stop was asked for."""
-        return self._count > 0
+        return bool(self._wishes)
 
     def insisted(self) -> bool:
-        """More than once."""
-        return self._count > 1
+        """Once more, and not by the repetition of one signal."""
+        return StopWish.FORCE in self._wishes
 
     def wait(self, seconds: float) -> None:
         """Until a stop is asked for, or for so long."""
-        self._asked.wait(seconds)
+        if not self.asked():
+            with contextlib.suppress(queue.Empty):
+                self._woken.get(timeout=seconds)
 
 
 @contextlib.contextmanager
-def stop_signals() -> Generator[StopSignals]:
+def stop_signals() -> Generator[Stop]:
     """TERM and INT as wishes, for a while."""
-    stop = StopSignals()
+    stop = Stop()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     stop.obey()
     try:
@@ -117,7 +124,7 @@ class Stream:
         handler: Handler,
         env: Mapping[str, str],
         link: Link,
-        stop: StopSignals,
+        stop: Stop,
     ) -> None:
         self._settings = settings
         self._link = link

@@ -15,13 +15,13 @@ from ..remoting.errors import UsageError
 from ..spark.config import ARROW, DELTA_RS, LoaderConfig
 from ..spark.config import loader_config as config_of
 from ..spark.iceberg_catalog import ICEBERG
-from ..spark.object_store import absolute
 from ..spark.session import SessionSettings, format_conf
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
 from ..spark.table_columns import table_columns
 from ..spark.targets.making import make_loader, make_target, make_writer
 from ..spark.work import wall_ms
+from ..supervisor.loader_child import where
 from ..workers.boot import TableSpec
 from ..workers.ddl import as_schema
 from ..workers.table_fit import check_fits
@@ -34,11 +34,7 @@ _log = structlog.get_logger("rocketcrew.engine")
 
 def loader_config(settings: Settings, staging: Path, table: Path, env: Mapping[str, str]) -> LoaderConfig:
     """What the loader's steps are told; as `rocketcrew load` is. Raises UsageError."""
-    spark = settings.spark
-    target = spark.target
-    if spark.format in FOLDER_FORMATS:
-        target = absolute(spark.target or str(table))
-    return config_of(spark, staging, target, env)
+    return config_of(settings.spark, staging, where(settings.spark, table), env)
 
 
 def session_settings(config: LoaderConfig, folder: Path, app_name: str) -> SessionSettings:

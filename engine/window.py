@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from ..conf.formats import UNIT_MS
 from ..remoting.errors import UsageError
 
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 
 
@@ -18,7 +18,7 @@ def parse_time(option: str, text: str, now_ms: int) -> int:
     """
     wanted = text.strip()
     if match := _AGO.fullmatch(wanted.lower()):
-        return max(0, now_ms - int(match[1]) * _UNIT_MS[match[2]])
+        return max(0, now_ms - int(match[1]) * UNIT_MS[match[2]])
     if wanted.isdigit() and len(wanted) > 8:
         return int(wanted)
     try:

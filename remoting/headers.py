@@ -1,9 +1,8 @@
 """Typed header fields: one frozen dataclass per request and response (PR/header/**/*.java).
 
 `to_fields()` gives the extFields to send, `from_fields()` reads what arrived and raises a ProtocolError naming the field.
-Here are those of clients; name server and administration are in `admin_headers.py`, and which class belongs to which request
-code is in `header_index.py`. `broker_name` is the `bname` that Java clients send along since 4.9.5; brokers that do not know
-it ignore it.
+Here are those of clients; name server and administration are in `admin_headers.py`. `broker_name` is the `bname` that Java
+clients send along since 4.9.5; brokers that do not know it ignore it.
 
 Names that look wrong are so on the wire: `clientID` of unregister beside `clientId` elsewhere, `proxyFrowardClientId`,
 `isForce` with its prefix.

@@ -16,6 +16,9 @@ DEFAULT_TOPIC = "TBW102"
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 """In whose name a consumer sends what a broker did not take back."""
 REGION_DEFAULT = "DefaultRegion"
+DELAY_LEVEL_MAX = 127
+"""What a message or a retry may ask for; a worker reports it in one byte. Java has no bound: a broker takes a level above its
+highest one for that (CommitLog.java 4.9, HookUtils.java 5.x), and how many it has is its own setting."""
 MASTER_ID = 0
 """The broker id of a master; slaves have larger ones."""
 

@@ -395,14 +395,10 @@ def decode_message(buf: Buffer, position: int = 0, end: int | None = None, *, ch
     )
 
 
-def decode_messages(
-    buf: Buffer, start: int = 0, end: int | None = None, *, check_crc: bool = True
-) -> list[StoredMessage]:
+def decode_messages(buf: Buffer) -> list[StoredMessage]:
     """All records of a pull, view or query body. Inner batches stay whole (see `split_inner_batch`)."""
-    positions, _ = walk(buf, start, end)
-    return [
-        decode_message(buf, position, following, check_crc=check_crc) for position, following in pairwise(positions)
-    ]
+    positions, _ = walk(buf)
+    return [decode_message(buf, position, following) for position, following in pairwise(positions)]
 
 
 def encode_message(message: StoredMessage) -> bytes:

@@ -143,11 +143,6 @@ def recall_record(
     return TraceRecord(_record("Recall", timestamp_ms, region, group, topic, message_id, success), (message_id,))
 
 
-def split_records(text: str) -> list[list[str]]:
-    """The fields of every record in a trace message's body, its kind first; for tests and tools."""
-    return [record.split(FIELD_SEPARATOR) for record in text.split(RECORD_SEPARATOR) if record]
-
-
 def _record(*values: object) -> str:
     return FIELD_SEPARATOR.join(map(_text, values)) + RECORD_SEPARATOR
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..conf.formats import UNIT_MS
 from ..remoting.errors import UsageError
 
 PREFIX = "rocketmq."
@@ -24,7 +25,7 @@ OF_SPARK = frozenset(
     {"checkpointlocation", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms", "queryname"}
 )
 """What Spark itself takes and hands on to sources and sinks."""
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_UNIT_MS = UNIT_MS | {"min": UNIT_MS["m"]}
 
 Parse = Callable[[str], Any]
 

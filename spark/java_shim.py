@@ -21,7 +21,7 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 EXIT_ORPHAN = 3
-"""Exit code of a JVM that is not started because nobody waits for it any more."""
+"""As in conf/exit_codes.py, which this script cannot import: a JVM is not started, as nobody waits for it any more."""
 LAUNCHER_CLASS = "org.apache.spark.launcher.Main"
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 VECTOR_MODULE = "jdk.incubator.vector"

@@ -272,13 +272,8 @@ def _since_from(data: dict[str, Any]) -> dict[QueueKey, int]:
     return {QueueKey.from_json(key): int(since_us) for key, since_us in data["since"]}
 
 
-def tops_to_json(tops: Mapping[QueueKey, Top]) -> list[list[object]]:
-    """`[[[group, topic, …], offset, stored_us, since_us], …]`."""
-    return [[key.to_json(), *top[:3]] for key, top in sorted(tops.items())]
-
-
 def tops_from_json(rows: Iterable[Any]) -> dict[QueueKey, Top]:
-    """What `tops_to_json` wrote. Raises ValueError or TypeError for anything else."""
+    """Of `[[[group, topic, …], offset, stored_us, since_us], …]`. Raises ValueError or TypeError for anything else."""
     return {QueueKey.from_json(key): Top(int(offset), int(stored), int(since)) for key, offset, stored, since in rows}
 
 

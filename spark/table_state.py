@@ -15,7 +15,7 @@ from typing import Any
 
 from ..conf.columns import Column
 from ..conf.segment_format import OUTCOMES_DIR
-from ..durable.files import write_atomically
+from ..durable.files import make_folders, write_atomically
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
@@ -177,6 +177,18 @@ def delete_old_states(folder: Place, plan: Plan, kept: int) -> None:
 def write_outcomes(folder: Place, plan: Plan, told: BatchOutcomes) -> None:
     """Keep the outcomes in the ledger `folder`, on disk when this returns. Raises OSError, LoaderError."""
     write_whole(outcomes_path(folder, plan), told.pack())
+
+
+def write_before_commit(path: Place, plan: Plan, accounts: Accounts, told: BatchOutcomes, table: Place) -> None:
+    """Keep the outcomes, and in `path` beside them the state, before the commit that makes both count. Raises UsageError
+    where the `table`'s folder can't be written, and LoaderError."""
+    try:
+        if isinstance(path, Path):
+            make_folders(path.parent)
+        write_outcomes(path.parent, plan, told)
+        write_state(path, plan, accounts, told.rows or 0, durable=True)
+    except OSError as error:
+        raise UsageError(f"the table folder {table} can't be written: {error}") from None
 
 
 def ledger_outcomes(folder: Place, newest: int, fan: int = FAN, winner: Winner | None = None) -> OutcomeLevels:

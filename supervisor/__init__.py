@@ -11,7 +11,8 @@ id is in a group once: a lock beside the slots. State lives in `data_dir/<group>
 by flock (never named by client id, which changes at each start); a start takes over the journal and segments of slots
 that nobody holds.
 
-Stop. TERM: start nothing above the highest dispatched offset; finish everything at or below it (failures are sent
-back), settle, seal, commit, unregister, close; undispatched messages are dropped unrun. It does not wait for Spark
-unless asked. Past the deadline the duplicates to expect are counted and printed. A second TERM is quick.
+Stop. TERM: start nothing above the highest dispatched offset; finish what is at or below it (failures are sent back)
+and begins within 2 s, settle, seal, commit, unregister, let the loader finish its batch, close; undispatched messages
+are dropped unrun. Past the deadline the duplicates to expect are counted and printed. A second TERM is quick. The most
+that each step takes: `supervisor.stop_deadline_ms` (24 s), workers 5 s, the loader 60 s, hooks 3 s.
 """

@@ -26,6 +26,7 @@ from pathlib import Path
 import structlog
 
 from ..conf.segment_format import BAD_DIR, READY_DIR, REASON_SUFFIX, SEGMENT_SUFFIX, segment_name
+from ..conf.units import NS_PER_S
 from .core import events as ev
 from .core.chunks import Token
 from .core.decisions import Core
@@ -184,7 +185,7 @@ class Backlog:
             log.error("backlog_unreadable", folder=str(self._ready), error=str(error))
             return
         oldest_ns = self._files.oldest_ns()
-        age_s = max(0.0, time.time() - oldest_ns / 1e9) if oldest_ns else 0.0
+        age_s = max(0.0, time.time() - oldest_ns / NS_PER_S) if oldest_ns else 0.0
         self.waiting = Waiting(len(self._files), self._files.bytes, round(age_s, 1))
         paused = self._core.state.paused
         self._hold("backlog", self._marks.holds_backlog("backlog" in paused, self.waiting.bytes),

@@ -77,7 +77,7 @@ class ControlServer:
             request: Any = json.loads(line)
             name = request["command"]
             command = self._commands[name]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):  # the last: json, of what is nested too deeply
             known = ", ".join(sorted(self._commands))
             return {"error": f'not understood: send {{"command": NAME}} with NAME one of {known}'}
         try:

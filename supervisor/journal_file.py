@@ -67,7 +67,8 @@ def _write_all(fd: int, data: bytes, write: Write) -> None:
 
 
 class JournalFile:
-    """One open journal, owned by the supervisor's loop. `bytes_max` bounds it: at half of it, it is rewritten."""
+    """One open journal, owned by the supervisor's loop. It is rewritten above half of `bytes_max`, or above twice what the
+    last rewrite wrote, where that is more: only a state of more than half of `bytes_max` makes it larger."""
 
     def __init__(
         self, path: Path, state: JournalState, bytes_max: int, *, write: Write = os.write,

@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from ..conf.exit_codes import EXIT_SPARK
 from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
 from ..conf.settings import Settings, SparkSettings
 from ..conf.sources import environment_name, without_settings
@@ -29,7 +30,6 @@ from .core.pauses import LoaderPauses
 from .pool.stacks import Helper
 from .slot import Slot
 
-EXIT_NO_SPARK = 6
 NOT_STARTED = -1
 """In place of an exit code: there was no process."""
 STOP_TIMEOUT_S = 60.0
@@ -130,14 +130,10 @@ class LoaderChild:
             if self._is_stopping():
                 return
             self._count_failure()
-            delay_s = pauses.after(code, self._clock() - begun)
-            hint = (
-                "Spark cannot start here, see its message above; results stay on disk" if code == EXIT_NO_SPARK else ""
-            )
+            delay_s = pauses.after(self._clock() - begun)
+            hint = "Spark cannot start here, see its message above; results stay on disk" if code == EXIT_SPARK else ""
             ended = NOT_STARTED if code is None else code
             log.error("loader_ended", exit_code=ended, restart_in_s=delay_s, **({"hint": hint} if hint else {}))
-            if delay_s is None:
-                return
             await self._sleep(delay_s)
 
     def _count_failure(self) -> None:

@@ -193,5 +193,8 @@ class MetricsPage:
 
     def get(self, accept: str) -> tuple[str, bytes]:
         """The content type and the page."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # a version that is no number: prometheus_client compares the two
+            encode, content_type = choose_encoder("")
         return content_type, encode(self._registry)

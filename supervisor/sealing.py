@@ -19,6 +19,7 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ from ..durable.files import CALLS, FileCalls, write_atomically
 from ..durable.outcomes import NO_OFFSET_WAITS, Outcomes
 from .core.outcome_notes import OutcomeNotes
 from .core.state import State
+from .keeping import keep
 from .slot import Slot
 
 FILE_BYTES_MAX = 64 * 1024
@@ -44,11 +46,15 @@ log = structlog.get_logger("rocketcrew.slot")
 class Sealing:
     """Has it on the disk for a slot: every few seconds, and when an offset is to be sent. The loop's."""
 
-    def __init__(self, slot: Slot, state: State, interval_ms: int, *, wanted: bool, calls: FileCalls = CALLS) -> None:
-        """`wanted` False: there are no rows and no table, and nothing is written."""
+    def __init__(
+        self, slot: Slot, state: State, interval_ms: int, failed: Callable[[], None], *, wanted: bool,
+        calls: FileCalls = CALLS,
+    ) -> None:  # fmt: skip
+        """`failed` counts what nobody expected. `wanted` False: there are no rows and no table, and nothing is written."""
         self._slot = slot
         self._state = state
         self._interval_s = interval_ms / 1000
+        self._failed = failed
         self._files = FactFiles(slot.segments, slot.key_group, calls) if wanted else None
         self._one_at_a_time = asyncio.Lock()
         self._refused = False
@@ -57,8 +63,8 @@ class Sealing:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Write now, and every `interval_ms` until `end`. A disk that refuses is tried again."""
-        self._task = asyncio.create_task(self._write_often())
+        """Write now, and every `interval_ms` until `end`. What fails, as for want of a disk or a thread, is tried again."""
+        self._task = asyncio.create_task(keep("sealing", self._write_often, self._failed))
 
     async def _write_often(self) -> None:
         while True:

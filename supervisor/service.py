@@ -15,12 +15,14 @@ finds our offsets; the loader last, since it may take its time. Another signal f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ import structlog
 
 from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.logging import recent_faults
+from ..conf.segment_format import READY_DIR, ready_files
 from ..conf.settings import Settings, is_broadcasting
 from ..conf.units import NS_PER_MS
 from ..remoting.traces import TraceRecord
@@ -49,6 +52,7 @@ from .core.decisions import Core
 from .core.holding import holding
 from .core.journal import Entry
 from .core.pauses import StopSignals, StopWish
+from .core.quarantine import unreported
 from .core.slab import SLAB_BYTES_MIN, Slab
 from .core.states import ServiceEvent, ServiceState, move_service
 from .file_watch import picture as python_files
@@ -118,6 +122,8 @@ class Summary:
     """Finished, and its rows are not durable: with `unfinished` what comes again."""
     uncommitted: int
     """Finished for good, and not committed at the broker: comes again only where another member takes over."""
+    not_loaded: int = 0
+    """Sealed segments that are not in the table yet: a loader begins nothing more once it is asked to stop."""
 
 
 class Supervisor:
@@ -200,7 +206,7 @@ class Supervisor:
         self._view = self._memory.view if self._memory is not None else memoryview(bytearray(slab.size_bytes))
         self.core = Core(core_config(settings, self.client_id, tuple(self.topics)), slab, self._view)
         self._sealing = Sealing(
-            self._slot, self.core.state, settings.consumer.persist_consumer_offset_interval_ms,
+            self._slot, self.core.state, settings.consumer.persist_consumer_offset_interval_ms, self.core.unexpected_error,
             wanted=settings.results.enabled,
         )  # fmt: skip
         self._stale_locks = StaleLocks(self._slot.path, self.client_id)
@@ -351,7 +357,10 @@ class Supervisor:
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
         self._acting.perform(self._pool.performs)
         self._to_end.append(self._pool.kill)
-        watch = Watch(self._cells, self._pool.children, self.core.busy_workers, settings.workers.stall_timeout_ms)
+        watch = Watch(
+            self._cells, self._pool.children, self.core.busy_workers, settings.workers.stall_timeout_ms,
+            partial(unreported, self.core.state),
+        )  # fmt: skip
         watch.start()
         self._to_end.append(watch.stop)
         await self._pool.start()
@@ -519,7 +528,7 @@ class Supervisor:
         left = self._left = self.core.assigning.leaving.left()  # a reset may have come after the last queue had ended
         log.info(
             "stopped", clean=left.clean and not killed, unfinished=left.unfinished, unsealed=left.unsealed,
-            uncommitted=left.uncommitted, resets_not_committed=left.moves_given_up,
+            uncommitted=left.uncommitted, resets_not_committed=left.moves_given_up, not_loaded=self._not_loaded(),
         )  # fmt: skip
         return self._summary(EXIT_FINE)
 
@@ -561,13 +570,21 @@ class Supervisor:
         self.service = move_service(self.service, ServiceEvent.STOPPED)
         log.warning(
             "stopped_by_force", to_be_repeated=left.unfinished, unsealed=left.unsealed, uncommitted=left.uncommitted,
-            resets_not_committed=left.moves_given_up,
+            resets_not_committed=left.moves_given_up, not_loaded=self._not_loaded(),
         )  # fmt: skip
         return self._summary(EXIT_FORCED)
 
     def _summary(self, exit_code: int) -> Summary:
         left = self._left
-        return Summary(exit_code, self.core.state.counters.as_dict(), left.unfinished, left.unsealed, left.uncommitted)
+        return Summary(
+            exit_code, self.core.state.counters.as_dict(), left.unfinished, left.unsealed, left.uncommitted,
+            self._not_loaded(),
+        )  # fmt: skip
+
+    def _not_loaded(self) -> int:
+        with contextlib.suppress(OSError):
+            return len(ready_files(self._slot.segments / READY_DIR))
+        return 0
 
     async def _abandon(self) -> None:
         """End what was started, in any state of a start, the newest first."""

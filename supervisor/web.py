@@ -144,7 +144,10 @@ class Site:
     def _is_for_us(self, host: str) -> bool:
         if self._settings.host not in _LOOPBACK:
             return True
-        return urlsplit(f"//{host}").hostname in (None, *_LOOPBACK)
+        try:
+            return urlsplit(f"//{host}").hostname in (None, *_LOOPBACK)
+        except ValueError:  # no host at all
+            return False
 
 
 def page_html() -> bytes:

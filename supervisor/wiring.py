@@ -16,7 +16,7 @@ from ..remoting.namespaces import wrap
 from ..spark.iceberg_catalog import ICEBERG, ICEBERG_SPARK, catalog_of, hadoop_catalog_of
 from ..spark.object_store import check_conditional_puts, place_of
 from ..spark.table_columns import refuse_foreign, table_columns
-from ..workers.boot import COLUMNS_FILE, NEW_TABLE, TableSpec, WorkerBoot, WorkerBounds
+from ..workers.boot import COLUMNS_FILE, NEW_TABLE, TableSpec, WorkerBoot, hard_limit_ms, worker_bounds
 from ..workers.cells import CELLS_FILE
 from ..workers.failures import Attempts
 from ..workers.link import Transport
@@ -135,11 +135,6 @@ def staff_policy(settings: Settings) -> Policy:
     )
 
 
-def hard_limit_ms(settings: Settings) -> int:
-    """Of one call, where the handler says nothing else."""
-    return settings.workers.hard_time_limit_ms or settings.consumer.consume_timeout_min * 60_000
-
-
 def available_cores() -> int:
     """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -194,21 +189,6 @@ def attempts_of(s: Settings) -> Attempts:
     """What decides whether a failure is the last one."""
     c = s.consumer
     return Attempts(c.max_reconsume_times, c.delay_level_when_next_consume, is_broadcasting(s))
-
-
-def worker_bounds(s: Settings) -> WorkerBounds:
-    """The bounds of one worker, as the settings have them."""
-    return WorkerBounds(
-        batch_messages_max=s.consumer.consume_message_batch_max_size,
-        consume_timeout_min=s.consumer.consume_timeout_min,
-        ordered=s.consumer.order in ("queue", "key"),
-        flush_interval_us=s.workers.flush_interval_us,
-        seal_rows=s.results.seal_rows,
-        seal_bytes=s.results.seal_bytes_mib << 20,
-        seal_idle_ms=s.results.seal_idle_ms,
-        soft_time_limit_ms=s.workers.soft_time_limit_ms,
-        hard_time_limit_ms=hard_limit_ms(s),
-    )
 
 
 @dataclass(frozen=True, slots=True)

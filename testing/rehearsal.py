@@ -13,7 +13,6 @@ less than a second. What depends on time that passes inside a handler (time limi
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import mmap
@@ -32,6 +31,7 @@ from ..client.outgoing import OutgoingMessage
 from ..conf.folders import folder_names
 from ..conf.segment_format import KEY_COLUMNS, OPEN_DIR, READY_DIR
 from ..conf.settings import Settings, is_broadcasting, load
+from ..conf.units import NS_PER_S
 from ..remoting.arguments import FILLED, NONE, TABLE, TEXT, TEXTS, check, number, refuse
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.names import RETRY_PREFIX
@@ -45,18 +45,19 @@ from ..supervisor.core.slab import SLAB_BYTES_MIN, Slab
 from ..supervisor.core.state import Worker
 from ..supervisor.core.subscriptions import Subscriptions
 from ..supervisor.pool.hearing import hear_ordered
-from ..supervisor.wiring import core_config, worker_bounds
+from ..supervisor.wiring import core_config
 from ..workers import ordered_packets, packets
 from ..workers.api import Handler
 from ..workers.async_runner import one_call_at_a_time
+from ..workers.boot import worker_bounds
 from ..workers.cells import private_cell
 from ..workers.context import Context, enter
 from ..workers.ddl import as_schema
 from ..workers.failures import reconsume_limit
 from ..workers.inferring import INFER, Inferring, declared_columns
 from ..workers.link import Transport, WorkerLink, link_pair
-from ..workers.loading import HandlerLoadError, describe, find, import_module, ready
-from ..workers.main import consume_hooks, run_hook
+from ..workers.loading import describe, find, import_module, ready
+from ..workers.main import consume_hooks, loop_for, run_hook, set_up_handler
 from ..workers.message import Message, make_message
 from ..workers.packets import QueueInfo
 from ..workers.result_types import check_result_type
@@ -67,7 +68,6 @@ from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
 from ..workers.sends import SendError, sending
 from ..workers.trial_import import handlers_of
-from ..workers.user_errors import describe_error, user_traceback
 from ..workers.watching import watched
 from ..workers.worker import WorkerLoop
 from .inner_broker import InnerBroker, InnerEdge, WentBack
@@ -90,7 +90,6 @@ ROUNDING_MS: Final = 1e-3
 REBALANCE_MS: Final = 600_000
 """There is nobody to share queues with; what is created later is found all the same."""
 WORKER: Final = "test.1"
-S_TO_NS: Final = 1_000_000_000
 CLOCK_AT_START_S: Final = 1.0
 """Of the monotonic clock: 0 means "no limit" to a worker."""
 _RULES: Final = {
@@ -414,8 +413,7 @@ class _Member:
         self._link, sock = link_pair(Transport.SLAB)
         self._worker_link = WorkerLink(sock, Transport.SLAB)
         cell = private_cell()
-        functions = (handler.function, handler.setup, handler.teardown)
-        self._loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
+        self._loop = loop_for(handler)
         self._teardown = handler.teardown
         group = settings.consumer.group
         hooks = consume_hooks(handler, bounds, "", self._log, ordered=bounds.ordered or handler.order is not None)
@@ -425,13 +423,7 @@ class _Member:
         handler = watched(_witnessed(handler, called), group, [] if hooks is None else [hooks])
         self._rows, self._segments, sealer = self._results(handler)
         enter(Context(WORKER, 0, cell, lambda _: None))
-        if handler.setup is not None:
-            try:
-                run_hook(handler.setup, self._loop)
-            except (Exception, SystemExit) as error:
-                raise HandlerLoadError(
-                    f"the set-up hook of handler {handler.name} raised {describe_error(error)}", user_traceback(error)
-                ) from error
+        set_up_handler(handler, self._loop, caught=(Exception, SystemExit))
         self._worker = WorkerLoop(
             self._worker_link, handler, bounds=bounds, slab=self._memory, rows=self._rows, segments=self._segments,
             sealer=sealer, clock=self._clock_ns, cell=cell, log=self._log,
@@ -460,7 +452,7 @@ class _Member:
         return rows, segments, Sealer(self._folder / READY_DIR, pause=_refuse, waits=None)
 
     def _clock_ns(self) -> int:
-        return round(self._now_s() * S_TO_NS)
+        return round(self._now_s() * NS_PER_S)
 
     # --- doing --------------------------------------------------------------------------------------------------
 
@@ -472,7 +464,7 @@ class _Member:
             dues.append(self._at_ms(timer))
         seal_ns = None if self._segments is None else self._segments.seal_due_ns()
         if seal_ns is not None:
-            dues.append(self._at_ms(seal_ns / S_TO_NS))
+            dues.append(self._at_ms(seal_ns / NS_PER_S))
         return min(dues)
 
     @staticmethod
@@ -554,7 +546,7 @@ class _Member:
             )
             for item in action.chunks
         ]  # fmt: skip
-        start_before_ns = 0 if until == float("inf") else max(1, int(until * S_TO_NS))
+        start_before_ns = 0 if until == float("inf") else max(1, int(until * NS_PER_S))
         self._to_worker(ordered_packets.encode_ordered(chunks, start_before_ns))
 
     def _classify(self, action: act.Classify) -> None:

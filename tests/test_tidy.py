@@ -283,26 +283,73 @@ def test_edges_exist() -> None:
 
 ONCE = (
     "RETRY_PREFIX", "DLQ_PREFIX", "DEFAULT_TOPIC", "INNER_PRODUCER_GROUP", "REGION_DEFAULT", "MASTER_ID", "BROADCASTING",
-    "NS_PER_MS", "OUTCOMES_DIR", "EXIT_FINE", "EXIT_FAILURE", "EXIT_USAGE", "EXIT_UNREACHABLE", "EXIT_HANDLER",
-    "EXIT_FORCED", "EXIT_SPARK", "HOSTS_V6", "SYSFLAG_LOW_BYTE", "BNAME", "SEND_BACK_TIMEOUT_MS", "DELAY_LEVELS_MAX",
-    "SYSTEM_TOPICS",
+    "OUTCOMES_DIR", "HOSTS_V6", "SYSFLAG_LOW_BYTE", "BNAME", "SEND_BACK_TIMEOUT_MS", "DELAY_LEVELS_MAX", "SYSTEM_TOPICS",
+    "REPEATED_WITHIN_S",
 )  # fmt: skip
-"""Words of the protocol, unit factors, names on disk and exit codes: each has one definition."""
+"""Words of the protocol, names on disk and rules: each has one definition."""
+
+TOGETHER = (
+    (re.compile(r"EXIT_"), "conf/exit_codes.py"),
+    (re.compile(r"(NS|US|MS|S)_(PER|TO)_(NS|US|MS|S|MINUTE|HOUR|DAY)$|(MINUTE|HOUR|DAY)_MS$"), "conf/units.py"),
+)
+"""Names of exit codes and of factors between units, with the one file that gives them their numbers."""
+
+ELSEWHERE = {
+    "spark/java_shim.py EXIT_ORPHAN": "a script that loads nothing else",
+    "workers/spawn.py EXIT_UNKNOWN": "in place of an exit code that nobody has read",
+}
+"""Numbers that are TOGETHER with no others, each with the reason."""
 
 
-def test_words_of_the_protocol_and_unit_factors_are_defined_once() -> None:
+def definitions_of(file: Path) -> Iterator[tuple[int, str, ast.expr | None]]:
+    """Line, name without underscores before it and value of every assignment of a module."""
+    for node in tree_of(file).body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = node.value.elts if isinstance(node.value, ast.Tuple) and len(names) > 1 else [node.value]
+            for name, value in zip(names, values * len(names) if len(values) == 1 else values, strict=True):
+                if isinstance(name, ast.Name):
+                    yield node.lineno, name.id.strip("_"), value
+
+
+def test_words_of_the_protocol_are_defined_once() -> None:
     found: dict[str, list[str]] = {}
     for room in FLOORS:
         for file in room_files(room):
-            for node in tree_of(file).body:
-                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-                for target in targets:
-                    name = target.id.strip("_") if isinstance(target, ast.Name) else ""
-                    if name in ONCE:
-                        found.setdefault(name, []).append(f"{name_of(file)}:{node.lineno}")
+            for line, name, _ in definitions_of(file):
+                if name in ONCE:
+                    found.setdefault(name, []).append(f"{name_of(file)}:{line}")
     assert found.keys() == set(ONCE), f"not defined any more: {set(ONCE) - found.keys()}"
     twice = {name: places for name, places in found.items() if len(places) > 1}
     assert not twice, f"defined more than once; import the first: {twice}"
+
+
+def test_exit_codes_and_factors_between_units_are_together() -> None:
+    found = {
+        f"{name_of(file)} {name}": home
+        for room in FLOORS
+        for file in room_files(room)
+        for _, name, value in definitions_of(file)
+        for names, home in TOGETHER
+        if names.match(name) and isinstance(value, ast.Constant) and name_of(file) != home
+    }
+    remedy = "import them from there, or argue in ELSEWHERE; or they are in ELSEWHERE and are there no more"
+    strange = found.keys() ^ ELSEWHERE.keys()
+    assert not strange, f"numbers of {sorted({home for _, home in TOGETHER})}: {remedy}: {sorted(strange)}"
+
+
+def test_seconds_are_made_nanoseconds_by_a_factor_with_a_name() -> None:
+    bare = [
+        f"{name_of(file)}:{node.lineno}"
+        for room in FLOORS
+        for file in room_files(room)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.BinOp)
+        and any(isinstance(side, ast.Constant) and side.value == 1e9 for side in (node.left, node.right))
+    ]
+    assert not bare, f"write NS_PER_S of conf/units.py: {bare}"
 
 
 # Size.

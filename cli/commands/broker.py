@@ -28,7 +28,7 @@ from ..tables import counted
 @click.option("--name-server-port", type=int, metavar="PORT", help="Port of the name server; 0 = any free one.")
 @click.option("--port", type=int, metavar="PORT", help="Port of the broker; 0 = any free one.")
 @click.option("--delay-levels", metavar="LEVELS", help="Delays of the retry levels, as in '1s 5s 10s 30s 1m'.")
-@click.option("--acl-file", metavar="FILE", help="Accounts and permissions (TOML); see below.")
+@click.option("--acl-file", metavar="FILE", help="Accounts and permissions (TOML); see above.")
 @click.option("--tls-cert", metavar="FILE", help="Certificate (PEM): both ports speak TLS, and nothing else.")
 @click.option("--tls-key", metavar="FILE", help="Its key (PEM), where it is not in the same file.")
 @click.option("--json", "as_json", is_flag=True, help="When ready, print one JSON object with both addresses.")

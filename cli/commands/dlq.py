@@ -61,6 +61,8 @@ from ..wording import in_words, is_refusal, no_such_group, unknown_topic
 JSONL: Final = "jsonl"
 RATE: Final = "100/s"
 """Of a replay: a group that has just failed on them is not flooded."""
+WIDEST: Final = 120
+"""Characters of an error in a table; `dlq show` and JSON have it whole."""
 GOES_ON: Final = "; the same command goes on"
 
 
@@ -267,7 +269,9 @@ def ls(desk: Desk, wanted: Wanted, limit: int, as_json: bool) -> None:
         for letter in found:
             click.echo(json.dumps(letter.facts("none"), ensure_ascii=False))
         return
-    click.echo("\n".join(lines([letter.row() | {"DONE": letter.done} for letter in found])) or "no dead letters")
+    click.echo(
+        "\n".join(lines([letter.row() | {"DONE": letter.done} for letter in found], WIDEST)) or "no dead letters"
+    )
 
 
 @dlq.command()
@@ -307,7 +311,9 @@ def group(desk: Desk, wanted: Wanted, by: str, as_json: bool) -> None:
       rocketcrew dlq group -g billing --by line --since 1d
     """
     found = groups(desk.letters(wanted), by)
-    click.echo(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(lines(found)) or "no dead letters")
+    click.echo(
+        json.dumps(found, ensure_ascii=False) if as_json else "\n".join(lines(found, WIDEST)) or "no dead letters"
+    )
 
 
 def _rate(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
@@ -626,7 +632,7 @@ def _goes_on(
     """Show what is meant, and ask; only somebody at a terminal is asked. With `dry_run` False always."""
     if dry_run:
         answer = {"group": name, "would": what, "letters": [letter.place for letter in found]}
-        click.echo(json.dumps(answer) if as_json else "\n".join(lines([letter.row() for letter in found])))
+        click.echo(json.dumps(answer) if as_json else "\n".join(lines([letter.row() for letter in found], WIDEST)))
         click.echo(f"{counted(len(found), 'letter')}; nothing was done", err=True)
         return False
     return agrees(f"{what} {counted(len(found), 'dead letter')} of group {name}{again}?", yes=yes)

@@ -28,6 +28,7 @@ from ..options import LIVE_LEVEL, live_line, log_output, reread_settings, with_s
 from ..patient_output import PatientOutput, drop_rest
 from ..program_lines import Tell, for_program
 from ..surroundings import Surroundings, check_nothing_shadows, import_from_here, surroundings
+from ..tables import counted
 
 if TYPE_CHECKING:
     from ...supervisor.service import Summary, Supervisor
@@ -386,8 +387,11 @@ def ended_line(summary: Summary) -> str:
         if summary.uncommitted
         else ""
     )
+    waiting = (
+        f"; {counted(summary.not_loaded, 'segment')} not in the table yet: the next run loads, or `rocketcrew load`"
+    )
     return (
         f"done {c['done_messages']}, failed {c['failed_messages']} (sent back {c['sent_back_messages']}),"
         f" filtered {c['filtered_messages']}, worker deaths {c['worker_deaths']}; to come again"
-        f" {summary.unfinished + summary.unsealed}{beside}"
+        f" {summary.unfinished + summary.unsealed}{beside}{waiting if summary.not_loaded else ''}"
     )

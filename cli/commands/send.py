@@ -14,12 +14,13 @@ import click
 
 from ...client.access import Access
 from ...client.cluster import Cluster
-from ...client.outgoing import BODY_MAX_BYTES, DELAY_LEVEL_MAX, OutgoingMessage
+from ...client.outgoing import BODY_MAX_BYTES, OutgoingMessage
 from ...client.producer import SendResult
 from ...client.sync import SyncProducer
 from ...client.validation import check_topic_to_send
 from ...conf.settings import Settings, require
 from ...remoting.errors import BrokerError, UsageError
+from ...remoting.names import DELAY_LEVEL_MAX
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..changing import changes, would
@@ -44,7 +45,8 @@ NUMBER: Final = "{n}"
 )
 @click.option("-p", "--property", "properties", multiple=True, metavar="K=V", help="A property. May be repeated.")
 @click.option("--delay-level", type=click.IntRange(0, DELAY_LEVEL_MAX), default=0, metavar="LEVEL",
-              help="0 = at once; 1 to 18 = after that level's time (1s 5s 10s 30s 1m ... 2h by default).")  # fmt: skip
+              help="0 = at once; 1 to 127 = after the time of that level of the broker (18 by default: 1s 5s 10s 30s 1m"
+                   " ... 2h), or of its highest where that is lower.")  # fmt: skip
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", type=click.Path(path_type=Path, allow_dash=True),
               help="A file whose bytes are one body; - is stdin. May be repeated.")  # fmt: skip
 @click.option("--lines", is_flag=True, help="Each line of the files or of stdin is a body.")

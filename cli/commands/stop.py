@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -13,11 +13,14 @@ from ...remoting.errors import RocketcrewError
 from ..controlling import Target, to_change_supervisor
 from ..options import Dependent
 
+WAIT_S: Final = 120.0
+"""Longer than a stop takes: supervisor/__init__.py has the steps."""
+
 
 @click.command()
 @click.option("--quick", is_flag=True, help="At once, without finishing what was begun; it will come again.")
 @click.option("--wait", is_flag=True, help="Return when the process has ended.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S",
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=WAIT_S, show_default=True, metavar="S",
               cls=Dependent, needs="--wait",
               help="With --wait: fail after so many seconds.")  # fmt: skip
 @to_change_supervisor

@@ -43,7 +43,7 @@ import pyarrow.dataset
 from ...client.logs import get_logger
 from ...conf.columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from ...conf.segment_format import OUTCOMES_DIR
-from ...durable.files import CALLS, FileCalls, make_folders, spark_path
+from ...durable.files import CALLS, FileCalls, spark_path
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
@@ -67,8 +67,7 @@ from ..table_state import (
     outcomes_path,
     read_state,
     tried_outcomes,
-    write_outcomes,
-    write_state,
+    write_before_commit,
 )
 from .delta_disk import check_commit, explain_no_log, explain_torn_log, first_unsynced, sync_commits
 from .target import TableState
@@ -265,13 +264,7 @@ class DeltaTarget:
         if self._refresh() >= plan.batch:
             raise _taken(self.path, plan)
         path = self._state_path(plan.batch, plan.id)
-        try:
-            if isinstance(path, Path):
-                make_folders(path.parent)
-            write_outcomes(path.parent, plan, told)
-            write_state(path, plan, accounts, told.rows or 0, durable=True)
-        except OSError as error:
-            raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
+        write_before_commit(path, plan, accounts, told, self.path)
         self._sync()  # before ours is on top of it
         try:
             self._append(self.path, plan, staged, self._snapshot)

@@ -35,7 +35,7 @@ import pyarrow
 
 from ...client.logs import get_logger
 from ...conf.columns import check_partition_columns
-from ...durable.files import CALLS, FileCalls, make_folders, sync_path
+from ...durable.files import CALLS, FileCalls, sync_path
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
@@ -74,8 +74,7 @@ from ..table_state import (
     ledger_outcomes,
     outcomes_path,
     read_state,
-    write_outcomes,
-    write_state,
+    write_before_commit,
 )
 from .delta import numbered_rows
 from .iceberg_commits import (
@@ -303,13 +302,7 @@ class IcebergTarget:
         staged, self._staged = self._staged, None
         if staged is None:
             raise RuntimeError("write() comes before commit()")
-        try:
-            if isinstance(self.path, Path):
-                make_folders(self.path / STATE_DIR)
-            write_outcomes(self.path / STATE_DIR, plan, told)
-            write_state(self._state_path(plan.batch, plan.id), plan, accounts, told.rows or 0, durable=True)
-        except OSError as error:
-            raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
+        write_before_commit(self._state_path(plan.batch, plan.id), plan, accounts, told, self.path)
         for _ in range(TRIES_MAX):
             table = self.table() or self._created(plan, staged)
             self._refuse_taken(table, plan)

@@ -16,8 +16,9 @@ queues without asking for members, no retry topic, a failure is logged and over,
 `group@client id`.
 
 Dispatch. A consume request = (process queue, slot, byte range, queue offsets, attempt). Requests travel to a worker
-in *chunks*: one descriptor for as many messages as make about 1–5 ms of handler time (adaptive by the slow tail, not
-the mean; 1 at once after an overrun), two chunks in flight per worker, least loaded first. While messages are so
+in *chunks*: one descriptor for as many messages as make about `workers.chunk_target_us` (10 ms) of handler time (by
+the slow tail, not the mean; 1 at once after an overrun), or 16 times that where much waits for every worker and calls
+are alike (by the mean; sizing.py); two chunks in flight per worker, least loaded first. While messages are so
 cheap that waking a sleeping process costs more than the chunk (under 10 µs), the worker that is awake gets them, up
 to four chunks (1.8 times the rate, a fifth less supervisor CPU). The consume batch size (messages per handler call,
 default 1 as in Java) is the worker's affair. One bounded queue per worker in each direction, never a queue, lock or

@@ -634,7 +634,8 @@ class Assigning:
     # --- stop ---------------------------------------------------------------------------------------------------
 
     def stop(self, now: float) -> None:
-        """Start nothing above the highest dispatched offset; finish, send back, seal and commit what is at or below."""
+        """Start nothing above the highest dispatched offset; finish, send back, seal and commit what is at or below it and
+        begins before `_cut_short`, which leaves the rest to the next owner."""
         if self.s.stopping:
             return
         self.s.stopping = True

@@ -60,8 +60,8 @@ class Chunk:
     """
 
     __slots__ = (
-        "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "offsets", "origin", "positions", "reported",
-        "said", "slot", "unpaid", "worker_id",
+        "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "never_begun", "offsets", "origin", "positions",
+        "reported", "said", "slot", "unpaid", "worker_id",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +79,8 @@ class Chunk:
         """Messages `[0, reported)` have an outcome."""
         self.said = 0
         """So many of them its worker has reported itself; the others were read off its cell (workers/unreported.py)."""
+        self.never_begun = 0
+        """So many at its end came back from workers that had not begun them, as far as is known."""
         self.failed: dict[int, Failure] | None = None
         self.held = True
         """Its reference on the slot is still held."""

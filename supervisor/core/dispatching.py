@@ -349,6 +349,7 @@ class Dispatching:
         """A queue that was taken away starts nothing: the chunk stays unfinished in its place, for the next owner."""
         pq = self.s.queues.get(chunk.handle)
         if pq is not None and chunk.origin is None:
+            pq.never_begun += chunk.never_begun
             pq.leave(chunk)
         chunk.reported = chunk.count
         self.s.release_chunk(chunk)

@@ -53,7 +53,7 @@ UNANSWERED: frozenset[type] = frozenset(
 
 def action_failed(core: Core, action: act.Action, now: float) -> None:
     """Report to the core that the action was not carried out; it is counted."""
-    core.state.counters.unexpected_errors += 1
+    core.unexpected_error()
     event = EVENTS.get(type(action))
     if event is not None:
         event(core, action, now)

@@ -53,9 +53,9 @@ class LoaderPauses:
     def __init__(self) -> None:
         self._next_s = LOADER_PAUSE_MIN_S
 
-    def after(self, exit_code: int | None, lived_s: float) -> float | None:
-        """It has ended with that code, or could not be started (None): seconds until it is started again, None = never."""
-        del exit_code  # whatever it was: later there may be memory, a disk, a Spark
+    def after(self, lived_s: float) -> float:
+        """It has lived for so long, 0 where it could not be started: seconds until it is started again, with whatever code it
+        has ended, because later there may be memory, a disk, a Spark."""
         pause_s = LOADER_PAUSE_MIN_S if lived_s > LOADER_HEALTHY_S else self._next_s
         self._next_s = min(pause_s * 2, LOADER_PAUSE_MAX_S)
         return pause_s

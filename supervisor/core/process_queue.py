@@ -151,7 +151,7 @@ class ProcessQueue:
         self.cut_short = False
         """It drains for so long that nothing of it begins any more, whoever has it."""
         self.never_begun = 0
-        """Of `unfinished`: messages that workers gave back without having begun them, left to the next owner."""
+        """Of `unfinished`: messages that came back from workers that had not begun them, left to the next owner."""
         self.locked = True
         """It may be pulled and started: its lock is ours, or it needs none."""
         self.locked_at = 0.0

@@ -214,10 +214,10 @@ class Reclaiming:
 
     def _elsewhere(self, pq: ProcessQueue, chunk: Chunk) -> None:
         """Another worker runs it; of a queue that was taken away, its next owner."""
+        chunk.never_begun = chunk.count
         if self.s.finishes(pq):
             self._dispatching.again(pq, chunk)
         else:
-            pq.never_begun += chunk.count
             self._dispatching.leave(chunk)
             self._left.append(pq)
 

@@ -221,7 +221,7 @@ class Retries:
             return
         charge = self.s.charges.get(pq.mq, chunk.offsets[index])
         if self._runs_again(pq, failure) and not (charge is not None and charge.deaths):
-            self._run(pq, chunk, index, failure)
+            self._run(chunk, index, failure)
         else:
             self.send_back(pq, chunk, index)
 
@@ -231,7 +231,7 @@ class Retries:
         dead = failure.mode in (Mode.DEAD_LETTER, Mode.LAST_ATTEMPT)
         return free and s.config.order == "concurrent" and not dead
 
-    def _run(self, pq: ProcessQueue, chunk: Chunk, index: int, failure: Failure) -> None:
+    def _run(self, chunk: Chunk, index: int, failure: Failure) -> None:
         s = self.s
         failure.sent = True  # nothing is sent back beside it
         raise_reconsume_times(s.view, chunk.positions[index])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import ClassVar
 
 from ...durable.intervals import Intervals
@@ -373,7 +374,9 @@ class Settling:
         for start, _, fate in reversed(pieces_of(chunk, salvaged, worker.blamed)):
             children.append((chunk.split(start, next(s.chunk_ids)), fate))
         children.reverse()
+        begun_to = self._begun_to(worker, chunk)
         for child, fate in children:
+            child.never_begun = sum(offset > begun_to for offset in child.offsets)
             if fate is None:
                 child.reported = child.count
                 self._time(pq, child, 0, child.count, wall_ms)
@@ -401,6 +404,17 @@ class Settling:
                 self.retries.after_death(pq, child, fate, worker, alone=chunk.alone)
             else:
                 self._dispatching.leave(child)
+
+    def _begun_to(self, worker: Worker, chunk: Chunk) -> float:
+        """Up to which offset the dead worker may have begun the chunk: side by side it runs all in the order of dispatch, so
+        its cell says it, if that names a call."""
+        hand, concurrent = worker.in_hand, self.s.config.order == "concurrent"
+        if hand is None or hand.waiting or hand.chunk_id not in worker.in_flight or worker.window or not concurrent:
+            return inf
+        if chunk.chunk_id == hand.chunk_id:
+            return hand.last
+        in_turn = list(worker.in_flight)
+        return inf if in_turn.index(chunk.chunk_id) < in_turn.index(hand.chunk_id) else -1
 
     def _wait_for_load(self, pq: ProcessQueue, chunk: Chunk, worker: Worker) -> None:
         """Rows of all of the chunk are in one of the segments that were salvaged: which one, nobody noted."""

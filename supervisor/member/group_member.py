@@ -220,7 +220,7 @@ class GroupMember:
             self._failed(error, action)
             return
         log.error("task_failed", task=repr(task.get_coro()), exc_info=error)
-        self._core.state.counters.unexpected_errors += 1
+        self._core.unexpected_error()
 
     def _failed(self, error: BaseException, action: act.Action) -> None:
         """What carries the action out for the core has failed as nobody expected."""
@@ -272,8 +272,7 @@ class GroupMember:
         )
 
     def subscribe(self, topic: str, wish: FilterExpression) -> bool:
-        """Consume the topic from now on, or with another filter; False when it is so already. Raises UsageError."""
-        topic = wrap(self._settings.cluster.namespace, topic)
+        """Consume the topic from now on, or with another filter, both as `wish` gives them; False when it is so already."""
         if not self._subscriptions.subscribe(topic, wish, int(time.time() * 1000)):
             return False
         log.info("subscribed", topic=topic, filter=str(wish))

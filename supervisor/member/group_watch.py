@@ -97,7 +97,7 @@ class GroupWatch:
         if not addresses:
             return
         found = await self._found(addresses)
-        if found and not self.mismatches and self._second_look is None:
+        if found and not self.mismatches and not self.second_look_due:
             self._second_look = self._loop.call_later(self._interval_s * SECOND_LOOK, self._run_look)
             return
         self._second_look = None

@@ -17,7 +17,8 @@ from reading import on_cluster, read_topic
 from servers import VERSIONS, Servers, answers
 
 from rocketcrew import OutgoingMessage
-from rocketcrew.remoting.traces import split_records
+
+from ..unit.remoting.trace_records import split_records
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")

@@ -104,6 +104,30 @@ def test_a_signal_that_comes_twice_at_once_does_not_force(tmp_path: Path, broker
     assert "forced" not in crew.child.log.read_text()
 
 
+HUNG_START = """
+from rocketcrew.cli.interrupts import Interrupts
+interrupts = Interrupts()
+interrupts.install()
+interrupts.note()
+print("begun", flush=True)
+input()
+"""
+
+
+def test_a_second_ctrl_c_ends_a_start_that_looks_at_nothing() -> None:
+    words, pipe = [sys.executable, "-c", HUNG_START], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as start:
+        assert start.stdout is not None
+        assert start.stdout.readline() == "begun\n"
+        start.send_signal(signal.SIGINT)
+        start.send_signal(signal.SIGINT)
+        time.sleep(2 * REPEATED_WITHIN_S)
+        assert start.poll() is None, "the same one twice"
+        start.send_signal(signal.SIGINT)
+        assert start.communicate(timeout=WAIT_S) == ("", "rocketcrew: interrupted\n")
+        assert start.returncode == 130
+
+
 def test_a_stop_while_starting_ends_it_at_once(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = tmp_path / "importing"
     monkeypatch.setenv("SLOW_IMPORT_MARK", str(mark))

@@ -29,8 +29,7 @@ from documented import shell_lines, swapped
 from s3_server import S3Server
 from terminal import LIMIT_S, PATIENT, PAUSE_S, asked, command, ends_with_us, environment, run
 
-from rocketcrew.cli.interrupts import EXIT_INTERRUPTED
-from rocketcrew.conf.exit_codes import EXIT_FINE, EXIT_FORCED
+from rocketcrew.conf.exit_codes import EXIT_FINE, EXIT_FORCED, EXIT_INTERRUPTED
 from rocketcrew.testing import LocalBroker
 
 ROOT = Path(__file__).parents[2]

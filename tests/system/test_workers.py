@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rocketcrew.conf.exit_codes import EXIT_FINE, EXIT_HANDLER
 from rocketcrew.workers import packets
-from rocketcrew.workers.boot import EXIT_BOOT, EXIT_OK, WorkerBounds
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.link import Transport
 from rocketcrew.workers.packets import QueueRanges, Ready, Salvaged
 from rocketcrew.workers.sealing import open_segments
@@ -39,7 +40,7 @@ def test_boot_run_seal_stop(make_crew: Callable[[Transport], WorkerCrew], both: 
     crew.chunk(worker, 2, [b"x" * 100_000], first_offset=32)
     outcome = worker.outcome()
     assert (outcome.chunk_id, outcome.start, outcome.segment_seq, outcome.failed) == (1, 0, 1, 0)
-    assert worker.stop() == EXIT_OK
+    assert worker.stop() == EXIT_FINE
     worker.until_closed()
     assert worker.sealed().rows == 33
     assert crew.table() == {n: n for n in range(33)}
@@ -56,7 +57,7 @@ def test_several_workers_of_one_forkserver(crew: WorkerCrew) -> None:
     for number, worker in enumerate(workers):
         crew.chunk(worker, number + 1, [b"x"] * 8)
     assert [worker.outcome().chunk_id for worker in workers] == [1, 2, 3]
-    assert [worker.stop() for worker in workers] == [EXIT_OK] * 3
+    assert [worker.stop() for worker in workers] == [EXIT_FINE] * 3
 
 
 def test_a_killed_worker_is_seen_and_its_cell_names_the_message(crew: WorkerCrew) -> None:
@@ -145,7 +146,7 @@ def test_a_handler_that_cannot_be_imported(crew: WorkerCrew, tmp_path: Path) -> 
         f'File "{tmp_path}/explodes.py", line 6, in <module>',
         f'File "{tmp_path}/explodes.py", line 4, in table',
     ]
-    assert worker.process.wait(int(WAIT_S * 1_000)) == EXIT_BOOT
+    assert worker.process.wait(int(WAIT_S * 1_000)) == EXIT_HANDLER
     # The forkserver tried that import too, and lives.
     good = crew.start("system_handlers:silent")
     good.ready()
@@ -165,7 +166,7 @@ def test_a_handler_that_cannot_be_imported(crew: WorkerCrew, tmp_path: Path) -> 
 def test_a_handler_that_cannot_be_used(crew: WorkerCrew, target: str, error: str) -> None:
     worker = crew.start(target)
     assert error in packets.decode_boot_failed(worker.packet(packets.BOOT_FAILED)).error
-    assert worker.process.wait(int(WAIT_S * 1_000)) == EXIT_BOOT
+    assert worker.process.wait(int(WAIT_S * 1_000)) == EXIT_HANDLER
 
 
 def test_columns_that_cannot_be_read_are_a_boot_failure(crew: WorkerCrew) -> None:
@@ -196,7 +197,7 @@ def test_hooks_run_once_per_worker(crew: WorkerCrew, tmp_path: Path) -> None:
         assert notes.read_text().split() == ["up"]
         crew.chunk(worker, 1, [b"x", b"y"])
         worker.outcome()
-        assert worker.stop() == EXIT_OK
+        assert worker.stop() == EXIT_FINE
     finally:
         del os.environ["NOTES"]
     assert notes.read_text().split() == ["up", "message", "message", "down"]
@@ -207,4 +208,4 @@ def test_a_closed_link_ends_the_worker(make_crew: Callable[[Transport], WorkerCr
     worker = crew.start("system_handlers:rows")
     worker.ready()
     worker.link.close()
-    assert worker.process.wait(int(WAIT_S * 1_000)) == EXIT_OK
+    assert worker.process.wait(int(WAIT_S * 1_000)) == EXIT_FINE

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 BEGIN = """
-import os, signal, sys, time
+import os, signal, sys, threading
 from rocketcrew.cli.interrupts import Interrupts
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who started the tests may have had it ignored
 interrupts = Interrupts()
@@ -45,7 +45,7 @@ def test_before_a_command_ctrl_c_ends_the_process_wherever_it_comes(where: str, 
 
 def test_a_keyboard_interrupt_that_python_drops_is_sent_again() -> None:
     done = script(
-        "interrupts.raise_again()" + DROPPED + "try:\n    Collected()\n    for _ in range(500): time.sleep(0.1)\n"
+        "interrupts.raise_again()" + DROPPED + "try:\n    Collected()\n    threading.Event().wait(60)\n"
         "except KeyboardInterrupt:\n    print('came')\n"
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "came\n", "")
@@ -86,11 +86,6 @@ def test_what_was_noted_is_raised_when_signals_raise_again() -> None:
         "interrupts.note()\npress()\ntry:\n    interrupts.raise_again()\nexcept KeyboardInterrupt:\n    print('came')\n"
     )
     assert done.stdout == "came\n"
-
-
-def test_a_second_ctrl_c_ends_a_start_that_looks_at_nothing() -> None:
-    done = script("interrupts.note()\npress()\npress()\ntime.sleep(0.6)\npress()\nprint('went on')\n")
-    assert (done.returncode, done.stdout) == (130, "")
 
 
 def test_interrupts_that_are_not_this_process_s_change_nothing() -> None:

@@ -301,7 +301,7 @@ async def test_send_many_stops_at_the_first_failure():
         (OutgoingMessage("SCHEDULE_TOPIC_XXXX", b"x"), "forbidden"),
         (OutgoingMessage(TOPIC, b""), "empty body"),
         (OutgoingMessage(TOPIC, bytes(4 * 1024 * 1024 + 1)), "4194305 bytes; at most 4194304"),
-        (OutgoingMessage(TOPIC, b"x", delay_level=19), "delay level 19 is outside 0..18"),
+        (OutgoingMessage(TOPIC, b"x", delay_level=128), "delay level 128 is outside 0..127"),
         (OutgoingMessage(TOPIC, b"x", flag=1 << 31), "flag 2147483648 is not an int32"),
         (OutgoingMessage(TOPIC, b"x", properties={"TAGS": "t"}), "'TAGS' is used by the system"),
         (OutgoingMessage(TOPIC, b"x", properties={"UNIQ_KEY": "t"}), "'UNIQ_KEY' is used by the system"),

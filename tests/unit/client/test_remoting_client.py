@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import socket
 
@@ -64,6 +65,20 @@ async def test_nobody_listens(closed_port):
             await remoting.request(closed_port, Command(34), timeout_ms=LONG_MS)
         with pytest.raises(UnreachableError, match="cannot connect"):
             await remoting.oneway(closed_port, Command(34))
+
+
+class NoThreads(concurrent.futures.ThreadPoolExecutor):
+    """As where a limit of processes is reached."""
+
+    def submit(self, *args, **options):
+        raise RuntimeError("can't start new thread")
+
+
+async def test_a_name_that_no_thread_can_look_up():
+    asyncio.get_running_loop().set_default_executor(NoThreads())
+    async with client() as remoting:
+        with pytest.raises(UnreachableError, match="cannot connect: can't start new thread"):
+            await remoting.request("broker.example:1", Command(34), timeout_ms=LONG_MS)
 
 
 @contextlib.contextmanager

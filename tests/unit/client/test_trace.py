@@ -14,8 +14,9 @@ from rocketcrew.client.producer import Producer
 from rocketcrew.client.trace import QUEUE_MAX, TraceDispatcher, trace_messages
 from rocketcrew.client.transactions import LocalTransactionState
 from rocketcrew.remoting.properties import decode_properties
-from rocketcrew.remoting.traces import TRACE_TOPIC, TraceRecord, split_records
+from rocketcrew.remoting.traces import TRACE_TOPIC, TraceRecord
 
+from ..remoting.trace_records import split_records
 from .conftest import PATIENT_MS
 
 TOPIC = "orders"

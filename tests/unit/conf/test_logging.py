@@ -100,6 +100,22 @@ def test_libraries_that_use_logging_come_along() -> None:
     assert {line["logger"] for line in lines} == {"py4j"}
 
 
+@pytest.mark.parametrize(
+    ("users", "level", "told"),
+    [("INFO", "info", 1), ("INFO", "warning", 0), ("DEBUG", "info", 1), ("WARNING", "info", 0)],
+)
+def test_a_level_that_the_handlers_module_has_set_holds(users: str, level: str, told: int) -> None:
+    """By `logging.basicConfig(level=...)`, before ours is set up: its own lines at INFO are wanted."""
+    out, root = io.StringIO(), logging.getLogger()
+    root.handlers.clear()  # one of ours, of another test, would say that its level is ours
+    root.setLevel(users)
+    for _ in range(2):
+        set_up("json", level, out)
+    logging.getLogger("shop").info("counted")
+    logging.getLogger("shop").debug("never")
+    assert len(out.getvalue().splitlines()) == told
+
+
 def test_the_last_set_up_holds_alone() -> None:
     first, second = io.StringIO(), io.StringIO()
     set_up("json", "info", first)

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from rocketcrew.cli.commands.init import DOCKERFILE
+from rocketcrew.cli.commands.stop import WAIT_S
 from rocketcrew.cli.main import rocketcrew as cli
 from rocketcrew.conf.exit_codes import EXIT_HANDLER, EXIT_USAGE
 from rocketcrew.conf.settings import load
@@ -26,16 +27,18 @@ from rocketcrew.spark.status import LoaderStatus
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
 from rocketcrew.supervisor.core.states import ServiceState
+from rocketcrew.supervisor.lifecycle import END_S
 from rocketcrew.supervisor.loader_child import STOP_TIMEOUT_S
 from rocketcrew.supervisor.metrics import PictureCollector
-from rocketcrew.supervisor.service import WORKER_STOP_MS
+from rocketcrew.supervisor.service import HOOKS_STOP_S, WORKER_STOP_MS
 from rocketcrew.supervisor.status import picture
 from rocketcrew.supervisor.wiring import core_config
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-STOP_S = (load({}, {}, None).supervisor.stop_deadline_ms + WORKER_STOP_MS) / 1000 + STOP_TIMEOUT_S
-"""From TERM until queues are drained, workers have left and the loader's batch has ended, at most."""
+DRAIN_S = load({}, {}, None).supervisor.stop_deadline_ms / 1000
+STOP_S = DRAIN_S + WORKER_STOP_MS / 1000 + STOP_TIMEOUT_S + HOOKS_STOP_S + END_S
+"""From TERM until queues are drained, workers have left, the loader's batch has ended and hooks have heard of it, at most."""
 ENVIRONMENT = {environment_name(name) for name in KNOWN} | {CONFIG_FILE_VARIABLE}
 OTHER_SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 
@@ -95,13 +98,26 @@ def test_panels_have_numbers_and_places_of_their_own() -> None:
     assert len(set(places)) == len(places)
 
 
-def test_the_grace_period_is_longer_than_the_drain_everywhere() -> None:
+def test_the_steps_of_a_stop_are_told_everywhere_as_they_are() -> None:
+    told = {
+        "conf/defaults.toml": r"up to (\d+) s to seal .* loader up to (\d+) s .* hooks up to (\d+) s: (\d+) s in all",
+        "docs/how-to/deploy.md": r"workers have (\d+) s, the loader has (\d+) s .* hooks have (\d+) s: (\d+) s in all",
+    }
+    steps = (WORKER_STOP_MS / 1000, STOP_TIMEOUT_S, HOOKS_STOP_S + END_S, STOP_S)
+    for file, sentence in told.items():
+        text = re.sub(r"\n[# ]*", " ", (ROOT / file).read_text())
+        (found,) = re.findall(sentence, text)
+        assert tuple(map(float, found)) == steps, file
+
+
+def test_the_grace_period_is_longer_than_a_stop_everywhere() -> None:
     objects = documents("kubernetes/member.yaml")
     (members,) = [each for each in objects if each["kind"] == "StatefulSet"]
     assert members["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > STOP_S
     (compose,) = documents("docker/compose.yaml")
     assert float(compose["services"]["member"]["stop_grace_period"].removesuffix("s")) > STOP_S
     assert float(unit()["Service"]["TimeoutStopSec"]) > STOP_S
+    assert WAIT_S > STOP_S, "of `rocketcrew stop --wait`"
     (named,) = re.findall(r"--stop-timeout (\d+)", DOCKERFILE)
     assert float(named) > STOP_S
     boot_s = load({}, {}, None).workers.boot_timeout_ms / 1000

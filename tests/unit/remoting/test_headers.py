@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rocketcrew.remoting import admin_headers, headers
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.fields import Header, camel_case
-from rocketcrew.remoting.header_index import REQUEST_HEADERS, RESPONSE_HEADERS
 from rocketcrew.remoting.headers import (
     OffsetResponse,
     PullRequest,
@@ -20,6 +19,8 @@ from rocketcrew.remoting.headers import (
     SendRequestV2,
     Unregister,
 )
+
+from .header_index import REQUEST_HEADERS, RESPONSE_HEADERS
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "str": st.text(max_size=8),

@@ -30,7 +30,6 @@ from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.fastjson import dumps_object_keys, loads
 from rocketcrew.remoting.frame import FrameReader, decode, encode, encode_head, parse_head
 from rocketcrew.remoting.hashing import java_hash
-from rocketcrew.remoting.header_index import REQUEST_HEADERS, RESPONSE_HEADERS
 from rocketcrew.remoting.headers import SendRequestV2, SendResponse
 from rocketcrew.remoting.ids import parse_offset_message_id
 from rocketcrew.remoting.properties import decode_properties, encode_properties, find_property
@@ -44,6 +43,8 @@ from rocketcrew.remoting.stored import (
     split_inner_batch,
     walk,
 )
+
+from .header_index import REQUEST_HEADERS, RESPONSE_HEADERS
 
 WIRE = Path(__file__).parent / "wire"
 

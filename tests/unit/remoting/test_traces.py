@@ -9,10 +9,11 @@ from rocketcrew.remoting.traces import (
     end_transaction_record,
     pub_record,
     recall_record,
-    split_records,
     sub_after_record,
     sub_before_record,
 )
+
+from .trace_records import split_records
 
 PUB = {
     "timestamp_ms": 1700, "region": "DefaultRegion", "group": "g", "topic": "T", "message_id": "M1", "tags": "red",

@@ -374,6 +374,17 @@ def test_an_offset_that_is_corrected_backwards_loses_nothing(bench: Bench) -> No
     assert noted(bench) == {}
 
 
+def test_a_reset_to_where_the_queue_is_warns_of_nothing(bench: Bench) -> None:
+    levels: list[str] = []
+    for offset in (100, 101):
+        (handle,) = bench.open(0, offset=100)
+        bench.take(act.Log)
+        bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, offset)
+        levels += [log.level for log in bench.take(act.Log) if log.event == "pull_offset_illegal"]
+        bench.core.handle(ev.Committed(handle, offset, ok=True), 0.0)
+    assert levels == ["info", "warning"]
+
+
 # --- reset by an administrator ----------------------------------------------------------------------------------
 
 

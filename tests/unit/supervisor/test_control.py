@@ -22,8 +22,9 @@ def test_commands_are_answered_and_unknown_ones_named(tmp_path: Path) -> None:
         assert await ask(tmp_path, "status", n=7) == {"fine": 7}
         assert "one of status" in (await ask(tmp_path, "explode"))["error"]
         reader, writer = await asyncio.open_unix_connection(str(path))
-        writer.write(b"no json\n")
-        assert b"not understood" in await reader.readline()
+        for line in (b"no json", b"[]", b'"command"', b'{"command": []}', b"\xff", b"[" * 60_000):
+            writer.write(line + b"\n")
+            assert b"not understood" in await reader.readline()
         writer.close()
         await server.stop()
         assert not path.exists()

@@ -12,6 +12,7 @@ from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.assigning import CUT_SHORT_MS, RECLAIM_AGAIN_MS
+from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.workers.failures import asked
 
@@ -95,6 +96,45 @@ def test_what_a_dead_worker_left_is_not_begun_in_a_stop_that_takes_long(make: Ma
             bench.done(chunk)
     assert bench.commits()[-1] == min(chunk.begin for chunk in theirs)
     assert handle not in bench.core.state.queues
+
+
+@pytest.mark.parametrize(
+    ("in_hand", "unfinished"),
+    [
+        ((0, 1, 2), 3),  # the cell names what runs, and chunks are run in the order of dispatch
+        ((1, 5, 5), 6),
+        (None, 8),  # it may have begun any of them
+    ],
+)
+@pytest.mark.parametrize("dies_first", [False, True])
+def test_of_what_a_dead_worker_left_only_that_which_had_begun_is_unfinished(
+    make: Make, in_hand: tuple[int, int, int] | None, unfinished: int, dies_first: bool
+) -> None:
+    bench, handle, chunks = given_out(make, "a")
+    leave(bench, stops=True)
+    hand = None
+    if in_hand is not None:
+        number, first, last = in_hand
+        hand = InHand(chunks[number].chunk_id, first, last, last - first + 1)
+    if not dies_first:
+        bench.pass_ms(CUT_SHORT_MS)
+    bench.core.handle(ev.WorkerDied("a", Death(End.OURS, hand)), bench.now)
+    bench.core.handle(ev.SalvageComplete("a"), bench.now)
+    if dies_first:
+        bench.pass_ms(CUT_SHORT_MS)  # nobody was there to run it meanwhile
+    bench.commits()
+    assert handle not in bench.core.state.queues
+    assert bench.one(act.Finished).unfinished == unfinished
+
+
+def test_what_was_given_back_before_and_nobody_took_has_not_begun(make: Make) -> None:
+    bench, _, (first, second) = given_out(make, "a")
+    leave(bench, stops=True)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 0), bench.now)
+    bench.pass_ms(CUT_SHORT_MS)
+    bench.done(first)
+    bench.commits()
+    assert bench.one(act.Finished).unfinished == 0
 
 
 @pytest.mark.parametrize("order", ["queue", "key"])

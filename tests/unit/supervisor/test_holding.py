@@ -104,11 +104,15 @@ def test_the_rules_of_flow_control_are_named(make: Callable[..., Bench]) -> None
     assert held(bench)["rules"][0] == "paused by operator"
 
 
-def test_a_refusal_of_the_broker_is_named_until_it_answers(bench: Bench) -> None:
+def test_a_refusal_of_the_broker_is_named_until_the_next_pull(bench: Bench) -> None:
     (handle,) = bench.open(0)
     bench.worker("w1")
     bench.answer(handle, ResponseCode.NO_PERMISSION, 0)
     assert held(bench)["rules"] == ["the broker refuses the pull with code 16, 1 times in a row"]
+    bench.pass_ms(1000)
+    assert held(bench)["rules"] == [], "the next pull is under way, and the broker may hold it"
+    bench.answer(handle, ResponseCode.NO_PERMISSION, 0)
+    assert held(bench)["rules"] == ["the broker refuses the pull with code 16, 2 times in a row"]
     bench.pass_ms(1000)
     bench.answer(handle, ResponseCode.PULL_NOT_FOUND, 0)
     assert held(bench)["rules"] == []

@@ -14,11 +14,12 @@ from rocketcrew.cli.commands.load import config_of, load
 from rocketcrew.cli.options import read_sources
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.conf import settings as conf
+from rocketcrew.conf.exit_codes import EXIT_SPARK
 from rocketcrew.conf.segment_format import LOADER_STATUS_FILE
 from rocketcrew.conf.settings import SparkSettings
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.supervisor.core.pauses import LOADER_HEALTHY_S, LOADER_PAUSE_MAX_S
-from rocketcrew.supervisor.loader_child import EXIT_NO_SPARK, LoaderChild
+from rocketcrew.supervisor.loader_child import LoaderChild
 from rocketcrew.supervisor.slot import Slot
 
 OTHERS: dict[str, dict[str, object]] = {
@@ -186,7 +187,7 @@ def test_a_life_in_health_makes_the_next_delay_short(lives: Callable[..., Lives]
 
 def test_it_is_said_what_ended_and_what_can_be_done(lives: Callable[..., Lives]) -> None:
     with structlog.testing.capture_logs() as logs:
-        lives((5.0, EXIT_NO_SPARK), (5.0, 1)).run()
+        lives((5.0, EXIT_SPARK), (5.0, 1)).run()
     told = [(log["event"], log["exit_code"], log["restart_in_s"], "hint" in log) for log in logs]
-    assert told == [("loader_ended", EXIT_NO_SPARK, 1.0, True), ("loader_ended", 1, 2.0, False)]
+    assert told == [("loader_ended", EXIT_SPARK, 1.0, True), ("loader_ended", 1, 2.0, False)]
     assert "Spark cannot start here" in logs[0]["hint"]

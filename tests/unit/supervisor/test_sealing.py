@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "broker"))
 from recorded_disk import RecordedDisk
 
 from rocketcrew.durable.facts import facts_from_bytes
-from rocketcrew.durable.files import FileCalls
+from rocketcrew.durable.files import CALLS, FileCalls
 from rocketcrew.durable.intervals import Intervals, IntervalSet, QueueKey
 from rocketcrew.durable.outcomes import FILTERED, NO_ROWS, RECOVERED, SENT_BACK, SETTLED, Outcomes
 from rocketcrew.remoting.queues import MessageQueue
@@ -239,7 +239,12 @@ class Member:
         self.folder = self.slot.segments / "outcomes"
         state: Any = SimpleNamespace(outcomes=OutcomeNotes())
         self.state = state
-        self.sealing = Sealing(self.slot, state, 3_600_000, wanted=wanted)
+        self.wanted = wanted
+        self.failed = asyncio.Event()
+        self.put_on(CALLS)
+
+    def put_on(self, disk: FileCalls) -> None:
+        self.sealing = Sealing(self.slot, self.state, 3_600_000, self.failed.set, wanted=self.wanted, calls=disk)
 
     def finish(self, end: int) -> None:
         self.state.outcomes.add(NO_ROWS, MQ, end - 1, end)
@@ -335,7 +340,7 @@ def test_a_disk_that_refuses_holds_offsets_back_until_it_takes_them(tmp_path: Pa
 def test_what_the_disk_refused_leaves_no_draft_and_is_no_longer_refused_then(tmp_path: Path) -> None:
     async def story(member: Member) -> None:
         disk = FullDisk()
-        member.sealing = Sealing(member.slot, member.state, 3_600_000, wanted=True, calls=disk)
+        member.put_on(disk)
         member.finish(1)
         for _ in range(3):
             assert not await member.sealing.sealed()
@@ -366,7 +371,7 @@ def test_a_pull_takes_an_offset_along_only_while_all_is_sealed(tmp_path: Path) -
 def test_one_that_is_cancelled_is_waited_for_by_the_next(tmp_path: Path) -> None:
     async def story(member: Member) -> None:
         disk = SlowDisk()
-        member.sealing = Sealing(member.slot, member.state, 3_600_000, wanted=True, calls=disk)
+        member.put_on(disk)
         member.finish(1)
         first = asyncio.create_task(member.sealing.sealed())
         assert await asyncio.to_thread(disk.begun.wait, 60)
@@ -392,6 +397,32 @@ def test_the_last_writing_has_all(tmp_path: Path) -> None:
         await member.sealing.end()
         assert member.on_disk() == [(0, 2)]
         assert member.on_disk(SETTLED) == [(0, 2)]
+
+    live(story, tmp_path)
+
+
+def test_a_writing_that_fails_as_nobody_expected_is_counted_and_is_not_the_last_one(tmp_path: Path) -> None:
+    """As where no thread can be started."""
+
+    class NoThread(FileCalls):
+        left = 1
+
+        def fsync(self, fd: int) -> None:
+            if self.left:
+                self.left -= 1
+                raise RuntimeError("can't start new thread")
+            super().fsync(fd)
+
+    async def story(member: Member) -> None:
+        member.put_on(NoThread())
+        member.finish(1)
+        member.sealing.start()
+        await asyncio.wait_for(member.failed.wait(), 60)
+        assert not member.sealing.all_sealed()
+        assert member.sealing._task is not None
+        assert not member.sealing._task.done(), "it is tried again"
+        await member.sealing.end()
+        assert member.sealing.all_sealed()
 
     live(story, tmp_path)
 

@@ -20,7 +20,7 @@ OFFSET_AT = 20
 """The queue offset's place in a stored record."""
 
 
-class Crew:
+class Reporting:
     """Workers that give one row for each message and seal when they have enough, or are asked to; queues with a backlog."""
 
     def __init__(self, bench: Bench, names: list[str]) -> None:
@@ -83,7 +83,7 @@ def test_a_backlog_asks_for_no_seals(make: type[Bench], queues: int) -> None:
     bench = make(units=20_000, chunk_messages_max=64, seal_rows=SEAL_ROWS)
     bench.open(*range(queues))
     pulls = bench.take(act.Pull)
-    crew = Crew(bench, ["w1", "w2"])
+    crew = Reporting(bench, ["w1", "w2"])
     for pull in pulls:
         crew.pulled(pull)
     crew.consume(MESSAGES)

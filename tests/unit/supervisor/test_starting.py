@@ -19,7 +19,7 @@ from rocketcrew.supervisor.pool.launching import Launcher
 from rocketcrew.supervisor.pool.worker_pool import Pool
 from rocketcrew.workers.cells import CellFile
 from rocketcrew.workers.link import Transport
-from rocketcrew.workers.packets import Ready, encode_ready, encode_salvaged
+from rocketcrew.workers.packets import BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
 from rocketcrew.workers.salvage import nothing_of
 from rocketcrew.workers.spawn import WorkerStartError
 
@@ -31,9 +31,10 @@ WAIT_S = 60.0
 class Process:
     """A process that is dead as soon as it is killed."""
 
-    pid, exitcode, unattended = 7, -9, False
+    pid, unattended = 7, False
 
-    def __init__(self) -> None:
+    def __init__(self, exitcode: int = -9) -> None:
+        self.exitcode = exitcode
         self.sentinel, self._alive = os.pipe()
         self.killed = False
 
@@ -217,11 +218,12 @@ def test_a_handler_whose_worker_ended_in_its_boot_is_named_as_such_unless_one_wa
         del bench
         pool.run_staffing()
         (_, launched, _), _ = launcher.launches
-        launched(Process())
+        launched(Process(3))
         (child,) = pool.children.values()
         child.process.kill()
         await until(lambda: not pool.children)
         assert type(pool.why_none()) is HandlerError
+        assert "(exit code 3)" in pool.staffing.last_boot_error
         launcher.launches[1][1](Process())
         (child,) = pool.children.values()
         pool.hearing.packet(child, encode_ready(Ready(7, "h", None, batch=False)))
@@ -230,6 +232,41 @@ def test_a_handler_whose_worker_ended_in_its_boot_is_named_as_such_unless_one_wa
         await until(lambda: not pool.children)
 
     with_pool(tmp_path, 2, launcher, use)
+
+
+def test_who_was_killed_by_somebody_while_it_booted_is_no_fault_of_the_handler(tmp_path: Path) -> None:
+    """As a system that gives no process: the next start may be spared."""
+    launcher = Waiting()
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        pool.run_staffing()
+        ((new, launched, _),) = launcher.launches
+        launched(Process())
+        pool.children[new.worker_id].process.kill()
+        await until(lambda: bool(pool.failure))
+        assert type(pool.why_none()) is WorkerStartError
+        assert "SIGKILL" in pool.failure
+        assert bench.core.state.workers == {}
+
+    with_pool(tmp_path, 1, launcher, use)
+
+
+def test_what_a_worker_said_of_its_boot_counts_also_if_it_was_killed_then(tmp_path: Path) -> None:
+    launcher = Waiting()
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        del bench
+        pool.run_staffing()
+        ((new, launched, _),) = launcher.launches
+        launched(Process())
+        child = pool.children[new.worker_id]
+        pool.hearing.packet(child, encode_boot_failed(BootFailed("ImportError: no such thing", "")))
+        child.process.kill()
+        await until(lambda: bool(pool.failure))
+        assert type(pool.why_none()) is HandlerError
+        assert pool.failure == "ImportError: no such thing"
+
+    with_pool(tmp_path, 1, launcher, use)
 
 
 @pytest.mark.usefixtures("no_collection")
@@ -291,6 +328,10 @@ def test_a_death_of_which_nothing_can_be_found_out_is_a_death(tmp_path: Path) ->
         @property
         def exitcode(self) -> int:  # type: ignore[override]
             raise OSError(5, "Input/output error")
+
+        @exitcode.setter
+        def exitcode(self, code: int) -> None:
+            pass
 
     launcher = Waiting()
 

@@ -213,10 +213,72 @@ def test_the_page_is_off_unless_asked_for_and_asks_for_nothing_from_elsewhere() 
     assert page.body.replace(b"http://www.w3.org/2000/svg", b"").count(b"http://") == 0
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:9911", "127.0.0.1.evil.example"])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:9911", "127.0.0.1.evil.example", "[", "[::1", "]", "[localhost]"],
+)
 def test_a_foreign_name_for_a_loopback_address_is_refused(host: str) -> None:
     assert answer(site(), "GET", "/status", Host=host).status == 403
     assert answer(site(host="0.0.0.0"), "GET", "/status", Host=host).status == 200
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9911", "[::1]:9911", "LOCALHOST:x", ""])
+def test_a_loopback_address_by_its_own_names(host: str) -> None:
+    assert answer(site(), "GET", "/status", Host=host).status == 200
+
+
+@pytest.mark.parametrize("version", ["x", "1.", "2.x", "9" * 5_000, "1.0.0\u00e9"])
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+def test_metrics_of_a_version_that_is_no_number_are_prometheus_own(kind: str, version: str) -> None:
+    page = answer(site(), "GET", "/metrics", Accept=f"{kind}; version={version}")
+    assert page.status == 200
+    assert list(prometheus(page.body.decode()))
+
+
+JUNK = [
+    "",
+    "[",
+    "]",
+    "[::1",
+    "\u00ff",
+    "\u00bd",
+    "%",
+    "%zz",
+    "a=b;c",
+    "-1",
+    "9" * 5_000,
+    "\x00",
+    "//",
+    "//[",
+    "?",
+    "&=&",
+    ";",
+    ",;=",
+    "\t",
+]
+
+
+def test_nothing_that_a_client_can_send_raises() -> None:
+    guarded = site(token="s3cret")
+    targets_asked = [
+        "/",
+        "/metrics",
+        "/livez",
+        "/status",
+        "/scale",
+        "/stacks",
+        *(f"/scale?workers={junk}" for junk in JUNK),
+        *JUNK,
+    ]
+    for method in ("GET", "HEAD", "POST", "\u00ff"):
+        for target in targets_asked:
+            for junk in JUNK:
+                headers = f"Host: {junk}\r\nAccept: {junk}\r\nX-Rocketcrew-Token: s3cret\r\n{junk}\r\n"
+                try:
+                    request = read_request(f"{method} {target} HTTP/1.1\r\n{headers}\r\n".encode("latin-1"))
+                except ValueError:
+                    continue
+                asyncio.run(guarded.answer(request))
 
 
 def test_actions_want_the_token() -> None:

@@ -1,8 +1,9 @@
-"""Which typed header belongs to which request code, in both directions. A code that is absent has no header fields."""
+"""Which typed header belongs to which request code, in both directions; the code names them one by one where it uses them. A
+code that is absent has no header fields."""
 
 from __future__ import annotations
 
-from .admin_headers import (
+from rocketcrew.remoting.admin_headers import (
     AddWritePermissionResponse,
     BrokerHeartbeat,
     BrokerStatsRequest,
@@ -31,9 +32,9 @@ from .admin_headers import (
     UnregisterBroker,
     WipeWritePermissionResponse,
 )
-from .codes import RequestCode
-from .fields import Header
-from .headers import (
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.fields import Header
+from rocketcrew.remoting.headers import (
     CheckTransaction,
     ConsumeDirectly,
     ConsumerIdsChanged,

@@ -1,0 +1,115 @@
+"""Producers that nobody closed: a warning that names them and says what to do, and no other word."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import warnings
+
+import pytest
+import uvloop
+
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.producer import Producer
+from rocketcrew.client.sync import SyncProducer
+from rocketcrew.remoting.errors import UnreachableError, UsageError
+
+from .conftest import PATIENT_MS
+
+GROUP = "never-closed"
+MESSAGE = OutgoingMessage("orders", b"x")
+
+
+@pytest.fixture
+def silent_port():
+    """An address of 127.0.0.1 that accepts nobody: its queue of connections is full."""
+    with socket.socket() as listener, socket.socket() as first:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        first.connect(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def warned(use):
+    """The texts of ResourceWarnings about producers from `use()` and what it leaves."""
+    gc.collect()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        use()
+        gc.collect()
+    return [str(each.message) for each in found if "producer" in str(each.message)]
+
+
+def errors_of_asyncio(caplog):
+    gc.collect()  # a warning that is recorded keeps its producer until here
+    return [each.getMessage() for each in caplog.records if each.name == "asyncio" and each.levelno >= logging.ERROR]
+
+
+async def in_vain(address, **options):
+    producer = Producer.create(address, GROUP, send_timeout_ms=50, **options)
+    producer.start()
+    with pytest.raises(UnreachableError):
+        await producer.send(MESSAGE)
+
+
+async def given_up(address):
+    """The connection is still being made."""
+    producer = Producer.create(address, GROUP)
+    producer.start()
+    sending = asyncio.ensure_future(producer.send(MESSAGE))
+    for _ in range(5):
+        await asyncio.sleep(0)  # turns of the loop
+    sending.cancel()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("options", [{}, {"trace": True}])
+def test_one_that_cannot_connect_is_named_and_its_tasks_are_not(closed_port, caplog, new_loop, options):
+    def use():
+        loop = new_loop()
+        loop.run_until_complete(in_vain(closed_port, **options))
+        loop.close()
+
+    (text,) = warned(use)
+    assert "group 'never-closed' was not closed: call its close(), or use it in a with block" in text
+    assert errors_of_asyncio(caplog) == []
+
+
+def test_nor_are_those_of_a_connection_that_is_being_made_in_a_loop_that_is_not_closed(silent_port, caplog):
+    assert len(warned(lambda: asyncio.new_event_loop().run_until_complete(given_up(silent_port)))) == 1
+    assert errors_of_asyncio(caplog) == []
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_so_is_one_without_a_loop(closed_port, caplog, background):
+    def use():
+        with pytest.raises(UnreachableError):
+            SyncProducer(closed_port, GROUP, send_timeout_ms=50, background=background).send(MESSAGE)
+
+    assert len(warned(use)) == 1
+    assert errors_of_asyncio(caplog) == []
+
+
+def test_one_that_is_connected_and_was_not_started_too(served):
+    async def use():
+        await Producer(served.broker.name_server, GROUP, send_timeout_ms=PATIENT_MS).send(MESSAGE)
+
+    assert len(warned(lambda: asyncio.run(use()))) == 1
+
+
+def test_nothing_is_said_of_one_that_is_closed_was_not_used_or_was_not_made(closed_port):
+    async def use():
+        async with Producer(closed_port, GROUP, send_timeout_ms=50) as producer:
+            with pytest.raises(UnreachableError):
+                await producer.send(MESSAGE)
+        Producer(closed_port, GROUP)
+        with pytest.raises(UsageError):
+            Producer(closed_port, "no group!")
+
+    def both():
+        asyncio.run(use())
+        SyncProducer(closed_port, GROUP).close()
+
+    assert warned(both) == []

@@ -1,0 +1,43 @@
+"""Which signals let the engine's batch end, and which cancel it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from rocketcrew.engine.stream import LOOK_S, Stop
+
+LONG_S = 60.0
+
+
+class Clock:
+    """Seconds, as the test sets them."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.mark.parametrize(("later_s", "insists"), [(0.001, False), (5.0, True)])
+def test_a_signal_that_comes_twice_at_once_cancels_no_batch(later_s: float, insists: bool) -> None:
+    clock = Clock()
+    stop = Stop(clock)
+    stop.ask()
+    clock.now_s += later_s
+    stop.ask()
+    assert (stop.asked(), stop.insisted()) == (True, insists)
+
+
+def test_a_wait_ends_when_a_stop_is_asked_for() -> None:
+    stop = Stop(Clock())
+    stop.wait(LOOK_S / 100)
+    assert not stop.asked()
+    waiting = threading.Thread(target=stop.wait, args=(LONG_S,))
+    waiting.start()
+    stop.ask()
+    waiting.join(LONG_S / 2)
+    assert not waiting.is_alive()
+    stop.wait(LONG_S)  # not at all
