@@ -70,7 +70,6 @@ LARGE_WORLDS = {
         frozenset({
             "concurrent: a large chunk", "concurrent: a report was held", "rows were held for those of others",
             "messages of a large chunk were taken back", "finished messages were read off a cell",
-            "a report beside a call",
         }),
     ),
     "queues in order": LargeWorld("queue", frozenset({"queue: a large chunk", "queue: a report was held"})),
