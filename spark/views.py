@@ -5,8 +5,9 @@ send-back it has two retry records, each with rows of its own. `latest` keeps, p
 record: that of the newest epoch, of these the one with the most reconsume times, among equals the one stored last.
 
 Which message a record is of, two ids say together. The origin's is a broker's address and a place in its log, and comes
-again when the broker begins with an empty store. The unique one, of the producer, a retry keeps; a record without any has
-its own address and place there, which differ from retry to retry, but for the first 16 characters: those of the broker.
+again when the broker begins with an empty store. The unique one, of the producer, a retry keeps. A record without any has
+its own address and place there, which differ from retry to retry and say nothing: an address, the port in 8 digits and the
+place in 16, of IPv4 32 in all and of IPv6 56. Where a port begins with 0000 a unique id has the process id of its producer.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _LATEST = """
 SELECT * {without} (_rank) FROM (
   SELECT *, rank() OVER (
     PARTITION BY _group, _origin_message_id,
-      CASE WHEN substring(_message_id, 1, 16) = substring(_origin_message_id, 1, 16) THEN '' ELSE _message_id END
+      CASE WHEN length(_message_id) IN (32, 56) AND substring(_message_id, length(_message_id) - 23, 4) = '0000'
+           THEN '' ELSE _message_id END
     ORDER BY {epoch}_reconsume_times DESC, _store_time DESC, _topic DESC, _broker DESC, _queue_id DESC, _offset DESC
   ) AS _rank
   FROM results

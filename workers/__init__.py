@@ -17,13 +17,14 @@ ended (workers/unreported.py).
   hard limit (by default `consume_timeout_min`) comes ABRT, which writes the stack from C, then KILL. That is one
   failed attempt, sent back at level 3 unless `consumer.delay_level_when_next_consume` has another. A worker that has
   messages and whose loop does not move outside of the handler is ended too.
-- *Blame.* One table (`supervisor/core/blame.py`) decides whom a death is charged to: the message that was alone in hand
-  when the worker crashed or was killed, or when the whole member died; nobody when we ended it (recycling, reload,
-  shutdown, stand-still) or its forkserver died. What the user's filter or key function looks at is in hand as well. A
-  charged message runs again alone (`supervisor/core/quarantine.py`); of a batch each half does, until the killer is
-  alone; where the handler takes messages one by one, the one taken last is charged at once. One worker at a time is
-  kept for suspects. Counts are in `deaths.json` in the slot, written before the message runs again; a cell found set
-  at a start counts once, unless the file's header shows that the member was about to stop (a grace period ran out). After
-  `max_worker_deaths` the message goes to `%DLQ%` with the facts as `ROCKETCREW_*` properties, by an ordinary send to
-  the retry topic with its attempts used up.
+- *Blame.* One table (`supervisor/core/blame.py`) decides whom a death is charged to: the message that was alone in
+  hand when the worker crashed or was killed, or when the whole member died; nobody when we ended it (recycling,
+  reload, shutdown) or its forkserver died. Of one that stood still outside of the handler all that it had is
+  suspected. What the user's filter or key function looks at is in hand as well. A charged message runs again alone
+  (`supervisor/core/quarantine.py`); of a batch each half does, until the killer is alone; where the handler takes
+  messages one by one, the one taken last is charged at once. One worker at a time is kept for suspects. Counts are in
+  `deaths.json` in the slot, written before the message runs again; a cell found set at a start counts once, unless
+  the file's header shows that the member was about to stop (a grace period ran out). After `max_worker_deaths` the
+  message goes to `%DLQ%` with the facts as `ROCKETCREW_*` properties, by an ordinary send to the retry topic with its
+  attempts used up.
 """

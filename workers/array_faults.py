@@ -123,6 +123,8 @@ def _is_extreme(leaf: Any) -> bool:
 def makes_other_decimals(given: Any, array: Any) -> bool:
     """Whether the array, cast from another type, has other decimals than that: of a large number that gets more places, Arrow
     keeps the lowest 128 bits. The way back shows it."""
+    if not (pa.types.is_decimal(array.type) or parts_of(array.type)):
+        return False
     if pa.types.is_dictionary(given.type) or pa.types.is_run_end_encoded(given.type):
         given = given.cast(given.type.value_type)
     if isinstance(given, pa.ExtensionArray):

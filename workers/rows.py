@@ -61,30 +61,35 @@ def warm_up() -> None:
 
 
 class _Shared:
-    """An Arrow table of which each row is another message's."""
+    """An Arrow table of which each row is another message's. Asked by each of them, it looks at itself once."""
 
-    __slots__ = ("fitted", "given")
+    __slots__ = ("_given", "_refused", "_whole", "fitted")
 
     def __init__(self, given: Any) -> None:
-        self.given = given
+        self._given = given
+        self._whole: Any = None
+        self._refused: RowError | None = None
         self.fitted: Any = None
 
     def fits(self, columns: Columns) -> bool:
-        """Whether its rows fit together, as far as is known; asked once for all of them, unless they do not."""
-        if self.fitted is None:
+        """Whether its rows fit together, as far as is known."""
+        if self.fitted is None and self._refused is None:
             try:
-                self.fitted = columns.fit_arrow(self.given)
-            except RowError:
-                return False
-        return True
+                self.fitted = columns.fit_arrow(self._given)
+            except RowError as error:
+                self._refused = error
+        return self.fitted is not None
 
     def alone(self, number: int) -> Any:
         """One row as it was given. Raises RowError."""
-        try:
-            self.given.validate()  # of a column that is too short Arrow cuts nothing: it ends the process
-        except pa.ArrowException as error:
-            raise RowError(f"a broken Arrow batch: {error}") from error
-        return self.given.slice(number, 1)
+        if self._whole is None:
+            try:
+                self._given.validate()  # of a column that is too short Arrow cuts nothing: it ends the process
+            except pa.ArrowException as error:
+                raise RowError(f"a broken Arrow batch: {error}") from error
+            # A table of many pieces would be put together anew for each row.
+            self._whole = self._given.combine_chunks() if isinstance(self._given, pa.Table) else self._given
+        return self._whole.slice(number, 1)
 
 
 class TableRow:

@@ -31,6 +31,7 @@ from ..options import FOLDER_THERE, table_place, with_settings
 from ..program_lines import own_stdout
 from ..stagings import group_home, group_in_keys, staging_folders, topics_in_keys
 from ..tables import counted
+from ..wording import in_words
 
 if TYPE_CHECKING:
     from ...client.access import Access
@@ -170,8 +171,7 @@ async def compacted(cluster: Cluster, report: Report) -> dict[Fate, OffsetSet]:
 
 def _with_made_again(access: Access, report: Report, facts: TableFacts) -> Report:
     """The report with what brokers have in place of records that the table has, of topics that were made again while the
-    group went on at its old offset. One record of each queue is fetched. Raises RocketcrewError where a broker does not
-    answer."""
+    group went on at its old offset. One record of each queue is fetched; those whose broker gives none are told on stderr."""
     from ...spark.reconciling import made_again, to_compare
 
     wanted = {key: offset for key, offset in to_compare(report).items() if key in facts.tops}
@@ -182,18 +182,27 @@ def _with_made_again(access: Access, report: Report, facts: TableFacts) -> Repor
 
 
 async def stored(cluster: Cluster, wanted: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
-    """When brokers stored these records, in ms since 1970; those that they have no more are left out."""
+    """When brokers stored these records, in ms since 1970. Those that they have no more are left out, and so are those that
+    they do not give, as to a group that may not read: that is told on stderr."""
     operations, turns = Operations(cluster), asyncio.Semaphore(QUESTIONS_MAX)
     found: dict[QueueKey, int] = {}
+    refused: list[RocketcrewError] = []
 
     async def look(key: QueueKey, offset: int) -> None:
         mq = MessageQueue(key.topic, key.broker, key.queue_id)
-        async with turns:
-            times = await store_times(cluster, operations, key.group, mq, offset, offset + 1)
+        try:
+            async with turns:
+                times = await store_times(cluster, operations, key.group, mq, offset, offset + 1)
+        except RocketcrewError as error:
+            refused.append(error)
+            return
         if offset in times:
             found[key] = times[offset]
 
     await asyncio.gather(*(look(key, offset) for key, offset in wanted.items()))
+    if refused:
+        whose = f"{counted(len(refused), 'queue')} of {len(wanted)}"
+        click.echo(f"whether topics were made again is not known of {whose}: {in_words(refused[0])}", err=True)
     return found
 
 
@@ -400,9 +409,9 @@ def _made_again(queue: QueueReport) -> str:
     from ...spark.gaps import compact
 
     return (
-        f"  made again: the broker stored its {compact(queue.made_again)} later than what the table has of these offsets, so"
-        " the topic was deleted and made again. spark.on_recreated = epoch loads what waits; what is unknown needs"
-        f" `rocketcrew reset -t {queue.key.topic} --to earliest` before"
+        f"  made again: the broker stored its {compact(queue.made_again)}, at least, later than what the table has of these"
+        " offsets, so the topic was deleted and made again. spark.on_recreated = epoch loads what waits; what is unknown"
+        f" needs `rocketcrew reset -t {queue.key.topic} --to earliest` before"
     )
 
 

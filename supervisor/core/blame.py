@@ -1,14 +1,14 @@
 """Whose fault is a worker's death? Pure: how it ended and what it had in hand give one verdict, by one table.
 
 A message that was alone in hand is charged with the death; of a batch nobody knows which one it was, so its messages are
-suspected and run again apart from all others (quarantine.py). What we ended ourselves charges nobody: recycling, reload,
-shutdown, a dead forkserver. A call over its hard time limit is a failed
-attempt of its messages, as Java's consume timeout is. Of a coroutine handler the call whose step ran is in hand; where
-several waited and none ran, a thread or a callback of the handler's did it, and all that the worker has is suspected. So
-it is where a worker ends by a fault or for want of memory between two calls: it was writing rows of what it had not reported.
-And where it stood still there, until we ended it: rows that take too long to convert would do so again and again. But where
-others stood still with it, or its process is stopped or waits for a disk, it was most likely the machine. Then what it had
-runs apart as well, since two messages of that kind may meet, but a message that was alone is not charged.
+suspected and run again apart from all others (quarantine.py). Recycling, reload, shutdown and a dead forkserver charge
+nobody. A call over its hard time limit is a failed attempt of its messages, as Java's consume timeout is. Of a coroutine
+handler the call whose step ran is in hand; where several waited and none ran, a thread or a callback of the handler's did it,
+and all that the worker has is suspected. So it is where a worker ends by a fault or for want of memory between two calls: it
+was writing rows of what it had not reported. And where it stood still there, until we ended it: rows that take too long to
+convert would do so again and again. But where others stood still with it, or its process is stopped or waits for a disk, it
+was most likely the machine. Then what it had runs apart as well, since two messages of that kind may meet, but a message that
+was alone is not charged, unless that happens to it again and again.
 
 When the whole member died, supervisor and workers at once (an operator, a container's limit, the host), a message is charged
 only if it was alone in hand in all of that member. Of several none is: nobody can say which one it was (charges.py).

@@ -18,6 +18,7 @@ not run again: it goes to the dead-letter topic with the facts of the crash.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ...durable.intervals import Intervals
@@ -53,6 +54,8 @@ class Quarantine:
         self._apart = apart
         self._may_run = may_run
         self._dead_letter = dead_letter
+        self._held_up = Counter[tuple[MessageQueue, int]]()
+        """How often the machine stood still with a record that ran apart, by queue and offset; no more than ran so."""
 
     # --- judging ------------------------------------------------------------------------------------------------
 
@@ -111,10 +114,19 @@ class Quarantine:
         chunks = [chunk for chunk in left if chunk.handle in self.s.queues]
         if len(chunks) == 1:
             start, end = chunks[0].reported, chunks[0].count
-            charged = verdict is Verdict.SUSPECTED and end - start == 1 and len(left) == 1 and chunks[0].alone
+            charged = end - start == 1 and len(left) == 1 and chunks[0].alone and self._has_done_it(chunks[0], verdict)
             return Blamed(chunks[0].chunk_id, start, end, verdict, start if charged else None)
         records = sum(chunk.count - chunk.reported for chunk in chunks)
         return Blamed(None, 0, records, verdict, None) if records else None
+
+    def _has_done_it(self, chunk: Chunk, verdict: Verdict) -> bool:
+        """Also who seems to be held up by the machine, as often as a message may cost workers: its rows may make that swap,
+        each time."""
+        if verdict is not Verdict.APART:
+            return True
+        place = self.s.queues[chunk.handle].mq, chunk.offsets[chunk.reported]
+        self._held_up[place] += 1
+        return self._held_up[place] > self.s.config.max_worker_deaths
 
     def _charge(self, pq: ProcessQueue, chunk: Chunk, index: int, death: Death) -> Charge:
         s = self.s
@@ -178,6 +190,7 @@ class Quarantine:
     def finished(self, pq: ProcessQueue, chunk: Chunk, index: int, *, sent_back: bool) -> None:
         """The record has an outcome: it is charged with nothing any more."""
         s, offset = self.s, chunk.offsets[index]
+        self._held_up.pop((pq.mq, offset), None)
         charge = s.charges.get(pq.mq, offset)
         if not s.charges.finished(pq.mq, offset, sent_back=sent_back):
             return

@@ -461,14 +461,6 @@ class WaitsForTheCall(CoreParts):
             pass
 
 
-class HoldsTheWholeChunk(CoreParts):
-    """What was durable before waits for the segment, too."""
-
-    class settling_class(Settling):
-        def _wait_for_seal(self, pq: ProcessQueue, token: Token, start: int, end: int, messages: int) -> None:
-            super()._wait_for_seal(pq, token, max(pq.ledger.begin, start - 64), end, messages)
-
-
 class ForgetsUncommitted(CoreParts):
     """What was finished is forgotten where the last commit is refused until the deadline."""
 
@@ -552,15 +544,6 @@ PLANTED = {
         SealsForTheSpan, 10, (), {"span_max": 16, "rows_always": True, "messages_max": 600}
     ),
     "commit what was pulled": Planted(CommitNext, 20),
-    "an offset goes back for rows of a later message": Planted(
-        HoldsTheWholeChunk,
-        100,
-        (),
-        HELD_UP
-        | ONE_SLOT
-        | {"workers": 1, "queues": 1, "rate": 100.0, "slow": 0.3, "messages_max": 600}
-        | {"deadly": 0, "hard_limit_ms": 0, "refusing": 0.0, "broadcasting": True, "report_after_ms": 5.0},
-    ),
     "finished messages wait for a long call": Planted(WaitsForTheCall, 20, (), HELD_UP),
     "finished messages forgotten where the last commit fails": Planted(
         ForgetsUncommitted, 100, (*COMING_AND_GOING, "refuse commits", "stall broker"), SEVERAL

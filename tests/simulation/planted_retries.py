@@ -27,8 +27,9 @@ class ForgetsTheFailure(CoreParts):
     """A message that runs again because no broker took it back is not a failed one any more: commits pass it."""
 
     class retries_class(Retries):
-        def _run(self, pq: ProcessQueue, chunk: Chunk, index: int, failure: Failure) -> None:
-            super()._run(pq, chunk, index, failure)
+        def _run(self, chunk: Chunk, index: int, failure: Failure) -> None:
+            super()._run(chunk, index, failure)
+            pq = self.s.queues[chunk.handle]
             assert chunk.failed is not None
             del chunk.failed[index]
             pq.unfinished -= 1

@@ -52,17 +52,21 @@ def test_latest_has_the_rows_of_the_last_attempt(world: World, segments: Any) ->
     assert found == [[("again",), ("other",)], [(4,)]]
 
 
-def test_latest_has_the_messages_of_each_store_that_a_broker_began(world: World, segments: Any) -> None:
-    """Their places in the log are the same, and so are the ids made of those; the producers' ids are not."""
-    record, address = segments.Record, "7F00000100002A9F"
-    place = f"{address}{0:016X}"
-    world.seal([record(1, ["old"], origin=place, unique="A1"), record(2, ["new"], origin=place, unique="B7")])
-    retry = {"topic": "%RETRY%g", "reconsume_times": 1}
-    world.seal([record(3, ["again"], origin=place, unique="B7", **retry)])
-    # Of a producer that gives no ids: the first record and its retry have those of their places.
-    place = f"{address}{999:016X}"
-    without = [record(4, ["first"], origin=place, unique=place)]
-    world.seal([*without, record(5, ["second"], origin=place, unique=f"{address}{5000:016X}", **retry)])
+@pytest.mark.parametrize("host", ["7F000001", "FD00" + "0" * 27 + "1"])
+def test_latest_has_the_messages_of_each_store_that_a_broker_began(world: World, segments: Any, host: str) -> None:
+    """Their places in the log are the same, and so are the ids made of those; the producers' ids are not, be they of the
+    broker's own host. A record that was given no id has that of its place, and its retry, maybe elsewhere, has another."""
+    record, retry = segments.Record, {"topic": "%RETRY%g", "reconsume_times": 1}
+
+    def place(offset: int, port: int = 10911) -> str:
+        return f"{host}{port:08X}{offset:016X}"
+
+    old, new = (f"{host}1F90{'18B4AAC2' * 2}{number:04X}" for number in (1, 2))
+    assert len(new) == len(place(0))
+    world.seal([record(1, ["old"], origin=place(0), unique=old), record(2, ["new"], origin=place(0), unique=new)])
+    world.seal([record(3, ["again"], origin=place(0), unique=new, **retry)])
+    world.seal([record(4, ["first"], origin=place(999), unique=place(999))])
+    world.seal([record(5, ["second"], origin=place(999), unique=place(5000, 10999), **retry)])
     loaded(world, "pyarrow")
     (found,) = answers(world.table, "SELECT value FROM latest ORDER BY value")
     assert found == [("again",), ("old",), ("second",)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +252,30 @@ def test_an_arrow_batch_is_copied_before_the_handler_goes_on() -> None:
     taken = [columns.fit_arrow(batch), columns.fit_arrow(batch)]
     memory[0] = 1
     assert [each.column(0).to_pylist() for each in taken] == [[0], [0]]
+
+
+def _refused(rows: RowBuffer[Message], several: list[Message], results: list[object]) -> Iterator[int]:
+    assert rows.together(results) is None
+    for number, (message, result) in enumerate(zip(several, results, strict=True)):
+        try:
+            rows.prepare(message, result)
+        except RowError:
+            yield number
+
+
+def test_a_table_in_which_one_row_does_not_fit_is_looked_at_as_a_whole_once() -> None:
+    """Then each row is fitted alone: in all twice what it costs, and not the square of it."""
+    counts: list[int] = []
+    for size in (16, 64):
+        rows, several = RowBuffer[Message](parse_ddl("n int"), "group"), messages(size)
+        pieces = [pa.RecordBatch.from_pydict({"n": [2**40 if n == 3 else n]}) for n in range(size)]
+        results = batch_results(several, BatchResult(pa.Table.from_batches(pieces)))
+        refused: list[int] = []
+        calls = calls_in(lambda at=rows, of=several, what=results, to=refused: to.extend(_refused(at, of, what)))
+        assert refused == [3]
+        assert calls.count("Columns.fit_arrow") == 1 + size
+        counts.append(len(calls))
+    assert counts[1] < 4.5 * counts[0]
 
 
 def test_a_table_with_a_row_for_each_message_of_a_call_is_fitted_and_cut_as_one() -> None:
