@@ -1,5 +1,6 @@
 """Who ends with whom, and what signals reach: forkserver and workers end with the supervisor, by a parent-death signal where
-the kernel has one (Linux), and each of them leads a process group, with the programs that the user's code starts in it.
+the kernel has one (Linux). They are a session of their own, without a terminal, in which each leads a process group, with the
+programs that the user's code starts in it.
 
 The forkserver is the supervisor's child and the workers are the forkserver's, so each of them needs the signal: with
 theirs alone, workers in an endless C loop would stay, for the forkserver waits for them and they never look at a socket.
@@ -19,6 +20,7 @@ from typing import Final
 
 from ..conf.exit_codes import EXIT_ORPHAN
 
+_STDIN: Final = 0
 _PR_SET_PDEATHSIG: Final = 1
 
 ORPHAN_SIGNAL: Final[int] = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else 0
@@ -29,9 +31,20 @@ _forkserver_pid: int = 0
 
 
 def be_forkserver() -> None:
-    """This process is the forkserver of the workers that are forked from it."""
+    """This process is the forkserver of the workers that are forked from it. It leads a session, which has no terminal.
+
+    What a terminal sends by Ctrl-C and the like goes to the supervisor alone, which finishes what was begun: the programs
+    of a handler would obey at once. And one that asks at `/dev/tty` gets an error. In the terminal's session, outside of the
+    group in its foreground, it would be stopped for good; where that is ignored, OpenSSH's programs ask again without end.
+    """
     global _forkserver_pid  # noqa: PLW0603  a fact of this process, set once
     _forkserver_pid = os.getpid()
+    with contextlib.suppress(PermissionError):  # it does already, before its execv
+        os.setsid()
+    if os.isatty(_STDIN):  # inherited; nobody outside of a terminal's session is kept from reading it
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, _STDIN)
+        os.close(null)
 
 
 def from_forkserver() -> bool:
@@ -40,18 +53,12 @@ def from_forkserver() -> bool:
 
 
 def be_worker() -> None:
-    """This process is a worker that the forkserver has forked: it leads a group, and ends with the forkserver. Nothing in any
-    other process."""
+    """This process is a worker that the forkserver has forked: it leads a group, so that its programs can be ended when it
+    has crashed, and ends with the forkserver. Nothing in any other process."""
     if _forkserver_pid:
-        lead_group()
+        with contextlib.suppress(OSError):  # better without a group than no worker
+            os.setpgid(0, 0)
         die_with_parent(_forkserver_pid)
-
-
-def lead_group() -> None:
-    """Lead a process group. What a terminal sends by Ctrl-C and the like goes to the supervisor's group alone, which finishes
-    what was begun: the programs of a handler would obey at once. And they can be ended when their worker has crashed."""
-    with contextlib.suppress(PermissionError):  # who leads a session leads a group
-        os.setpgid(0, 0)
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
@@ -70,7 +77,7 @@ def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
 def end_programs_too(parent_pid: int) -> None:
     """For the forkserver: when its parent ends, the programs of its workers and its own get TERM, before it ends as by
     `die_with_parent`, and the workers with it. To be called when the user's module has been imported: who never comes back to
-    the interpreter would not end."""
+    the interpreter would not end. One that is stopped (SIGSTOP) ends when it is continued."""
     if not ORPHAN_SIGNAL:
         return
     signal.signal(ORPHAN_SIGNAL, lambda _number, _frame: _end_as_orphan())
@@ -85,31 +92,29 @@ def _end_as_orphan() -> None:
         return  # a fork, which has inherited this
     try:
         # Of children that are dead, too: they keep their numbers until they are reaped, by this very process.
-        for pid in [*Path(f"/proc/self/task/{own}/children").read_text().split(), str(own)]:
+        for pid in [*map(int, Path(f"/proc/self/task/{own}/children").read_text().split()), own]:
             with contextlib.suppress(OSError):  # one that has just been forked, or a program of ours, leads no group
-                os.killpg(int(pid), signal.SIGTERM)
+                if os.getsid(pid) == os.getsid(0):  # else the user's module has sent it away
+                    os.killpg(pid, signal.SIGTERM)
     finally:
         os.kill(own, signal.SIGKILL)
 
 
-CONTROL_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTSTP)
+CONTROL_SIGNALS: Final = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU,
+    signal.SIGTSTP,
+)  # fmt: skip
 """What the supervisor obeys, and an operator or a service manager may send to all of its processes."""
-TERMINAL_SIGNALS: Final = (signal.SIGTTIN, signal.SIGTTOU)
-"""The supervisor obeys them too. A terminal sends them to who reads it, or writes to it after `stty tostop`, from another
-group than the one in its foreground, as our workers do."""
 
 
 def keep_through_stop_signals() -> None:
     """The supervisor's signals do nothing here: they may be sent to all processes, and the supervisor alone decides.
 
     A handler that does nothing rather than SIG_IGN: that would be inherited by the programs a handler starts, and
-    `Popen.terminate()` would not work on them. Those of the terminal are better inherited: who ignores them may write, and
-    reads an error, where the others are stopped for good, or with a handler try again for ever.
+    `Popen.terminate()` would not work on them.
     """
     for number in CONTROL_SIGNALS:
         signal.signal(number, _ignore)
-    for number in TERMINAL_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def end_forks_as_usual() -> None:

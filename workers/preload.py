@@ -17,7 +17,7 @@ import threading
 from typing import Any, Final
 
 from ..conf.importing import uncollected
-from .parent_death import be_forkserver, die_with_parent, end_programs_too, keep_through_stop_signals, lead_group
+from .parent_death import be_forkserver, die_with_parent, end_programs_too, keep_through_stop_signals
 from .stack_dump import answer_as_forkserver
 
 ENVIRONMENT_KEY: Final = "ROCKETCREW_FORKSERVER"
@@ -25,11 +25,10 @@ ENVIRONMENT_KEY: Final = "ROCKETCREW_FORKSERVER"
 
 def prepare_forkserver(setup: dict[str, Any]) -> None:
     """Bind this process to its parent, then import what workers need."""
-    lead_group()
+    be_forkserver()
     keep_through_stop_signals()
     answer_as_forkserver(setup["stacks"])
     die_with_parent(setup["supervisor_pid"])
-    be_forkserver()
     sys.path[:] = setup["sys_path"]
     with uncollected():  # not the user's modules, which may do more than define things
         importlib.import_module(".main", __package__)

@@ -46,7 +46,7 @@ PRELOAD_MODULE: Final = "rocketcrew.workers.preload"
 START_TIMEOUT_MS: Final = 60_000
 """Time for the forkserver to import the handler's module before its first fork."""
 DYING_TIMEOUT_MS: Final = 1_000
-"""Time for a forkserver that refused a connection to be dead."""
+"""Time for a forkserver that refused a connection, or a spare that was killed, to be dead."""
 SPARE_TIMEOUT_S: Final = 1.0
 """A spare that does not take its boot within this is ended, and a worker is forked as usual."""
 CRASHES: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
@@ -106,8 +106,7 @@ class WorkerProcess:
         """Send a signal to the process group that it leads or has led; False when nobody is left in it. 0 only asks.
 
         The descriptor names the group for good, also when the worker was reaped. Older kernels know the group's number alone.
-        No new process gets that as long as anybody is left in the group. Else one may, once all numbers were given since the
-        worker's death: if that is between two calls here, milliseconds apart, and it leads a group, the signal is sent to it.
+        No new process gets that as long as anybody is left in the group; so one that has it proves that nobody is.
         """
         with contextlib.suppress(OSError):
             if self._popen.pidfd >= 0:
@@ -117,11 +116,26 @@ class WorkerProcess:
                     return False
                 return True
         try:
-            os.killpg(self.pid, number)
+            if not self._given_anew:
+                os.killpg(self.pid, number)
+                return True
+        except ProcessLookupError:
+            pass
+        except OSError:  # who is left runs as another user
+            return True
+        return False
+
+    @property
+    def _given_anew(self) -> bool:
+        """Another process has its number: one that the forkserver has reaped has it no more."""
+        if self.exitcode is None or self.unattended:
+            return False
+        try:
+            os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
-        except PermissionError:  # who is left runs as another user
-            return True
+        except OSError:
+            pass
         return True
 
     def close(self) -> None:
@@ -156,9 +170,10 @@ class _Spare:
         return None
 
     def end(self) -> None:
-        """It is not needed."""
+        """It is not needed. Its forkserver has the time to reap it: should that end first, and we be PID 1, nobody would."""
         self._link.close()
         self.process.kill()
+        self.process.wait(DYING_TIMEOUT_MS)
         self.process.close()
 
 

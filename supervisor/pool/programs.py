@@ -4,13 +4,15 @@ A worker that was killed, or has crashed, has left them unfinished, and its mess
 more. They get TERM first, since a program may want to clear up. And multiprocessing's resource tracker ignores TERM: it
 removes the shared memory of all who have ended, and then ends by itself. What is left a moment later gets KILL.
 
-Who leads a session of its own (`start_new_session=True`) has left the group, and is not reached. When the supervisor itself
-is killed, its forkserver sends TERM to all (workers/parent_death.py), and nobody is left for KILL.
+Who leads a group or a session of its own (`process_group=0`, `start_new_session=True`) has left that one, and is not reached.
+When the supervisor itself is killed, its forkserver sends TERM to all (workers/parent_death.py), and nobody is left for KILL.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
 from typing import Final
 
@@ -25,7 +27,8 @@ LOOK_S: Final = 0.05
 class Programs:
     """Of all dead workers of a pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, grace_s: float = GRACE_S) -> None:
+        self._grace_s = grace_s
         self._left: dict[WorkerProcess, float] = {}
         """Workers whose group had somebody in it, and until when they may clear up (loop time)."""
         self._none_left = asyncio.Event()
@@ -37,7 +40,7 @@ class Programs:
             process.close()
             return
         loop = asyncio.get_running_loop()
-        self._left[process] = loop.time() + GRACE_S
+        self._left[process] = loop.time() + self._grace_s
         if self._none_left.is_set():
             self._none_left.clear()
             loop.call_later(LOOK_S, self._look)
@@ -45,9 +48,10 @@ class Programs:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         for process, until in list(self._left.items()):
-            late = loop.time() >= until
-            some_left = process.signal_group(signal.SIGKILL if late else 0)
-            if late or not some_left:
+            late_s = loop.time() - until
+            _reap(process.pid)
+            some_left = process.signal_group(signal.SIGKILL if late_s >= 0 else 0)
+            if late_s >= LOOK_S or not some_left:
                 del self._left[process]
                 process.close()
         if self._left:
@@ -58,3 +62,11 @@ class Programs:
     async def ended(self) -> None:
         """Returns when all have ended, or got KILL."""
         await self._none_left.wait()
+
+
+def _reap(group: int) -> None:
+    """A supervisor that is PID 1 (a container's) becomes the parent of who has lost its own. Until somebody waits for them
+    the dead count as left in the group. Of the children that others here wait for, none is in a worker's group."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass

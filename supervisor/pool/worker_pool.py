@@ -386,10 +386,6 @@ class Pool:
         self._cell_slots.append(child.cell_slot)
         left = left_open(self._core, self._segments, child.worker_id, now)
         child.stack_file.close()
-        if death.end is End.RETIRED and child.process.exitcode == EXIT_FINE:
-            child.process.close()  # what its handler leaves running, it leaves on purpose
-        else:
-            self._programs.end(child.process)
         if left:
             self._left[child.worker_id] = _by_name(left)
         elif not self._stopping:
@@ -399,6 +395,10 @@ class Pool:
         self.staffing.ended(worker, was, now, charged=charged, leaves=bool(left))
         self.changed.set()
         self._loop.call_soon(self.run_staffing)
+        if death.end is End.RETIRED and child.process.exitcode == EXIT_FINE:
+            child.process.close()  # what its handler leaves running, it leaves on purpose
+        else:
+            self._programs.end(child.process)
 
     def _ended_in_boot(self, child: Child, death: Death) -> None:
         error = ended_in_boot(child, death)

@@ -1,21 +1,27 @@
-"""The forkserver's end, beside a thread that is just connecting to it; the process group of a worker that is dead."""
+"""The forkserver's session; its end, beside a thread that is just connecting to it; the group of a worker that is dead."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import select
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 from rocketcrew.workers.spawn import Forkserver, WorkerProcess
 
 DEADLINE_S = 60.0
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class Descriptors:
@@ -55,12 +61,112 @@ def test_its_descriptors_are_closed_when_who_connects_is_done_with_them() -> Non
             thread.submit(forkserver.make_spare).result(DEADLINE_S)
 
 
+def test_the_session_of_the_workers_is_their_own() -> None:
+    forkserver = Forkserver()
+    forkserver.start()
+    try:
+        forkserver.make_spare()
+        assert forkserver.spare_pid is not None
+        assert os.getsid(forkserver.spare_pid) == forkserver.pid != os.getsid(0)
+    finally:
+        forkserver.stop()
+
+
+def test_a_spare_that_is_not_needed_is_reaped_by_its_forkserver() -> None:
+    """A supervisor that is PID 1 becomes the parent of what that leaves, as we do here."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        forkserver = Forkserver()
+        forkserver.start()
+        forkserver.make_spare()
+        spare = forkserver.spare_pid
+        forkserver.stop()
+        assert spare is not None
+        with pytest.raises(ChildProcessError):
+            os.waitpid(spare, 0)
+    finally:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+SUPERVISOR = """
+import os
+import sys
+from rocketcrew.workers.spawn import Forkserver
+
+if len(sys.argv) > 1:  # we lead a session: the first terminal that is opened becomes its own
+    os.dup2(os.open(sys.argv[1], os.O_RDWR), 0)
+    assert os.get_terminal_size(os.open("/dev/tty", os.O_RDWR))
+forkserver = Forkserver(["asks"])
+forkserver.start()
+forkserver.make_spare()
+print(forkserver.pid, flush=True)
+os.waitpid(forkserver.pid, 0)
+"""
+
+
+@contextmanager
+def supervisor(folder: Path, module: str, *arguments: str) -> Generator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
+    """One whose forkserver imports this module, with its input and output, which all that it starts have too."""
+    (folder / "asks.py").write_text(module)
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process, process.stdin, process.stdout
+        finally:
+            process.kill()
+
+
+def test_the_supervisors_terminal_is_nothing_to_read_for_workers(tmp_path: Path) -> None:
+    """Outside of its session nobody is kept from reading it, by a descriptor."""
+    asks = """
+import subprocess
+subprocess.run("read typed; echo read: $typed; exec 2>&1; exec 3</dev/tty", shell=True)
+"""
+    ours, theirs = os.openpty()
+    try:
+        os.write(ours, b"typed\n")
+        with supervisor(tmp_path, asks, os.ttyname(theirs)) as (_, _, output):
+            assert output.readline() == "read:\n"
+            error = output.readline()
+            assert "/dev/tty: No such device or address" in error
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_what_the_module_has_put_into_a_session_of_its_own_outlives_a_killed_supervisor(tmp_path: Path) -> None:
+    asks = """
+import subprocess
+subprocess.Popen(["cat"], start_new_session=True)
+subprocess.Popen(["sleep", "1000"])
+"""
+    with supervisor(tmp_path, asks) as (process, words, output):
+        forkserver = os.pidfd_open(int(output.readline()))
+        process.kill()
+        select.select([forkserver], [], [], DEADLINE_S)
+        os.close(forkserver)
+        words.write("after\n")
+        words.close()
+        assert output.read() == "after\n", "and the end of the output: the other program has ended"
+
+
 @dataclass
 class Started:
     """A process as multiprocess' Popen names it; -1 where the system has no such descriptors."""
 
     pid: int
     pidfd: int
+    code: int | None = None
+    unattended: bool = False
+
+    def poll(self) -> int | None:
+        """Its exit code, once it was reaped."""
+        return self.code
 
 
 @pytest.mark.parametrize("by_descriptor", [True, False])
@@ -89,3 +195,16 @@ def test_what_a_dead_worker_has_started_is_reached_until_nobody_is_left(*, by_de
         leader.wait()
         assert not worker.signal_group(signal.SIGKILL)
         close(worker)
+
+
+def test_a_process_that_has_the_number_of_a_reaped_worker_proves_that_its_group_has_ended() -> None:
+    """Where the system does not name groups by descriptor."""
+    with subprocess.Popen(["sleep", "1000"], process_group=0) as other:
+        living: Any = Started(other.pid, -1)
+        assert WorkerProcess(living, "w.1").signal_group(0)
+        unknown: Any = Started(other.pid, -1, 255, unattended=True)
+        assert WorkerProcess(unknown, "w.1").signal_group(0)
+        reaped: Any = Started(other.pid, -1, -9)
+        assert not WorkerProcess(reaped, "w.1").signal_group(signal.SIGKILL)
+        assert other.poll() is None
+        other.kill()
