@@ -105,7 +105,7 @@ def test_bodies_from_stdin(shell: Shell) -> None:
     [
         (("send", "-t", "x"), 2, b"empty body"),
         (("send", "-t", "a topic", "y"), 2, b"illegal characters"),
-        (("send", "-t", "x", "y", "--delay-level", "19"), 2, b"0<=x<=18"),
+        (("send", "-t", "x", "y", "--delay-level", "128"), 2, b"0<=x<=127"),
         (("send", "-t", "x", "-f", "none"), 1, b"No such file"),
         (("send", "-t", "x", "y", "-n", "127.0.0.1:1"), 3, b"127.0.0.1:1"),
         (("lag", "-g", "g", "-n", "127.0.0.1:1"), 3, b"127.0.0.1:1"),
