@@ -343,6 +343,8 @@ class Forkserver:
 
     def _failed(self, worker_id: str, error: Exception) -> WorkerStartError:
         """Of a forkserver that has ended the error says only that it refuses connections."""
+        if isinstance(error, ConnectionError | EOFError):
+            self._is_dying()  # its end may be seen a moment after those of its connections
         end, why = self._server.ended(), str(error)
         if end is not None:
             how = "The handler's module may have crashed it" if end.crashed else "Lack of memory may do that"
