@@ -168,7 +168,7 @@ def test_a_topic_made_again_and_filled_past_the_group_while_it_rests_is_named_an
     report = reconcile(crew, code=1)
     assert {place[-1] for place in unexplained(report, "unknown")} == set(range(20))
     told = command(crew, "reconcile", "--target", str(crew.table), code=1)
-    assert b"made again: the broker stored its 0-19 later" in told
+    assert b"made again: the broker stored its 0-19, at least, later" in told
 
     command(crew, "reset", "-t", "again", "--to", "earliest", code=0)
     run_to_the_end(crew)
