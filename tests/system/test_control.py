@@ -317,7 +317,7 @@ def test_a_member_whose_workers_cannot_boot_any_more_commits_what_is_finished(in
     """It leaves the group, and who goes on knows only what the broker knows."""
     crew = Reloadable(
         in_memory, broker,
-        **{"consumer.persist_consumer_offset_interval_ms": 600_000, "workers.boot_timeout_ms": 3_000},
+        **{"consumer.persist_consumer_offset_interval_ms": 600_000, "workers.boot_timeout_ms": 20_000},
     )  # fmt: skip
     boots = "def boots():\n    assert not os.path.exists('broken')\n"
     crew.write("VERSION = 1\n" + HANDLER.replace("@handler(", f"{boots}\n@handler(setup=boots, "))
