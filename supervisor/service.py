@@ -526,11 +526,12 @@ class Supervisor:
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)
         left = self._left = self.core.assigning.leaving.left()  # a reset may have come after the last queue had ended
+        summary = self._summary(EXIT_FINE)
         log.info(
             "stopped", clean=left.clean and not killed, unfinished=left.unfinished, unsealed=left.unsealed,
-            uncommitted=left.uncommitted, resets_not_committed=left.moves_given_up, not_loaded=self._not_loaded(),
+            uncommitted=left.uncommitted, resets_not_committed=left.moves_given_up, not_loaded=summary.not_loaded,
         )  # fmt: skip
-        return self._summary(EXIT_FINE)
+        return summary
 
     def _gave_up(self, error: str) -> None:
         log.critical("no_worker_can_boot", error=error)
@@ -568,11 +569,12 @@ class Supervisor:
         left = self._left = leaving.left()
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)
+        summary = self._summary(EXIT_FORCED)
         log.warning(
             "stopped_by_force", to_be_repeated=left.unfinished, unsealed=left.unsealed, uncommitted=left.uncommitted,
-            resets_not_committed=left.moves_given_up, not_loaded=self._not_loaded(),
+            resets_not_committed=left.moves_given_up, not_loaded=summary.not_loaded,
         )  # fmt: skip
-        return self._summary(EXIT_FORCED)
+        return summary
 
     def _summary(self, exit_code: int) -> Summary:
         left = self._left

@@ -115,15 +115,15 @@ class WorkerProcess:
                 except ProcessLookupError:
                     return False
                 return True
+        if self._given_anew:
+            return False
         try:
-            if not self._given_anew:
-                os.killpg(self.pid, number)
-                return True
+            os.killpg(self.pid, number)
         except ProcessLookupError:
-            pass
+            return False
         except OSError:  # who is left runs as another user
             return True
-        return False
+        return True
 
     @property
     def _given_anew(self) -> bool:
@@ -333,7 +333,7 @@ class Forkserver:
                 return self._launch(process, boot.worker_id)
             except (ConnectionError, EOFError):
                 # A forkserver that is just dying refuses before its death can be seen; the next one is asked once.
-                if not self._is_dying():
+                if not self._ends_soon():
                     raise
                 return self._launch(process, boot.worker_id)
         except (OSError, EOFError) as error:
@@ -344,7 +344,7 @@ class Forkserver:
     def _failed(self, worker_id: str, error: Exception) -> WorkerStartError:
         """Of a forkserver that has ended the error says only that it refuses connections."""
         if isinstance(error, ConnectionError | EOFError):
-            self._is_dying()  # its end may be seen a moment after those of its connections
+            self._ends_soon()  # its end may be seen a moment after those of its connections
         end, why = self._server.ended(), str(error)
         if end is not None:
             how = "The handler's module may have crashed it" if end.crashed else "Lack of memory may do that"
@@ -375,7 +375,8 @@ class Forkserver:
         self._warm_pid = self.pid
         return worker
 
-    def _is_dying(self) -> bool:
+    def _ends_soon(self) -> bool:
+        """Whether it has ended; one that lives is given DYING_TIMEOUT_MS for it."""
         pid = self.pid
         if pid is None or not hasattr(os, "pidfd_open"):
             return True

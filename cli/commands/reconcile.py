@@ -18,7 +18,7 @@ from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...client.sync import run_with_cluster
 from ...conf.exit_codes import EXIT_FAILURE
-from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR
+from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR, SEGMENT_SUFFIX
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UsageError
@@ -311,7 +311,7 @@ def ended_loaders(folders: Sequence[Path]) -> list[str]:
     found: list[str] = []
     for folder in folders:
         status = read_status(folder / LOADER_STATUS_FILE)
-        if status is not None and status.state == FAILED and any((folder / READY_DIR).glob("[!.]*.arrows")):
+        if status is not None and status.state == FAILED and any((folder / READY_DIR).glob(f"[!.]*{SEGMENT_SUFFIX}")):
             found.append(f"{folder}: {status.error}")
     return found
 
