@@ -7,6 +7,7 @@ command of the same name in it, and a line here.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import sys
@@ -19,7 +20,7 @@ import click
 
 from ..conf.importing import uncollected, without_looks
 from ..remoting.arguments import near
-from .exit_codes import guarded
+from .exit_codes import guarded, leave
 from .interrupts import Interrupts
 from .surroundings import Surroundings, surroundings
 
@@ -126,4 +127,5 @@ def run(arguments: Sequence[str], env: Mapping[str, str], folder: Path, interrup
 
 def main(interrupts: Interrupts) -> None:
     """The console script. The one place that reads the process's environment, and it is read once."""
-    sys.exit(run(sys.argv[1:], os.environ, Path(), interrupts))
+    faulthandler.enable()  # a crash in a library's C code says on stderr where it was
+    leave(run(sys.argv[1:], os.environ, Path(), interrupts))

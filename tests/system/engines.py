@@ -74,7 +74,10 @@ class Engine:
         self.child.stop(WAIT_S)
 
     def stop(self) -> int:
-        return self.child.stop(WAIT_S)
+        code = self.child.stop(WAIT_S)
+        if code < 0:
+            print(f"the engine {self.child.how_it_ended()}:\n{self.log.read_text()[-8000:]}")  # noqa: T201
+        return code
 
     def rows(self) -> pa.Table:
         files = [str(path) for path in self.table.glob("batch_id=*/*.parquet")]

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -83,3 +87,48 @@ def test_errors_named_by_text_exist(name: str) -> None:
     module, _, kind = name.rpartition(".")
     error = getattr(importlib.import_module(module), kind)
     assert exit_code(error("x")) == 4
+
+
+ENDING = """
+import atexit, threading, time
+
+class Kept:
+    def __del__(self):
+        print("taken down", flush=True)
+
+kept = Kept()
+atexit.register(print, "atexit")
+go_on = threading.Event()
+{threads}
+threading.Thread(target=lambda: (go_on.wait(), print("no daemon"))).start()
+from rocketcrew.cli.exit_codes import leave
+print("said")
+go_on.set()
+leave(5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("threads", "said"),
+    [
+        ("", ["said", "no daemon", "atexit", "taken down"]),
+        ("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", ["said", "no daemon", "atexit"]),
+    ],
+)
+def test_the_interpreter_is_not_taken_down_under_daemon_threads(threads: str, said: list[str]) -> None:
+    """Before Python 3.14 that may end in SIGSEGV instead of the exit code."""
+    look = [sys.executable, "-c", ENDING.format(threads=threads)]
+    done = subprocess.run(look, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.split("\n")[:-1], done.stderr) == (5, said, "")
+
+
+def test_output_that_cannot_be_written_is_told_at_the_end() -> None:
+    look = "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start(); print(1)"
+    look += "; from rocketcrew.cli.exit_codes import leave; leave(0)"
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", look], env=env, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert done.returncode == 120
+    assert b"No space left on device" in done.stderr
