@@ -424,21 +424,12 @@ def place(index: int, nice: int, cpu_affinity: str, log: Any) -> None:
     try:
         if nice:
             os.nice(nice)
-            _rank_session(nice)
         if cpu_affinity == "spread" and hasattr(os, "sched_setaffinity"):
             core = core_for(index, list(os.sched_getaffinity(0)))
             if core is not None:
                 os.sched_setaffinity(0, {core})
     except OSError as error:
         log.warning("worker_not_placed", nice=nice, cpu_affinity=cpu_affinity, error=str(error))
-
-
-def _rank_session(nice: int) -> None:
-    """Where the kernel shares the cores among sessions first (autogroup in sched(7)), `nice` counts within a session alone:
-    the workers' session is given it, too."""
-    if from_forkserver():
-        with contextlib.suppress(OSError):  # there is no such sharing, or another worker has just done so
-            Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def _yield_to_wakers() -> None:

@@ -61,13 +61,15 @@ def test_its_descriptors_are_closed_when_who_connects_is_done_with_them() -> Non
             thread.submit(forkserver.make_spare).result(DEADLINE_S)
 
 
-def test_the_session_of_the_workers_is_their_own() -> None:
+def test_the_session_of_the_workers_is_the_supervisor_s() -> None:
+    """Among sessions the kernel may share the cores first."""
     forkserver = Forkserver()
     forkserver.start()
     try:
         forkserver.make_spare()
         assert forkserver.spare_pid is not None
-        assert os.getsid(forkserver.spare_pid) == forkserver.pid != os.getsid(0)
+        assert os.getsid(forkserver.spare_pid) == os.getsid(0)
+        assert os.getpgid(forkserver.spare_pid) != os.getpgid(0)
     finally:
         forkserver.stop()
 
@@ -122,7 +124,7 @@ def supervisor(folder: Path, module: str, *arguments: str) -> Generator[tuple[su
 
 
 def test_the_supervisors_terminal_is_nothing_to_read_for_workers(tmp_path: Path) -> None:
-    """Outside of its session nobody is kept from reading it, by a descriptor."""
+    """Who has no terminal is not kept from reading one, by a descriptor."""
     asks = """
 import subprocess
 subprocess.run("read typed; echo read: $typed; exec 2>&1; exec 3</dev/tty", shell=True)
