@@ -32,8 +32,10 @@ from .slot import Slot
 
 NOT_STARTED = -1
 """In place of an exit code: there was no process."""
-STOP_TIMEOUT_S = 60.0
-"""A batch under way is finished first; a kill after that loses nothing, the batch is loaded by the next start."""
+DRAIN_TIMEOUT_S = 20.0
+"""At a stop it loads what is sealed, for so long; the next start loads what is left."""
+STOP_TIMEOUT_S = 40.0
+"""After that a batch under way is finished first. A kill loses nothing: the batch is loaded by the next start, too."""
 
 _PASSED = (
     "format", "function", "delta_jars", "iceberg_jars", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib",
@@ -66,9 +68,11 @@ class LoaderChild:
         run: Callable[[], Awaitable[int]] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
+        drain_timeout_s: float = DRAIN_TIMEOUT_S,
     ) -> None:
         """`run` is one life of the process, and gives its exit code; another one, `sleep` and `clock` (s) are for tests."""
         self._run = run or self._run_once
+        self._drain_timeout_s = drain_timeout_s
         self._sleep = sleep
         self._clock = clock
         self._settings = settings
@@ -183,20 +187,27 @@ class LoaderChild:
             facts |= json.loads((self._segments / LOADER_STATUS_FILE).read_bytes())
         return facts
 
-    async def stop(self, forced: asyncio.Event | None = None) -> None:
-        """Let it finish its batch; a second signal (`forced`) or the time limit kills it."""
+    async def stop(self, waiting: int, forced: asyncio.Event) -> None:
+        """Let it load what waits (so many sealed segments), or else finish its batch. A second signal (`forced`), or the end
+        of both times, kills it."""
         self._stopping = True
         process = self._process
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-            waits = {asyncio.ensure_future(process.wait())}
-            if forced is not None:
-                waits.add(asyncio.ensure_future(forced.wait()))
-            await asyncio.wait(waits, timeout=STOP_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-            if process.returncode is None:
-                log.warning("loader_killed", pid=process.pid)
+        if process is not None and process.returncode is None and not await self._ends(process, waiting, forced):
+            log.warning("loader_killed", pid=process.pid)
         await self.kill()
+
+    async def _ends(self, process: asyncio.subprocess.Process, waiting: int, forced: asyncio.Event) -> bool:
+        if waiting and process.stdin is not None:
+            log.info("loader_drains", segments=waiting, at_most_s=self._drain_timeout_s,
+                     hint="a second Ctrl-C, or TERM, leaves them to the next start")  # fmt: skip
+            process.stdin.write(b"drain\n")
+            if await _ended(process, forced, self._drain_timeout_s):
+                return True
+        if forced.is_set():
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        return await _ended(process, forced, STOP_TIMEOUT_S)
 
     async def kill(self) -> None:
         """End it now."""
@@ -207,3 +218,12 @@ class LoaderChild:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+
+
+async def _ended(process: asyncio.subprocess.Process, forced: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for its end, for the event, or for so long; whether it has ended."""
+    waits = {asyncio.ensure_future(process.wait()), asyncio.ensure_future(forced.wait())}
+    await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        each.cancel()
+    return process.returncode is not None

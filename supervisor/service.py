@@ -123,7 +123,7 @@ class Summary:
     uncommitted: int
     """Finished for good, and not committed at the broker: comes again only where another member takes over."""
     not_loaded: int = 0
-    """Sealed segments that are not in the table yet: a loader begins nothing more once it is asked to stop."""
+    """Sealed segments that are not in the table yet."""
 
 
 class Supervisor:
@@ -521,7 +521,7 @@ class Supervisor:
         await self._sealing.end()
         await self._member.stop()
         self._stale_locks.forget()
-        await self._loader.stop(forced=self._forced)
+        await self._loader.stop(self._not_loaded(), self._forced)
         await self._lifecycle.finish(HOOKS_STOP_S)
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)

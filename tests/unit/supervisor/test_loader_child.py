@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -191,3 +192,59 @@ def test_it_is_said_what_ended_and_what_can_be_done(lives: Callable[..., Lives])
     told = [(log["event"], log["exit_code"], log["restart_in_s"], "hint" in log) for log in logs]
     assert told == [("loader_ended", EXIT_SPARK, 1.0, True), ("loader_ended", 1, 2.0, False)]
     assert "Spark cannot start here" in logs[0]["hint"]
+
+
+STAND_IN = """
+import signal, sys
+told = []
+signal.signal(signal.SIGTERM, lambda *_: (told.append("TERM"), {on_term}))
+print("runs", flush=True)
+while line := sys.stdin.readline():
+    told.append(line.strip())
+    if line == "drain\\n":
+        {on_drain}
+"""
+LEAVE = "open('told', 'w').write(' '.join(told)); sys.exit(0)"
+
+
+class StoppedLoader:
+    """A supervisor's loader that is stopped; its process is a stand-in."""
+
+    def __init__(self, folder: Path, on_drain: str, on_term: str = f"exec({LEAVE!r})") -> None:
+        self._folder = folder
+        self._program = STAND_IN.format(on_drain=on_drain, on_term=on_term)
+        self._child = LoaderChild(
+            conf.load({"cluster.name_servers": "h:9876"}, {}, None), Slot(folder / "0", "g", -1), drain_timeout_s=0.2
+        )
+
+    async def stopped(self, waiting: int, *, forced: bool = False) -> tuple[int | None, str]:
+        """Its exit code, and what it was told."""
+        process = self._child._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", self._program, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            cwd=self._folder,
+        )  # fmt: skip
+        assert process.stdout is not None
+        await process.stdout.readline()
+        insists = asyncio.Event()
+        if forced:
+            insists.set()
+        await self._child.stop(waiting, insists)
+        told = self._folder / "told"
+        return process.returncode, told.read_text() if told.exists() else ""
+
+
+@pytest.mark.parametrize(
+    ("on_drain", "waiting", "told"),
+    [(LEAVE, 0, "TERM"), (LEAVE, 3, "drain"), ("pass", 3, "drain TERM")],
+    ids=["nothing waits", "all is loaded", "it takes too long"],
+)
+def test_what_is_sealed_is_loaded_before_the_end(tmp_path: Path, on_drain: str, waiting: int, told: str) -> None:
+    loader = StoppedLoader(tmp_path, on_drain)
+    with structlog.testing.capture_logs() as logs:
+        assert asyncio.run(loader.stopped(waiting)) == (0, told)
+    assert [line["segments"] for line in logs if line["event"] == "loader_drains"] == [waiting] * bool(waiting)
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    loader = StoppedLoader(tmp_path, "pass", on_term="told")
+    assert asyncio.run(loader.stopped(3, forced=True)) == (-9, "")
