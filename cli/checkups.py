@@ -403,9 +403,10 @@ def _disk(disk: DiskFacts) -> Finding:
     free = f"{disk.path}, for {disk.purpose}: {disk.free_mib} MiB free"
     if disk.free_mib < disk.free_min_mib:
         return Finding(Level.FAULT, "disk", f"{free}, less than results.free_disk_min_mib = {disk.free_min_mib}",
-                       "nothing would be pulled until there is more")  # fmt: skip
+                       f"nothing would be pulled until {2 * disk.free_min_mib} MiB are free")  # fmt: skip
     if disk.free_mib < disk.free_min_mib + DISK_COMFORT_MIB:
-        return Finding(Level.WARNING, "disk", free, f"below {disk.free_min_mib} MiB nothing more is pulled")
+        return Finding(Level.WARNING, "disk", free,
+                       f"below {disk.free_min_mib} MiB pulling stops, until {2 * disk.free_min_mib} are free")  # fmt: skip
     return _fine("disk", free)
 
 

@@ -8,6 +8,7 @@ traceback: that is what a report needs.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -28,6 +29,7 @@ from ..conf.exit_codes import (
 )
 from ..conf.hiding import hidden_module
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
+from .patient_output import drop_rest
 from .wording import in_words
 
 # Errors of rooms that must not be imported for `--help`, by their full name.
@@ -74,7 +76,7 @@ def guarded(command: Callable[[], object]) -> int:
         return exit_code(error)
     except BrokenPipeError:
         # `rocketcrew lag | head`: the reader has what it wanted. Nothing may be flushed into the pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        drop_rest((1,))
         return EXIT_FAILURE
     except OSError as error:
         _tell(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
@@ -91,22 +93,30 @@ def guarded(command: Callable[[], object]) -> int:
     return result if isinstance(result, int) and not isinstance(result, bool) else EXIT_FINE
 
 
-def leave(code: int) -> NoReturn:
-    """End the process with `code`: threads that are no daemons and functions of atexit first, as at any end.
+def leave(code: int, *, at_once: bool) -> NoReturn:
+    """End the process with `code`; with 1 in place of 0 where what was printed cannot be written.
 
-    Where daemon threads are left, as py4j's are, the interpreter is not taken down: before Python 3.14 a thread that gives
-    up or takes the lock at that moment may reach into memory that is free (gh-124878), and the code would be SIGSEGV's.
+    `at_once`: threads that are no daemons and functions of atexit come first, as at any end; but the interpreter is not taken
+    down. Before Python 3.14 a daemon thread, as py4j's are, that gives up or takes the lock at that moment may reach into
+    memory that is free (gh-124878), and the code would be SIGSEGV's. For commands that leave nothing in buffers of files.
     """
-    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocess ends its processes
-    if threading.active_count() == 1:
-        sys.exit(code)
-    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-    try:
-        for stream in (sys.stdout, sys.stderr):
+    if at_once:
+        with contextlib.suppress(KeyboardInterrupt):  # it ends the wait
+            threading._shutdown()  # type: ignore[attr-defined]  # as multiprocess ends its processes
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    for stream in (sys.stdout, sys.stderr):
+        try:
             stream.flush()
-    except OSError:
-        sys.exit(code)  # the interpreter tells that, with a code of its own
-    os._exit(code)
+        except ValueError:  # a library has closed it
+            pass
+        except OSError as error:
+            drop_rest((stream.fileno(),))
+            if not code:
+                _tell(error.strerror or str(error))
+                code = EXIT_FAILURE
+    if at_once:
+        os._exit(code)
+    sys.exit(code)
 
 
 def _tell(message: str, user_traceback: object = "") -> None:

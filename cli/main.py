@@ -63,6 +63,8 @@ COMMANDS: Final[dict[str, str]] = {
     "config": "Check the configuration, or show each setting and where it comes from.",
 }
 """Each command with the line that `rocketcrew --help` has for it; its file is `commands/<name>.py`."""
+ENDS_AT_ONCE: Final = "run"
+"""The one command whose exit code a service manager acts on, and in whose process nothing of the user's writes to files."""
 NOTES_SIGNALS: Final = frozenset({"run", "dev"})
 """Commands whose start looks itself whether Ctrl-C or TERM has come."""
 
@@ -128,4 +130,4 @@ def run(arguments: Sequence[str], env: Mapping[str, str], folder: Path, interrup
 def main(interrupts: Interrupts) -> None:
     """The console script. The one place that reads the process's environment, and it is read once."""
     faulthandler.enable()  # a crash in a library's C code says on stderr where it was
-    leave(run(sys.argv[1:], os.environ, Path(), interrupts))
+    leave(run(sys.argv[1:], os.environ, Path(), interrupts), at_once=sys.argv[1:2] == [ENDS_AT_ONCE])

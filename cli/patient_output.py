@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final, Self
 
 CLEAR: Final = "\r\x1b[2K"
@@ -164,7 +165,7 @@ class PatientOutput:
 
     def _write_now(self, text: str) -> None:
         data, at = text.encode("utf-8", "backslashreplace"), 0
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), _not_stopped():
             while at < len(data):
                 try:
                     written = os.write(self._number, data[at : _end_of_piece(data, at)])
@@ -174,6 +175,17 @@ class PatientOutput:
                     ready = select.poll()
                     ready.register(self._number, select.POLLOUT)
                     ready.poll()
+
+
+@contextlib.contextmanager
+def _not_stopped() -> Generator[None]:
+    """What this thread writes is written also where a terminal wants none of a job in the background (`stty tostop`): who
+    has a handler for its signal would be asked again for ever, and those are taken for an operator's."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_of_piece(data: bytes, at: int) -> int:

@@ -29,6 +29,7 @@ from ..supervisor.consume import NO_NAME_SERVER, check_named, settings_from, spe
 from ..supervisor.control import ask
 from ..supervisor.member.access import access_of
 from ..supervisor.service import Summary
+from ..supervisor.slot import unusable
 from ..supervisor.wiring import with_topics
 from ..workers.api import under_one_name
 from ..workers.ddl import as_schema
@@ -154,8 +155,12 @@ class Crew:
         """
         if self._process is not None:
             raise UsageError("this crew was started before: make a new one")
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            log = self.log.open("ab")
+        except OSError as error:
+            raise unusable(self.settings.supervisor.data_dir, error) from error
+        with log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rocketcrew.crew.process", str(os.getpid())],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Final
 
+from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
+from ..remoting.arguments import close_names
 from ..remoting.errors import UsageError
 
 DELTA_BUILDS: Final[Mapping[str, str]] = {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
@@ -40,7 +42,9 @@ def check_installed(
     if not installed("pyspark"):
         other = _WITHOUT_SPARK.get(format_)
         instead = f"; or set spark.format = {other}: the same table, without Spark and Java" if other else ""
-        raise UsageError(f"spark.format = {format_} is written by Spark, and pyspark is not installed here: pip install"
+        meant = "" if format_ in FOLDER_FORMATS else close_names(format_, FOLDER_FORMATS)
+        whose = f"{meant} Any other name is Spark's" if meant else " is written by Spark"
+        raise UsageError(f"spark.format = {format_}{whose}, and pyspark is not installed here: pip install"
                          f" 'rocketcrew[{extra}]'{instead}")  # fmt: skip
     if format_ == "delta" and not delta_jars and not master.startswith("sc://"):  # such a server has jars of its own
         delta_package(installed("pyspark"))

@@ -189,9 +189,11 @@ class Backlog:
         self.waiting = Waiting(len(self._files), self._files.bytes, round(age_s, 1))
         paused = self._core.state.paused
         self._hold("backlog", self._marks.holds_backlog("backlog" in paused, self.waiting.bytes),
-                   waiting_mib=self.waiting.bytes >> 20, high_water_mib=self._marks.high_bytes >> 20)  # fmt: skip
+                   waiting_mib=self.waiting.bytes >> 20, high_water_mib=self._marks.high_bytes >> 20,
+                   resumes_at_mib=int(self._marks.high_bytes * RESUME_SHARE) >> 20)  # fmt: skip
         self._hold("disk", self._marks.holds_disk("disk" in paused, free_bytes),
-                   free_mib=free_bytes >> 20, wanted_mib=self._marks.free_bytes >> 20)  # fmt: skip
+                   free_mib=free_bytes >> 20, wanted_mib=self._marks.free_bytes >> 20,
+                   resumes_at_mib=int(self._marks.free_bytes * ROOM_SHARE) >> 20)  # fmt: skip
         self._report_loaded()
         self._acted()
 

@@ -35,6 +35,7 @@ from .notify import Notify
 from .pool.hearing import order_said
 from .pool.stacks import ProcessStack
 from .pool.worker_pool import Pool
+from .terminal import Terminal
 from .wiring import Boots, forkserver_for, renewed_config, staff_policy, table_spec
 
 WORKERS_MAX: Final = 256
@@ -56,11 +57,13 @@ def check_changes(core: Core) -> None:
 
 
 class Operator:
-    """Carries out what is asked. `reread` reads the configuration again, None = it cannot be; `quick` stops at once."""
+    """Carries out what is asked. `reread` reads the configuration again, None = it cannot be; `stop` stops
+    in order, `quick` at once."""
 
     def __init__(
         self, core: Core, pool: Pool, boots: Boots, *, order: Order, acted: Callable[[], None],
-        reread: Callable[[], Settings] | None, stacks: Callable[[], Any], quick: Callable[[], None], notify: Notify,
+        reread: Callable[[], Settings] | None, stacks: Callable[[], Any], stop: Callable[[], None],
+        quick: Callable[[], None], notify: Notify, terminal: Terminal,
     ) -> None:  # fmt: skip
         self._core = core
         self._pool = pool
@@ -69,8 +72,9 @@ class Operator:
         self._acted = acted
         self._reread = reread
         self._stacks = stacks
-        self._quick = quick
+        self._stop, self._quick = stop, quick
         self._notify = notify
+        self._terminal = terminal
         self._loop = asyncio.get_running_loop()
         self._generations = 0
         self._coming: tuple[int, Boots] | None = None
@@ -102,12 +106,12 @@ class Operator:
         """What each signal does."""
         return {
             signal.SIGQUIT: self._quick,
-            signal.SIGHUP: self._reload_by_signal,
+            signal.SIGHUP: self._hung_up,
             signal.SIGTTIN: lambda: self._by_signal(lambda: self._scale_by(1), signal.SIGTTIN),
             signal.SIGTTOU: lambda: self._by_signal(lambda: self._scale_by(-1), signal.SIGTTOU),
             signal.SIGUSR1: self._log_stacks_soon,
             signal.SIGTSTP: lambda: self._by_signal(self.pause, signal.SIGTSTP),
-            signal.SIGCONT: lambda: self._by_signal(self.resume, signal.SIGCONT),
+            signal.SIGCONT: self._continued,
         }
 
     def commands(self) -> dict[str, Command]:
@@ -119,6 +123,18 @@ class Operator:
             "reload": lambda _: self.reload(),
             "stacks": self._asked_for_stacks,
         }
+
+    def _hung_up(self) -> None:
+        if not self._terminal.closed:
+            self._reload_by_signal()
+        elif not self._core.state.stopping:
+            log.warning("terminal_closed", hint="it stops as by TERM; nohup or a service manager lets it go on")
+            self._stop()
+
+    def _continued(self) -> None:
+        """Who sends TERM may send this with it, to a process that is not paused."""
+        if OPERATOR in self._core.state.paused:
+            self._by_signal(self.resume, signal.SIGCONT)
 
     def _by_signal(self, do: Callable[[], object], number: signal.Signals) -> None:
         try:
@@ -143,7 +159,7 @@ class Operator:
             log.info("resumed")
             self._core.handle(ev.Resume(OPERATOR), self._loop.time())
             self._acted()
-        return {"paused": bool(self._core.state.paused)}
+        return {"paused": bool(self._core.state.paused), "paused_by": sorted(self._core.state.paused)}
 
     # --- scale --------------------------------------------------------------------------------------------------
 

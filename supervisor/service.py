@@ -83,6 +83,7 @@ from .slot import (
     unlock_client,
 )
 from .status import picture, staffing_picture
+from .terminal import Terminal
 from .wiring import (
     CELL_SLOTS,
     Boots,
@@ -136,6 +137,7 @@ class Supervisor:
         """`reread` reads the configuration again, for a reload; `watched` is a folder whose changes ask for one. `notify` is
         who hears of the steps of its life."""
         self._notify = notify or Notify({}, 0)
+        self._terminal = Terminal()
         self._watched = watched
         self._reread = None if reread is None else lambda: in_namespace(with_topics(reread(), handler))
         self.settings = settings = in_namespace(with_topics(settings, handler))
@@ -296,7 +298,8 @@ class Supervisor:
         self._backlog = Backlog(self.core, self._slot.segments, backlog_marks(settings), self.acted)
         operator = Operator(
             self.core, self._pool, self._boots, acted=self.acted, reread=self._reread,
-            stacks=self.stacks, quick=self._quick, order=self._order, notify=self._notify,
+            stacks=self.stacks, stop=self.stop, quick=self._quick, order=self._order, notify=self._notify,
+            terminal=self._terminal,
         )  # fmt: skip
         self._commands: dict[str, Command] = {
             "status": lambda _: self.picture(),
@@ -382,7 +385,8 @@ class Supervisor:
         self._to_end.insert(0, self._close_journal)  # the last: what the killed workers had finished is written before
         if recovered or lost:
             messages = sum(intervals.total() for _, intervals in recovered.values())
-            log.info("recovered", finished_above_commit=messages, queues=len(recovered), segments_not_found=lost)
+            again = "segments_run_again" if self.core.state.config.commit_after_loaded else "segments_not_found"
+            log.info("recovered", finished_above_commit=messages, queues=len(recovered), **{again: lost})
 
     def _count_cells_anew(self) -> None:
         """What the cells show of chunks that are out by now is not told to the journal."""

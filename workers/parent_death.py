@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -44,17 +45,30 @@ def be_forkserver() -> None:
     """
     global _forkserver_pid  # noqa: PLW0603  a fact of this process, set once
     _forkserver_pid = os.getpid()
-    os.setpgid(0, 0)
-    with contextlib.suppress(OSError):  # there is none
-        terminal = os.open("/dev/tty", os.O_RDWR)
-        try:
-            fcntl.ioctl(terminal, termios.TIOCNOTTY)
-        finally:
-            os.close(terminal)
+    if _has_no_terminal():
+        os.setpgid(0, 0)
+    else:
+        with contextlib.suppress(PermissionError):  # it leads one already, before its execv
+            os.setsid()
     if os.isatty(_STDIN):  # inherited; who has no terminal is not kept from reading one
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, _STDIN)
         os.close(null)
+
+
+def _has_no_terminal() -> bool:
+    """Give the terminal up. False: that is not known, as `/dev/tty` is not here."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError as error:
+        return error.errno == errno.ENXIO  # there is none
+    try:
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+    return True
 
 
 def from_forkserver() -> bool:
@@ -125,6 +139,7 @@ def keep_through_stop_signals() -> None:
     """
     for number in CONTROL_SIGNALS:
         signal.signal(number, _ignore)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, CONTROL_SIGNALS)  # they were held while the process started
 
 
 def end_forks_as_usual() -> None:

@@ -20,4 +20,5 @@ def resume(target: Target) -> None:
         "resume", lambda found: "resume pulling" + ("" if found["paused"] else ", which is not paused")
     )
     if answer is not None:
-        target.tell(answer, "resumed")
+        still = f", but pulling is still held up by {', '.join(answer['paused_by'])}" if answer["paused"] else ""
+        target.tell(answer, f"resumed{still}")

@@ -142,6 +142,14 @@ class Pulled:
 
 
 @dataclass(slots=True, eq=False)
+class EndSeen:
+    """A broker was asked where a queue ends that is not pulled now."""
+
+    handle: int
+    end_offset: int
+
+
+@dataclass(slots=True, eq=False)
 class NoAnswer:
     """A Pull or Pop has no usable answer: connection lost or timed out, perhaps in the middle of a body that had `slot`."""
 
@@ -371,6 +379,7 @@ Event = (
     | Subscribe
     | Unsubscribe
     | Opened
+    | EndSeen
     | Committed
     | Persist
     | ResetOffsets

@@ -32,7 +32,7 @@ from .states import LIVING, QueueState, WorkerState
 
 def holding(state: State) -> list[dict[str, Any]]:
     """Of each queue that is pulled: place, offsets, what holds the committed one, and what holds back its pulls. `lag` counts
-    offsets from the committed one to the end that the last pull reported."""
+    offsets from the committed one to the end that the broker told last."""
     found: list[dict[str, Any]] = []
     for q in sorted(state.pulled.values(), key=lambda q: q.pq.mq):
         pq = q.pq

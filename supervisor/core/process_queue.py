@@ -239,7 +239,8 @@ class PulledQueue:
         """It was reset while it drained for another member, or moved and not done at its deadline: what is finished of it
         counts for no later assignment."""
         self.end_offset = -1
-        """What the queue's next message will get, as the last pull's answer said; -1 before it."""
+        """What the queue's next message will get, as the last pull's answer said, or the broker when no pull was sent for
+        some seconds; -1 before."""
         self.gap_logged_at = float("-inf")
         """When the log said last that a pull has passed over what is subscribed."""
         self.settled_to = -1

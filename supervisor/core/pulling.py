@@ -160,6 +160,20 @@ class Pulling:
         for q in list(self.s.pulled.values()):
             self.consider(q, now)
 
+    def not_pulled_since(self, then: float) -> list[ProcessQueue]:
+        """Those of our queues of which no pull is out and none was sent since `then`: it is not seen how they grow."""
+        return [
+            q.pq
+            for q in self.s.pulled.values()
+            if not q.pull_pending and q.last_pull < then and q.pq.state is QueueState.ASSIGNED
+        ]
+
+    def end_seen(self, handle: int, end_offset: int) -> None:
+        """What the queue's next message will get."""
+        q = self.s.assigned(handle)
+        if q is not None:
+            q.end_offset = max(q.end_offset, end_offset)
+
     def room_for(self, handle: int, length_bytes: int) -> Slot | None:
         """Where the body of this queue's pull response goes; None = read and drop it."""
         q = self.s.assigned(handle)

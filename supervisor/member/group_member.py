@@ -52,6 +52,7 @@ from .heartbeats import Heartbeats
 from .look_ups import LookUps
 from .pops import Pops
 from .pulls import Pulls
+from .queue_ends import QueueEnds
 from .queue_locks import QueueLocks
 from .recreated import LastBodies, deleted_queues
 from .requests import Asked, Requests
@@ -125,6 +126,7 @@ class GroupMember:
         self._pops = Pops(
             self._cluster, core, view, settings.consumer, self._subscriptions, self._send_backs, self._loop.time
         )
+        self._queue_ends = QueueEnds(core, self._operations.max_offset, self._loop.time, self._run)
         self._look_ups = LookUps(self._cluster, self._operations, self._heartbeats, settings.consumer, client_id)
         asked = Asked(
             rebalance=self._rebalance,
@@ -179,6 +181,7 @@ class GroupMember:
         self._heartbeats.arm()
         self._group_watch.arm()
         self._routes.arm()
+        self._queue_ends.arm()
 
     async def stop(self) -> None:
         """Sign off from every broker, so that the group rebalances at once, and close."""
@@ -205,6 +208,7 @@ class GroupMember:
         self._heartbeats.disarm()
         self._group_watch.disarm()
         self._routes.disarm()
+        self._queue_ends.disarm()
 
     def _run(self, work: Coroutine[Any, Any, None], action: act.Action | None = None) -> None:
         """Run `work` in a task; `action` is what it carries out for the core, which hears of it should the task fail."""

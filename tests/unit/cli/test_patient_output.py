@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -154,3 +156,35 @@ def test_no_line_is_written_in_two_pieces(length: int) -> None:
     assert len(pieces) == 20 if length >= PIECE_BYTES / 2 else len(pieces) < 20
     ours.close()
     theirs.close()
+
+
+BACKGROUND = """
+import os, signal, sys, termios
+from rocketcrew.cli.patient_output import PatientOutput
+
+terminal = os.open(sys.argv[1], os.O_RDWR)  # we lead a session: it becomes its own
+flags = termios.tcgetattr(terminal)
+flags[3] |= termios.TOSTOP
+termios.tcsetattr(terminal, termios.TCSANOW, flags)
+os.tcsetpgrp(terminal, os.getpgid(0))
+child = os.fork()
+if not child:
+    os.setpgid(0, 0)
+    asked = []
+    signal.signal(signal.SIGTTOU, lambda *_: asked.append(1) or (len(asked) > 50 and os._exit(99)))
+    PatientOutput(terminal).write("shown\\n")
+    os._exit(len(asked))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_job_in_the_background_writes_also_where_its_terminal_wants_none_of_it() -> None:
+    ours, theirs = os.openpty()
+    try:
+        program = [sys.executable, "-c", BACKGROUND, os.ttyname(theirs)]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False, start_new_session=True)
+        assert (done.stdout, done.stderr) == ("0\n", "")
+        assert os.read(ours, 100) == b"shown\r\n"
+    finally:
+        os.close(ours)
+        os.close(theirs)

@@ -28,7 +28,7 @@ from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
 from rocketcrew.supervisor.core.states import ServiceState
 from rocketcrew.supervisor.lifecycle import END_S
-from rocketcrew.supervisor.loader_child import STOP_TIMEOUT_S
+from rocketcrew.supervisor.loader_child import DRAIN_TIMEOUT_S, STOP_TIMEOUT_S
 from rocketcrew.supervisor.metrics import PictureCollector
 from rocketcrew.supervisor.service import HOOKS_STOP_S, WORKER_STOP_MS
 from rocketcrew.supervisor.status import picture
@@ -37,7 +37,8 @@ from rocketcrew.supervisor.wiring import core_config
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 DRAIN_S = load({}, {}, None).supervisor.stop_deadline_ms / 1000
-STOP_S = DRAIN_S + WORKER_STOP_MS / 1000 + STOP_TIMEOUT_S + HOOKS_STOP_S + END_S
+LOADER_S = DRAIN_TIMEOUT_S + STOP_TIMEOUT_S
+STOP_S = DRAIN_S + WORKER_STOP_MS / 1000 + LOADER_S + HOOKS_STOP_S + END_S
 """From TERM until queues are drained, workers have left, the loader's batch has ended and hooks have heard of it, at most."""
 ENVIRONMENT = {environment_name(name) for name in KNOWN} | {CONFIG_FILE_VARIABLE}
 OTHER_SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
@@ -103,7 +104,7 @@ def test_the_steps_of_a_stop_are_told_everywhere_as_they_are() -> None:
         "conf/defaults.toml": r"up to (\d+) s to seal .* loader up to (\d+) s .* hooks up to (\d+) s: (\d+) s in all",
         "docs/how-to/deploy.md": r"workers have (\d+) s, the loader has (\d+) s .* hooks have (\d+) s: (\d+) s in all",
     }
-    steps = (WORKER_STOP_MS / 1000, STOP_TIMEOUT_S, HOOKS_STOP_S + END_S, STOP_S)
+    steps = (WORKER_STOP_MS / 1000, LOADER_S, HOOKS_STOP_S + END_S, STOP_S)
     for file, sentence in told.items():
         text = re.sub(r"\n[# ]*", " ", (ROOT / file).read_text())
         (found,) = re.findall(sentence, text)

@@ -27,6 +27,7 @@ def test_with_everything_there_every_format_works(format_: str) -> None:
         ("parquet", {}, ["pyspark is not installed", "rocketcrew[spark]", "spark.format = pyarrow"]),
         ("foreach", {}, ["pyspark is not installed", "rocketcrew[spark]"]),
         ("orc", {}, ["rocketcrew[spark]"]),
+        ("pyarow", {}, ["spark.format = pyarow: did you mean pyarrow?"]),
         ("deltalake", {}, ["rocketcrew[delta]"]),
         ("delta", {"pyspark": "4.2.0"}, ["rocketcrew[delta]"]),
         ("delta", {"deltalake": "1.6.6"}, ["rocketcrew[delta-spark]", "spark.format = deltalake"]),

@@ -20,6 +20,7 @@ from rocketcrew.supervisor.operating import Operator, report_stacks
 from rocketcrew.supervisor.pool.stacks import ProcessStack
 from rocketcrew.supervisor.pool.worker_pool import Pool
 from rocketcrew.supervisor.slot import take_slot
+from rocketcrew.supervisor.terminal import Terminal
 from rocketcrew.supervisor.wiring import Boots
 from rocketcrew.workers.link import Transport
 from rocketcrew.workers.loading import describe
@@ -51,7 +52,7 @@ def test_a_reload_for_which_no_forkserver_can_be_started_is_refused_and_the_next
     async def use(pool: Pool, bench: Bench) -> None:
         operator = Operator(
             bench.core, pool, boots, order=Order(), acted=nothing, reread=None, stacks=nothing,
-            quick=nothing, notify=Notify({}, 0),
+            stop=nothing, quick=nothing, notify=Notify({}, 0), terminal=Terminal(),
         )  # fmt: skip
         for _ in range(2):
             with pytest.raises(RocketcrewError, match=r"new workers cannot be started: .*No such file.*'/tmp/gone'"):

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import pytest
 
+from rocketcrew.workers.parent_death import CONTROL_SIGNALS
 from rocketcrew.workers.spawn import Forkserver, WorkerProcess
 
 DEADLINE_S = 60.0
@@ -72,6 +74,32 @@ def test_the_session_of_the_workers_is_the_supervisor_s() -> None:
         assert os.getpgid(forkserver.spare_pid) != os.getpgid(0)
     finally:
         forkserver.stop()
+
+
+def test_what_a_terminal_sends_does_not_reach_the_tracker_nor_a_forkserver_that_is_starting() -> None:
+    """Stopped by Ctrl-Z the one would be full some day, and the other waited for. Nobody continues them."""
+    forkserver = Forkserver()
+    forkserver.start()
+    try:
+        trackers = [
+            one.pid for one in psutil.Process().children() if any("resource_tracker" in word for word in one.cmdline())
+        ]
+        assert trackers
+        for pid in trackers:
+            assert blocked(pid) >= set(CONTROL_SIGNALS) - {signal.SIGINT, signal.SIGTERM}, "those two it ignores"
+        forkserver.make_spare()
+        assert forkserver.pid is not None
+        assert not blocked(forkserver.pid) & set(CONTROL_SIGNALS), "it has handlers now"
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & set(CONTROL_SIGNALS)
+    finally:
+        forkserver.stop()
+
+
+def blocked(pid: int) -> set[int]:
+    """Signals that the process's main thread holds back."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [mask] = [int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:")]
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
 def test_a_spare_that_is_not_needed_is_reaped_by_its_forkserver() -> None:
