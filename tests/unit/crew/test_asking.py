@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import pytest
+
 from rocketcrew import Crew
+from rocketcrew.remoting.errors import UsageError
 
 
 def test_the_log_stays_where_it_is_when_the_current_folder_changes(tmp_path: Path) -> None:
@@ -23,3 +26,12 @@ def test_the_process_logs_to_the_file_that_the_crew_names(tmp_path: Path) -> Non
         crew = Crew(lambda message: None, topics="t", group="g", name_servers="127.0.0.1:1",
                     settings={"log.file": "mine.log"})  # fmt: skip
     assert crew.settings.log.file == str(crew.log) == str(tmp_path / "mine.log")
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a file"
+    file.touch()
+    crew = Crew(lambda message: None, topics="t", group="g", name_servers="127.0.0.1:1",
+                settings={"supervisor.data_dir": str(file / "state")})  # fmt: skip
+    with pytest.raises(UsageError, match=r"supervisor\.data_dir = .*cannot be used: Not a directory"):
+        crew.start()
