@@ -28,9 +28,11 @@ Unexplained is what none of these says:
     missing      the ledger says that its rows were loaded, and the table does not have them
     unknown      the group has passed it, or a supervisor says that it is finished, and nobody noted what became of it: so
                  are the records of a sealed segment that vanished before it was loaded, and those that came before the
-                 group's old offset into a topic that was made again (`made_again`)
+                 group's old offset into a topic that was made again (`made_again` says which of these are found)
     overlap      the table has its rows more than once
     foreign      the table has rows of it that the ledger knows nothing of
+
+So is a queue of the ledger that no broker knows now (`not_at_brokers`): what the group had not read of it has no offset here.
 
 From the first record that anybody knows on, up to the last one or to what the group has committed, each offset has its word
 whatever the broker still has: what it has deleted since stays unexplained, and cannot be run again.
@@ -38,11 +40,12 @@ whatever the broker still has: what it has deleted since stays unexplained, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
+from ..conf.units import US_PER_MS
 from ..durable.intervals import OFFSET_MAX, IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import (
     DEAD_LETTER,
@@ -96,6 +99,11 @@ MOVES_ROWS: Final = (Fate.MISSING, Fate.OVERLAP, Fate.FOREIGN)
 """Of these, what explains that the table has another number of rows than were loaded. Of the others none were loaded, but of
 unknown ones that are too old to be told apart (FORGOTTEN_PIECES_MAX): there the number is named too."""
 
+COMPARED: Final = (0, 1, 10, 100, 1_000)
+"""Which of the records with rows of a queue are compared with those of its broker, from the lowest on: a record that was
+dropped by compaction, or lies on a bad page, has some beside it that were too. The first that a broker gives decides, unless
+it is another one."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
@@ -104,6 +112,20 @@ class QueueEnds:
     min: int
     max: int
     committed: int | None
+    read: bool = True
+    """Whether the topic has the queue for readers now: brokers refuse pulls from one beyond those."""
+
+
+Times = Mapping[QueueKey, Mapping[int, int]]
+"""When records were stored, by queue and offset."""
+
+
+class Others(NamedTuple):
+    """Offsets of a queue of which its broker has other records than the table. `newer`: their store times are later, which
+    tells the loader that they are of a new epoch; otherwise it takes them for loaded, or sets them aside."""
+
+    offsets: IntervalSet
+    newer: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +158,16 @@ class QueueReport:
     ends: QueueEnds | None
     fates: Mapping[Fate, IntervalSet]
     out_of_reach: IntervalSet = field(default_factory=IntervalSet)
-    """What nobody can run again: no broker has it, or a later epoch of the queue has begun."""
+    """What nobody can run again: no broker has it or gives it, or a later epoch of the queue has begun."""
     unseen: IntervalSet = field(default_factory=IntervalSet)
     """What is BEFORE only because nothing that was looked into knows of it, or would be if brokers were asked."""
     made_again: IntervalSet = field(default_factory=IntervalSet)
     """Of these offsets brokers have other records than the table: they wait, or nobody has handled them. A plain re-run would
     put their rows beside those of the others."""
+    newer: bool = True
+    """Of what was made again: as `Others` has it."""
+    not_at_brokers: bool = False
+    """Brokers were asked for this very queue, and none knows it."""
     known: bool = True
     """Whether anything that was looked into knows of the queue."""
 
@@ -178,7 +204,7 @@ class Report:
     @property
     def fine(self) -> bool:
         """Whether everything is explained."""
-        return self.rows is None and not any(queue.unexplained for queue in self.queues)
+        return self.rows is None and not any(queue.unexplained or queue.not_at_brokers for queue in self.queues)
 
     @property
     def lost(self) -> int:
@@ -204,11 +230,23 @@ class Report:
         """The same, with what brokers know better of records that left no rows: each of these has that fate and no other."""
         return replace(self, queues=tuple(_told(queue, told) for queue in self.queues)) if told else self
 
-    def with_made_again(self, found: OffsetSet, waiting: OffsetSet) -> Report:
-        """The same, where brokers have other records of `found` than the table: those that are sealed are `waiting`."""
-        told = self.as_told({Fate.WAITING: found & waiting, Fate.UNKNOWN: found - waiting})
-        queues = (replace(one, made_again=found.of_queue(one.key)) for one in told.queues)
+    def with_made_again(self, found: Mapping[QueueKey, Others], table: TableFacts) -> Report:
+        """The same, where brokers have other records of `found` than the table: of those that the loader tells apart, what is
+        sealed waits. What supervisors say they have finished does not: that has no store times, so it may be the records of
+        the topic before."""
+        others = OffsetSet.of((key, one.offsets) for key, one in found.items())
+        sealed = OffsetSet.of((key, one.offsets) for key, one in found.items() if one.newer) & table.waiting
+        told = self.as_told({Fate.WAITING: sealed, Fate.UNKNOWN: others - sealed})
+        queues = (
+            replace(one, made_again=found[one.key].offsets, newer=found[one.key].newer) if one.key in found else one
+            for one in told.queues
+        )
         return replace(told, queues=tuple(queues))
+
+    def not_named(self, group: str) -> list[QueueKey]:
+        """The queues of the group, in epoch 0, that something here knows and no broker has named."""
+        named = {queue.key.in_epoch(0) for queue in self.queues if queue.ends is not None}
+        return sorted({queue.key.in_epoch(0) for queue in self.queues if queue.key.group == group} - named)
 
     def _counted(self, fate: Fate) -> int:
         return sum(queue.fates[fate].count() for queue in self.queues if fate in queue.fates)
@@ -226,10 +264,10 @@ class Report:
         return self.to_run_again() & self.loaded
 
 
-def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -> Report:
+def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds | None] | None) -> Report:
     """The report; `cluster` None = the brokers were not asked, so only what the ledger knows is looked at.
 
-    The cluster's ends are those of each queue's newest epoch.
+    The cluster's ends are those of each queue's newest epoch; None = no broker knows the queue, although it was asked for.
     """
     keys = {
         *table.loaded.queues, *table.present.queues, *table.outcomes.without(ELSEWHERE).queues(), *table.waiting.queues,
@@ -245,6 +283,7 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -
         )
         for key in sorted(keys | ends.keys())
     )  # fmt: skip
+    queues = tuple(replace(one, not_at_brokers=one.key in ends and one.ends is None) for one in queues)
     explained = any(fate in queue.fates for queue in queues for fate in MOVES_ROWS)
     found, loaded = table.rows or (0, 0)
     rows = table.rows if found != loaded and not explained else None
@@ -252,35 +291,62 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -
     return Report(queues, rows, loaded - found if replaced else 0, table.loaded)
 
 
-def to_compare(report: Report) -> dict[QueueKey, int]:
-    """Of each queue, the first record of which the table has rows and a broker may have a message."""
-    found: dict[QueueKey, int] = {}
+def to_compare(report: Report) -> dict[QueueKey, tuple[int, ...]]:
+    """Of each queue that the group has passed something of, a few records of which the table has rows and a broker may have a
+    message (COMPARED), lowest first."""
+    found: dict[QueueKey, tuple[int, ...]] = {}
     for queue in report.queues:
-        there = queue.fates.get(Fate.LOADED, IntervalSet()) & _span(queue.ends)
+        ends = queue.ends
+        if ends is None or not ends.read or ends.committed is None or ends.committed <= ends.min:
+            continue
+        there = queue.fates.get(Fate.LOADED, IntervalSet()) & _span(ends)
         if there:
-            found[queue.key] = there.pieces[0][0]
+            found[queue.key] = tuple(_at_ranks(there))
     return found
 
 
-def made_again(report: Report, tops: Mapping[QueueKey, Top], stored_ms: Mapping[QueueKey, int]) -> OffsetSet:
-    """What brokers have of topics that were made again, where the group went on at its old offset: up to there, all rows are
-    of other records, as they were stored earlier.
+def _at_ranks(offsets: IntervalSet) -> Iterator[int]:
+    before, ranks = 0, list(COMPARED)
+    for start, stop in offsets.pieces:
+        while ranks and ranks[0] - before < stop - start:
+            yield start + ranks.pop(0) - before
+        before += stop - start
 
-    `stored_ms`: when the record that `to_compare` names was stored, by its broker. Found as long as the ledger knows of the
-    silence between the topic before and the first record that was read of the one made again (cuts.py).
+
+def is_same(stored_ms: int, own_us: int | None) -> bool | None:
+    """Whether a broker's record is that of the table's row, by their times; None where the row could not be read."""
+    return None if own_us is None else own_us // US_PER_MS == stored_ms
+
+
+def made_again(report: Report, tops: Mapping[QueueKey, Top], stored_ms: Times, own_us: Times) -> dict[QueueKey, Others]:
+    """What brokers have of topics that were made again, where the group went on at its old offset: up to there, all rows are
+    of other records.
+
+    `stored_ms`: when records that `to_compare` names were stored, by their brokers; `own_us`: the same by their rows in the
+    table. Two times are two records, whatever the clocks of brokers did. Where the rows cannot be read, a record is another
+    one if the ledger knows that all of the table was stored earlier up to its offset (cuts.py); that says how far it goes,
+    too. The first topic's records without rows prove nothing, nor does anything that the broker has deleted.
     """
-    first = to_compare(report)
-    found: list[tuple[QueueKey, IntervalSet]] = []
+    found: dict[QueueKey, Others] = {}
     for queue in report.queues:
-        key, top = queue.key, tops.get(queue.key)
-        if queue.ends is None or queue.ends.committed is None or top is None or key not in stored_ms:
+        key, ends, top = queue.key, queue.ends, tops.get(queue.key)
+        if ends is None or ends.committed is None:
             continue
-        offset, stored_us = first[key], stored_ms[key] * 1000
-        cut = newer_than(top, Ends(offset, offset, stored_us, stored_us))
-        if cut is not None:
-            passed = min(cut.below + 1, queue.ends.committed, queue.ends.max)
-            found.append((key, IntervalSet.of([(queue.ends.min, max(queue.ends.min, passed))])))
-    return OffsetSet.of(found)
+        below, newer = 0, False
+        for offset, time_ms in stored_ms.get(key, {}).items():
+            cut = (
+                newer_than(top, Ends(offset, offset, time_ms * US_PER_MS, time_ms * US_PER_MS))
+                if top is not None
+                else None
+            )
+            same = is_same(time_ms, own_us.get(key, {}).get(offset))
+            if same or (same is None and cut is None):
+                continue
+            below, newer = max(below, offset + 1, 0 if cut is None else cut.below + 1), newer or cut is not None
+        others = IntervalSet.of([(ends.min, min(below, ends.committed, ends.max))])
+        if others:
+            found[key] = Others(others, newer)
+    return found
 
 
 def _other_epochs(table: TableFacts, keys: Iterable[QueueKey]) -> dict[QueueKey, IntervalSet]:
@@ -344,7 +410,8 @@ def _queue(
         fates[fate] = fates.get(fate, IntervalSet()) | (rest & some)
         rest = rest - some
     fates[Fate.UNKNOWN] = rest
-    out_of_reach = IntervalSet() if open_ else IntervalSet.of([(0, OFFSET_MAX if ends is None else ends.min)])
+    reached_from = OFFSET_MAX if ends is None or not ends.read else ends.min
+    out_of_reach = IntervalSet() if open_ else IntervalSet.of([(0, reached_from)])
     unseen = (before if open_ else fates[Fate.BEFORE]) - others
     found = {fate: offsets for fate, offsets in fates.items() if offsets}
     return QueueReport(key, ends, found, out_of_reach, unseen, known=bool(all_known))

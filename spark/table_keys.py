@@ -8,8 +8,8 @@ log names and the disk does not have is a finding, no failure: its records are t
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 import pyarrow
 import pyarrow.compute
+import pyarrow.dataset
 import pyarrow.parquet
 
 from ..conf.segment_format import (
@@ -29,6 +30,7 @@ from ..conf.segment_format import (
     QUEUE_ID,
     REASON_SUFFIX,
     SEQ,
+    STORE_TIME,
     TOPIC,
 )
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
@@ -55,6 +57,7 @@ from .targets.target import TableState
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
+pads: Any = pyarrow.dataset
 pq: Any = pyarrow.parquet
 
 _QUEUE = (GROUP, TOPIC, BROKER, QUEUE_ID)
@@ -152,6 +155,37 @@ def _keys_of(file: Place) -> Any:
     wanted = [name for name in (*_QUEUE, OFFSET, SEQ, EPOCH) if name in reader.schema_arrow.names]
     batches = [batch.select(wanted) for batch in reader.iter_batches(use_threads=True)]
     return pa.Table.from_batches(batches, pa.schema([reader.schema_arrow.field(name) for name in wanted]))
+
+
+def store_times(table: Place, wanted: Mapping[QueueKey, Iterable[int]]) -> dict[QueueKey, dict[int, int]]:
+    """When these records were stored, by their rows, in us since 1970. Left out is what files do not give (`table_facts` says
+    which), and all of a table in a bucket: for a few rows its files would be fetched once more."""
+    places = {(key, offset) for key, offsets in wanted.items() for offset in offsets}
+    found: dict[QueueKey, dict[int, int]] = {}
+    if not places or not isinstance(table, Path):
+        return found
+    wherever = sorted({offset for _, offset in places})
+    with _held(table):
+        for file in _opened(table)[1]:
+            with suppress(LoaderError, OSError, pa.ArrowException):
+                for key, offset, time_us in _times_in(file, wherever):
+                    if (key, offset) in places:
+                        found.setdefault(key, {})[offset] = time_us
+    return found
+
+
+def _times_in(file: Place, offsets: Sequence[int]) -> Iterator[tuple[QueueKey, int, int]]:
+    """Of the records of all queues with these offsets, which are in order. Row groups with none of them are not read."""
+    data = pads.dataset(str(file), format="parquet")
+    check_ours(file, data.schema.names)
+    at = pc.field(OFFSET)
+    here = (at >= offsets[0]) & (at <= offsets[-1]) & at.isin(offsets) & (pc.field(SEQ) == 0)
+    names = [name for name in (*_QUEUE, OFFSET, STORE_TIME, EPOCH) if name in data.schema.names]
+    rows = data.to_table(columns=names, filter=here, use_threads=False)
+    times = rows.column(STORE_TIME).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    for row, time_us in zip(rows.to_pylist(), times, strict=True):
+        key = QueueKey(row[GROUP], row[TOPIC], row[BROKER], row[QUEUE_ID], row.get(EPOCH) or 0)
+        yield key, row[OFFSET], time_us
 
 
 class ForeignFileError(LoaderError):

@@ -6,7 +6,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ...client.access import Access
     from ...durable.intervals import OffsetSet, QueueKey
     from ...spark.object_store import Place
-    from ...spark.reconciling import Fate, QueueEnds, QueueReport, Report, TableFacts
+    from ...spark.reconciling import Fate, QueueEnds, QueueReport, Report, TableFacts, Times
     from ..rerunning import Rerun
 
 NOTED_AFTER_S: Final = 1.0
@@ -49,6 +49,12 @@ QUESTIONS_MAX: Final = 16
 CLEANUP_POLICY: Final = "cleanup.policy"
 COMPACTION: Final = "COMPACTION"
 """The attribute of a topic and its value (CO/TopicAttributes.java, CleanupPolicy.java)."""
+
+NOT_AT_BROKERS: Final = (
+    "  not known at the broker: no such topic, broker or queue is there now, and nobody can say what the group had not read"
+    " of it"
+)
+NOT_READ: Final = "  nobody can read this queue now: its topic has fewer queues, or is not for readers"
 
 NOT_ON_HDFS: Final = (
     "reconcile looks at every page of the table's files without Spark, and HDFS is reached by Spark's JVM only. Mount HDFS,"
@@ -87,9 +93,10 @@ def reconcile(
     a broker passed over though all is subscribed, and so is what is in the table twice: then the exit code is 1, and so it
     is where segments were set aside (quarantined) or files can't be read. It is 1 too where the group has no folder of
     segments here and messages are from before all that is known: rows that were set aside would look so. Where a topic was
-    made again and the group went on at its old offset, what it passed is unknown ("made again"): one message of each queue
-    is fetched to see that. Every page of the table is looked at. Needs no Spark. Run it while the consumer rests or runs;
-    what is on its way counts as waiting.
+    made again and the group went on at its old offset, what it passed is unknown ("made again"), if the table has rows of
+    records of before: a message of each queue is fetched to see that, five at most. A queue that the table knows and no
+    broker does is named, and the exit code is 1. Every page of the table is looked at. Needs no Spark. Run it while the
+    consumer rests or runs; what is on its way counts as waiting.
 
     With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
     group's offsets stay as they are.
@@ -140,6 +147,9 @@ def _compare(settings: Settings, table: Place, folders: Sequence[Path], *, broke
     ends = cluster_ends(settings) if brokers else None
     facts, broken = table_facts(table, folders)
     report = compare(facts, ends)
+    if ends is not None and (unnamed := report.not_named(group_in_keys(settings))):
+        ends |= run_with_cluster(access_of(settings), partial(ends_by_name, keys=unnamed))
+        report = compare(facts, ends)
     if folders and any(Fate.UNKNOWN in queue.fates for queue in report.queues):
         time.sleep(settings.consumer.persist_consumer_offset_interval_ms / 1000 + NOTED_AFTER_S)
         facts, broken = table_facts(table, folders)
@@ -147,7 +157,7 @@ def _compare(settings: Settings, table: Place, folders: Sequence[Path], *, broke
     if brokers and any(Fate.UNDELIVERED in queue.fates for queue in report.queues):
         report = report.as_told(run_with_cluster(access_of(settings), partial(compacted, report=report)))
     if brokers:
-        report = _with_made_again(access_of(settings), report, facts)
+        report = _with_made_again(access_of(settings), table, report, facts)
     return report, broken
 
 
@@ -169,44 +179,56 @@ async def compacted(cluster: Cluster, report: Report) -> dict[Fate, OffsetSet]:
     return {Fate.COMPACTED: OffsetSet.of((key, gaps) for key, gaps in undelivered.items() if topics[key.topic])}
 
 
-def _with_made_again(access: Access, report: Report, facts: TableFacts) -> Report:
+def _with_made_again(access: Access, table: Place, report: Report, facts: TableFacts) -> Report:
     """The report with what brokers have in place of records that the table has, of topics that were made again while the
-    group went on at its old offset. One record of each queue is fetched; those whose broker gives none are told on stderr."""
+    group went on at its old offset. Queues whose broker gives no record to compare are counted on stderr."""
     from ...spark.reconciling import made_again, to_compare
+    from ...spark.table_keys import store_times as times_of_rows
 
-    wanted = {key: offset for key, offset in to_compare(report).items() if key in facts.tops}
+    wanted = to_compare(report)
     if not wanted:
         return report
-    found = made_again(report, facts.tops, run_with_cluster(access, partial(stored, wanted=wanted)))
-    return report.with_made_again(found, facts.waiting | facts.settled) if found else report
+    own_us = times_of_rows(table, wanted)
+    stored_ms = run_with_cluster(access, partial(stored, wanted=wanted, own_us=own_us))
+    found = made_again(report, facts.tops, stored_ms, own_us)
+    return report.with_made_again(found, facts) if found else report
 
 
-async def stored(cluster: Cluster, wanted: Mapping[QueueKey, int]) -> dict[QueueKey, int]:
-    """When brokers stored these records, in ms since 1970. Those that they have no more are left out, and so are those that
-    they do not give, as to a group that may not read: that is told on stderr."""
+async def stored(
+    cluster: Cluster, wanted: Mapping[QueueKey, Iterable[int]], own_us: Times
+) -> dict[QueueKey, dict[int, int]]:
+    """When brokers stored records of these, in ms since 1970: of each queue the first that its broker gives, and the next
+    ones as long as the table has them with another time (`own_us`). Of how many queues none is given is told on stderr."""
+    from ...spark.reconciling import is_same
+
     operations, turns = Operations(cluster), asyncio.Semaphore(QUESTIONS_MAX)
-    found: dict[QueueKey, int] = {}
+    found: dict[QueueKey, dict[int, int]] = {}
     refused: list[RocketcrewError] = []
 
-    async def look(key: QueueKey, offset: int) -> None:
+    async def look(key: QueueKey, offsets: Iterable[int]) -> None:
         mq = MessageQueue(key.topic, key.broker, key.queue_id)
-        try:
-            async with turns:
-                times = await store_times(cluster, operations, key.group, mq, offset, offset + 1)
-        except RocketcrewError as error:
-            refused.append(error)
-            return
-        if offset in times:
-            found[key] = times[offset]
+        for offset in offsets:
+            try:
+                async with turns:
+                    times = await store_times(cluster, operations, key.group, mq, offset, offset + 1)
+            except RocketcrewError as error:
+                refused.append(error)
+                return
+            if offset in times:
+                found.setdefault(key, {})[offset] = times[offset]
+                if is_same(times[offset], own_us.get(key, {}).get(offset)) is not False:
+                    return
 
-    await asyncio.gather(*(look(key, offset) for key, offset in wanted.items()))
-    if refused:
-        whose = f"{counted(len(refused), 'queue')} of {len(wanted)}"
-        click.echo(f"whether topics were made again is not known of {whose}: {in_words(refused[0])}", err=True)
+    await asyncio.gather(*(look(key, offsets) for key, offsets in wanted.items()))
+    unknown = len(wanted) - len(found)
+    if unknown:
+        why = in_words(refused[0]) if refused else "brokers do not give the records that the table has"
+        whose = f"{counted(unknown, 'queue')} of {len(wanted)}"
+        click.echo(f"whether topics were made again is not known of {whose}: {why}", err=True)
     return found
 
 
-def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
+def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds | None]:
     """What brokers say of the group's queues. Raises as `Admin.consume_stats`."""
     from ...durable.intervals import QueueKey
     from ...spark.reconciling import QueueEnds
@@ -214,10 +236,10 @@ def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
     access = access_of(settings)
     group = group_in_keys(settings)
 
-    async def ask(cluster: Cluster) -> dict[QueueKey, QueueEnds]:
+    async def ask(cluster: Cluster) -> dict[QueueKey, QueueEnds | None]:
         admin = Admin(cluster)
         stats = (await admin.consume_stats(group, None, topics_in_keys(settings))).offset_table
-        found: dict[QueueKey, QueueEnds] = {}
+        found: dict[QueueKey, QueueEnds | None] = {}
         for topic in sorted({mq.topic for mq in stats}):
             try:
                 ends = (await admin.topic_stats(topic)).offset_table
@@ -232,6 +254,38 @@ def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
         return found
 
     return run_with_cluster(access, ask)
+
+
+async def ends_by_name(cluster: Cluster, keys: Sequence[QueueKey]) -> dict[QueueKey, QueueEnds | None]:
+    """What brokers have of queues that they name no more, as those of a topic that was made to have fewer: asked for by its
+    number, a broker tells of each that it has. None = the topic, its broker or the queue is gone. Raises UnreachableError
+    where a broker of the topic's route does not answer."""
+    turns = asyncio.Semaphore(QUESTIONS_MAX)
+
+    async def one(key: QueueKey) -> QueueEnds | None:
+        async with turns:
+            try:
+                return await _ends_of(cluster, key)
+            except BrokerError:
+                return None
+
+    return dict(zip(keys, await asyncio.gather(*map(one, keys)), strict=True))
+
+
+async def _ends_of(cluster: Cluster, key: QueueKey) -> QueueEnds | None:
+    """Raises BrokerError."""
+    from ...spark.reconciling import QueueEnds
+
+    operations, mq = Operations(cluster), MessageQueue(key.topic, key.broker, key.queue_id)
+    read = mq in await cluster.queues_to_read(key.topic)
+    if cluster.broker_address(key.broker) is None:
+        return None
+    last = await operations.max_offset(mq)
+    if last <= 0:
+        return None
+    first = max(0, await operations.min_offset(mq))
+    committed = await operations.query_consumer_offset(key.group, mq, set_zero_if_not_found=False)
+    return QueueEnds(first, last, committed, read)
 
 
 def check_begun(table: Place) -> None:
@@ -337,6 +391,7 @@ def as_object(
             "unexplained": {fate.value: one.fates[fate].pieces for fate in UNEXPLAINED if fate in one.fates},
             "cannot_be_run_again": one.gone.pieces,
             "made_again": one.made_again.pieces,
+            "not_at_brokers": one.not_at_brokers,
         }
         for one in report.queues
     ]  # fmt: skip
@@ -363,7 +418,7 @@ def sent_to(queue: QueueReport) -> dict[Fate, str]:
 def as_lines(report: Report, broken: list[str], nowhere: Path | None = None, ended: Sequence[str] = ()) -> list[str]:
     """The report for people: counts by queue, then everything that is not explained; the rest as in `as_object`."""
     from ...spark.gaps import compact
-    from ...spark.reconciling import UNEXPLAINED
+    from ...spark.reconciling import UNEXPLAINED, Fate
 
     lines: list[str] = []
     for one in report.queues:
@@ -386,6 +441,10 @@ def as_lines(report: Report, broken: list[str], nowhere: Path | None = None, end
             )
         if one.made_again:
             lines.append(_made_again(one))
+        if one.not_at_brokers:
+            lines.append(NOT_AT_BROKERS)
+        if one.ends is not None and not one.ends.read and (Fate.WAITING in one.fates or one.gone):
+            lines.append(NOT_READ)
     if report.rows is not None:
         lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
     lines += [f"unreadable {name}" for name in broken]
@@ -408,10 +467,15 @@ def as_lines(report: Report, broken: list[str], nowhere: Path | None = None, end
 def _made_again(queue: QueueReport) -> str:
     from ...spark.gaps import compact
 
+    bring = f"`rocketcrew reset -t {queue.key.topic} --to earliest"
+    if queue.newer:
+        what = f"spark.on_recreated = epoch loads what waits; what is unknown needs {bring}` before"
+    else:
+        what = f"Their store times look older, so the loader cannot tell them: {bring} --reprocess` brings them"
+    when = "later than" if queue.newer else "at other times than"
     return (
-        f"  made again: the broker stored its {compact(queue.made_again)}, at least, later than what the table has of these"
-        " offsets, so the topic was deleted and made again. spark.on_recreated = epoch loads what waits; what is unknown"
-        f" needs `rocketcrew reset -t {queue.key.topic} --to earliest` before"
+        f"  made again: the broker stored its {compact(queue.made_again)}, at least, {when} what the table has of these"
+        f" offsets, so the topic was deleted and made again. {what}"
     )
 
 

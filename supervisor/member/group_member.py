@@ -81,8 +81,7 @@ class GroupMember:
         self._settings = settings
         self._group = settings.consumer.group
         self._client_id = client_id
-        self._core = core
-        self._view = view
+        self._core, self._view = core, view
         self._acted, self._sealed, self._all_sealed = acted, sealed, all_sealed
         self._loop = asyncio.get_running_loop()
         access = access_of(settings)

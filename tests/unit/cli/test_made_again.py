@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -10,20 +11,25 @@ from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.cli.commands.reconcile import stored
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.opening import open_cluster
+from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
 from rocketcrew.client.selection import to_queue
 from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.remoting.admin_bodies import TopicConfig
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.source.searching import store_times
 
 TOPIC = "orders"
 MQ = MessageQueue(TOPIC, "broker-a", 0)
 KEY = QueueKey("g", TOPIC, "broker-a", 0)
+EMPTY = {"suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "4"}
 TOPIC_CONFIG = TopicConfig(TOPIC, read_queue_nums=2, write_queue_nums=2)
 
 
-def test_the_record_itself_is_asked_for_and_what_is_not_there_is_left_out() -> None:
+def test_the_record_itself_is_asked_for_and_what_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     async def run() -> None:
         async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
             admin, producer = Admin(cluster), Producer(cluster, "senders")
@@ -32,25 +38,63 @@ def test_the_record_itself_is_asked_for_and_what_is_not_there_is_left_out() -> N
                 await admin.create_topic(broker.address, TOPIC_CONFIG)
                 for _ in range(2):
                     await producer.send(OutgoingMessage(TOPIC, b"x"), selector=to_queue(MQ))
-                found = await stored(cluster, {KEY: 1, KEY._replace(queue_id=1): 0})
-                assert found.keys() == {KEY}
-                times.append(found[KEY])
+                found = await stored(cluster, {KEY: (1,), KEY._replace(queue_id=1): (0, 1)}, {})
+                assert {key: list(some) for key, some in found.items()} == {KEY: [1]}
+                times.append(found[KEY][1])
                 await admin.delete_topic(broker.address, TOPIC)
             assert times[0] < times[1]
 
     asyncio.run(run())
+    why = "whether topics were made again is not known of 1 queue of 2: brokers do not give the records that the table has\n"
+    assert capsys.readouterr().err.count(why) == 2
+
+
+@pytest.mark.parametrize(
+    ("own_us", "asked"),
+    [
+        (lambda at, time_us: time_us, [0, 1]),
+        (lambda at, time_us: 0, [0, 1, 2, 3]),
+        (lambda at, time_us: 0 if at < 2 else time_us, [0, 1, 2]),
+    ],
+    ids=["the table's own", "all are others", "others below"],
+)
+def test_it_looks_on_until_a_broker_gives_a_record_that_is_the_table_s(
+    own_us: Callable[[int, int], int], asked: list[int]
+) -> None:
+    """The first one is not given, as one on a bad page."""
+    pulled: list[int] = []
+
+    def without_the_first(command: Command) -> Command | None:
+        if command.code != RequestCode.PULL_MESSAGE:
+            return None
+        pulled.append(int(command.fields["queueOffset"]))
+        return command.response(ResponseCode.PULL_RETRY_IMMEDIATELY, EMPTY) if pulled == [0] else None
+
+    async def run() -> None:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            admin, producer = Admin(cluster), Producer(cluster, "senders")
+            await admin.create_topic(broker.address, TOPIC_CONFIG)
+            for _ in range(4):
+                await producer.send(OutgoingMessage(TOPIC, b"x"), selector=to_queue(MQ))
+            times = await store_times(cluster, Operations(cluster), "g", MQ, 0, 4)
+            broker.intercepts.append(without_the_first)
+            table = {KEY: {at: own_us(at, time_ms * 1000) for at, time_ms in times.items()}}
+            assert len(await stored(cluster, {KEY: range(4)}, table)) == 1
+
+    asyncio.run(run())
+    assert pulled == asked
 
 
 def test_a_queue_that_may_not_be_read_is_told_and_leaves_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     """Permissions are taken from one topic, or from a group, at the very time when somebody wants to know what is there."""
 
-    async def run() -> dict[QueueKey, int]:
+    async def run() -> dict[QueueKey, dict[int, int]]:
         async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
             admin, producer = Admin(cluster), Producer(cluster, "senders")
             for topic, perm in ((TOPIC, 6), ("written", 2)):
                 await admin.create_topic(broker.address, TopicConfig(topic, perm=perm))
                 await producer.send(OutgoingMessage(topic, b"x"), selector=to_queue(MQ._replace(topic=topic)))
-            return await stored(cluster, {KEY._replace(topic="written"): 0, KEY: 0})
+            return await stored(cluster, {KEY._replace(topic="written"): (0, 1), KEY: (0,)}, {})
 
     assert asyncio.run(run()).keys() == {KEY}
     assert "whether topics were made again is not known of 1 queue of 2: " in capsys.readouterr().err

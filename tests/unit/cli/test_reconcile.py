@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.reconcile import as_lines, as_object, ended_loaders
+from rocketcrew.cli.commands.reconcile import NOT_AT_BROKERS, NOT_READ, as_lines, as_object, ended_loaders
 from rocketcrew.durable.intervals import IntervalSet, QueueKey
 from rocketcrew.spark.reconciling import Fate, QueueEnds, QueueReport, Report
 from rocketcrew.spark.status import FAILED, StatusFile
@@ -108,6 +108,34 @@ def test_a_topic_made_again_is_said_with_what_to_do() -> None:
     queues = as_object(report, [])["queues"]
     assert isinstance(queues, list)
     assert queues[0]["made_again"] == ((0, 5),)
+
+
+def test_a_topic_made_again_that_the_loader_cannot_tell_needs_a_new_epoch() -> None:
+    """The new topic's broker has a clock that is behind: its records look older than the table's."""
+    made_again = IntervalSet.of([(0, 5)])
+    fates = {Fate.LOADED: IntervalSet.of([(5, 20)]), Fate.UNKNOWN: made_again}
+    report = Report((QueueReport(ORDERS, QueueEnds(0, 20, 20), fates, made_again=made_again, newer=False),), None)
+    line = as_lines(report, [])[2]
+    assert line.startswith("  made again: the broker stored its 0-4, at least, at other times than ")
+    assert "`rocketcrew reset -t orders --to earliest --reprocess` brings them" in line
+
+
+def test_a_queue_that_no_broker_knows_is_not_explained() -> None:
+    gone = QueueReport(ORDERS, None, {Fate.LOADED: IntervalSet.of([(0, 3)])}, not_at_brokers=True)
+    lines = as_lines(Report((gone,), None), [])
+    assert lines == ["orders b 0: 3 loaded", NOT_AT_BROKERS, "not everything is explained"]
+    told = as_object(Report((gone,), None), [])
+    queues = told["queues"]
+    assert isinstance(queues, list)
+    assert (told["fine"], queues[0]["not_at_brokers"]) == (False, True)
+
+
+@pytest.mark.parametrize(("waiting", "said"), [((3, 5), [NOT_READ]), ((3, 3), [])])
+def test_what_waits_in_a_queue_without_readers_is_said(waiting: tuple[int, int], said: list[str]) -> None:
+    pieces = {Fate.LOADED: IntervalSet.of([(0, 3)]), Fate.WAITING: IntervalSet.of([waiting])}
+    fates = {fate: offsets for fate, offsets in pieces.items() if offsets}
+    unread = QueueReport(ORDERS, QueueEnds(0, waiting[1], 3, read=False), fates)
+    assert as_lines(Report((unread,), None), [])[1:] == [*said, "everything is explained"]
 
 
 def test_the_queue_of_a_broadcasting_member_says_whose_it_is() -> None:

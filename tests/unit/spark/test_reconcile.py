@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -20,7 +19,7 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_world import World
-from segment_helpers import EPOCH, notes_to_json
+from segment_helpers import notes_to_json
 
 from rocketcrew.cli.commands.reconcile import check_begun
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
@@ -41,7 +40,7 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.gaps import compact
 from rocketcrew.spark.plan import Limits
-from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, made_again, reconcile, to_compare
+from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.status import StatusFile
@@ -575,42 +574,6 @@ def test_only_the_newest_epoch_is_run_again() -> None:
     assert report.to_run_again().queues.keys() == {later}
 
 
-def test_a_topic_made_again_and_filled_past_the_group_s_offset_is_seen_by_its_first_record(
-    world: World, segments: Any
-) -> None:
-    """Deleted at 5, filled to 9 at once, and the group went on at 5: nobody has handled the first five of the new topic."""
-    before = [segments.Record(n) for n in range(5)]
-    after = [replace(segments.Record(n), extra={"_store_time": EPOCH + timedelta(days=1, seconds=n)}) for n in range(9)]
-    world.seal(before)
-    world.drain(world.loader())
-    world.seal(after[5:])
-    world.drain(world.loader())
-    assert look_at_the_first(world, timedelta()).fine, "the very record"
-    report = look_at_the_first(world, timedelta(days=1))
-    assert fates(report) == {"loaded": ((5, 9),), "unknown": ((0, 5),)}
-    assert not report.fine
-    assert not report.to_run_again(), "their rows would stand beside those of the others, with the same keys"
-    assert fates(look_at_the_first(world, timedelta(days=1), committed=2))["unknown"] == ((0, 2),), "the rest will come"
-
-    world.seal(after)
-    report = look_at_the_first(world, timedelta(days=1))
-    assert fates(report) == {"loaded": ((5, 9),), "waiting": ((0, 5),)}, "the group was reset"
-    world.drain(world.loader(epoch_on_recreated=True))
-    assert [offset for (offset,) in world.rows("_offset")] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8]
-    report = look_at_the_first(world, timedelta(days=1))
-    assert report.fine
-    assert not any(queue.made_again for queue in report.queues)
-
-
-def look_at_the_first(world: World, later: timedelta, committed: int = 9) -> Report:
-    """The report when the broker has stored the first record that can be compared by so much later than the table's first."""
-    facts, _ = table_facts(world.table, world.roots[:1])
-    report = reconcile(facts, {QUEUE: QueueEnds(0, 9, committed)})
-    [(key, offset)] = to_compare(report).items()
-    stored_ms = round((EPOCH + later + timedelta(seconds=offset)).timestamp() * 1000)
-    return report.with_made_again(made_again(report, facts.tops, {key: stored_ms}), facts.waiting)
-
-
 def test_of_a_queue_that_only_others_had_nothing_is_known() -> None:
     """A Java member's, say: what the group has committed of it is from before anything that is known here."""
     other = QUEUE._replace(queue_id=1)
@@ -618,3 +581,22 @@ def test_of_a_queue_that_only_others_had_nothing_is_known() -> None:
     report = reconcile(facts, {QUEUE: QueueEnds(0, 9, 9), other: QueueEnds(0, 8, 6)})
     assert fates(report, other) == {"waiting": ((6, 8),), "before": ((0, 6),)}
     assert report.only_before == 6
+
+
+def test_a_queue_that_no_broker_knows_although_it_was_asked_for_is_not_explained() -> None:
+    """Of a topic that was made to have fewer queues brokers name those alone that it has."""
+    cut = QUEUE._replace(queue_id=1)
+    loaded = OffsetSet(
+        {key: IntervalSet.of([(0, 3)]) for key in (QUEUE, QUEUE.in_epoch(1), cut, cut._replace(group="h"))}
+    )
+    facts = TableFacts(loaded, OffsetSet(), loaded, Outcomes())
+    named: dict[QueueKey, QueueEnds | None] = {QUEUE: QueueEnds(0, 3, 3)}
+    report = reconcile(facts, named)
+    assert report.not_named("g") == [cut], "not an older epoch, nor another group's"
+    assert report.fine
+    gone = reconcile(facts, named | {cut: None})
+    assert [queue.key for queue in gone.queues if queue.not_at_brokers] == [cut]
+    assert not gone.fine
+    there = reconcile(facts, named | {cut: QueueEnds(0, 5, 3, read=False)})
+    assert fates(there, cut) == {"loaded": ((0, 3),), "waiting": ((3, 5),)}
+    assert there.not_named("g") == []

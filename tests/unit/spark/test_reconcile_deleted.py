@@ -67,6 +67,14 @@ def test_a_hole_of_a_queue_that_no_broker_has_any_more_stays_named() -> None:
     assert of(report).gone.pieces == ((50, 60),)
 
 
+def test_a_hole_of_a_queue_that_its_topic_has_no_more_cannot_be_run_again() -> None:
+    """Its broker has the records, and refuses every pull."""
+    report = reconcile(HOLED, {QUEUE: QueueEnds(0, 100, 100, read=False)})
+    assert fates(report)["unknown"] == ((50, 60),)
+    assert not report.to_run_again()
+    assert of(report).gone.pieces == ((50, 60),)
+
+
 def test_without_the_brokers_words_a_hole_may_be_in_hand() -> None:
     report = reconcile(HOLED, None)
     assert fates(report) == {"loaded": ((0, 50), (60, 100)), "waiting": ((50, 60),)}

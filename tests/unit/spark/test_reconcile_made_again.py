@@ -1,0 +1,214 @@
+"""A topic that was deleted, made again and filled past the group's offset: which of what nobody has handled is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loader_world import World
+from segment_helpers import EPOCH
+
+from rocketcrew.cli.commands.reset import write_request
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import NO_ROWS, Outcomes
+from rocketcrew.spark.cuts import NO_TOP, top_with
+from rocketcrew.spark.plan import Ends, Top
+from rocketcrew.spark.reconciling import QueueEnds, Report, TableFacts, made_again, reconcile, to_compare
+from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.table_keys import store_times, table_facts
+
+QUEUE = QueueKey("g", "orders", "broker-a", 0)
+
+TABLES = ("parquet", "deltalake", "iceberg")
+"""What the tests with a world run on, each."""
+
+
+def fates(report: Report) -> dict[str, tuple[tuple[int, int], ...]]:
+    (found,) = [one for one in report.queues if one.ends is not None]
+    return {fate.value: pieces.pieces for fate, pieces in found.fates.items()}
+
+
+def test_a_topic_made_again_and_filled_past_the_group_s_offset_is_seen_by_its_first_record(
+    world: World, segments: Any
+) -> None:
+    """Deleted at 5, filled to 9 at once, and the group went on at 5: nobody has handled the first five of the new topic."""
+    before = [segments.Record(n) for n in range(5)]
+    after = [replace(segments.Record(n), extra={"_store_time": EPOCH + timedelta(days=1, seconds=n)}) for n in range(9)]
+    world.seal(before)
+    world.drain(world.loader())
+    world.seal(after[5:])
+    world.drain(world.loader())
+    assert look_at_the_first(world, timedelta()).fine, "the very record"
+    report = look_at_the_first(world, timedelta(days=1))
+    assert fates(report) == {"loaded": ((5, 9),), "unknown": ((0, 5),)}
+    assert not report.fine
+    assert not report.to_run_again(), "their rows would stand beside those of the others, with the same keys"
+    assert fates(look_at_the_first(world, timedelta(days=1), committed=2))["unknown"] == ((0, 2),), "the rest will come"
+    assert fates(look_at_the_first(world, timedelta(days=1), readable=False)) == fates(report)
+
+    world.seal(after)
+    report = look_at_the_first(world, timedelta(days=1))
+    assert fates(report) == {"loaded": ((5, 9),), "waiting": ((0, 5),)}, "the group was reset"
+    world.drain(world.loader(epoch_on_recreated=True))
+    assert [offset for (offset,) in world.rows("_offset")] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8]
+    report = look_at_the_first(world, timedelta(days=1))
+    assert report.fine
+    assert not any(queue.made_again for queue in report.queues)
+
+
+def test_a_broker_s_clock_that_is_behind_hides_no_topic_made_again(world: World, segments: Any) -> None:
+    """Its records look older than those of the topic before. So the loader cannot tell an epoch by their store times, and
+    what waits comes to nothing: they need one that is asked for."""
+    world.seal([segments.Record(n) for n in range(5)])
+    world.drain(world.loader())
+    after = [
+        replace(segments.Record(n), extra={"_store_time": EPOCH + timedelta(days=-1, seconds=n)}) for n in range(9)
+    ]
+    world.seal(after[5:])
+    world.drain(world.loader())
+    report = look_at_the_first(world, timedelta(days=-1))
+    assert fates(report) == {"loaded": ((2, 9),), "unknown": ((0, 2),)}, "as far as records were compared"
+    assert [queue.newer for queue in report.queues] == [False]
+    assert look_at_the_first(world, timedelta(days=-1), readable=False).fine, "by the ledger alone nobody knows"
+    world.seal(after[:5])
+    assert fates(look_at_the_first(world, timedelta(days=-1)))["unknown"] == ((0, 2),)
+    world.drain(world.loader(epoch_on_recreated=True))
+    assert fates(look_at_the_first(world, timedelta(days=-1)))["unknown"] == ((0, 2),)
+
+    write_request([Staging(world.roots[0])], (QUEUE.in_epoch(1),))
+    world.seal(after)
+    world.drain(world.loader())
+    assert look_at_the_first(world, timedelta(days=-1)).fine
+
+
+def look_at_the_first(world: World, later: timedelta, committed: int = 9, *, readable: bool = True) -> Report:
+    """The report when the broker has stored the records that can be compared by so much later than the table's first."""
+    facts, _ = table_facts(world.table, world.roots[:1])
+    report = reconcile(facts, {QUEUE: QueueEnds(0, 9, committed)})
+    wanted = to_compare(report)
+    stored_ms = {
+        key: {at: round((EPOCH + later + timedelta(seconds=at)).timestamp() * 1000) for at in some}
+        for key, some in wanted.items()
+    }
+    own_us = store_times(world.table, wanted) if readable else {}
+    return report.with_made_again(made_again(report, facts.tops, stored_ms, own_us), facts)
+
+
+def test_the_times_of_rows_are_read_by_queue_and_epoch(world: World, segments: Any) -> None:
+    other = QUEUE._replace(queue_id=1)
+    world.seal([segments.Record(n, values=("row", "row")) for n in range(5)], [segments.Record(3, queue_id=1)])
+    world.drain(world.loader())
+    again = [replace(segments.Record(n), extra={"_store_time": EPOCH + timedelta(days=1)}) for n in range(2)]
+    world.seal(again)
+    world.drain(world.loader(epoch_on_recreated=True))
+    wanted = {QUEUE: [0, 3, 99], QUEUE.in_epoch(1): [0, 3], other: [0, 3]}
+    assert store_times(world.table, wanted) == {
+        QUEUE: {0: us(0), 3: us(3)}, QUEUE.in_epoch(1): {0: us(86_400)}, other: {3: us(3)},
+    }  # fmt: skip
+
+
+def test_a_file_that_cannot_be_read_gives_no_times(tmp_path: Path, segments: Any, threads: Executor) -> None:
+    world = World(tmp_path, segments, threads)
+    world.load(0, 1)
+    world.load(2, 3)
+    _, second = sorted(world.table.rglob("*.parquet"))
+    second.write_bytes(b"PAR1 and no more")
+    assert store_times(world.table, {QUEUE: [1, 2]}) == {QUEUE: {1: us(1)}}
+    assert store_times(tmp_path / "none", {}) == {}, "nothing is asked of a table that is to come"
+
+
+def us(seconds: int) -> int:
+    return round((EPOCH + timedelta(seconds=seconds)).timestamp()) * 1_000_000
+
+
+HOUR_MS = 3_600_000
+
+
+def top(*pieces: tuple[int, int, int, int]) -> Top:
+    """Of what is loaded: the first and the last offset, and the hours in which these were stored."""
+    found = NO_TOP
+    for first, last, since, until in pieces:
+        found = top_with(found, Ends(first, last, since * HOUR_MS * 1000, until * HOUR_MS * 1000))
+    return found
+
+
+def looked_at(
+    ends: QueueEnds, rows_from: int, known: Top, hours: Mapping[int, int], own: Mapping[int, int], settled: OffsetSet
+) -> Report:
+    """Of a queue that the group has read to 150, of which all gave rows from `rows_from` on. `hours`: when the broker has
+    stored what it gives, `own`: when the table's rows were stored."""
+    loaded = OffsetSet({QUEUE: IntervalSet.of([(0, 150)])})
+    present = OffsetSet({QUEUE: IntervalSet.of([(rows_from, 150)])})
+    without = Outcomes.of([(NO_ROWS, loaded - present)])
+    facts = TableFacts(present, OffsetSet(), loaded, without, settled=settled, tops={QUEUE: known})
+    report = reconcile(facts, {QUEUE: ends})
+    wanted = to_compare(report).get(QUEUE, ())
+    stored_ms = {at: hours[at] * HOUR_MS for at in wanted if at in hours}
+    own_us = {at: own[at] * HOUR_MS * 1000 for at in wanted if at in own}
+    found = made_again(report, facts.tops, {QUEUE: stored_ms}, {QUEUE: own_us})
+    return report.with_made_again(found, facts) if found else report
+
+
+BEFORE, AFTER = dict.fromkeys(range(100), 10), dict.fromkeys(range(100, 150), 20)
+AGAIN = dict.fromkeys(range(100), 19) | AFTER
+KNOWN = top((0, 99, 10, 11), (100, 149, 20, 21))
+ALL = QueueEnds(0, 150, 150)
+
+
+@pytest.mark.parametrize(
+    ("ends", "rows_from", "hours", "own", "unknown"),
+    [
+        (ALL, 0, BEFORE | AFTER, BEFORE | AFTER, ()),
+        (ALL, 0, AGAIN, BEFORE | AFTER, ((0, 100),)),
+        (ALL, 0, AGAIN, {}, ((0, 100),)),
+        (ALL, 95, AGAIN, BEFORE | AFTER, ((0, 100),)),
+        (ALL, 0, {10: 19}, BEFORE | AFTER, ((0, 100),)),
+        (QueueEnds(60, 150, 150), 0, AGAIN, BEFORE | AFTER, ((60, 100),)),
+        (QueueEnds(0, 150, 30), 0, AGAIN, BEFORE | AFTER, ((0, 30),)),
+        (QueueEnds(0, 150, None), 0, AGAIN, BEFORE | AFTER, ()),
+        (ALL, 0, {}, BEFORE | AFTER, ()),
+        (ALL, 100, AGAIN, AFTER, ()),
+        (ALL, 150, AGAIN, {}, ()),
+        (QueueEnds(120, 150, 150), 0, AGAIN, BEFORE | AFTER, ()),
+    ],
+    ids=[
+        "the very topic", "made again", "the table cannot be read", "the first rows come late", "only the third is given",
+        "half of its head is deleted", "the group is in it", "the group has passed nothing", "no record is given",
+        "the topic before gave no rows", "a handler without rows", "all of its head is deleted",
+    ],
+)  # fmt: skip
+def test_what_is_named_of_a_topic_made_again_and_what_is_not(
+    ends: QueueEnds,
+    rows_from: int,
+    hours: Mapping[int, int],
+    own: Mapping[int, int],
+    unknown: tuple[tuple[int, int], ...],
+) -> None:
+    """As docs/delivery.md says it. Of the last four there is no row of a record in whose place another one is now."""
+    known = KNOWN if rows_from < 100 else top((100, 149, 20, 21)) if rows_from < 150 else NO_TOP
+    report = looked_at(ends, rows_from, known, hours, own, OffsetSet())
+    assert fates(report).get("unknown", ()) == unknown
+    assert report.fine == (not unknown)
+
+
+def test_what_supervisors_have_finished_may_be_the_topic_before() -> None:
+    """Facts that no commit has taken yet have no store times: they made what was passed "waiting", and so explained."""
+    settled = OffsetSet({QUEUE: IntervalSet.of([(0, 150)])})
+    report = looked_at(ALL, 0, KNOWN, AGAIN, BEFORE | AFTER, settled)
+    assert fates(report)["unknown"] == ((0, 100),)
+    assert not report.fine
+
+
+def test_what_is_compared_are_a_few_low_ones_of_what_has_rows() -> None:
+    present = OffsetSet({QUEUE: IntervalSet.of([(3, 8), (20, 2_000)])})
+    facts = TableFacts(present, OffsetSet(), present, Outcomes())
+    assert to_compare(reconcile(facts, {QUEUE: QueueEnds(0, 2_000, 9)})) == {QUEUE: (3, 4, 25, 115, 1_015)}
+    assert to_compare(reconcile(facts, {QUEUE: QueueEnds(7, 21, 9)})) == {QUEUE: (7, 20)}
+    unread = QueueEnds(7, 21, 9, read=False)
+    for nothing in (QueueEnds(7, 21, 7), QueueEnds(7, 21, None), QueueEnds(2_000, 3_000, 3_000), unread):
+        assert to_compare(reconcile(facts, {QUEUE: nothing})) == {}
