@@ -17,7 +17,8 @@ Rules:
 - What the disk cannot read of the log must be confirmed (`ReadableLog.confirm`) before anything read after it is written:
   nobody reads the log before the last written record again, and an outage would leave messages out for good. In the midst
   of a long run of bad pages the rest of the run looks like an outage. So `catch_up` confirms at the end of a run, which is
-  a step that finds no new bad page, or when UNCONFIRMED_MAX_BYTES of records wait for it.
+  a step that finds no new bad page, or when UNCONFIRMED_MAX_BYTES of records wait for it. No page is asked for twice, and
+  only a few in one step, as each may take the disk seconds; nothing more is read of the log meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +35,15 @@ from ..remoting.hashing import java_hash
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find_property
 from ..remoting.stored import StoredMessage
 from .log_scan import LogScan, Part
-from .readable_log import PIECE_BYTES, Events, ReadableLog, UnreadablePlaces, is_bad_place, is_of_a_place
+from .readable_log import (
+    PIECE_BYTES,
+    TRIED_MAX,
+    Events,
+    ReadableLog,
+    UnreadablePlaces,
+    is_bad_place,
+    is_of_a_place,
+)
 from .storage import PlainFile, Storage, StorageError, StoredFile
 
 FOLDER = "index"
@@ -193,7 +202,9 @@ class KeyIndex:
         self._readable = ReadableLog(log, places)  # that of `catch_up`, as are these
         self._scan: LogScan | None = None
         self._parts: Iterator[Part | None] = iter(())
-        self._confirmed = 0, 0  # up to here what could not be read was confirmed: position, number of pieces
+        self._confirming: Iterator[None] | None = None
+        self._confirmed: frozenset[int] = frozenset()  # pieces that are known to be bad
+        self._confirmed_at = 0  # up to here all that could not be read is
         self._size = (SLOTS, ENTRIES_MAX) if storage.has_disk else (MEMORY_SLOTS, ENTRIES_MAX)
         self._files: dict[str, _IndexFile] = {}
         self._waiting: list[StoredMessage] = []
@@ -247,43 +258,55 @@ class KeyIndex:
         """Read the log a little further. Raises StorageError when the disk fails as a whole, and then `flush` tries again."""
         if not self.is_behind:
             return
-        if self._scan is None or self._scan.position != self._at:
-            self._readable = ReadableLog(self._log, self._places)
-            self._scan = LogScan(self._readable, self._at, lambda _: True)
-            self._parts = self._scan.steps()
-            self._confirmed = self._at, 0
         try:
-            before = len(self._readable.unreadable)
-            self._read(self._scan, self._at + bytes_max)
-            if self._may_be_confirmed(before):
-                self._readable.confirm()
-                self._confirmed = self._at, len(self._readable.unreadable)
+            if self._confirming is None:
+                self._read_on(bytes_max)
+            if self._confirming is not None:
+                self._confirm_some(self._confirming)
         except StorageError:
             self._give_up()
             raise
         if self._is_confirmed:
+            self._confirmed_at = self._at
             self._live = self._at >= self._log.end
             self._flush(BATCH_MAX)
 
     @property
     def _is_confirmed(self) -> bool:
-        return len(self._readable.unreadable) == self._confirmed[1]
+        return len(self._readable.unreadable) == len(self._confirmed)
+
+    def _confirm_some(self, confirming: Iterator[None]) -> None:
+        for _ in confirming:
+            return
+        self._confirming, self._confirmed = None, frozenset(self._readable.unreadable)
+
+    def _read_on(self, bytes_max: int) -> None:
+        """Read a step, and begin to confirm what could not be read so far, where that is due."""
+        if self._scan is None or self._scan.position != self._at:
+            self._readable, self._confirmed = ReadableLog(self._log, self._places), frozenset[int]()
+            self._scan = LogScan(self._readable, self._at, lambda _: True)
+            self._parts = self._scan.steps()
+            self._confirmed_at = self._at
+        before = len(self._readable.unreadable)
+        self._read(self._scan, self._at + bytes_max)
+        if not self._is_confirmed and self._may_be_confirmed(before):
+            self._confirming = self._readable.confirming(known=self._confirmed)
 
     def _may_be_confirmed(self, before: int) -> bool:
         """After a step: whether what could not be read, with `before` it so many pieces, is all of its run, or so much waits
         for it already."""
         count = len(self._readable.unreadable)
-        at, confirmed = self._confirmed
-        waiting_bytes = self._at - at - (count - confirmed) * PIECE_BYTES
-        return count == before or self._at >= self._log.end or waiting_bytes > UNCONFIRMED_MAX_BYTES
+        waiting_bytes = self._at - self._confirmed_at - (count - len(self._confirmed)) * PIECE_BYTES
+        return count == before or self._scan is None or waiting_bytes > UNCONFIRMED_MAX_BYTES
 
     def _read(self, scan: LogScan, until: int) -> None:
+        unreadable_max = len(self._readable.unreadable) + TRIED_MAX
         for part in self._parts:
             if part is None:
                 break
             if part.message is not None and part.position > self._indexed:
                 self._waiting.append(part.message)
-            if scan.position >= until:
+            if scan.position >= until or len(self._readable.unreadable) >= unreadable_max:
                 break
         else:
             self._scan = None
@@ -313,7 +336,7 @@ class KeyIndex:
             self._give_up()
 
     def _give_up(self) -> None:
-        self._live, self._failed, self._scan = False, True, None
+        self._live, self._failed, self._scan, self._confirming = False, True, None, None
         self._at = max(self._indexed, self._log.start)
         self._waiting.clear()
 

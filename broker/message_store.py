@@ -449,9 +449,9 @@ class MessageStore:
 
     def begin_checkpoint(self) -> None:
         """Flush the queues and start a sync; `end_checkpoint` writes the position once that is done."""
+        self._index.flush()  # first: an index that gave up is tried again also where there will be no checkpoint
         if self._pending_checkpoint is not None or self._rebuilds or self._log.end == self._checkpoint:
             return
-        self._index.flush()
         for queue in self._queues.values():
             queue.flush()
         self._pending_checkpoint = (self._storage.sync(), self._checkpoint_text())
@@ -591,6 +591,7 @@ class MessageStore:
         queue.hide_from(self._flushed)
         self._checkpoint = -1  # the next one says how many entries it has now, also when nothing is stored meanwhile
         self.rebuilt_queues += 1
+        self._check.rebuilt(rebuild.key, rebuild.unread, rebuild.found.missing_offsets)
         fields: dict[str, object] = {"topic": topic, "queue_id": queue_id, "entries": queue.next_offset}
         self.events += [("store.queue_rebuilt", fields), *rebuild.found.events()]
         self._drop_expired(queue)  # the disk may refuse this, and what follows
@@ -667,7 +668,7 @@ class MessageStore:
         self.drop_expired_entries()
         self._log.settle(begin)  # a killed broker may have left what is not on the disk yet
         self._flushed = self._log.end
-        self._check = QueueCheck(self._log, self._queues, tags_code, self._places)
+        self._check = QueueCheck(self._log, self._queues, is_wanted, tags_code, self._places)
         self._index.start(indexed_in(checkpoint))
         self._storage.begin()
         return self.found.records

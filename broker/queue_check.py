@@ -6,7 +6,9 @@ here. The log is read beside all else, STEP_BYTES a second, and a queue whose en
 anew. A round takes some five hours for each GiB of the log. Readers that passed the message before do not get it any more.
 
 So is a queue that has a filler for a record that is there: an outage of the disk, or a kill while a queue was built anew,
-took the record for damage. Once for each queue as long as the broker runs: that record may be one that belongs nowhere.
+took the record for damage. But that record may be one that belongs nowhere, and each time refuses the queue's senders and
+reads all of the log. So a filler counts once a round at most, whether that rebuild is done, fails or is not begun; and when
+one was done, for whatever reason, only if the record lies where the disk could not read then: all others had their chance.
 
 After a round that found nothing, the next one starts when the log has grown, or after REST_STEPS. So an idle broker reads
 nothing.
@@ -29,8 +31,8 @@ from collections.abc import Callable, Mapping
 
 from ..remoting.stored import StoredMessage
 from .consume_queue import ENTRY_BYTES, ConsumeQueue
-from .log_scan import LogScan
-from .readable_log import PIECE_BYTES, ReadableLog, UnreadablePlaces
+from .log_scan import LogScan, Part
+from .readable_log import PIECE_BYTES, ReadableLog, UnreadablePlaces, pieces_of
 from .recovery import Key
 from .storage import StorageError, StoredFile
 
@@ -46,20 +48,31 @@ class QueueCheck:
         self,
         log: StoredFile,
         queues: Mapping[Key, ConsumeQueue],
+        wanted: Callable[[StoredMessage], bool],
         tags_code: Callable[[StoredMessage], int],
         places: UnreadablePlaces,
     ) -> None:
-        """`places`: where what cannot be read is said."""
+        """`wanted`: whether a record is of this life of its topic; `places`: where what cannot be read is said."""
         self._log = log
         self._queues = queues
+        self._wanted = wanted
         self._tags_code = tags_code
         self._places = places
         self._rest_steps = 0  # before the next round
         self._found = False  # in this round
-        self._filled: set[Key] = set()  # queues that differed by a filler
+        self._filled: set[Key] = set()  # queues that differed by a filler in this round
+        self._unread: dict[Key, frozenset[int]] = {}  # pieces that could not be read when these queues were built anew
         self._begin()
 
+    def rebuilt(self, key: Key, unread: frozenset[int], missing_offsets: int) -> None:
+        """A queue was built anew, and has so many fillers; `unread` are the pieces of the log that could not be read."""
+        self._unread.pop(key, None)
+        if missing_offsets:  # of queues that are built one after the other they are the same
+            self._unread[key] = next((known for known in self._unread.values() if known == unread), unread)
+
     def _begin(self) -> None:
+        self._filled.clear()
+        self._unread = {key: unread for key, unread in self._unread.items() if key in self._queues}
         self._end = self._log.end
         self._scan = LogScan(ReadableLog(self._log, self._places), self._log.start, lambda _: True)
         self._parts = self._scan.steps()
@@ -88,7 +101,7 @@ class QueueCheck:
         for part in self._parts:
             if part is None:
                 return False
-            if part.message is not None and (queue := self._differing(part.message)) is not None:
+            if part.message is not None and (queue := self._differing(part, part.message)) is not None:
                 wrong[queue.topic, queue.queue_id] = queue
             if self._scan.position >= until:
                 return False
@@ -110,7 +123,7 @@ class QueueCheck:
             self._begin()
         return self._rest_steps > 0
 
-    def _differing(self, message: StoredMessage) -> ConsumeQueue | None:
+    def _differing(self, part: Part, message: StoredMessage) -> ConsumeQueue | None:
         """The record's queue, when its entry has another code, or is a filler."""
         key = message.topic, message.queue_id
         queue = self._queues.get(key)
@@ -123,12 +136,19 @@ class QueueCheck:
             self._places.say(page, error, topic=queue.topic, queue_id=queue.queue_id)
             return None
         if size == 0:
-            is_first = key not in self._filled
-            self._filled.add(key)
-            return queue if is_first else None
+            return queue if self._may_be_healed(key, part, message) else None
         is_its_own = position == message.physical_offset  # else it is of a topic's earlier life, or reads notice it
         differs = is_its_own and not queue.has_times and tags_code != self._tags_code(message)
         return queue if differs else None
+
+    def _may_be_healed(self, key: Key, part: Part, message: StoredMessage) -> bool:
+        """Whether the record may get its entry, when its queue is built anew; asked once a round of each queue."""
+        unread = self._unread.get(key)
+        had_its_chance = unread is not None and unread.isdisjoint(pieces_of(part.position, part.length_bytes))
+        if key in self._filled or had_its_chance or not self._wanted(message):
+            return False
+        self._filled.add(key)
+        return True
 
 
 __all__ = ["INTERVAL_MS", "REST_STEPS", "QueueCheck"]

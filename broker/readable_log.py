@@ -101,13 +101,16 @@ class ReadableLog:
         for _ in self.confirming(max(len(self.unreadable), 1)):
             pass
 
-    def confirming(self, pieces_max: int = TRIED_MAX) -> Iterator[None]:
-        """As `confirm`; so many pieces are asked for at a time, and whoever shares a loop can pause in between."""
-        around = [number for number in sorted(self.unreadable) if not {number - 1, number + 1} <= self.unreadable]
+    def confirming(self, pieces_max: int = TRIED_MAX, known: Collection[int] = frozenset()) -> Iterator[None]:
+        """As `confirm`, of all but the `known` pieces; so many are asked for at a time, and whoever shares a loop can pause
+        in between."""
+        fresh = self.unreadable.difference(known)
+        around = [number for number in sorted(fresh) if not {number - 1, number + 1} <= fresh]
         for at in range(0, len(around), pieces_max):
             if at:
                 yield
-            if is_outage(self._log, around[at : at + pieces_max], self.unreadable):
+            kept = [number for number in around[at : at + pieces_max] if number * PIECE_BYTES >= self._log.start]
+            if is_outage(self._log, kept, self.unreadable):
                 raise StorageError(
                     "the disk reads hardly anything of the commit log now, or again what it just could not. Nothing was "
                     "changed: look at the disk (dmesg), then try again"

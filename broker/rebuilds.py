@@ -112,6 +112,11 @@ class Rebuild:
         return True
 
     @property
+    def unread(self) -> frozenset[int]:
+        """Numbers of the log's pieces that could not be read."""
+        return frozenset(self._readable.unreadable)
+
+    @property
     def found(self) -> Found:
         return self._recovery.found
 

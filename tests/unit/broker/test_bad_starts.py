@@ -267,7 +267,7 @@ def test_a_bad_page_of_a_queue_is_said_once():
     store = filled(storage)
     storage.open(QUEUE, 1, buffered=True).bad = range(PIECE_BYTES + 4, 2 * PIECE_BYTES)
     events = []
-    looked = QueueCheck(store._log, store._queues, message_tags_code, UnreadablePlaces(events))
+    looked = QueueCheck(store._log, store._queues, lambda _: True, message_tags_code, UnreadablePlaces(events))
     for _ in range(10):
         looked.step()
     assert [fields["position"] for _, fields in events] == [PIECE_BYTES]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import struct
+from itertools import pairwise
 
 import pytest
 from bad_places import CountedStorage
@@ -203,6 +204,13 @@ def test_a_queue_is_built_anew_whatever_becomes_of_the_index(storage):
     assert store.get("T", 0, 0, 1).count == 1
 
 
+def opened_without_index(store, storage):
+    store.checkpoint_now()
+    for name in storage.plain_names("index"):
+        storage.remove_plain(name)
+    return opened(storage)
+
+
 @pytest.fixture
 def without_index():
     """A store of 30 messages of 600,000 bytes, opened again without its index."""
@@ -210,10 +218,7 @@ def without_index():
     store = opened(storage)
     for number in range(30):
         put(store, number, body=(b"%d" % number).rjust(600_000))
-    store.checkpoint_now()
-    for name in storage.plain_names("index"):
-        storage.remove_plain(name)
-    store = opened(storage)
+    store = opened_without_index(store, storage)
     storage.log.read_bytes = 0
     return store, storage.log
 
@@ -343,10 +348,7 @@ def test_a_start_does_not_read_for_the_index_what_has_no_keys(first_have_keys):
     put(store, 200)
     assert find(store, "k200") == [200]
     assert storage.log.read_bytes < 2 << 20
-    store.checkpoint_now()
-    for name in storage.plain_names("index"):
-        storage.remove_plain(name)
-    store = opened(storage)
+    store = opened_without_index(store, storage)
     assert find(store, "k200") == [200], "what was saved was said of other files"
     assert find(store, "k2") == ([2] if first_have_keys else [])
 
@@ -435,10 +437,7 @@ def test_what_was_read_behind_an_outage_is_not_written_before_that_is_asked_for(
     store = opened(storage := CountedStorage())
     for number in range(3_000):
         put(store, number, body=b"%01000d" % number)
-    store.checkpoint_now()
-    for name in storage.plain_names("index"):
-        storage.remove_plain(name)
-    store = opened(storage)
+    store = opened_without_index(store, storage)
     storage.log.bad = range(400_000, 400_001)
     store.rebuild_some()
     store.begin_checkpoint()
@@ -453,10 +452,7 @@ def test_however_the_bad_pages_lie_only_so_much_waits_for_them():
     store = opened(storage := CountedStorage())
     for number in range(4_500):
         put(store, number, body=bytes(9_000))
-    store.checkpoint_now()
-    for name in storage.plain_names("index"):
-        storage.remove_plain(name)
-    store = opened(storage)
+    store = opened_without_index(store, storage)
     storage.log.bad_pages = set(range(0, storage.log.end // PIECE_BYTES, 20))
     waiting = []
     while store.is_rebuilding:
@@ -464,6 +460,95 @@ def test_however_the_bad_pages_lie_only_so_much_waits_for_them():
         waiting.append(len(store._index._waiting))
     assert 256 < max(waiting) * 9_000 < key_index.UNCONFIRMED_MAX_BYTES + (2 << 20)
     assert waiting[-1] < BATCH_MAX < waiting[-2]
+
+
+def caught_up_beside(bad_share, count=6_000):
+    """How many pages cannot be read, in how many runs, and how many reads failed in each step of the index."""
+    store = opened(storage := CountedStorage())
+    for number in range(count):
+        put(store, number, body=bytes(8_000))
+    store = opened_without_index(store, storage)
+    pages = storage.log.end // PIECE_BYTES
+    storage.log.bad_pages = set(range(7, pages, pages // bad_share))
+    failed = [storage.log.failed_reads]
+    while store.is_rebuilding:
+        store.rebuild_some()
+        failed.append(storage.log.failed_reads)
+    return len(storage.log.bad_pages), [after - before for before, after in pairwise(failed)]
+
+
+@pytest.mark.parametrize("bad_pages", [5, 50, 500])
+def test_a_bad_page_costs_the_index_a_few_failed_reads_and_few_in_one_step(bad_pages):
+    """Each may take the disk seconds. All bad pages so far were read in each step, and in one."""
+    bad, failed = caught_up_beside(bad_pages)
+    assert bad >= bad_pages
+    assert sum(failed) <= 4 * bad
+    assert max(failed) <= 4 * TRIED_MAX
+
+
+def test_a_step_of_the_index_ends_after_so_many_bad_pages():
+    store = opened(storage := CountedStorage())
+    for number in range(1_000):
+        put(store, number, body=bytes(8_000))
+    index = opened_without_index(store, storage)._index
+    storage.log.bad_pages = set(range(0, 2_000, 30))
+    while index.is_behind:
+        storage.log.failed_reads = 0
+        index.catch_up(1 << 30)
+        assert storage.log.failed_reads <= 4 * TRIED_MAX
+
+
+def test_what_a_scan_found_last_is_confirmed_also_when_the_log_has_grown_meanwhile():
+    """It was forgotten, and what was read behind it was written."""
+    store = opened(storage := CountedStorage())
+    for number in range(600):
+        put(store, number, body=b"%09000d" % number)
+    store = opened_without_index(store, storage)
+    index = store._index
+    while index._at < 2 << 20:
+        store.rebuild_some()
+    put(store, 600)
+    storage.log.bad = range(5_000_000, 5_000_001)
+    while store.is_rebuilding:
+        index.catch_up(1 << 30)
+    assert storage.log.failed_reads == 3, "with all around it, alone, and to confirm that"
+
+
+def test_what_retention_takes_is_not_asked_for():
+    """Its places are gone, which was taken for one that reads again."""
+    store = opened(storage := CountedStorage())
+    for number in range(600):
+        put(store, number, body=bytes(9_000))
+    store = opened_without_index(store, storage)
+    index, page = store._index, (1 << 20) // PIECE_BYTES - 1
+    storage.log.bad_pages = {page}
+    while index._at < page * PIECE_BYTES:
+        index._read_on(1 << 18)
+    assert not index._is_confirmed
+    storage.log.drop_before(1 << 20)
+    storage.log.bad_pages = set()
+    while store.is_rebuilding:
+        store.rebuild_some()
+
+
+@pytest.mark.parametrize("while_stored", [False, True])
+def test_an_index_that_gave_up_is_caught_up_whatever_keeps_a_checkpoint_from_coming(without_index, while_stored):
+    """Nothing is stored, or a queue cannot be built anew: its keys were found no more until a restart."""
+    store, log = without_index
+    store.begin_checkpoint()
+    store.end_checkpoint()
+    log.bad = range(1 << 40)
+    with pytest.raises(StorageError):
+        while store.is_rebuilding:
+            store.rebuild_some()
+    log.bad = range(0)
+    if while_stored:
+        put(store, 30, "U")
+        store._rebuilds.plan(store.queue("U", 0))
+        store._rebuilds._paused["U", 0] = 1_000
+    store.begin_checkpoint()
+    assert store._pending_checkpoint is None, "nothing is brought to the disk"
+    assert [find(store, "k0"), find(store, "k29")] == [[0], [29]]
 
 
 def hits(store, count):

@@ -10,6 +10,9 @@ from bad_places import CountedStorage
 
 from rocketcrew.broker.log_scan import CHUNK_BYTES, LogScan
 from rocketcrew.broker.queue_check import INTERVAL_MS, REST_STEPS, STEP_BYTES
+from rocketcrew.broker.readable_log import PIECE_BYTES
+from rocketcrew.broker.rebuilds import PAUSE_STEPS
+from rocketcrew.broker.storage import StorageError
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.names import SCHEDULE_TOPIC
@@ -133,10 +136,8 @@ def test_a_start_without_a_checkpoint_in_an_outage_of_a_part_of_the_log_costs_no
     properties = {"DELAY": "1"} if topic != "T" else {}
     for number in range(150):
         broker.send(body=b"%1000d" % number, properties=properties)
-    broker.storage._tables.pop("config/checkpoint.json", None)
-    broker.storage._previous.clear()
     broker.storage.log.bad = range(10_000, 20_000)
-    broker.crash()
+    start_without_a_checkpoint(broker)
     store = broker.core.state.store
     assert len(fillers(store, topic)) > 8
     rounds(broker, 10)
@@ -167,19 +168,154 @@ def test_a_kill_while_a_queue_is_replaced_costs_nothing_for_good_that_could_not_
     assert (store.rebuilt_queues, fillers(store)) == (1, [])
 
 
-def test_a_queue_with_a_filler_for_a_record_that_belongs_nowhere_is_built_anew_once(make):
-    """Its head is damaged, and says the offset of one that is lost."""
+def with_a_record_that_belongs_nowhere(make):
+    """Its head is damaged, and says the offset of one that is lost; a start has made fillers for both."""
     broker = make(CountedStorage())
-    for number in range(9):
+    for number in range(200):
         broker.send(body=b"%1000d" % number)
-    store, queue = broker.core.state.store, broker.core.state.store.queue("T", 0)
+    queue = broker.core.state.store.queue("T", 0)
     for offset, says in ((2, 7_000_000), (7, 2)):
         broker.storage.log.overwrite(queue.entry(offset)[0] + 20, says.to_bytes(8, "big"))
-    store._rebuilds.plan(queue)
-    rounds(broker, 1)
-    assert (store.rebuilt_queues, fillers(store)) == (1, [2, 7])
+    start_without_a_checkpoint(broker)
+    assert fillers(broker.core.state.store) == [2, 7]
+    return broker
+
+
+def start_without_a_checkpoint(broker):
+    broker.storage._tables.pop("config/checkpoint.json", None)
+    broker.storage._previous.clear()
+    broker.crash()
+
+
+def test_a_queue_with_a_filler_for_a_record_that_belongs_nowhere_is_built_anew_once(make):
+    broker = with_a_record_that_belongs_nowhere(make)
     rounds(broker, 20)
-    assert (store.rebuilt_queues, fillers(store)) == (2, [2, 7])
+    assert (broker.core.state.store.rebuilt_queues, fillers(broker.core.state.store)) == (1, [2, 7])
+
+
+def test_a_bad_page_elsewhere_does_not_build_such_a_queue_anew_again(make):
+    """Each time would refuse its senders and readers, and read all of the log, for nothing."""
+    broker = with_a_record_that_belongs_nowhere(make)
+    broker.storage.log.bad_pages = {25}
+    for _ in range(4):
+        rounds(broker, 20)
+        broker.send(topic="U", body=b"so that there is something to look at")
+    assert (broker.core.state.store.rebuilt_queues, fillers(broker.core.state.store)) == (1, [2, 7])
+
+
+def turns(store, count):
+    """As those of the broker's loop, with what is to be built anew at once. How often the disk refused that."""
+    refused = rebuild_all(store)
+    for _ in range(count):
+        store.check_some()
+        refused += rebuild_all(store)
+    return refused
+
+
+def rebuild_all(store):
+    refused = 0
+    while store.is_rebuilding:
+        try:
+            store.rebuild_some()
+        except StorageError:
+            refused += 1
+    return refused
+
+
+def test_what_reads_again_at_different_times_is_healed_each_time(make):
+    """The first rebuild was the only one."""
+    broker = make(CountedStorage())
+    for number in range(400):
+        broker.send(body=b"%2000d" % number)
+    queue, log = broker.core.state.store.queue("T", 0), broker.storage.log
+    first, second = (queue.entry(offset)[0] // PIECE_BYTES for offset in (100, 300))
+    log.bad_pages = {first, second}
+    start_without_a_checkpoint(broker)
+    store = broker.core.state.store
+    assert {offset // 50 * 50 for offset in fillers(store)} <= {50, 100, 250, 300}
+    for bad in ({second}, set()):
+        log.bad_pages = bad
+        turns(store, 2 * REST_STEPS)
+        assert [offset for offset in fillers(store) if (offset < 200 or not bad)] == []
+    assert store.rebuilt_queues == 2
+
+
+def test_a_rebuild_that_an_outage_ends_is_tried_again(make):
+    broker = make(CountedStorage())
+    for number in range(150):
+        broker.send(body=b"%1000d" % number)
+    log = broker.storage.log
+    log.bad_pages = {10}
+    start_without_a_checkpoint(broker)
+    store = broker.core.state.store
+    log.bad_pages = set()
+    while store.is_rebuilding:  # the index
+        store.rebuild_some()
+    looks = 0
+    while not store._rebuilds and looks < 20:
+        store.check_some()
+        looks += 1
+    log.bad = range(1 << 40)
+    assert turns(store, 1) == 1
+    log.bad = range(0)
+    turns(store, PAUSE_STEPS // 2)
+    assert fillers(store) != [], "it is not tried again at once"
+    turns(store, 2 * PAUSE_STEPS)
+    assert (store.rebuilt_queues, fillers(store)) == (1, [])
+
+
+def test_a_rebuild_for_something_else_keeps_no_filler_from_being_healed(make):
+    """It found entries of zeros, and met a bad page."""
+    broker = make(CountedStorage())
+    for number in range(150):
+        broker.send(body=b"%1000d" % number)
+    store, queue = broker.core.state.store, broker.core.state.store.queue("T", 0)
+    broker.storage.log.bad_pages = {queue.entry(105)[0] // PIECE_BYTES}
+    broker.storage.open("consumequeue/T/0", 1, buffered=True).overwrite(100 * ENTRY_BYTES, bytes(10 * ENTRY_BYTES))
+    turns(store, 20)
+    assert (store.rebuilt_queues, 105 in fillers(store), len(fillers(store)) < 6) == (1, True, True)
+    broker.storage.log.bad_pages = set()
+    turns(store, 2 * REST_STEPS)
+    assert (store.rebuilt_queues, fillers(store)) == (2, [])
+
+
+def test_a_rebuild_that_fails_each_time_is_tried_once_a_round(make):
+    """However many fillers there are."""
+    broker = make(CountedStorage())
+    for number in range(1_000):
+        broker.send(body=b"%1000d" % number)
+    log, queue = broker.storage.log, broker.core.state.store.queue("T", 0)
+    log.bad_pages = {queue.entry(offset)[0] // PIECE_BYTES for offset in range(0, 1_000, 50)}
+    start_without_a_checkpoint(broker)
+    log.bad_pages, store, tries = set(), broker.core.state.store, 0
+    turns(store, 0)
+    looks_a_round = log.end // STEP_BYTES + 1
+    for _ in range(3 * looks_a_round):
+        store.check_some()
+        store._rebuilds._paused.clear()
+        log.bad = range(1 << 40)
+        tries += turns(store, 0)
+        log.bad = range(0)
+    assert 2 <= tries <= 4
+
+
+def test_a_record_of_a_topic_s_earlier_life_is_no_reason_to_build_the_new_one_s_queue_anew(make):
+    broker = make(CountedStorage())
+    for number in range(50):
+        broker.send(body=b"%1000d" % number)
+    store = broker.core.state.store
+    store.remove_topic("T")
+    for number in range(50):
+        broker.send(body=b"%1000d" % number)
+    position = store.queue("T", 0).entry(20)[0]
+    broker.storage.log.overwrite(position, bytes(1_000))
+    store._rebuilds.plan(store.queue("T", 0))
+    broker.storage.log.bad_pages = {20 * 1_100 // PIECE_BYTES}
+    turns(store, 20)
+    assert (store.rebuilt_queues, fillers(store)) == (1, [20])
+    broker.storage.log.bad_pages = set()
+    turns(store, 2 * REST_STEPS)
+    assert store.rebuilt_queues == 1
 
 
 def test_what_is_behind_a_place_that_cannot_be_read_is_looked_at_in_the_same_segment(make):
