@@ -113,7 +113,7 @@ def group(**changes: object) -> dict[str, object]:
         ({"disks": [DiskFacts("state", "/", False, 9_000, 64)]}, "fault", "disk", "may not be written"),
         ({"disks": [DiskFacts("state", "/d", True, 9_000, 64, "is on NFS")]}, "fault", "disk", "is on NFS"),
         ({"disks": [DiskFacts("state", "/d", True, 10, 64)]}, "fault", "disk", "results.free_disk_min_mib = 64"),
-        ({"disks": [DiskFacts("state", "/d", True, 200, 64)]}, "warning", "disk", "below 64 MiB pulling stops, until 128 are free"),
+        ({"disks": [DiskFacts("state", "/d", True, 200, 64)]}, "warning", "disk", "pulling stops, until 128 are free"),
         ({"machine": replace(MACHINE, files_max=100)}, "fault", "open files", "need 192: `ulimit -n 1024`"),
         ({"machine": replace(MACHINE, slab_mib=5000)}, "fault", "shared memory", "lower memory.pulled_bytes_mib"),
         ({"machine": replace(MACHINE, slab_mib=3000)}, "warning", "shared memory", "workers need memory too"),
