@@ -101,6 +101,8 @@ class Operator:
         """Obey the signals from now on."""
         for number, do in self.signals().items():
             self._loop.add_signal_handler(number, do)
+        if self._terminal.closed:  # its signal came while nobody listened
+            self._hung_up()
 
     def signals(self) -> dict[signal.Signals, Callable[[], object]]:
         """What each signal does."""

@@ -63,9 +63,9 @@ class Closed(Terminal):
 
 
 def operated(
-    folder: Path, terminal: Terminal, *numbers: signal.Signals, pause: bool = False
+    folder: Path, terminal: Terminal, *numbers: signal.Signals, pause: bool = False, listens: bool = False
 ) -> tuple[list[str], Bench]:
-    """What an operator says, and does, after these signals."""
+    """What an operator says, and does, after these signals; or as soon as it `listens`."""
     seen: list[str] = []
     found: list[Bench] = []
 
@@ -78,6 +78,8 @@ def operated(
         if pause:
             operator.pause()
         with capture_logs() as logs:
+            if listens:
+                operator.listen()
             for number in numbers:
                 operator.signals()[number]()
         seen.extend(line["event"] for line in logs)
@@ -89,6 +91,10 @@ def operated(
 
 def test_who_started_it_at_a_terminal_and_closes_that_has_stopped_it(tmp_path: Path) -> None:
     assert operated(tmp_path, Closed(), signal.SIGHUP, signal.SIGHUP)[0] == ["stop", "terminal_closed"]
+
+
+def test_one_that_was_closed_during_the_start_is_seen_too(tmp_path: Path) -> None:
+    assert operated(tmp_path, Closed(), listens=True)[0] == ["stop", "terminal_closed"]
 
 
 def test_what_comes_with_term_is_no_operator_s_wish(tmp_path: Path) -> None:
