@@ -28,8 +28,7 @@ AT_A_TERMINAL = """
 import os, signal, sys
 from rocketcrew.supervisor.terminal import Terminal
 
-if sys.argv[2] == "nohup":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[2] == "nohup" else signal.SIG_DFL)  # who tests may ignore it, too
 os.close(os.open(sys.argv[1], os.O_RDWR))  # we lead a session: it becomes its own
 terminal = Terminal()
 signal.signal(signal.SIGHUP, lambda *_: None)
