@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from ..conf.settings import ROOM_SHARE
 from ..remoting.codes import PERM_READ, PERM_WRITE
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 
@@ -400,13 +401,14 @@ def _disk(disk: DiskFacts) -> Finding:
     if not disk.writable:
         return Finding(Level.FAULT, "disk", f"{disk.path}, for {disk.purpose}, may not be written",
                        "give this user the right to write there, or name another folder")  # fmt: skip
+    resumes_mib = int(ROOM_SHARE * disk.free_min_mib)
     free = f"{disk.path}, for {disk.purpose}: {disk.free_mib} MiB free"
     if disk.free_mib < disk.free_min_mib:
         return Finding(Level.FAULT, "disk", f"{free}, less than results.free_disk_min_mib = {disk.free_min_mib}",
-                       f"nothing would be pulled until {2 * disk.free_min_mib} MiB are free")  # fmt: skip
+                       f"nothing would be pulled until {resumes_mib} MiB are free")  # fmt: skip
     if disk.free_mib < disk.free_min_mib + DISK_COMFORT_MIB:
         return Finding(Level.WARNING, "disk", free,
-                       f"below {disk.free_min_mib} MiB pulling stops, until {2 * disk.free_min_mib} are free")  # fmt: skip
+                       f"below {disk.free_min_mib} MiB pulling stops, until {resumes_mib} are free")  # fmt: skip
     return _fine("disk", free)
 
 

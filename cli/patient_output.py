@@ -15,8 +15,10 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Final, Self
+
+from ..conf.held_signals import held
 
 CLEAR: Final = "\r\x1b[2K"
 """Takes away the line that the cursor is in."""
@@ -165,7 +167,9 @@ class PatientOutput:
 
     def _write_now(self, text: str) -> None:
         data, at = text.encode("utf-8", "backslashreplace"), 0
-        with contextlib.suppress(OSError), _not_stopped():
+        # A terminal that wants nothing of a job in the background (`stty tostop`) asks who has a handler for ever, and that
+        # takes it for an operator's wish.
+        with contextlib.suppress(OSError), held({signal.SIGTTOU}):
             while at < len(data):
                 try:
                     written = os.write(self._number, data[at : _end_of_piece(data, at)])
@@ -175,17 +179,6 @@ class PatientOutput:
                     ready = select.poll()
                     ready.register(self._number, select.POLLOUT)
                     ready.poll()
-
-
-@contextlib.contextmanager
-def _not_stopped() -> Generator[None]:
-    """What this thread writes is written also where a terminal wants none of a job in the background (`stty tostop`): who
-    has a handler for its signal would be asked again for ever, and those are taken for an operator's."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_of_piece(data: bytes, at: int) -> int:

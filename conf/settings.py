@@ -17,6 +17,8 @@ from ..remoting.light_dataclass import dataclass
 from .sources import environment_name, gather
 
 NO_NAMES: Mapping[str, str] = {}
+ROOM_SHARE = 2.0
+"""Of results.free_disk_min_mib: where a disk without room has held up pulling, it goes on above so much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,13 +277,15 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds | None] | 
     ends = {newest.get(key, key): found for key, found in (cluster or {}).items()}
     others = _other_epochs(table, keys)
     queues = tuple(
-        _queue(
-            table, key, ends.get(key), others.get(key, IntervalSet()),
-            open_=cluster is None and newest.get(key.in_epoch(0), key) == key,
+        replace(
+            _queue(
+                table, key, ends.get(key), others.get(key, IntervalSet()),
+                open_=cluster is None and newest.get(key.in_epoch(0), key) == key,
+            ),
+            not_at_brokers=key in ends and ends[key] is None,
         )
         for key in sorted(keys | ends.keys())
     )  # fmt: skip
-    queues = tuple(replace(one, not_at_brokers=one.key in ends and one.ends is None) for one in queues)
     explained = any(fate in queue.fates for queue in queues for fate in MOVES_ROWS)
     found, loaded = table.rows or (0, 0)
     rows = table.rows if found != loaded and not explained else None

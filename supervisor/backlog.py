@@ -26,6 +26,7 @@ from pathlib import Path
 import structlog
 
 from ..conf.segment_format import BAD_DIR, READY_DIR, REASON_SUFFIX, SEGMENT_SUFFIX, segment_name
+from ..conf.settings import ROOM_SHARE
 from ..conf.units import NS_PER_S
 from .core import events as ev
 from .core.chunks import Token
@@ -36,8 +37,6 @@ from .keeping import keep
 INTERVAL_S = 0.25
 RESUME_SHARE = 0.5
 """Of the high-water mark: pulling goes on below it, so that it does not stutter at the mark."""
-ROOM_SHARE = 2.0
-"""Of the room that must be left: pulling goes on above it."""
 TELL_AGAIN_S = 60.0
 LIST_EVERY_S = 60.0
 """With notices: for what other hosts do in the folder. Without, every look lists it."""
@@ -59,13 +58,23 @@ class Marks:
     high_bytes: int
     free_bytes: int
 
+    @property
+    def backlog_resumes_bytes(self) -> float:
+        """Once so much or less waits pulling goes on."""
+        return self.high_bytes * RESUME_SHARE
+
+    @property
+    def disk_resumes_bytes(self) -> float:
+        """Once so much is free pulling goes on."""
+        return self.free_bytes * ROOM_SHARE
+
     def holds_backlog(self, held: bool, waiting_bytes: int) -> bool:
         """Whether pulling is held up by what waits for the loader; `held`: it was until now."""
-        return bool(self.high_bytes) and waiting_bytes > self.high_bytes * (RESUME_SHARE if held else 1)
+        return bool(self.high_bytes) and waiting_bytes > (self.backlog_resumes_bytes if held else self.high_bytes)
 
     def holds_disk(self, held: bool, free_bytes: int) -> bool:
         """Whether pulling is held up by a disk that is nearly full."""
-        return bool(self.free_bytes) and free_bytes < self.free_bytes * (ROOM_SHARE if held else 1)
+        return bool(self.free_bytes) and free_bytes < (self.disk_resumes_bytes if held else self.free_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +199,10 @@ class Backlog:
         paused = self._core.state.paused
         self._hold("backlog", self._marks.holds_backlog("backlog" in paused, self.waiting.bytes),
                    waiting_mib=self.waiting.bytes >> 20, high_water_mib=self._marks.high_bytes >> 20,
-                   resumes_at_mib=int(self._marks.high_bytes * RESUME_SHARE) >> 20)  # fmt: skip
+                   resumes_at_mib=int(self._marks.backlog_resumes_bytes) >> 20)  # fmt: skip
         self._hold("disk", self._marks.holds_disk("disk" in paused, free_bytes),
                    free_mib=free_bytes >> 20, wanted_mib=self._marks.free_bytes >> 20,
-                   resumes_at_mib=int(self._marks.free_bytes * ROOM_SHARE) >> 20)  # fmt: skip
+                   resumes_at_mib=int(self._marks.disk_resumes_bytes) >> 20)  # fmt: skip
         self._report_loaded()
         self._acted()
 

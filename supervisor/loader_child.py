@@ -165,8 +165,11 @@ class LoaderChild:
 
     def load_now(self) -> None:
         """Do not wait for more: somebody waits for what is sealed."""
+        self._tell(b"load\n")
+
+    def _tell(self, line: bytes) -> None:
         if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
-            self._process.stdin.write(b"load\n")
+            self._process.stdin.write(line)
 
     def helpers(self) -> list[Helper]:
         """The process, for whoever wants its stacks; nothing while none runs."""
@@ -197,10 +200,10 @@ class LoaderChild:
         await self.kill()
 
     async def _ends(self, process: asyncio.subprocess.Process, waiting: int, forced: asyncio.Event) -> bool:
-        if waiting and process.stdin is not None:
+        if waiting:
             log.info("loader_drains", segments=waiting, at_most_s=self._drain_timeout_s,
                      hint="a second Ctrl-C, or TERM, leaves them to the next start")  # fmt: skip
-            process.stdin.write(b"drain\n")
+            self._tell(b"drain\n")
             if await _ended(process, forced, self._drain_timeout_s):
                 return True
         if forced.is_set():

@@ -57,8 +57,8 @@ def check_changes(core: Core) -> None:
 
 
 class Operator:
-    """Carries out what is asked. `reread` reads the configuration again, None = it cannot be; `stop` stops
-    in order, `quick` at once."""
+    """Carries out what is asked. `reread` reads the configuration again, None = it cannot be; `stop` stops in order, `quick`
+    at once."""
 
     def __init__(
         self, core: Core, pool: Pool, boots: Boots, *, order: Order, acted: Callable[[], None],

@@ -35,6 +35,7 @@ from multiprocess.forkserver import ForkServer, read_signed
 from multiprocess.process import BaseProcess, current_process
 from multiprocess.resource_tracker import ensure_running as ensure_tracker
 
+from ..conf.held_signals import held
 from ..remoting.errors import RocketcrewError, UsageError
 from .boot import WorkerBoot
 from .entry import LENGTH, run_spare, run_worker
@@ -238,9 +239,9 @@ class _Server(ForkServer):
 
     def _start(self) -> None:
         with _short_lived_folder():
-            with _held(CONTROL_SIGNALS):  # multiprocessing's tracker keeps them so: what it does for us must not stop
+            with held(CONTROL_SIGNALS):  # multiprocess' tracker keeps them so: what it does for us must not stop
                 ensure_tracker()
-            with _held(CONTROL_SIGNALS):  # until it has handlers for them, and has left the terminal
+            with held(CONTROL_SIGNALS):  # INT and TERM anew, which that has let go: until the forkserver has handlers
                 super().ensure_running()
             # What connects looks up the file that the descriptor holds, also when it has no name any more (Linux).
             self._socket_fd = os.open(str(self._forkserver_address), os.O_PATH | os.O_CLOEXEC)
@@ -264,16 +265,6 @@ class _Server(ForkServer):
                 os.waitpid(self._forkserver_pid, 0)
             _close_all([fd for fd in (self._forkserver_alive_fd, self._socket_fd) if fd is not None])
             self._forkserver_pid = self._forkserver_alive_fd = self._forkserver_address = self._socket_fd = None
-
-
-@contextlib.contextmanager
-def _held(signals: Sequence[signal.Signals]) -> Generator[None]:
-    """Blocked in this thread, and in the processes that it starts meanwhile: those of a terminal reach its whole group."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

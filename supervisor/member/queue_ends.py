@@ -55,9 +55,9 @@ class QueueEnds:
         quiet = self._core.pulling.not_pulled_since(self._now() - LOOK_S)
         if quiet and not self._asks:
             self._asks = True
-            self._run(self.ask(quiet))
+            self._run(self._ask_all(quiet))
 
-    async def ask(self, queues: Sequence[ProcessQueue]) -> None:
+    async def _ask_all(self, queues: Sequence[ProcessQueue]) -> None:
         """Ask where they end, and tell the core. Of a broker that does not answer no more is asked this time."""
         silent: set[str] = set()
         try:
