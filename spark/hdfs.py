@@ -231,11 +231,11 @@ def hdfs_table(target: str, spark: Any) -> HdfsPath:
 @contextlib.contextmanager
 def asked(what: object) -> Generator[None]:
     """Turns what py4j and Hadoop raise into what callers know; `what` is the path that is asked for."""
-    from py4j.protocol import Py4JError, Py4JJavaError
+    from py4j.protocol import Py4JError
 
     try:
         yield
-    except Py4JJavaError as error:
+    except java_errors() as error:
         kind, said = java_kind(error), java_said(error)
         if kind in _NOT_THERE:
             raise FileNotFoundError(str(what)) from None
@@ -263,9 +263,24 @@ def _explained(kind: str, said: str) -> str:
     return f"HDFS can't be asked or fails: {said}"
 
 
+def java_errors() -> tuple[type[Exception], ...]:
+    """What a call of Java raises for what was thrown there. Of some classes, IllegalArgumentException and
+    UnsupportedOperationException among them, pyspark makes errors of its own, which are no longer py4j's."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors.exceptions.captured import CapturedException
+
+    return Py4JJavaError, CapturedException
+
+
+def _thrown(error: Exception) -> Any:
+    """What was thrown in Java; None for what is not Java's."""
+    thrown = getattr(error, "java_exception", None)
+    return getattr(error, "_origin", None) if thrown is None else thrown
+
+
 def java_kind(error: Exception) -> str:
     """The class of what was thrown in Java, "" for what is not Java's; of an answer by a server what the server threw."""
-    thrown = getattr(error, "java_exception", None)
+    thrown = _thrown(error)
     if thrown is None:
         return ""
     kind = str(thrown.getClass().getName())
@@ -274,5 +289,7 @@ def java_kind(error: Exception) -> str:
 
 def java_said(error: Any) -> str:
     """What it says, in one line and without the advice to look into Hadoop's wiki."""
-    said = str(error.java_exception.getMessage() or java_kind(error)).partition("; For more details see")[0]
+    thrown = _thrown(error)
+    text = str(error) if thrown is None else str(thrown.getMessage() or java_kind(error))
+    said = text.partition("; For more details see")[0]
     return " ".join(said.split())[:SAID_MAX]

@@ -26,7 +26,7 @@ from ..durable.files import CALLS, FileCalls, sync_path
 from ..remoting.errors import UsageError
 from .convert import Staged
 from .errors import LoaderError
-from .hdfs import HdfsPath, java_kind, java_said, jvm_gone
+from .hdfs import HdfsPath, java_errors, java_kind, java_said, jvm_gone
 from .hdfs import asked as asked_hdfs
 from .iceberg_catalog import HADOOP, CatalogSpec, is_secret, local_path, merged
 from .merging import FILES_LEAST, MergeBounds, SmallFile, merge_groups
@@ -363,12 +363,13 @@ class JavaCatalog:
 
         Raises TableAlreadyExistsError, CommitFailedException when another loader was first.
         """
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
         with asked():
             catalog, jvm = self._java, self._jvm
             iceberg = jvm.org.apache.iceberg
             name = iceberg.catalog.TableIdentifier.parse(self._spec.table)
-            if not catalog.namespaceExists(name.namespace()):
-                catalog.createNamespace(name.namespace())
+            self._make_namespace(name.namespace())
             whole = ddl([*columns, Column(BATCH_COLUMN, "bigint")])
             schema = iceberg.spark.SparkSchemaUtil.convert(jvm.org.apache.spark.sql.types.StructType.fromDDL(whole))
             spec = iceberg.PartitionSpec.builderFor(schema)
@@ -378,7 +379,13 @@ class JavaCatalog:
             for key, value in properties.items():
                 given.put(key, value)
             making = catalog.buildTable(name, schema).withPartitionSpec(spec.build()).withProperties(given)
-            making = making.createTransaction()
+            try:
+                making = making.createTransaction()
+            except java_errors():
+                # Java looks twice, and takes one that came in between for a wrong argument.
+                if catalog.tableExists(name):
+                    raise TableAlreadyExistsError(self._spec.table) from None
+                raise
             empty = making.newFastAppend()
             for key, value in marks.items():
                 empty.set(key, value)
@@ -390,6 +397,14 @@ class JavaCatalog:
                 named = named.set(key, value)
             named.commit()
             making.commitTransaction()
+
+    def _make_namespace(self, name: Any) -> None:
+        if not self._java.namespaceExists(name):
+            try:
+                self._java.createNamespace(name)
+            except java_errors():  # another loader makes it in this moment
+                if not self._java.namespaceExists(name):
+                    raise
 
     @staticmethod
     def _delete_old_metadata(*_of: object) -> None:
@@ -420,12 +435,12 @@ def delete_old_versions(table: HdfsPath, now_s: float) -> None:
 @contextmanager
 def asked() -> Generator[None]:
     """What Java throws, as pyiceberg would have said it. Raises SparkDiedError without the JVM."""
-    from py4j.protocol import Py4JError, Py4JJavaError
+    from py4j.protocol import Py4JError
     from pyiceberg.exceptions import CommitStateUnknownException, NoSuchTableError, TableAlreadyExistsError
 
     try:
         yield
-    except Py4JJavaError as error:
+    except java_errors() as error:
         kind, said = java_kind(error).rpartition(".")[2], java_said(error)
         if kind == "CommitFailedException":
             raise _conflict(said) from None

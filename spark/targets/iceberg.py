@@ -161,9 +161,8 @@ class IcebergTarget:
 
     def state(self) -> TableState:
         """The state that the table's properties name. Raises LoaderError, UsageError for a table of somebody else."""
-        table = self.table()
+        table = self._own()
         if table is None:
-            self._refuse_foreign()
             return TableState(0, "", OffsetSet(), ())
         if self._partition_by is not None:
             check_partitions(self.path, self._partition_by, _partition_columns(table))
@@ -216,6 +215,18 @@ class IcebergTarget:
 
     def _is_here(self, location: str) -> bool:
         return local_path(location) == self.path if isinstance(self.path, Path) else location == str(self.path)
+
+    def _own(self) -> Any:
+        """The table; None where there is none, and nothing of others in its folder. Raises LoaderError, UsageError."""
+        if (table := self.table()) is not None:
+            return table
+        try:
+            self._refuse_foreign()
+        except (LoaderError, UsageError):
+            # What is in the folder may be of another loader that has made the table since we looked.
+            if (table := self.table()) is None:
+                raise
+        return table
 
     def _there(self) -> Any:
         """The table, in the middle of a batch. Raises LoaderError when it is gone."""
@@ -304,7 +315,7 @@ class IcebergTarget:
             raise RuntimeError("write() comes before commit()")
         write_before_commit(self._state_path(plan.batch, plan.id), plan, accounts, told, self.path)
         for _ in range(TRIES_MAX):
-            table = self.table() or self._created(plan, staged)
+            table = self._own() or self._created(plan, staged)
             self._refuse_taken(table, plan)
             self._check_main(table)
             write_spec(self.path, self._spec)  # from here on a catalog without the table is the wrong one
@@ -514,7 +525,6 @@ class IcebergTarget:
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
         from pyiceberg.table.update.snapshot import ManageSnapshots
 
-        self._refuse_foreign()
         properties = {**PROPERTIES, "write.target-file-size-bytes": str(self._file_bytes)}
         marks = {BATCH: "0", PLAN: ""}
         if self._java is not None:

@@ -192,6 +192,18 @@ def test_killed_within_the_commit(world: SparkWorld, made: bool) -> None:
 
 @pytest.mark.parametrize("races", [3, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_of_two_loaders_one_has_each_batch(world: SparkWorld, races: int) -> None:
+    one_has_each_batch(world, races)
+
+
+@only_hadoop
+@pytest.mark.parametrize("table", [pytest.param(each, marks=pytest.mark.soak) for each in range(60)])
+def test_of_two_loaders_one_makes_the_table(world: SparkWorld, table: int) -> None:
+    """A table that comes between two looks of Java's is an IllegalArgumentException, where the machine has much to do."""
+    del table
+    one_has_each_batch(world, 1)
+
+
+def one_has_each_batch(world: SparkWorld, races: int) -> None:
     racers = Racers(world)
     racers.race(races)
     assert sorted(racers.batches[0] + racers.batches[1]) == list(range(1, 2 * races + 1))

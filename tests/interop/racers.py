@@ -28,8 +28,10 @@ class Racers:
 
     def race(self, races: int) -> None:
         with ThreadPoolExecutor(2) as pool:
-            for done in [pool.submit(self._run, at, races) for at in (0, 1)]:
-                done.result()
+            failed = [running.exception() for running in [pool.submit(self._run, at, races) for at in (0, 1)]]
+        # One that fails breaks the barrier under the other one: what is to be seen is its own error.
+        for error in sorted(filter(None, failed), key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+            raise error
 
     def _run(self, at: int, races: int) -> None:
         try:

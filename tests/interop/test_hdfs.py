@@ -211,6 +211,12 @@ def test_a_name_node_that_is_away_is_said_and_nothing_is_lost(world: HdfsWorld, 
     world.assert_clean()
 
 
+def test_what_hadoop_takes_for_a_wrong_argument_is_said(session: Session) -> None:
+    """Of those pyspark makes errors of its own."""
+    with pytest.raises(LoaderError, match=r"HDFS can't be asked or fails: .*no-such-host\.invalid.* the segments stay"):
+        hdfs_table("hdfs://no-such-host.invalid:8020/table", session.spark).exists()
+
+
 class HdfsLoaders(Loaders):
     """Loader processes, each with a JVM of its own."""
 

@@ -312,6 +312,33 @@ def test_of_two_loaders_with_the_same_records_one_brings_them(world: World, full
     assert (branches(world), world.target().state().batch) == ([], rounds)
 
 
+class OthersMakeIt(IcebergTarget):
+    """Behind this look at the table, which there is not yet, another loader makes it and loads its first batch."""
+
+    def __init__(self, world: World, look: int) -> None:
+        super().__init__(world.table, catalog_of(world.table, {}))
+        self.looks_until = look
+        self.world = world
+
+    def table(self) -> Any:
+        found = super().table()
+        self.looks_until -= 1
+        if self.looks_until == 0:
+            assert found is None
+            self.world.drain(self.world.loader(1))
+        return found
+
+
+@pytest.mark.parametrize("look", range(1, 5))
+def test_a_table_that_another_loader_makes_meanwhile_is_nobodys_else(world: World, look: int) -> None:
+    for at in (0, 1):
+        world.seal([world.helpers.Record(1 + at)], at=at)
+    target = OthersMakeIt(world, look)
+    world.drain(world.loader(0, target=target))
+    assert target.looks_until < 1
+    world.assert_exact()
+
+
 def test_control_a_plain_append_after_a_look_has_the_rows_twice(world: World) -> None:
     """The transaction of ours is replaced by an append to `main`, made after the same look at batch and plan."""
     record = world.helpers.Record
