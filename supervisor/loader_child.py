@@ -190,21 +190,27 @@ class LoaderChild:
             facts |= json.loads((self._segments / LOADER_STATUS_FILE).read_bytes())
         return facts
 
-    async def stop(self, waiting: int, forced: asyncio.Event) -> None:
+    async def stop(self, waiting: int, forced: asyncio.Event, loaded_for_s: float = 0.0) -> None:
         """Let it load what waits (so many sealed segments), or else finish its batch. A second signal (`forced`), or the end
-        of both times, kills it."""
+        of both times, kills it. `loaded_for_s`: so much of its time to load is over, as offsets have waited for it."""
         self._stopping = True
-        process = self._process
-        if process is not None and process.returncode is None and not await self._ends(process, waiting, forced):
+        process, drain_s = self._process, max(0.0, self._drain_timeout_s - loaded_for_s)
+        if (
+            process is not None
+            and process.returncode is None
+            and not await self._ends(process, waiting, drain_s, forced)
+        ):
             log.warning("loader_killed", pid=process.pid)
         await self.kill()
 
-    async def _ends(self, process: asyncio.subprocess.Process, waiting: int, forced: asyncio.Event) -> bool:
-        if waiting:
-            log.info("loader_drains", segments=waiting, at_most_s=self._drain_timeout_s,
+    async def _ends(
+        self, process: asyncio.subprocess.Process, waiting: int, drain_s: float, forced: asyncio.Event
+    ) -> bool:
+        if waiting and drain_s:
+            log.info("loader_drains", segments=waiting, at_most_s=round(drain_s, 1),
                      hint="a second Ctrl-C, or TERM, leaves them to the next start")  # fmt: skip
             self._tell(b"drain\n")
-            if await _ended(process, forced, self._drain_timeout_s):
+            if await _ended(process, forced, drain_s):
                 return True
         if forced.is_set():
             return False

@@ -512,6 +512,7 @@ class Supervisor:
         self._notify.stopping()
         self._cells.stopping = True
         self._pool.cancel_handlers()
+        loading_from = self._loop.time() + self.core.state.config.stop_deadline_ms / 1000
         self.core.handle(ev.Stop(), self._loop.time())
         self.acted()
         finished = asyncio.ensure_future(self._finished.wait())
@@ -520,12 +521,13 @@ class Supervisor:
         if not self._finished.is_set():
             await self._commit_finished()
             return await self._force()
+        loaded_for_s = max(0.0, self._loop.time() - loading_from)
         killed = await self._pool.stop(WORKER_STOP_MS)
         self.acted()
         await self._sealing.end()
         await self._member.stop()
         self._stale_locks.forget()
-        await self._loader.stop(self._not_loaded(), self._forced)
+        await self._loader.stop(self._not_loaded(), self._forced, loaded_for_s)
         await self._lifecycle.finish(HOOKS_STOP_S)
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)

@@ -31,7 +31,7 @@ from .core.order import Order
 from .core.rate_limits import MEMBER
 from .core.staffing import Policy
 from .core.state import CoreConfig
-from .loader_child import where
+from .loader_child import DRAIN_TIMEOUT_S, where
 from .member.access import access_of
 from .pool.child import NewWorker
 from .slot import Slot
@@ -55,6 +55,7 @@ def own_client_id(settings: Settings) -> str:
 def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> CoreConfig:
     """The settings that the core decides by; `topics` are the subscribed ones."""
     s, c = settings, settings.consumer
+    loaded = s.results.enabled and s.results.commit_after == "loaded"
     return CoreConfig(
         client_id=client_id,
         group=c.group,
@@ -86,9 +87,10 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         delay_level_when_next_consume=c.delay_level_when_next_consume,
         max_worker_deaths=s.workers.max_worker_deaths,
         seal_rows=s.results.seal_rows,
-        commit_after_loaded=s.results.enabled and s.results.commit_after == "loaded",
+        commit_after_loaded=loaded,
         drain_deadline_ms=s.supervisor.drain_deadline_ms,
         stop_deadline_ms=s.supervisor.stop_deadline_ms,
+        stop_load_ms=int(DRAIN_TIMEOUT_S * 1000) if loaded else 0,
     )
 
 

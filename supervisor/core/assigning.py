@@ -275,11 +275,20 @@ class Assigning:
         if not self.s.finishes(pq):
             self._dispatching.withdraw(pq)
         ms = self.s.config.stop_deadline_ms if self.s.stopping else self.s.config.drain_deadline_ms
-        self.s.at(now + ms / 1000, lambda at: pq.owner.deadline(pq, at))
+        self.s.at(now + ms / 1000, lambda at: self._drained_too_long(pq, at))
         planned_ms = max(CUT_SHORT_MS, self.s.config.chunks_in_flight * self.s.sizer.tail_us / 1000)
         self.s.at(now + min(ms / 2, planned_ms) / 1000, lambda at: self._cut_short(pq, at))
         self.s.ask_seals_of(pq)
         pq.owner.revoked(pq, now)
+
+    def _drained_too_long(self, pq: ProcessQueue, now: float) -> None:
+        """The deadline has come. At a stop it is put off once where only the table is waited for, by the loader's time."""
+        q = self.s.pulled.get(pq.handle)
+        loads = q is not None and pq.state is QueueState.DRAINING and q.ours and not pq.unfinished and pq.ledger.held
+        if self.s.stopping and loads and self.s.config.stop_load_ms:
+            self.s.at(self._stop_at + self.s.config.stop_load_ms / 1000, lambda at: pq.owner.deadline(pq, at))
+        else:
+            pq.owner.deadline(pq, now)
 
     def _cut_short(self, pq: ProcessQueue, now: float) -> None:
         """What workers have takes longer than planned: what has not begun is left to the next owner, who would else run it

@@ -117,6 +117,8 @@ class CoreConfig:
     """An offset may be committed when its rows are in the table; False: when they are sealed."""
     drain_deadline_ms: int = 10000
     stop_deadline_ms: int = 24000
+    stop_load_ms: int = 0
+    """What only waits for the table at a stop's deadline is waited for so much longer (`commit_after_loaded`)."""
 
 
 OPERATOR = "operator"

@@ -134,7 +134,7 @@ class SimMember:
             delay_level_when_next_consume=script.delay_level, send_back_retry_ms=200, drain_deadline_ms=400,
             report_after_ms=script.report_after_ms, chunk_target_us=script.chunk_target_us,
             seal_rows=script.seal_rows, commit_after_loaded=script.commit_after_loaded,
-            stop_deadline_ms=100 if script.slow > 0.1 else 2_500,
+            stop_deadline_ms=100 if script.slow > 0.1 else 2_500, stop_load_ms=800 if script.commit_after_loaded else 0,
             topic_concurrency={TOPIC: script.topic_limit} if script.topic_limit else {},
             rate_limits={TOPIC: script.rate} if script.rate else {},
             order=script.order, locks=script.order != "concurrent", order_key="" if script.key_function else "KEYS",

@@ -20,7 +20,7 @@ from rocketcrew.conf.segment_format import LOADER_STATUS_FILE
 from rocketcrew.conf.settings import SparkSettings
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.supervisor.core.pauses import LOADER_HEALTHY_S, LOADER_PAUSE_MAX_S
-from rocketcrew.supervisor.loader_child import LoaderChild
+from rocketcrew.supervisor.loader_child import DRAIN_TIMEOUT_S, LoaderChild
 from rocketcrew.supervisor.slot import Slot
 
 OTHERS: dict[str, dict[str, object]] = {
@@ -217,7 +217,7 @@ class StoppedLoader:
             conf.load({"cluster.name_servers": "h:9876"}, {}, None), Slot(folder / "0", "g", -1), drain_timeout_s=0.2
         )
 
-    async def stopped(self, waiting: int, *, forced: bool = False) -> tuple[int | None, str]:
+    async def stopped(self, waiting: int, *, forced: bool = False, loaded_for_s: float = 0.0) -> tuple[int | None, str]:
         """Its exit code, and what it was told."""
         process = self._child._process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", self._program, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -228,7 +228,7 @@ class StoppedLoader:
         insists = asyncio.Event()
         if forced:
             insists.set()
-        await self._child.stop(waiting, insists)
+        await self._child.stop(waiting, insists, loaded_for_s)
         told = self._folder / "told"
         return process.returncode, told.read_text() if told.exists() else ""
 
@@ -243,6 +243,11 @@ def test_what_is_sealed_is_loaded_before_the_end(tmp_path: Path, on_drain: str, 
     with structlog.testing.capture_logs() as logs:
         assert asyncio.run(loader.stopped(waiting)) == (0, told)
     assert [line["segments"] for line in logs if line["event"] == "loader_drains"] == [waiting] * bool(waiting)
+
+
+def test_what_offsets_have_waited_for_it_is_part_of_its_time(tmp_path: Path) -> None:
+    loader = StoppedLoader(tmp_path, LEAVE)
+    assert asyncio.run(loader.stopped(3, loaded_for_s=DRAIN_TIMEOUT_S)) == (0, "TERM")
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

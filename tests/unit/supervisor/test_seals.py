@@ -117,3 +117,41 @@ def test_a_segment_that_was_sealed_before_its_outcome_came_waits_for_the_table_t
     assert bench.persist() == []
     bench.core.handle(ev.Loaded("w", 1), bench.now)
     assert bench.persist() == [1]
+
+
+def stopping_while_the_table_is_waited_for(*, finished: int) -> Bench:
+    """At the deadline of a stop: of two messages so many are finished, and their rows sealed."""
+    bench = Bench(commit_after_loaded=True, stop_load_ms=5_000)
+    (handle,) = bench.open(0)
+    bench.worker("w")
+    bench.found(handle, [0, 1])
+    for chunk in bench.dispatched():
+        at_most = finished - chunk.first_unfinished
+        if at_most > 0:
+            bench.done(chunk, seq=1, count=min(chunk.count, at_most))
+    bench.sealed("w", 1)
+    bench.core.handle(ev.Stop(), bench.now)
+    bench.pass_ms(bench.config.stop_deadline_ms)
+    return bench
+
+
+def test_a_stop_goes_on_after_its_deadline_where_only_the_table_is_waited_for() -> None:
+    bench = stopping_while_the_table_is_waited_for(finished=2)
+    bench.none(act.Finished)
+    bench.pass_ms(4_000)
+    bench.core.handle(ev.Loaded("w", 1), bench.now)
+    assert bench.commits() == [2]
+    assert bench.one(act.Finished).clean
+
+
+def test_a_stop_waits_for_the_table_so_long_and_no_longer() -> None:
+    bench = stopping_while_the_table_is_waited_for(finished=2)
+    bench.pass_ms(5_000)
+    left = bench.one(act.Finished)
+    assert (left.unfinished, left.unsealed, left.uncommitted) == (0, 2, 0)
+
+
+def test_a_stop_waits_for_no_table_behind_a_call_that_does_not_end() -> None:
+    bench = stopping_while_the_table_is_waited_for(finished=1)
+    left = bench.one(act.Finished)
+    assert (left.unfinished, left.unsealed) == (1, 1)
