@@ -207,7 +207,7 @@ class Core:
         popping = self.popping
         return {
             ev.Pulled: self._pulled,
-            ev.EndSeen: lambda e, _: self.pulling.end_seen(e.handle, e.end_offset),
+            ev.EndSeen: lambda e, now: self.pulling.end_seen(e.handle, e.end_offset, now),
             ev.PopAssigned: lambda e, now: popping.assigned(e.topic, e.mqs, now),
             ev.Popped: self._popped,
             ev.NoAnswer: self._no_answer,

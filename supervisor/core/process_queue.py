@@ -208,9 +208,10 @@ class PulledQueue:
     """
 
     __slots__ = (
-        "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit", "forgets",
-        "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "lost_to", "move_holds",
-        "moved_to", "ours", "pq", "pull_pending", "refusals", "refused_code", "settled_to", "skips_from", "starved",
+        "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "end_told_at", "final_commit",
+        "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "lost_to",
+        "move_holds", "moved_to", "ours", "pq", "pull_pending", "refusals", "refused_code", "settled_to", "skips_from",
+        "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -239,8 +240,10 @@ class PulledQueue:
         """It was reset while it drained for another member, or moved and not done at its deadline: what is finished of it
         counts for no later assignment."""
         self.end_offset = -1
-        """What the queue's next message will get, as the last pull's answer said, or the broker when no pull was sent for
-        some seconds; -1 before."""
+        """What the queue's next message will get, as the last pull's answer said, or the broker when it was asked; -1
+        before."""
+        self.end_told_at = float("-inf")
+        """When it was said last."""
         self.gap_logged_at = float("-inf")
         """When the log said last that a pull has passed over what is subscribed."""
         self.settled_to = -1

@@ -160,19 +160,20 @@ class Pulling:
         for q in list(self.s.pulled.values()):
             self.consider(q, now)
 
-    def not_pulled_since(self, then: float) -> list[ProcessQueue]:
-        """Those of our queues of which no pull is out and none was sent since `then`: it is not seen how they grow."""
+    def end_unknown_since(self, then: float) -> list[ProcessQueue]:
+        """Those of our queues of which no pull is out, and of which nobody has said since `then` where they end: it is not
+        seen how they grow. A refusal says no end, and a pause comes after it."""
         return [
             q.pq
-            for q in self.s.pulled.values()
-            if not q.pull_pending and q.last_pull < then and q.pq.state is QueueState.ASSIGNED
+            for handle, q in self.s.pulled.items()
+            if q.end_told_at < then and handle not in self.s.reserved and q.pq.state is QueueState.ASSIGNED
         ]
 
-    def end_seen(self, handle: int, end_offset: int) -> None:
+    def end_seen(self, handle: int, end_offset: int, now: float) -> None:
         """What the queue's next message will get."""
         q = self.s.assigned(handle)
         if q is not None:
-            q.end_offset = max(q.end_offset, end_offset)
+            q.end_offset, q.end_told_at = max(q.end_offset, end_offset), now
 
     def room_for(self, handle: int, length_bytes: int) -> Slot | None:
         """Where the body of this queue's pull response goes; None = read and drop it."""
@@ -211,7 +212,8 @@ class Pulling:
             self._stand_in_line(q, now)
             return
         q.drops, pq = 0, q.pq
-        q.end_offset = max(q.end_offset, result.end_offset)
+        if result.end_offset >= 0:
+            self.end_seen(handle, result.end_offset, now)
         if result.code in ANSWERED:
             q.refused_code = -1
         if result.code == ResponseCode.SUCCESS and result.slot is not None:

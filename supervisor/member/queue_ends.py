@@ -1,18 +1,20 @@
 """Where queues end that are not pulled.
 
-A pull's answer says it, and one is out nearly always. But flow control, a pause, a disk without room or a queue that is not
-locked stops the pulls, and messages that arrive then would be in nobody's lag, just when an alert should ring.
+A pull's answer says it, and one is out nearly always. But flow control, a pause, a disk without room, a queue that is not
+locked or a broker that refuses stops the pulls, and messages that arrive then would be in nobody's lag, just when an alert
+should ring.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import structlog
 
-from ...remoting.errors import RocketcrewError
+from ...remoting.errors import RocketcrewError, UnreachableError
 from ...remoting.log_keys import queue_keys
 from ...remoting.queues import MessageQueue
 from ..core import events as ev
@@ -20,9 +22,9 @@ from ..core.decisions import Core
 from ..core.process_queue import ProcessQueue
 
 LOOK_S: Final = 5.0
-"""Between two looks, and how long a queue goes without a pull before it is asked for."""
+"""Between two looks, and how long nobody has said a queue's end before it is asked for."""
 TOGETHER_MAX: Final = 32
-"""Questions that are out at one time."""
+"""Questions to a broker that are out at one time."""
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -39,7 +41,8 @@ class QueueEnds:
         self._now = now
         self._run = run
         self._timer: asyncio.TimerHandle | None = None
-        self._asks = False
+        self._asked: set[str] = set()
+        """Brokers, by name, whose answers are waited for."""
 
     def arm(self) -> None:
         """Look from now on."""
@@ -52,26 +55,28 @@ class QueueEnds:
 
     def _look(self) -> None:
         self.arm()
-        quiet = self._core.pulling.not_pulled_since(self._now() - LOOK_S)
-        if quiet and not self._asks:
-            self._asks = True
-            self._run(self._ask_all(quiet))
+        by_broker: dict[str, list[ProcessQueue]] = defaultdict(list)
+        for pq in self._core.pulling.end_unknown_since(self._now() - LOOK_S):
+            by_broker[pq.mq.broker_name].append(pq)
+        for broker in by_broker.keys() - self._asked:  # side by side: one that is dead holds up no other
+            self._asked.add(broker)
+            self._run(self._ask_all(broker, by_broker[broker]))
 
-    async def _ask_all(self, queues: Sequence[ProcessQueue]) -> None:
-        """Ask where they end, and tell the core. Of a broker that does not answer no more is asked this time."""
-        silent: set[str] = set()
+    async def _ask_all(self, broker: str, queues: Sequence[ProcessQueue]) -> None:
+        """Ask where they end, and tell the core. One that does not answer is asked no more this time."""
         try:
             for at in range(0, len(queues), TOGETHER_MAX):
-                several = queues[at : at + TOGETHER_MAX]
-                await asyncio.gather(*(self._ask(pq, silent) for pq in several if pq.mq.broker_name not in silent))
+                answers = await asyncio.gather(*(self._answers(pq) for pq in queues[at : at + TOGETHER_MAX]))
+                if not all(answers):
+                    return
         finally:
-            self._asks = False
+            self._asked.discard(broker)
 
-    async def _ask(self, pq: ProcessQueue, silent: set[str]) -> None:
+    async def _answers(self, pq: ProcessQueue) -> bool:
         try:
             end = await self._max_offset(pq.mq)
         except RocketcrewError as error:
-            silent.add(pq.mq.broker_name)
             log.debug("queue_end_not_known", **queue_keys(pq.mq), error=str(error))
-        else:
-            self._core.handle(ev.EndSeen(pq.handle, end), self._now())
+            return not isinstance(error, UnreachableError)
+        self._core.handle(ev.EndSeen(pq.handle, end), self._now())
+        return True
