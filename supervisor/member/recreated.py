@@ -8,7 +8,8 @@ Offsets of such a queue begin anew (or go back), and ours would pass messages th
   if it is made again a moment later. Our queues begin at 0. (A route is also missing while a broker is down; then the broker
   does not answer, and nothing is concluded.)
 - The broker corrects a pull's offset backwards: the queue goes on at the first message that was stored since our last
-  body. Of a queue made again those are all; of one that lost its end, the new ones and at most one body repeated.
+  body, or before the first since we pull it (less CLOCKS_APART_MS, as that is this host's clock and not the broker's). Of a
+  queue made again those are all; of one that lost its end, the new ones and at most one body, or those minutes, repeated.
 
 A topic that was deleted and refilled beyond our offset between two looks at the routes is not noticed, as in Java; nor is one
 whose member was down meanwhile, where its broker kept the group's offsets (4.9 does at a deletion, 5.x forgets them). Its
@@ -17,7 +18,9 @@ first messages are passed. `rocketcrew reconcile` names them, by the store times
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from ...client.asking import ask
 from ...client.cluster import Cluster
@@ -29,7 +32,9 @@ from ...remoting.stored import RECORD_MIN_BYTES, store_timestamp_of
 from ..core.process_queue import ProcessQueue
 from ..core.states import QueueState
 
-ASK_TIMEOUT_MS = 3_000
+ASK_TIMEOUT_MS: Final = 3_000
+CLOCKS_APART_MS: Final = 600_000
+"""By how much this host's clock may be ahead of a broker's, at most."""
 
 
 async def deleted_queues(cluster: Cluster, queues: Mapping[MessageQueue, ProcessQueue]) -> list[MessageQueue]:
@@ -63,12 +68,23 @@ async def _is_deleted(cluster: Cluster, mq: MessageQueue) -> bool:
     return False
 
 
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class LastBodies:
     """When the newest body of each queue was stored, by its first record; for offsets that are corrected backwards."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, wall_ms: Callable[[], int] = _wall_ms) -> None:
+        """`wall_ms` is another clock in tests: milliseconds since 1970."""
         self._operations = operations
+        self._wall_ms = wall_ms
         self._stored_ms: dict[MessageQueue, int] = {}
+
+    def begin(self, mq: MessageQueue) -> None:
+        """A pull of this queue is sent. At the first one all that is below its offset was stored some time ago."""
+        if mq not in self._stored_ms:
+            self._stored_ms[mq] = self._wall_ms() - CLOCKS_APART_MS
 
     def note(self, mq: MessageQueue, body: bytes | bytearray | memoryview) -> None:
         """A body of this queue has come; one that is too short or damaged is somebody else's affair."""

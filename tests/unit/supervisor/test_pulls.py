@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,9 +21,10 @@ from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import TimedOutError, UnreachableError
 from rocketcrew.remoting.headers import PullRequest, PullResponse
 from rocketcrew.remoting.names import MASTER_ID
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.member.pulls import Pulls
-from rocketcrew.supervisor.member.recreated import LastBodies
+from rocketcrew.supervisor.member.recreated import CLOCKS_APART_MS, LastBodies
 
 from .conftest import TOPIC
 
@@ -76,6 +78,17 @@ class Brokers:
         return answer
 
 
+class Looks:
+    """Of a queue that was made again: whatever time is looked for, it begins at 0."""
+
+    def __init__(self) -> None:
+        self.times_ms: list[int] = []
+
+    async def search_offset(self, _mq: MessageQueue, stored_ms: int) -> int:
+        self.times_ms.append(stored_ms)
+        return 0
+
+
 class Scene:
     def __init__(
         self, bench: Bench, addresses: Mapping[int, str], known: bool = True, connected: bool = True
@@ -91,8 +104,9 @@ class Scene:
         cluster = cast("Cluster", self.brokers)
         settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None).consumer
         self.acts = 0
+        self.looks = Looks()
         self.pulls = Pulls(
-            cluster, LastBodies(Operations(cluster)), bench.core, memoryview(bench.view), settings,
+            cluster, LastBodies(cast("Operations", self.looks)), bench.core, memoryview(bench.view), settings,
             self.subscriptions, lambda _: known, lambda: bench.now, lambda _code: None,
             self.run, self.failed, self.acted,
         )  # fmt: skip
@@ -340,6 +354,16 @@ def test_an_offset_that_was_moved_comes_with_what_the_broker_still_has(bench: Be
     notes = bench.core.state.outcomes.take("g").kinds
     found = {kind: [*one.pieces] for kind, records in notes.items() for one in records.queues.values()}
     assert found == {LOST: [(5, 120)], SKIPPED: [(120, 300)]}
+
+
+def test_an_offset_that_was_moved_back_before_anything_came_is_looked_up(bench: Bench, scene_with: SceneWith) -> None:
+    """The topic was made again while the member was idle: what it has by now is all new."""
+    scene = scene_with({0: "master"})
+    before_ms = time.time_ns() // 1_000_000
+    scene.pull(Command(ResponseCode.PULL_OFFSET_MOVED, PullResponse(0, 3, 0, 3).to_fields()))
+    (looked_ms,) = scene.looks.times_ms
+    assert looked_ms >= before_ms - CLOCKS_APART_MS
+    assert bench.one(act.Commit).offset == 0
 
 
 def test_a_server_that_sends_us_away_is_asked_again_as_if_nothing_were_connected(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 
 from rocketcrew.broker.server import EmbeddedBroker
@@ -18,7 +19,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.states import QueueState
-from rocketcrew.supervisor.member.recreated import LastBodies, deleted_queues
+from rocketcrew.supervisor.member.recreated import CLOCKS_APART_MS, LastBodies, deleted_queues
 
 from .conftest import Bench
 
@@ -85,5 +86,26 @@ def test_an_offset_that_is_corrected_backwards_goes_on_at_the_first_message_sinc
             assert await last.corrected(MQ, asked=9, answered=3) == 0
             last.keep([])
             assert await last.corrected(MQ, asked=9, answered=3) == 3
+
+    asyncio.run(run())
+
+
+def test_a_queue_that_was_made_again_before_anything_came_of_it_goes_on_at_what_is_new() -> None:
+    """An idle member: its offset is far above what the new queue has, and it has seen no body in this life."""
+    clock_ms = [time.time_ns() // 1_000_000 - 3_600_000]
+
+    async def run() -> None:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            await Admin(cluster).create_topic(broker.address, TOPIC_CONFIG)
+            last = LastBodies(Operations(cluster), lambda: clock_ms[0])
+            last.begin(MQ)
+            clock_ms[0] += 7_200_000
+            last.begin(MQ)
+            await send(cluster, 3)
+            assert await last.corrected(MQ, asked=300, answered=3) == 0
+            last.keep([])
+            clock_ms[0] += CLOCKS_APART_MS
+            last.begin(MQ)
+            assert await last.corrected(MQ, asked=300, answered=3) == 3, "it has lost its end: what was there is older"
 
     asyncio.run(run())
