@@ -64,7 +64,7 @@ from ..durable.outcomes import (
     Outcomes,
 )
 from ..remoting.names import RETRY_PREFIX
-from .cuts import newer_than
+from .cuts import NO_TOP, newer_than
 from .plan import Ends, Top
 
 
@@ -378,7 +378,8 @@ def _queue(
     elsewhere = noted.pop(ELSEWHERE) - settled
     known = _joined((present, loaded, settled, *noted.values()))
     expected, not_committed = table.outcomes.of_queue(ROWS, key), _from(ends)
-    first = _first(known, waiting | aside, ends)
+    anew = table.tops.get(key, NO_TOP).since_us > 0
+    first = _first(known, waiting | aside, ends, anew=anew)
     before = IntervalSet.of([(0, first)]) | others
     elsewhere -= before  # it names all that was shown, from 0 on
     all_known = _joined((known, elsewhere, waiting, aside, expected))
@@ -445,8 +446,14 @@ def _from(ends: QueueEnds | None) -> IntervalSet:
     return IntervalSet.of([(ends.min if ends.committed is None else max(0, ends.committed), ends.max)])
 
 
-def _first(known: IntervalSet, waiting: IntervalSet, ends: QueueEnds | None) -> int:
-    """The first record that anybody knows: the group began there. With none known, what it committed."""
+def _first(known: IntervalSet, waiting: IntervalSet, ends: QueueEnds | None, *, anew: bool) -> int:
+    """The first record that anybody knows: the group began there. With none known, what it committed.
+
+    Of a topic that was made again (the epoch began with later records) it is the first that there is: the group was there
+    before the topic.
+    """
+    if anew and ends is not None and ends.read:
+        return ends.min
     first = min((one.pieces[0][0] for one in (known, waiting) if one), default=None)
     if first is None:
         return 0 if ends is None or ends.committed is None else ends.committed

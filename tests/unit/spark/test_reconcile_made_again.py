@@ -86,6 +86,33 @@ def test_a_broker_s_clock_that_is_behind_hides_no_topic_made_again(world: World,
     assert look_at_the_first(world, timedelta(days=-1)).fine
 
 
+def test_what_nobody_has_handled_at_the_beginning_of_a_topic_made_again_is_not_of_before_the_group(
+    world: World, segments: Any
+) -> None:
+    """The member went on at the end of the new topic: the group was there before it, so its first messages are the group's."""
+    world.load(*range(20))
+    after = [
+        replace(segments.Record(n), extra={"_store_time": EPOCH + timedelta(days=1, seconds=n)}) for n in range(12)
+    ]
+    world.seal(after[9:])
+    world.drain(world.loader(epoch_on_recreated=True))
+    facts, _ = table_facts(world.table, world.roots[:1])
+    report = reconcile(facts, {QUEUE: QueueEnds(0, 12, 12)})
+    assert fates(report) == {"loaded": ((9, 12),), "unknown": ((0, 9),)}
+    assert report.to_run_again().of_queue(QUEUE.in_epoch(1)).pieces == ((0, 9),)
+    assert fates(reconcile(facts, {QUEUE: QueueEnds(4, 12, 12)}))["unknown"] == ((4, 9),), "the rest is deleted"
+    assert reconcile(facts, None).fine, "nobody was asked where it begins"
+
+
+def test_a_re_run_from_an_offset_on_has_what_is_below_before_it(world: World, segments: Any) -> None:
+    world.load(*range(20))
+    write_request([Staging(world.roots[0])], (QUEUE.in_epoch(1),))
+    world.seal([segments.Record(n) for n in range(9, 12)])
+    world.drain(world.loader())
+    facts, _ = table_facts(world.table, world.roots[:1])
+    assert fates(reconcile(facts, {QUEUE: QueueEnds(0, 12, 12)})) == {"loaded": ((9, 12),), "before": ((0, 9),)}
+
+
 def look_at_the_first(world: World, later: timedelta, committed: int = 9, *, readable: bool = True) -> Report:
     """The report when the broker has stored the records that can be compared by so much later than the table's first."""
     facts, _ = table_facts(world.table, world.roots[:1])
