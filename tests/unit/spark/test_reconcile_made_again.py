@@ -89,7 +89,7 @@ def test_a_broker_s_clock_that_is_behind_hides_no_topic_made_again(world: World,
 def test_what_nobody_has_handled_at_the_beginning_of_a_topic_made_again_is_not_of_before_the_group(
     world: World, segments: Any
 ) -> None:
-    """The member went on at the end of the new topic: the group was there before it, so its first messages are the group's."""
+    """The member went on at the end of the new topic. The group was there before it, so its first messages are its own."""
     world.load(*range(20))
     after = [
         replace(segments.Record(n), extra={"_store_time": EPOCH + timedelta(days=1, seconds=n)}) for n in range(12)
