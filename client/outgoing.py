@@ -144,6 +144,8 @@ class OutgoingMessage:
     def check(self, body_max_bytes: int = BODY_MAX_BYTES) -> None:
         """Raises UsageError saying what cannot be sent and why, before anything is."""
         check_topic_to_send(self.topic)
+        if isinstance(self.body, str):
+            _utf8(self.body, "the body", self.topic)
         size = memoryview(self.body_bytes).nbytes
         if size == 0:
             raise UsageError(f"a message for topic {self.topic} has an empty body: RocketMQ refuses those")
@@ -365,9 +367,20 @@ def _maybe_compressed(
     return smaller, compression_sysflag(options.compression)
 
 
+def _utf8(text: str, what: str, topic: str) -> bytes:
+    """Raises UsageError for half a character (a lone surrogate), which no bytes stand for."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        part = text[max(0, error.start - 10) : error.end]
+        raise UsageError(
+            f"{what} of a message for topic {topic} can't be written as UTF-8: {error.reason} in {part!r}"
+        ) from None
+
+
 def _property_text(properties: Mapping[str, str], topic: str) -> str:
     text = encode_properties(properties)
-    size = len(text.encode())
+    size = len(_utf8(text, "the properties", topic))
     if size > PROPERTIES_MAX_BYTES:
         raise UsageError(
             f"the properties of a message for topic {topic} have {size} bytes; at most {PROPERTIES_MAX_BYTES} are allowed"

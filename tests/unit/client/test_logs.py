@@ -52,6 +52,14 @@ def test_a_script_has_its_standard_output_for_itself(tmp_path: Path, code: str) 
     assert (out, LOGGED[code] in err) == ("", True)
 
 
+def test_what_only_a_search_for_faults_needs_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
+    lines = "from rocketcrew.client.logs import get_logger\nget_logger().debug('each_retry'); get_logger().info('done')"
+    _, err = said(tmp_path, lines)
+    assert ("each_retry" in err, "done" in err) == (False, True)
+    _, err = said(tmp_path, f"import structlog; structlog.configure(cache_logger_on_first_use=False)\n{lines}")
+    assert ("each_retry" in err, "done" in err) == (True, True)
+
+
 def test_what_the_user_configures_holds(tmp_path: Path) -> None:
     for order in (OWN + SEND, SEND.replace("try:", f"{OWN}\ntry:")):  # before our import, and after it
         assert said(tmp_path, order) == ("", "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.outgoing import OutgoingMessage, SendOptions, prepare
 from rocketcrew.client.selection import TOPICS_MAX, RoundRobin, by_key
 from rocketcrew.client.validation import check_group, check_topic, check_topic_to_send
 from rocketcrew.remoting.errors import UsageError
@@ -29,6 +29,15 @@ def test_bad_topics(topic):
 def test_bad_groups(group):
     with pytest.raises(UsageError, match="group"):
         check_group(group)
+
+
+@pytest.mark.parametrize(
+    "given", [{"body": "a\udc80"}, {"tags": "\ud800"}, {"keys": "\ud800"}, {"properties": {"a": "\ud800"}}]
+)
+def test_half_a_character_cannot_be_sent(given):
+    message = OutgoingMessage("orders", **{"body": b"x", **given})
+    with pytest.raises(UsageError, match="message for topic orders can't be written as UTF-8: surrogates not allowed"):
+        prepare(message, SendOptions("g", "TBW102", 4), unique_id="1", now_ms=0)
 
 
 def queues(spec):
