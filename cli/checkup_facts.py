@@ -327,7 +327,7 @@ def handler_facts(
     except HandlerLoadError as error:
         last = error.traceback.strip().rpartition("\n")[2]
         return HandlerFacts(handler, wrong=str(error) + (f" ({last})" if last and last not in str(error) else ""))
-    except UsageError as error:
+    except RocketcrewError as error:
         return HandlerFacts(handler, wrong=str(error))
     wrong = refused(settings, found.spec)
     if wrong:

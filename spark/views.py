@@ -8,6 +8,9 @@ Which message a record is of, two ids say together. The origin's is a broker's a
 again when the broker begins with an empty store. The unique one, of the producer, a retry keeps. A record without any has
 its own address and place there, which differ from retry to retry and say nothing: an address, the port in 8 digits and the
 place in 16, of IPv4 32 in all and of IPv6 56. Where a port begins with 0000 a unique id has the process id of its producer.
+
+One case is shown twice: a message without a unique id that a Java member sends once more as an ordinary one, because its
+send-back failed or got no answer. Java's producer gives that retry a unique id, and what came before it has none.
 """
 
 from __future__ import annotations

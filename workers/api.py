@@ -184,8 +184,8 @@ class BatchResult:
     Messages up to and including `ack_index` are done, those after it are consumed later; None = all done, -1 = none.
     `delay_level` is that of the messages consumed later, as in Retry (Java's delayLevelWhenNextConsume of the context).
     `rows` are rows of the batch: `(message, row)` for each, or untagged one result per message, in a list or another iterable
-    with an order, or an Arrow batch or table with a row for each. Those of messages that are not done are left out. All
-    untagged rows of a call with one message are its own. Others are nobody's, and fail the whole call.
+    with an order, or an Arrow batch, table or reader with a row for each. Those of messages that are not done are left out.
+    All untagged rows of a call with one message are its own. Others are nobody's, and fail the whole call.
     """
 
     __slots__ = ("ack_index", "delay_level", "rows")

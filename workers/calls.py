@@ -32,7 +32,7 @@ from .forks import end_if_forked
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .misfits import made_row
 from .packets import QueueInfo
-from .rows import TABLES, rows_of_table
+from .rows import rows_of_table, tables_in
 from .run import Run
 from .steps import call_under_way
 from .user_errors import describe_error, user_traceback
@@ -176,8 +176,8 @@ def _of_each(batch: list[Message], given: Any) -> list[object]:
     check_ran(given)
     if _names_message(given):
         raise _no_pair(given)
-    if isinstance(given, TABLES):
-        return _of_table(batch, given)
+    if (tables := tables_in(given)) is not None:
+        return _of_tables(batch, tables, type(given).__name__)
     rows = [] if given is None else _iterated(given)
     if rows is None:
         if len(batch) == 1:
@@ -198,15 +198,16 @@ def _of_each(batch: list[Message], given: Any) -> list[object]:
     return rows
 
 
-def _of_table(batch: list[Message], table: Any) -> list[object]:
-    """Its rows are one message's, or one is each message's."""
-    if not table.num_rows:
+def _of_tables(batch: list[Message], tables: list[Any], what: str) -> list[object]:
+    """Their rows are one message's, or one is each message's."""
+    count = sum(table.num_rows for table in tables)
+    if not count:
         return [None] * len(batch)
     if len(batch) == 1:
-        return [table]
-    if table.num_rows != len(batch):
-        raise _of_nobody(f"an Arrow {type(table).__name__} of {table.num_rows} rows", batch)
-    return [*rows_of_table(table)]
+        return tables if len(tables) == 1 else [tables]
+    if count != len(batch):
+        raise _of_nobody(f"an Arrow {what} of {count} rows", batch)
+    return [row for table in tables for row in rows_of_table(table)]
 
 
 def _iterated(given: Any) -> list[object] | None:

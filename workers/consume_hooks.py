@@ -93,11 +93,12 @@ class ConsumeHooks:
         queue = messages[0].queue
         mq = MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
         context = ConsumeMessageContext(group, list(messages), mq, namespace=self._namespace)
-        for hook in self._hooks:
-            self._run(hook, hook.consume_message_before, context)
         began_ns = self._clock()
         ended, said = ReturnType.EXCEPTION, object()
         try:
+            for hook in self._hooks:
+                self._run(hook, hook.consume_message_before, context, passes=(SoftTimeLimitExceeded,))
+            began_ns = self._clock()
             yield done
             said = done.result
             ended = return_type(said, ordered=self._ordered)
@@ -127,9 +128,13 @@ class ConsumeHooks:
         hook: ConsumeMessageHook,
         method: Callable[[ConsumeMessageContext], object],
         context: ConsumeMessageContext,
+        passes: tuple[type[BaseException], ...] = (),
     ) -> None:
+        """`passes`: what goes on. The soft limit is the whole call's; after it, the hook alone is late."""
         try:
             method(context)
+        except passes:
+            raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  a hook's failure is its own
             self._log.warning("consume_hook_failed", hook=_name(hook), error=describe_error(error))
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 import pyarrow
 
 from ..remoting.errors import RocketcrewError
+from .api import SoftTimeLimitExceeded
 from .ddl import fields_of
 from .message import Message
 
@@ -204,8 +205,10 @@ def listed(rows: Iterable[Any]) -> list[Any]:
 
 
 def _as_it_is(row: Any) -> Any:
-    """A copy of a row, an Arrow batch, or a row in a tuple with its message. Raises RowError where there is none."""
-    if isinstance(row, Message):
+    """A copy of a row, an Arrow batch, or a row in a tuple with its message. Raises RowError where there is none.
+
+    An error in the place of a row stays itself: a copy would ask its class's `__init__` anew, with other arguments."""
+    if isinstance(row, Message | BaseException):
         return row
     if isinstance(row, pa.RecordBatch | pa.Table):
         return _copied_table(row)
@@ -222,7 +225,7 @@ def _as_it_is(row: Any) -> Any:
         if dataclasses.is_dataclass(row) and not isinstance(row, type):
             return _copied_instance(row)
         return copy.deepcopy(row)
-    except RowError:
+    except (RowError, SoftTimeLimitExceeded):
         raise
     except Exception as error:
         name = type(row).__name__

@@ -15,6 +15,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
+from math import inf, isinf
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -32,7 +33,10 @@ Check = Callable[[Sequence[Any]], None]
 
 _NUMPY_TIME: Final = "datetime64[us]"
 _UNSIGNED: Final = ("uint64", "ulonglong")
+_EXTENDED: Final = ("longdouble", "float128", "float96")
 """Names of numpy's classes."""
+_LOOKED_AT: Final = ("u8", "f16", "f12")
+"""Arrays of these numpy types are looked at element by element."""
 _TIMES: Final = (NONE_TYPE, datetime.date, str, pa.Scalar)
 """In a column of times: these, and what Arrow itself refuses when it is of no use there."""
 _INTEGERS: Final = (int, NONE_TYPE, pa.Scalar)
@@ -66,7 +70,7 @@ def check_cast(given: Any, declared: Any) -> None:
         raise LossError(f"expected {declared}, got {given}: cast it before, in the way that is meant")
     if family in ("time", "date") and pa.types.is_integer(given):
         _check_times([0])
-    elif family in ("integer", "floating") and pa.types.is_boolean(given):
+    elif (family in ("integer", "floating") or pa.types.is_decimal(declared)) and pa.types.is_boolean(given):
         raise LossError(f"expected {declared}, got {given}: cast it before, in the way that is meant")
     elif family == "integer" and pa.types.is_temporal(given):
         raise LossError(f"expected an integer, got {given}, of which nobody would know the unit: cast it to int64")
@@ -259,6 +263,10 @@ def _check_floats(values: Sequence[Any]) -> None:
             most = max(map(operator.index, of_kind))
             if most >= _WRAPS:
                 raise LossError(too_many_bits(most))
+        elif kind.__name__ in _EXTENDED and any(
+            isinf(float(value)) and abs(value) != inf for value in values if type(value) is kind
+        ):
+            raise LossError("a number that is infinite in 64 bits: return None")
 
 
 def _hides_values(kind: Any, values: Iterable[Any]) -> bool:
@@ -335,7 +343,12 @@ def _leaves(values: Iterable[Any], kind: Any) -> Iterator[tuple[Any, list[Any]]]
 
 def _that_show(values: Any) -> Any:
     """Elements that show of which classes all are: of one of numpy's arrays, one."""
-    if type(values).__name__ != "ndarray" or values.ndim != 1 or values.dtype.hasobject or values.dtype.str[1:] == "u8":
+    if (
+        type(values).__name__ != "ndarray"
+        or values.ndim != 1
+        or values.dtype.hasobject
+        or values.dtype.str[1:] in _LOOKED_AT
+    ):
         return values
     return values[:1]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
 from numbers import Integral
@@ -15,11 +14,14 @@ from typing import Any, Final
 
 import pyarrow
 
+from .api import SoftTimeLimitExceeded
+
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
 
 CONVERSION_ERRORS: Final = (Exception,)
-"""Arrow's own; and it runs code of the values (`__index__`, `utcoffset` of a time zone), from which anything may come."""
+"""Arrow's own; and it runs code of the values (`__index__`, `utcoffset` of a time zone), from which anything may come. The
+soft time limit may come there as well, and is that of the whole call: who catches these lets it pass before."""
 SHOWN_CHARACTERS_MAX: Final = 40
 NO_TIME: Final = "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
 
@@ -78,6 +80,8 @@ def _first(entry: Any) -> Any:
     """The key of a map's entry, given as a pair, a dict or a dict's pairs; None where Arrow refuses the entry."""
     try:
         return entry[0] if issubclass(entry.__class__, tuple) else dict(entry)["key"]
+    except SoftTimeLimitExceeded:
+        raise
     except CONVERSION_ERRORS:
         return None
 
@@ -86,6 +90,8 @@ def _second(entry: Any) -> Any:
     """The same of its value."""
     try:
         return entry[1] if issubclass(entry.__class__, tuple) else dict(entry)["value"]
+    except SoftTimeLimitExceeded:
+        raise
     except CONVERSION_ERRORS:
         return None
 
@@ -104,6 +110,8 @@ def _fields_given(value: Any, entries: list[Any], kind: Any) -> Iterable[tuple[A
 def _goes_in(value: Any, kind: Any, check_of: CheckOf) -> bool:
     try:
         _try(value, kind, check_of)
+    except SoftTimeLimitExceeded:
+        raise
     except CONVERSION_ERRORS:
         return False
     return True
@@ -125,6 +133,8 @@ def _where(value: Any, kind: Any, check_of: CheckOf) -> str:
         _try(value, kind, check_of)
     except (EntryError, LossError) as error:
         return str(error)
+    except SoftTimeLimitExceeded:
+        raise
     except CONVERSION_ERRORS as error:
         return _words(value, kind) or str(error)
     return ""
@@ -177,19 +187,27 @@ def _bytes(value: Any, kind: Any) -> str:
 
 
 def _integer(value: Any, kind: Any) -> str:
-    with suppress(Exception):  # also a number of numpy's, which may be too large, too
-        bits = 0 if isinstance(value, bool) else operator.index(value).bit_length()
-        if bits >= kind.bit_width:
-            wider = "decimal(38,0)" if bits > 63 else "bigint"
-            return f"{_shown(value)} is too large for {kind.bit_width} bits: declare the column {wider}"
+    bits = 0 if isinstance(value, bool) else _whole(value).bit_length()  # also of numpy's, which may be too large, too
+    if bits >= kind.bit_width:
+        wider = "decimal(38,0)" if bits > 63 else "bigint"
+        return f"{_shown(value)} is too large for {kind.bit_width} bits: declare the column {wider}"
     return _expected("an integer", value, "return int(value), or declare the column as what it is")
 
 
 def _floating(value: Any, kind: Any) -> str:
-    with suppress(Exception):  # numpy's timedelta64 is Integral, and no number
-        if isinstance(value, Integral) and abs(int(value)) > EXACT_MAX[str(kind)]:
-            return too_many_bits(int(value))
+    if isinstance(value, Integral) and abs(whole := _whole(value)) > EXACT_MAX[str(kind)]:
+        return too_many_bits(whole)
     return _expected("a number", value, "return float(value)")
+
+
+def _whole(value: Any) -> int:
+    """An integer as one of Python's; 0 for what is none (numpy's timedelta64 is Integral, too)."""
+    try:
+        return operator.index(value)
+    except SoftTimeLimitExceeded:
+        raise
+    except CONVERSION_ERRORS:
+        return 0
 
 
 def too_many_bits(value: int) -> str:
@@ -210,7 +228,9 @@ def _decimal(value: Any, kind: Any) -> str:
 
 
 def too_many_digits(value: int | Decimal, kind: Any) -> str:
-    """Why a number does not go into a column of decimals."""
+    """Why a number does not go into a column of decimals. A zero does, but Arrow moves no point by so many places."""
+    if not value:
+        return f"{_shown(value)} is a zero of more places than Arrow takes: return Decimal(0)"
     return (
         f"{_shown(value)} has more digits than decimal({kind.precision},{kind.scale}) holds: declare more, or round it, as by"
         f" Decimal(value).quantize(Decimal(1).scaleb(-{kind.scale}))"

@@ -23,8 +23,9 @@ import pyarrow
 from ..conf.folders import NO_FOLDERS, FolderNames
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from ..remoting.errors import ProtocolError
+from .api import SoftTimeLimitExceeded
 from .array_faults import Arrays
-from .copying import UnknownValueError, holds_all
+from .copying import UnknownValueError, holds_all, listed
 from .ddl import fields_of, to_ddl
 from .fitting import UNDECLARED, Columns, NoRowError, RowError, check_ran
 from .inferring import as_rows
@@ -111,6 +112,13 @@ class TableRow:
         whole = self.table.fitted
         part = whole.slice(self.number, rows)
         return whole if rows == whole.num_rows else pa.concat_batches([part, part.slice(0, 0)])
+
+
+def tables_in(given: Any) -> list[Any] | None:
+    """The Arrow tables that something is; None of what is none. A reader is one table, however it is cut into batches."""
+    if isinstance(given, pa.RecordBatchReader):
+        return listed(given)
+    return [given] if isinstance(given, TABLES) else None
 
 
 def rows_of_table(table: Any) -> Iterator[TableRow]:
@@ -253,13 +261,15 @@ class RowBuffer(Generic[Owner]):
 
     def together(self, results: list[Any]) -> tuple[Iterable[tuple[Any, ...]], Iterable[Any]] | None:
         """Values and arrays of several messages' results that can be kept as they are; None = ask `prepare` for each."""
-        with contextlib.suppress(Exception):  # what cannot be copied fails its own message: `prepare` raises it again
+        try:
             values = self._plain_of_each(results)
             if values is not None:
                 return values, repeat(None)
-            if self._fit_as_tables(results):
-                return repeat(()), results
-        return None
+            return (repeat(()), results) if self._fit_as_tables(results) else None
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception:  # noqa: BLE001  what cannot be copied fails its own message: `prepare` raises it again
+            return None
 
     def _fit_as_tables(self, results: list[Any]) -> bool:
         """Whether they are rows of tables in which all rows fit, as far as is known."""

@@ -608,12 +608,12 @@ class Runner:
                 return []  # all done, nothing to keep
             results = batch_results(batch, result)
             self.end_if_forked()  # in a generator of rows
+            together = self._buffer.together(results)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             took_ns = self._clock() - started_ns
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error, took_ns)
             return []
-        together = self._buffer.together(results)
         if together is not None:
             return list(zip(zip(repeat(run), places), batch, *together, strict=False))
         kept: list[Kept[Place]] = []

@@ -1,15 +1,18 @@
 """A worker's open segment: rows go to disk before their messages are reported, and are sealed by fsync and one rename.
 
 Each flush is brought into its final bytes in memory and then written; when a write fails in the middle (disk full), the
-file is cut back to its last whole batch and the write is tried again until it succeeds. Nothing is reported meanwhile,
-so the supervisor's windows fill and consumption stops by itself; nothing is lost. What decides how long to wait, and
-whether the supervisor is still there, is the caller's `pause`.
+file is cut back to its last whole batch and the write is tried again until it succeeds. A disk may refuse the cut as well
+(btrfs, quotas): then no try writes before it has cut. Nothing is reported meanwhile, so the supervisor's windows fill and
+consumption stops by itself; nothing is lost. What decides how long to wait, and whether the supervisor is still there, is
+the caller's `pause`.
 
-A segment that is full, idle or asked for gets its end mark and is closed; sealing.py makes it durable.
+A segment that is full, idle or asked for gets its end mark and is closed; sealing.py makes it durable. Where the close says
+that something was not written (NFS), a later sync of the file may know nothing of that: a synced copy takes its place.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +32,7 @@ from ..conf.segment_format import (
 )
 from ..conf.units import NS_PER_MS
 from .packets import Sealed
-from .sealing import Pause
+from .sealing import Pause, put_copy
 
 pa: Any = pyarrow
 
@@ -84,9 +87,11 @@ class SegmentWriter:
         pause: Pause,
         goes_on: Callable[[], None] = lambda: None,
         write: Write = os.write,
+        cut: Callable[[int, int], None] = os.ftruncate,
+        close: Callable[[int], None] = os.close,
     ) -> None:
         """`folder` is the slot's `segments/`; its `open/` and `ready/` are made when missing. `goes_on` is called when what
-        was tried again has succeeded. `write` as os.write."""
+        was tried again has succeeded. `write`, `cut` and `close` as those of `os`."""
         self._open_dir = folder / OPEN_DIR
         self._ready_dir = folder / READY_DIR
         self._worker_id = worker_id
@@ -99,6 +104,10 @@ class SegmentWriter:
         self._pause = pause
         self._goes_on = goes_on
         self._write = write
+        self._cut_at = cut
+        self._close_fd = close
+        self._torn = False
+        """There may be bytes behind `_size`."""
         self._name = ""
         self._rows = 0
         self._size = 0
@@ -166,8 +175,7 @@ class SegmentWriter:
         if self._fd < 0:
             return None
         self._insist("writing a segment", lambda: self._write_whole(memoryview(END_OF_STREAM)))
-        os.close(self._fd)
-        self._fd = -1
+        self._insist("closing a segment", self._close)
         return self._open_dir / self._name, Sealed(self.seq, self._rows, self._size, self._name)
 
     def _open(self) -> None:
@@ -179,19 +187,35 @@ class SegmentWriter:
         name = segment_name(self._worker_id, seq)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(self._open_dir / name, flags, 0o644)
-        self._name, self.seq, self._rows, self._size = name, seq, 0, 0
+        self._name, self.seq, self._rows, self._size, self._torn = name, seq, 0, 0, False
 
     def _write_whole(self, data: memoryview) -> None:
         """All of `data` at the end of what is whole, or nothing and OSError."""
-        written = 0
+        if self._torn:
+            self._cut()
+        self._torn, written = True, 0
         try:
             while written < len(data):
                 written += self._write(self._fd, data[written:])
         except OSError:
-            os.ftruncate(self._fd, self._size)
-            os.lseek(self._fd, self._size, os.SEEK_SET)
+            with contextlib.suppress(OSError):  # the next try begins with it
+                self._cut()
             raise
         self._size += written
+        self._torn = False
+
+    def _cut(self) -> None:
+        self._cut_at(self._fd, self._size)
+        os.lseek(self._fd, self._size, os.SEEK_SET)
+        self._torn = False
+
+    def _close(self) -> None:
+        """The number is free whatever the close says; the next try makes a copy."""
+        if self._fd < 0:
+            put_copy(self._open_dir / self._name)
+            return
+        fd, self._fd = self._fd, -1
+        self._close_fd(fd)
 
     def _insist(self, what: str, action: Callable[[], Result]) -> Result:
         failed = False

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ..remoting.errors import UsageError
+from ..remoting.errors import RocketcrewError, UsageError
 from .api import Handler
 from .boot import TableSpec
 from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, takes_one
@@ -52,9 +52,9 @@ def examine(
     take their time to import.
 
     Raises UsageError when it or `schema` is written wrongly, or `partition_by` names what is no column, HandlerLoadError
-    when it cannot be imported within the time, cannot take a message, or when the module has none or several. Raises what
-    `check` raises, which is called again and again while the process runs, and when it has ended: Ctrl-C at a terminal ends
-    that process too.
+    when it cannot be imported within the time, cannot take a message, or when the module has none or several, and
+    WorkerStartError when others end the process that imports it. Raises what `check` raises, which is called again and again
+    while the process runs, and when it has ended: Ctrl-C at a terminal ends that process too.
     """
     return _examined(target, timeout_ms, check, [schema, *partition_by], None).spec
 
@@ -101,9 +101,7 @@ def _examined(
             process.kill()
     check()
     if not out:
-        code = process.returncode
-        how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        raise HandlerLoadError(f"the process that imports handler {target} {how}", printed[-STDERR_SHOWN_MAX:])
+        raise why_no_answer(target, process.returncode, printed)
     answer = json.loads(out)
     if "settings" in answer:
         raise UsageError(answer["settings"])
@@ -111,6 +109,23 @@ def _examined(
         raise HandlerLoadError(answer["wrong"], answer["traceback"])
     spec = replace(describe(answer["handler"]), subscriptions=tuple(answer["subscriptions"]), sends=answer["sends"])
     return Examined(spec, answer.get("columns", ""), answer.get("misfit", ""))
+
+
+def why_no_answer(target: str, exit_code: int, printed: str) -> RocketcrewError:
+    """The error of a process that has ended without one. What others end it by is not the handler's fault: another may go
+    through, as when a worker boots."""
+    from .spawn import CRASHES, WorkerStartError  # nobody else here needs what it brings
+
+    what = f"the process that imports handler {target}"
+    if exit_code >= 0:
+        return HandlerLoadError(f"{what} ended with exit code {exit_code}", printed[-STDERR_SHOWN_MAX:])
+    name = signal.Signals(-exit_code).name
+    if -exit_code in {*CRASHES, signal.SIGABRT}:
+        return HandlerLoadError(f"{what} ended by signal {name}", printed[-STDERR_SHOWN_MAX:])
+    return WorkerStartError(
+        f"{what} was ended by signal {name}, from outside: look who sends that; of SIGKILL the kernel's log says whether it"
+        " was for want of memory"
+    )
 
 
 def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[], None]) -> tuple[str, str]:

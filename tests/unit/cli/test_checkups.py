@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rocketcrew.cli.checkup_facts import (
     broker_clock_ms,
     check_start,
     disk_facts,
+    handler_facts,
     popped_retries,
     refused,
     sentry_facts,
@@ -37,6 +39,7 @@ from rocketcrew.conf.settings import load
 from rocketcrew.durable.mounts import Mount
 from rocketcrew.remoting.admin_bodies import OffsetWrapper
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.workers.boot import TableSpec
 from rocketcrew.workers.loading import HandlerSpec
 
 ORDERS = TopicFacts("orders", True, 8, {"a": 6, "b": 6})
@@ -258,3 +261,15 @@ def test_a_shared_folder_is_a_fault_for_members_and_what_the_engine_needs(tmp_pa
     mounts = [Mount(str(tmp_path), "nfs4", "filer:/export")]
     assert "is on NFS" in disk_facts(settings, mounts=mounts)[0].shared
     assert disk_facts(settings, on_spark=True, mounts=mounts)[0].shared == ""
+
+
+def test_a_handler_whose_import_somebody_ended_is_one_finding_of_several(tmp_path: Path) -> None:
+    (tmp_path / "ended_import.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    settings = load({"supervisor.data_dir": str(tmp_path)}, {}, None)
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        found = handler_facts(settings, "ended_import", TableSpec(str(tmp_path / "table")))
+    finally:
+        os.chdir(before)
+    assert "was ended by signal SIGKILL, from outside" in found.wrong

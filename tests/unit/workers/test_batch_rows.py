@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pandas
 import pyarrow
 import pytest
@@ -85,6 +86,20 @@ def stored_in(rows: RowBuffer[int], results: list[Any]) -> list[tuple[int, int]]
     assert not bad
     assert batch is None or batch.num_rows == count
     return [] if batch is None else [(each["_offset"], each["a"]) for each in batch.to_pylist()]
+
+
+def reader(*batches: list[int], memory: Any = None) -> Any:
+    """A reader of batches of so many numbers; all of them in the same `memory`, one after the other."""
+
+    def read() -> Iterator[Any]:
+        for numbers in batches:
+            array = pa.array(numbers, pa.int32())
+            if memory is not None:
+                memory[: len(numbers)] = numbers
+                array = pa.array(memory[: len(numbers)])
+            yield pa.record_batch({"a": array})
+
+    return pa.RecordBatchReader.from_batches(pa.schema({"a": pa.int32()}), read())
 
 
 def table(messages: list[Message]) -> Any:
@@ -181,6 +196,7 @@ NOBODY_S: dict[str, tuple[Rows, str]] = {
     "dataclass": (lambda _: Row(1), "one Row for 3 messages"),
     "text": (lambda _: "abc", "one str for 3 messages"),
     "table": (lambda _: pa.table({"a": [1, 2]}), "an Arrow Table of 2 rows for 3 messages"),
+    "reader": (lambda _: reader([1, 2], [3], [4]), "an Arrow RecordBatchReader of 4 rows for 3 messages"),
     "set": (lambda messages: {Hashable(int(each.body)) for each in messages}, "a set, which has no order"),
     "frame": (lambda _: pandas.DataFrame({"a": [1], "b": [2], "c": [3]}), "return pa.Table.from_pandas"),
     "mixed": (lambda messages: [(messages[0], row(messages[0])), {"a": 2}, {"a": 3}], "and some are not"),
@@ -217,6 +233,32 @@ def test_a_coroutine_is_no_rows() -> None:
     for count in (1, 3):
         with pytest.raises(RowError, match="which was not run"):
             of(count, lambda _: rows())
+
+
+def test_a_reader_is_a_table_however_it_is_cut() -> None:
+    for batches in ([[0, 1, 2]], [[0], [1], [2]], [[0, 1], [], [2]], [[], [0], [1, 2]]):
+        for memory in (None, numpy.zeros(3, "i4")):
+            results = of(3, lambda _, cut=batches, memory=memory: reader(*cut, memory=memory))
+            assert stored(results) == [(0, 0), (1, 1), (2, 2)]
+            (result,) = of(1, lambda _, cut=batches, memory=memory: reader(*cut, memory=memory))
+            assert stored([result]) == [(0, 0), (0, 1), (0, 2)]
+    assert of(2, lambda _: reader()) == [None, None]
+    assert of(2, lambda _: reader([], [])) == [None, None]
+
+
+class Later(Retry):
+    """A failure with an `__init__` of its own."""
+
+    def __init__(self, what: str, level: int) -> None:
+        super().__init__(level, what)
+
+
+@pytest.mark.parametrize("form", [list, iter, lambda rows: (each for each in rows), Iterated])
+@pytest.mark.parametrize("tagged", [True, False])
+def test_errors_among_the_rows_say_what_they_were_made_to_say(form: Callable[[Any], Any], tagged: bool) -> None:
+    errors = [Later("not paid", 9), Later("never", -1), UnicodeDecodeError("utf-8", b"a", 0, 1, "no")]
+    found = of(3, lambda messages: form([*zip(messages, errors, strict=True)] if tagged else errors))
+    assert all(each is error for each, error in zip(found, errors, strict=True))
 
 
 # --- a row that is at fault fails its own message alone -------------------------------------------------------------------

@@ -140,6 +140,31 @@ def test_in_order_the_words_are_those_of_java_s_orderly_service(
     assert hook.seen[1] == ("after", success, status, {"ConsumeContextType": ended})
 
 
+class Late(Hook):
+    """The soft limit comes in one of its methods."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__()
+        self._when = when
+
+    def _note(self, when: str, context: ConsumeMessageContext) -> None:
+        super()._note(when, context)
+        context.mq_trace_context = "mine"
+        if when == self._when:
+            raise SoftTimeLimitExceeded(1)
+
+
+def test_a_soft_limit_in_a_hook_ends_the_call_before_it_and_not_after_it() -> None:
+    """Over the limit before it has begun, the handler would run on without one; what it has done stays done."""
+    before, after, called, log = Late("before"), Late("after"), list[int](), Log()
+    with pytest.raises(SoftTimeLimitExceeded):
+        watch(before, lambda: called.append(1), log=log)
+    assert (called, log.events) == ([], [])
+    assert before.seen[1] == ("after", False, "RECONSUME_LATER", {"ConsumeContextType": "TIME_OUT"})
+    watch(after, lambda: called.append(2), log=log)
+    assert (called, log.events) == ([2], ["consume_hook_failed"])
+
+
 # --- coroutine handlers -------------------------------------------------------------------------------------------------
 
 

@@ -52,7 +52,7 @@ def test_what_arrow_makes_of_a_decimal_is_that_or_nothing(precision: int, scale:
 
 
 FAR = [
-    *("1E-41", "-1E-41", "1E-42", "1E-5000000", "0E-5000000", "0E-41"),
+    *("1E-41", "-1E-41", "1E-42", "1E-5000000"),
     *(f"1.{'0' * 60}", "1E-999999999999999999"),
 ]
 
@@ -61,6 +61,14 @@ FAR = [
 def test_a_decimal_of_too_many_places_is_refused_at_any_depth(text: str) -> None:
     for ddl, value in within(Decimal(text)):
         with pytest.raises(RowError, match=r"has more digits than decimal\(10,2\) holds: declare more, or round it"):
+            fit(f"c {ddl.format('decimal(10,2)')}", {"c": value})
+
+
+@pytest.mark.parametrize("text", ["0E-41", "-0E-41", "0E-5000000", "0E+39", "0E+5000000"])
+def test_a_zero_of_too_many_places_is_said_to_be_one(text: str) -> None:
+    """It has no digit too many; but Arrow is not to be asked of it."""
+    for ddl, value in within(Decimal(text)):
+        with pytest.raises(RowError, match=r"is a zero of more places than Arrow takes: return Decimal\(0\)"):
             fit(f"c {ddl.format('decimal(10,2)')}", {"c": value})
 
 

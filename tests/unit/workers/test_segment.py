@@ -246,6 +246,90 @@ def test_a_full_disk_loses_nothing(tmp_path_factory: pytest.TempPathFactory, siz
     assert whole_sizes <= {0, *batch_ends(ready.read_bytes())}
 
 
+@pytest.mark.parametrize("refused", [1, 2, 5])
+def test_what_a_failed_write_left_is_cut_off_before_the_next_try(tmp_path: Path, refused: int) -> None:
+    """A full disk may refuse the cut too, as btrfs does: whatever is written then stands behind the torn bytes."""
+    disk, cuts, pauses = SmallDisk(1 << 20), list[int](), list[str]()
+
+    def cut(fd: int, size: int) -> None:
+        cuts.append(size)
+        if len(cuts) <= refused:
+            raise OSError(errno.ENOSPC, "no room for the tree")
+        os.ftruncate(fd, size)
+
+    def make_room(_what: str, error: OSError) -> None:
+        pauses.append(error.strerror)
+        disk.size = 1 << 20
+
+    segments = writer(tmp_path, pause=make_room, write=disk.write, cut=cut)
+    append(segments, [1])
+    (path,) = open_segments(tmp_path)
+    disk.size = path.stat().st_size + 100
+    append(segments, [2])
+    append(segments, [3])
+    sealed = seal(segments)
+    assert sealed is not None
+    ready = tmp_path / READY_DIR / sealed.name
+    assert offsets_in(ready) == [1, 2, 3]
+    assert ready.stat().st_size == sealed.bytes
+    assert pauses == ["No space left on device", *["no room for the tree"] * (refused - 1)], (
+        "a try without a cut is none"
+    )
+    assert set(cuts) == {batch_ends(ready.read_bytes())[1]}
+    assert len(cuts) == refused + 1, "none is made where nothing failed"
+
+
+class AtClose:
+    """A file server that says with the close that something was not written."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    def close(self, fd: int) -> None:
+        self.seen.add(os.fstat(fd).st_ino)
+        os.close(fd)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_segment_whose_close_failed_is_not_sealed_but_a_copy_of_it(tmp_path: Path) -> None:
+    server, trouble, over = AtClose(), list[str](), list[int]()
+    segments = writer(
+        tmp_path, close=server.close, pause=lambda what, _: trouble.append(what), goes_on=lambda: over.append(1)
+    )
+    append(segments, [1, 2])
+    sealed = seal(segments)
+    assert sealed is not None
+    ready = tmp_path / READY_DIR / sealed.name
+    assert offsets_in(ready) == [1, 2]
+    assert ready.stat().st_ino not in server.seen
+    assert (trouble, over, segments.is_open) == (["closing a segment"], [1], False)
+    assert not list((tmp_path / "open").iterdir())
+    assert append(segments, [3]) == 2
+
+
+def test_what_a_close_has_lost_is_never_sealed(tmp_path: Path) -> None:
+    tries: list[str] = []
+
+    def lose(fd: int) -> None:
+        os.ftruncate(fd, os.fstat(fd).st_size - 200)
+        AtClose().close(fd)
+
+    def third_time_ends(_what: str, error: OSError) -> None:
+        tries.append(error.strerror or "")
+        if len(tries) == 3:
+            raise GiveUpError from error
+
+    segments = writer(tmp_path, close=lose, pause=third_time_ends)
+    append(segments, [1])
+    append(segments, [2])
+    with pytest.raises(GiveUpError):
+        segments.detach()
+    assert tries[0] == "No space left on device"
+    assert all("the disk has lost some of it" in each for each in tries[1:])
+    found = salvage(*open_segments(tmp_path))
+    assert found.messages == (QueueRanges("TopicTest", "broker-a", 0, ((1, 2),)),)
+
+
 def test_giving_up_leaves_a_file_that_can_be_salvaged(tmp_path: Path) -> None:
     disk = SmallDisk(10**9)
     segments = writer(tmp_path, write=disk.write)

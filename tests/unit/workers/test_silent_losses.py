@@ -618,7 +618,28 @@ def test_a_span_of_time_is_no_number(ddl: str, value: Any) -> None:
         fit(ddl, {"d": [value] if "array" in ddl else value})
 
 
+@pytest.mark.parametrize("ddl", ["d double", "d float", "d array<double>", "d map<string, float>"])
+@pytest.mark.skipif(numpy.finfo(numpy.longdouble).maxexp <= 1024, reason="a double has as many bits here")
+def test_a_long_double_does_not_become_infinite(ddl: str) -> None:
+    def within(number: Any) -> list[Any]:
+        if "array" in ddl:
+            return [[number], numpy.array([0, number]), [number, 1.5]]
+        return [{"a": number} if "map" in ddl else number]
+
+    for text in ("1e4000", "-1e4000"):
+        for value in within(numpy.longdouble(text)):
+            with pytest.raises(RowError, match="a number that is infinite in 64 bits: return None"):
+                fit(ddl, {"d": value})
+    for text in ("inf", "-inf", "2.5"):
+        for value in within(numpy.longdouble(text)):
+            fit(ddl, {"d": value})
+
+
 def test_arrow_s_own_bool8_is_boolean() -> None:
+    given = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 77, None], pa.int8()))
+    for ddl in ("b decimal(10,2)", "b bigint", "b double"):
+        with pytest.raises(RowError, match="got bool: cast it before, in the way that is meant"):
+            Columns(parse_ddl(ddl)).fit_arrow(pa.table({"b": given}))
     given = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None], pa.int8()))
     assert Columns(parse_ddl("b boolean")).fit_arrow(pa.table({"b": given})).column(0).to_pylist() == [
         True,

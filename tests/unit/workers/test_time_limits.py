@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -167,6 +168,33 @@ def test_a_batch_is_one_call(interrupted: Callable[..., Interrupted], make_recor
     assert seen == [(4, 4, 3), (6, 6, 3), (7, 7, 3)]
     assert [(at, f.cause) for at, f in bench.outcomes()[1]] == [(at, Cause.TIME_LIMIT) for at in range(3)]
     assert bench.cell[STATE] == 0
+
+
+def test_the_values_of_a_batch_s_rows_are_taken_within_the_limit_too(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes], tmp_path: Any
+) -> None:
+    @dataclasses.dataclass
+    class Row:
+        n: int
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "n" and late:
+                bench.clock.advance_ms(60)
+                bench.interrupt()
+            return object.__getattribute__(self, name)
+
+    late: list[bool] = []
+
+    def batch(messages: list[Message]) -> list[Row]:
+        late.extend([True] * (messages[0].queue_offset == 2))
+        return [Row(each.queue_offset) for each in messages]
+
+    bench = interrupted(
+        handler(batch=True)(batch), bounds=WorkerBounds(batch_messages_max=2), schema="n int", folder=tmp_path
+    )
+    bench.chunk([make_record(offset=offset) for offset in range(4)])
+    bench.steps(2)
+    assert [(at, f.cause) for at, f in bench.outcomes()[1]] == [(at, Cause.TIME_LIMIT) for at in (2, 3)]
 
 
 def test_the_cell_names_the_record_while_the_handler_runs(

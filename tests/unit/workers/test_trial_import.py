@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from types import ModuleType
 
 import pytest
 
+from rocketcrew.cli.exit_codes import exit_code
+from rocketcrew.conf.exit_codes import EXIT_FAILURE, EXIT_HANDLER
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.loading import HandlerLoadError
-from rocketcrew.workers.trial_import import examine, handlers_of
+from rocketcrew.workers.spawn import WorkerStartError
+from rocketcrew.workers.trial_import import examine, handlers_of, why_no_answer
 
 HERE = "rocketcrew.workers.trial_import"
 
@@ -66,6 +70,28 @@ def test_columns_that_are_written_wrongly_are_no_fault_of_the_handler() -> None:
         examine(f"{HERE}:look", 60_000, schema="n int", partition_by=["n", "m"])
     for right in ("n int", "infer"):
         assert examine(f"{HERE}:look", 60_000, schema=right, partition_by=["n"]).import_path == f"{HERE}:look"
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_process_that_others_end_is_no_fault_of_the_handler(ended_by: signal.Signals) -> None:
+    error = why_no_answer("shop", -ended_by, "")
+    assert type(error) is WorkerStartError
+    assert f"ended by signal {ended_by.name}, from outside" in str(error)
+    assert exit_code(error) == EXIT_FAILURE
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT])
+def test_a_crash_is_the_handler_s(ended_by: signal.Signals) -> None:
+    error = why_no_answer("shop", -ended_by, "Fatal Python error")
+    assert isinstance(error, HandlerLoadError)
+    assert (str(error), error.traceback) == (
+        f"the process that imports handler shop ended by signal {ended_by.name}", "Fatal Python error",
+    )  # fmt: skip
+    assert exit_code(error) == EXIT_HANDLER
+
+
+def test_an_exit_in_the_module_is_the_handler_s_too() -> None:
+    assert "shop ended with exit code 3" in str(why_no_answer("shop", 3, ""))
 
 
 def test_an_import_has_a_limit() -> None:
