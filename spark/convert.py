@@ -5,18 +5,19 @@ to Parquet is one pass in C++ without the GIL, so the parts are made side by sid
 what goes to the disk for next to no CPU; dictionaries and statistics only for the columns that are worth them.
 
 The copies are private to the plan and made anew at each run of it, so they are never fsynced here, and what is left of them
-after a crash is swept.
+after a failure or a crash is swept: until then it would hold the room that the next try needs.
 """
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Generator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import FIRST_EXCEPTION, Executor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow
 import pyarrow.parquet
@@ -40,6 +41,23 @@ REPEATING = [GROUP, TOPIC, BROKER, ORIGIN_TOPIC]
 """Columns whose values are worth a dictionary."""
 _ASKED_FOR = [QUEUE_ID, OFFSET, STORE_TIME]
 """Columns by which readers of the table leave out files, where the copies become its files (arrow_writer.py)."""
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+"""What a disk says that is full, or of which this user may have no more."""
+
+
+class CopyDisk:
+    """The disk that copies are written to. A test may let it be full."""
+
+    def free_bytes(self, folder: Path) -> int:
+        """The room that is left where `folder` is."""
+        return shutil.disk_usage(folder).free
+
+    def sink(self, file: Path) -> Any:
+        """What Arrow writes a file through: its path, or an open file."""
+        return str(file)
+
+
+COPY_DISK: Final = CopyDisk()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +118,10 @@ def stage(
     cores: int,
     file_bytes: int = FILE_BYTES,
     progress: Progress | None = None,
+    disk: CopyDisk = COPY_DISK,
 ) -> Staged:
-    """Write the plan's rows into `folder` (made anew). Raises DamagedSegmentError, or OSError (disk full).
+    """Write the plan's rows into `folder` (made anew). Raises DamagedSegmentError, or OSError (disk full); then nothing is
+    written any more, so that the folder may be removed.
 
     `facts` of its segments, in its epochs; `progress` counts each segment.
     """
@@ -110,15 +130,28 @@ def stage(
     parts = divide(plan.takes, facts, cores, file_bytes)
     files = tuple(folder / f"part-{place:05d}.parquet" for place in range(len(parts)))
     progress.expect(sum(map(len, parts)))
-    written = [
-        one for some in threads.map(partial(_write_part, ready, plan, facts, progress), files, parts) for one in some
+    writing = [
+        threads.submit(_write_part, ready, plan, facts, progress, disk, file, part)
+        for file, part in zip(files, parts, strict=True)
     ]
+    if wait(writing, return_when=FIRST_EXCEPTION).not_done:
+        for one in writing:
+            one.cancel()
+        wait(writing)
+    # In order: those that were cancelled come after the one that failed, as threads take them in order.
+    written = [one for part in writing for one in part.result()]
     kept = tuple(file for file, _ in written)
     return Staged(kept, sum(rows for _, rows in written), sum(file.stat().st_size for file in kept))
 
 
 def _write_part(
-    ready: Path, plan: Plan, facts: dict[str, SegmentFacts], progress: Progress, file: Path, part: Sequence[Take]
+    ready: Path,
+    plan: Plan,
+    facts: dict[str, SegmentFacts],
+    progress: Progress,
+    disk: CopyDisk,
+    file: Path,
+    part: Sequence[Take],
 ) -> list[tuple[Path, int]]:
     """The files that the part becomes, each with its rows: more than one where Arrow's types differ that are one to Spark, as
     when a column is declared NOT NULL from some segment on."""
@@ -135,7 +168,7 @@ def _write_part(
                     if writer is not None:
                         writer.close()
                     written.append((file.with_stem(f"{file.stem}-{len(written)}") if written else file, 0))
-                    writer = _parquet_writer(written[-1][0], rows.schema)
+                    writer = _parquet_writer(disk.sink(written[-1][0]), rows.schema)
                 writer.write_table(rows)
                 written[-1] = written[-1][0], written[-1][1] + rows.num_rows
     finally:
@@ -164,9 +197,9 @@ def _rows_of(ready: Path, plan: Plan, facts: SegmentFacts, take: Take) -> Any:
     return rows if wide == rows.schema else rows.cast(wide)
 
 
-def _parquet_writer(file: Path, schema: Any) -> Any:
+def _parquet_writer(sink: Any, schema: Any) -> Any:
     return pq.ParquetWriter(
-        str(file),
+        sink,
         schema.remove_metadata(),
         compression="snappy",
         use_dictionary=REPEATING,

@@ -5,7 +5,7 @@ points at which tests kill the process.
 
     (gather)      files of facts are read, THEN ready/ is listed; bad files go to bad/
     planned       the plan is frozen: plan/<id>.json                     -> run it again, same id, same records
-    staged        its rows are Parquet files in plan/<id>.staged/         -> swept; run again
+    staged        its rows are Parquet files in plan/<id>.staged/         -> swept by who locks the folder; run again
     job_done      Spark has written them to a place nobody reads         -> replaced by the next run
     noted         the plan's files of facts are read             -> they stay until a commit has them; twice is once
     renamed       THE COMMIT: rows and loaded set are visible together    -> the target has the plan: mark it done
@@ -17,6 +17,10 @@ points at which tests kill the process.
 Should a mark be lost all the same, nothing is loaded twice: the records are in the table's loaded set, and a segment
 that has nothing new is deleted without a batch. When the target has moved on since a plan was frozen (another loader
 won its number), the plan is dropped and a new one made: it was never visible.
+
+The copies need room on the disk that the segments fill. So a plan takes no more than there is room for, and one that meets a
+full disk all the same is dropped, with its copies, for one of half its bytes, down to one segment. Only when that does not
+fit either, the loader ends. Whatever fails, no copies are left.
 """
 
 from __future__ import annotations
@@ -45,13 +49,26 @@ from ..durable.outcomes import (
     Outcomes,
 )
 from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, open_tops, shrunk
-from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
+from .convert import COPY_DISK, FILE_BYTES, NO_ROOM, CopyDisk, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .epochs import Opening, in_epochs, inherited, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .gaps import Gaps
 from .outcome_levels import SPAN, check_whole
-from .plan import Early, Ends, Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
+from .plan import (
+    Early,
+    Ends,
+    Limits,
+    Plan,
+    SegmentFacts,
+    Take,
+    Trigger,
+    age_ms,
+    first_fitting,
+    make_takes,
+    settled_to_fold,
+    within_room,
+)
 from .progress import COMMITTING, WRITING, Progress
 from .reports import BatchReport, Dropped, Elsewhere, Totals, Waiting
 from .segments import read_times, readable_offsets
@@ -83,11 +100,15 @@ class Loader:
         leave_gaps: bool = False,
         pieces_max: int = PIECES_MAX,
         epoch_column: bool = False,
+        exact: bool = True,
+        disk: CopyDisk = COPY_DISK,
     ) -> None:
         """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id.
 
         `pieces_max`: intervals of one queue in the table's state (accounts.py). `epoch_column`: a new table has the column
-        `_epoch` from its first file on, by which many a reader of Parquet folders decides what columns there are.
+        `_epoch` from its first file on, by which many a reader of Parquet folders decides what columns there are. `exact`:
+        the target knows what it holds; another may have had the rows of a plan that an earlier process froze, and gets
+        these again and no others.
         """
         self.waiting = Waiting()
         self.totals = Totals()
@@ -106,6 +127,10 @@ class Loader:
         self._gaps = Gaps(staging, leave=leave_gaps)
         self._pieces_max = pieces_max
         self._epoch_column = epoch_column
+        self._exact = exact
+        self._disk = disk
+        self._bytes_max = limits.bytes_max
+        """Of a plan: less after one that met a full disk, and twice as much after each commit until it is the limit again."""
         self._detail: tuple[TableState, Detail] | None = None
         """What outcomes say of holes, and the state of the table by which that is so."""
         self._started = False
@@ -119,13 +144,12 @@ class Loader:
         self._elsewhere = Elsewhere(self.totals, self._log)
 
     def recover(self, known_batch: int = 0) -> None:
-        """Finish or take up what an earlier process left. Call once, before the first step.
+        """Finish or take up what an earlier process left. Call once, before the first step; the folder is locked.
 
         `known_batch`: the batch that the table is known to have reached. Raises LoaderError when it has fewer: it was
         deleted or swapped under us, and going on would hide which records are missing.
         """
         self._known_batch = known_batch
-        self._staging.sweep()
         self._staging.take_back()
         self._staging.set_damaged_aside()
         self._target.sweep()
@@ -184,6 +208,9 @@ class Loader:
         if plan is not None and not set(plan.names) <= self._facts.keys():
             self._drop_plan(plan, "segments of it are gone")
             plan = None
+        if plan is not None and self._exact and not self._has_room(plan):
+            self._drop_plan(plan, "the disk has no room for it")
+            plan = None
         if plan is None and not self._is_wanted(now_ms, ready, segments, at_once=at_once):
             return None  # the table is not asked: in a bucket each question is a request
         state = self._state()
@@ -194,13 +221,17 @@ class Loader:
             plan = None
             if not self._is_wanted(now_ms, ready, segments, at_once=at_once):
                 return None
+        may_drop = self._exact or plan is None
         if plan is None:
             plan = self._plan(state, segments, names, noted)
             if plan is None:
                 return None
             self._staging.freeze(plan)
         try:
-            report = self._run(plan, state)
+            report = self._run(plan, state, may_drop=may_drop)
+        except Exception:
+            self._staging.sweep()  # whoever tries again, and everybody else, needs the room
+            raise
         finally:
             self.progress.end()
         if report is not None:
@@ -214,13 +245,15 @@ class Loader:
         return bool(ready) and (at_once or self._is_due(now_ms, ready, segments))
 
     def _is_due(self, now_ms: int, ready: Sequence[ReadyFile], segments: Sequence[SegmentFacts]) -> bool:
-        oldest_ms = now_ms - ready[0].sealed_ms
+        first, last = ready[0].sealed_ms, ready[-1].sealed_ms
+        # The last is the older one where the clock was set back after it was sealed.
+        oldest_ms = max(age_ms(now_ms, first), age_ms(now_ms, last))
         if self._trigger.for_costs(self.costs).due(segments, oldest_ms):
             return True
         self._early = self._early.at(now_ms, self._trigger.wait_ms)
         # The first batch does not wait for a pause: somebody looks whether rows arrive.
-        age_ms = now_ms - ready[-1].sealed_ms if self._started else oldest_ms
-        if self._early.spare < 1 or not self._trigger.is_quiet(age_ms):
+        newest_ms = age_ms(now_ms, last) if self._started else oldest_ms
+        if self._early.spare < 1 or not self._trigger.is_quiet(newest_ms):
             return False
         self._early = self._early.made()
         return True
@@ -263,7 +296,7 @@ class Loader:
         the files of facts whose notes are among `noted`."""
         columns, fitting = self._fit_columns(state, segments)
         request = self._staging.epoch_request()
-        most = first_fitting(fitting, self._limits)
+        most = first_fitting(fitting, self._bounds())
         newest = [key.in_epoch(epoch) for key, epoch in state.epochs.items()]
         # Before epochs are looked for: a late record of a hole that was passed is no queue that begins anew.
         detail = self._detail_of(state, (in_epochs(segment, newest).offsets for segment in fitting[:most]))
@@ -310,6 +343,18 @@ class Loader:
         return Plan(
             self._new_id(batch), batch, takes, fold, columns, stretch.epochs, since, inherits, ended, names, state.plan_id
         )  # fmt: skip
+
+    def _bounds(self) -> Limits:
+        """What a plan may take now."""
+        bounds = replace(self._limits, bytes_max=self._bytes_max)
+        return within_room(bounds, self._disk.free_bytes(self._staging.plans))
+
+    def _has_room(self, plan: Plan) -> bool:
+        """Whether there is room for a plan of an earlier process, or one cannot be made smaller."""
+        return len(plan.takes) == 1 or self._bytes_of(plan) <= self._bounds().bytes_max
+
+    def _bytes_of(self, plan: Plan) -> int:
+        return sum(self._facts[name].bytes for name in plan.names)
 
     def _times_of(self, name: str, key: QueueKey, offsets: IntervalSet) -> tuple[Ends, ...]:
         try:
@@ -394,25 +439,15 @@ class Loader:
             self._log.info("segment_known", segment=take.name, rows_dropped=dropped)
             self._staging.delete_segment(take.name)
 
-    def _run(self, plan: Plan, state: TableState) -> BatchReport | None:
+    def _run(self, plan: Plan, state: TableState, *, may_drop: bool) -> BatchReport | None:
         self._on_point("planned")
         begun = time.monotonic()
         rows = sum(self._facts[name].rows for name in plan.names)
         self.progress.begin(plan.batch, rows, self.waiting.rows - rows, begun)
-        try:
-            staged = self._stage(plan)
-        except DamagedSegmentError as error:
-            self._drop_plan(plan, "a segment of it is damaged")
-            self._set_aside(error.name, error.reason)
+        written = self._write(plan, begun, may_drop=may_drop)
+        if written is None:
             return None
-        self._on_point("staged")
-        stage_s = time.monotonic() - begun
-        self.progress.enter(WRITING, begun + stage_s)
-        try:
-            self._target.write(plan, staged)
-        except BatchTakenError as error:
-            self._lose_race(plan, error)
-            return None
+        staged, stage_s = written
         self._on_point("job_done")
         job_s = time.monotonic() - begun - stage_s
         self.progress.enter(COMMITTING, begun + stage_s + job_s)
@@ -432,6 +467,7 @@ class Loader:
             self._lose_race(plan, error)
             return None
         self._races_lost, self._known_batch = 0, plan.batch
+        self._bytes_max = min(self._limits.bytes_max, 2 * self._bytes_max)
         self._on_point("renamed")
         report = self._report(plan, staged, begun, stage_s, job_s)
         others = (plan.ended & told.of_kind(ELSEWHERE)) - accounts.new
@@ -446,6 +482,31 @@ class Loader:
         self._on_point("finished")
         return report
 
+    def _write(self, plan: Plan, begun: float, *, may_drop: bool) -> tuple[Staged, float] | None:
+        """Have the rows written where no reader sees them: the copies, and how long these took. None: the plan is dropped, if
+        it may be where it can be made smaller. Raises OSError, as of a full disk."""
+        try:
+            staged = self._stage(plan)
+            self._on_point("staged")
+            stage_s = time.monotonic() - begun
+            self.progress.enter(WRITING, begun + stage_s)
+            self._target.write(plan, staged)
+        except DamagedSegmentError as error:
+            self._drop_plan(plan, "a segment of it is damaged")
+            self._set_aside(error.name, error.reason)
+            return None
+        except BatchTakenError as error:
+            self._lose_race(plan, error)
+            return None
+        except OSError as error:
+            if error.errno not in NO_ROOM or len(plan.takes) == 1 or not may_drop:
+                raise
+            self._bytes_max = self._bytes_of(plan) // 2
+            self._drop_plan(plan, "the disk is full: half of it is tried")
+            self._target.sweep()  # its locks were given back when it failed, and nobody else removes them
+            return None
+        return staged, stage_s
+
     def _stage(self, plan: Plan) -> Staged:
         """Convert in the background while the writer starts here: Spark's first start takes as long as many batches.
 
@@ -456,7 +517,7 @@ class Loader:
         with ThreadPoolExecutor(1, "stage") as background:
             staging = background.submit(
                 stage, plan, self._facts_of(plan), self._staging.ready, folder, self._threads, self._cores, self._file_bytes,
-                self.progress,
+                self.progress, self._disk,
             )  # fmt: skip
             self._target.start()
             return staging.result()

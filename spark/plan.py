@@ -25,6 +25,9 @@ from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from .costs import Costs
 
 PLAN_VERSION = 2
+ROOM_SHARE: Final = 3
+"""A plan takes so small a part of the free room: its copies may need as much as its segments, and so may the table's files
+on the same disk. The rest stays for whoever else writes there."""
 
 
 class Ends(NamedTuple):
@@ -150,6 +153,11 @@ def first_fitting(waiting: Sequence[SegmentFacts], limits: Limits) -> int:
         if count and (rows > limits.rows_max or size > limits.bytes_max):
             return count
     return len(waiting)
+
+
+def within_room(limits: Limits, free_bytes: int) -> Limits:
+    """The same, but no more than the disk has room for: a plan that does not fit would never be loaded."""
+    return replace(limits, bytes_max=min(limits.bytes_max, free_bytes // ROOM_SHARE))
 
 
 def make_takes(segments: Iterable[SegmentFacts], loaded: OffsetSet) -> tuple[Take, ...]:
@@ -282,6 +290,15 @@ QUIET_SHARE: Final = 30
 """Of the trigger's `wait_ms`, a thirtieth without a new segment is quiet: a second of the 30 that are the default."""
 STREAM_ROWS: Final = 1_000
 """What is worth a file of the table, where rows come all the time: at 1,000 a second they need not wait for `wait_ms`."""
+
+
+def age_ms(now_ms: int, sealed_ms: int) -> int:
+    """How long ago that was, by a wall clock that may have been set back since: a time far ahead is as old as it is far.
+
+    So nothing waits for longer than twice as long as it should. And a storage whose clock is a little ahead does not make
+    every segment one that is due.
+    """
+    return abs(now_ms - sealed_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ class Staging:
         self._lock: int | None = None
 
     def lock(self) -> None:
-        """Make this process the folder's only loader, until `unlock` or its end. Raises LoaderError."""
+        """Make this process the folder's only loader, until `unlock` or its end; what an earlier one left half made is swept
+        before anything is written, as it may hold all the room that the disk has. Raises LoaderError."""
         path = self.plans / "lock"
         descriptor = try_lock(path)
         if descriptor is None:
@@ -107,9 +108,10 @@ class Staging:
             raise LoaderError(
                 f"another loader (process {holder}) works on {self.root}: stop it, or give this one another folder"
             )
+        self._lock = descriptor
+        self.sweep()
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._lock = descriptor
 
     def unlock(self) -> None:
         """Let the next loader in."""

@@ -27,6 +27,7 @@ from ..conf.segment_format import READY_DIR
 from ..remoting.errors import RocketcrewError, UsageError
 from .config import LoaderConfig
 from .connect import shown
+from .convert import NO_ROOM
 from .errors import StoppedError, exit_code
 from .loader import Loader
 from .progress import STAGING
@@ -385,7 +386,7 @@ def explained(error: OSError, config: LoaderConfig) -> str:
     """What a failed system call means here, and what to do about it."""
     where = f" ({error.filename})" if error.filename else ""
     said = f"{error.strerror or error}{where}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM:
         return (
             f"{said}: make room on the disk of {config.staging} or {config.target}. The segments stay, nothing is lost"
         )

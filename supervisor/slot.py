@@ -43,7 +43,7 @@ from ..conf.segment_format import (
     segment_name,
 )
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
-from ..durable.files import make_folders, try_lock, write_atomically
+from ..durable.files import make_folders, remove_tree, try_lock, write_atomically
 from ..durable.intervals import Intervals, OffsetSet
 from ..durable.mounts import Mount, check_local
 from ..durable.outcomes import SETTLED, Outcomes
@@ -165,6 +165,7 @@ def take_slot(
             slot = Slot(path, group, fd, member)
             if _suits(slot):
                 _make_folders(slot.segments)
+                _remove_copies(slot.segments)
                 _take_request(slot)
                 return slot
             slot.release()
@@ -396,6 +397,20 @@ def _read_settled(path: Path) -> Outcomes:
 def _make_folders(segments: Path) -> None:
     for folder in (OPEN_DIR, READY_DIR, PLAN_DIR, BAD_DIR, OUTCOMES_DIR):
         make_folders(segments / folder)
+
+
+def _remove_copies(segments: Path) -> None:
+    """Delete what a dead loader has left of copies (the folders in plan/): they may have all the room of the disk, and this
+    start would fail before the next loader sweeps them. A loader that lives has the lock."""
+    left = [path for path in (segments / PLAN_DIR).iterdir() if path.is_dir()]
+    loader_fd = try_lock(segments / PLAN_DIR / LOADER_LOCK) if left else None
+    if loader_fd is None:
+        return
+    try:
+        for path in left:
+            remove_tree(path)
+    finally:
+        os.close(loader_fd)
 
 
 def forget_socket(slot: Path) -> None:

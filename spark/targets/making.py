@@ -132,4 +132,5 @@ def make_loader(
         epoch_on_recreated=config.epoch_on_recreated,
         leave_gaps=config.leave_gaps,
         epoch_column=config.format in FOLDER_FORMATS,
+        exact=config.format in FOLDER_FORMATS,
     )

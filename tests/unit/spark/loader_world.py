@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 
 from rocketcrew.durable.intervals import OffsetSet, QueueKey
 from rocketcrew.spark.accounts import PIECES_MAX
+from rocketcrew.spark.convert import COPY_DISK, CopyDisk
 from rocketcrew.spark.iceberg_catalog import catalog_of
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.outcome_levels import FAN, OutcomeLevels
@@ -79,6 +80,8 @@ class World:
         epoch_on_recreated: bool = False,
         pieces_max: int = PIECES_MAX,
         leave_gaps: bool = False,
+        exact: bool = True,
+        disk: CopyDisk = COPY_DISK,
     ) -> Loader:
         self.loaders_made += 1
         number = self.loaders_made
@@ -95,6 +98,8 @@ class World:
             epoch_on_recreated=epoch_on_recreated,
             pieces_max=pieces_max,
             leave_gaps=leave_gaps,
+            exact=exact,
+            disk=disk,
         )
         self._targets[loader] = target
         loader.recover(known_batch)

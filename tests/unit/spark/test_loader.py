@@ -603,6 +603,22 @@ def test_what_has_no_company_is_loaded_at_once_but_not_for_ever(world: World, se
     world.assert_exact()
 
 
+def test_what_was_sealed_before_the_clock_was_set_back_does_not_wait_for_as_long(world: World, segments: Any) -> None:
+    loader = world.loader(trigger=Trigger(rows=10**9, bytes=10**9, wait_ms=30_000))
+    world.load(0)
+
+    def step(*sealed_s: float, now_s: int) -> bool:
+        for at in sealed_s:
+            os.utime(world.seal([segments.Record(world.segments_made)]), (at, at))
+        return loader.step(now_s * 1000, at_once=False) is not None
+
+    assert step(7200, now_s=3600), "the last of all"
+    assert step(7200, 3601, now_s=3601), "and one that others follow"
+    assert not step(3699.5, now_s=3699), "a clock that is only a little ahead makes no batch for each segment"
+    world.drain(loader)
+    world.assert_exact()
+
+
 def test_rows_of_a_steady_stream_do_not_wait_for_a_trickles_bound(world: World, segments: Any) -> None:
     """What is worth a file is loaded although more comes all the time; a few rows wait for company as ever."""
     loader = world.loader(trigger=Trigger(rows=10**9, bytes=10**9, wait_ms=30_000))
@@ -653,9 +669,9 @@ def test_rows_below_the_floor_are_told_once_with_the_remedy(world: World, segmen
         world.seal([record(3, ["reset"])])
         world.drain(loader)
     assert loader.totals.rows_dropped == 2 + 3
-    (warning,) = [log for log in logs if log["event"] == "rows_known_dropped"]
-    assert (warning["log_level"], warning["rows"]) == ("warning", 2)
-    assert "rocketcrew reset --reprocess" in warning["remedy"]
+    (line,) = [log for log in logs if log["event"] == "rows_known_dropped"]
+    assert (line["log_level"], line["rows"]) == ("info", 2)
+    assert "rocketcrew reset --reprocess" in line["remedy"]
     assert [row[3] for row in world.rows()] == [1, 2, 3, 4, 5, 6]
 
 

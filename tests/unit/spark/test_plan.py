@@ -19,11 +19,13 @@ from rocketcrew.spark.plan import (
     SegmentFacts,
     Take,
     Trigger,
+    age_ms,
     first_fitting,
     make_takes,
     plan_from_json,
     plan_to_json,
     settled_to_fold,
+    within_room,
 )
 
 QUEUES = [
@@ -107,6 +109,22 @@ def test_a_plan_fits_its_limits_or_is_one_segment(rows: list[int], rows_max: int
     assert fits or count == 1
     if count < len(waiting):
         assert sum(rows[: count + 1]) > rows_max or (count + 1) * 100 > bytes_max
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6))
+def test_a_plan_leaves_room_for_copies_for_the_table_and_for_others(free_bytes: int, bytes_max: int) -> None:
+    limits = within_room(Limits(7, bytes_max), free_bytes)
+    assert limits.rows_max == 7
+    assert limits.bytes_max == min(bytes_max, free_bytes // 3)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_a_clock_that_is_set_back_makes_nothing_wait_for_more_than_twice_as_long(sealed_ms: int, back_ms: int) -> None:
+    wait_ms = 1000
+    waited = next(
+        waited for waited in range(0, 2 * wait_ms + 1, 10) if age_ms(sealed_ms - back_ms + waited, sealed_ms) >= wait_ms
+    )
+    assert waited >= wait_ms or back_ms > 0
 
 
 @pytest.mark.parametrize(

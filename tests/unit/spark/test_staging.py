@@ -160,6 +160,22 @@ def test_a_sweep_takes_the_drafts_of_notes_and_leaves_the_supervisors(tmp_path: 
     assert sorted(path.name for path in staging.outcomes.iterdir()) == sorted(names[1:])
 
 
+def test_what_a_dead_loader_left_goes_with_the_lock_and_only_with_it(tmp_path: Path) -> None:
+    """Before the lock's file is written: the disk may be full of it."""
+    first, second = Staging(tmp_path), Staging(tmp_path)
+    first.lock()
+    copies = first.staged("00000001-ab")
+    copies.mkdir()
+    (copies / "part-00000.parquet").write_bytes(b"half")
+    with pytest.raises(LoaderError):
+        second.lock()
+    assert copies.exists()
+    first.unlock()
+    second.lock()
+    assert not copies.exists()
+    second.unlock()
+
+
 def test_the_life_of_a_plan_on_disk(tmp_path: Path) -> None:
     staging = Staging(tmp_path)
     plan = Plan("00000001-ab", 1, (), offsets((0, 5)), ())

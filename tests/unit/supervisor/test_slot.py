@@ -11,6 +11,7 @@ import pytest
 
 from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR, segment_name
 from rocketcrew.durable.facts import facts_from_bytes
+from rocketcrew.durable.files import try_lock
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import SETTLED, Outcomes
 from rocketcrew.remoting.errors import UsageError
@@ -340,6 +341,23 @@ def test_a_slot_whose_loader_still_runs_is_left_alone(tmp_path: Path) -> None:
     assert adopt(mine)[2] == []
     assert list((other.segments / "ready").iterdir())
     os.close(fd)
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_copies_that_a_dead_loader_left_go_before_the_start_needs_the_room(tmp_path: Path, *, alive: bool) -> None:
+    slot = take_slot(tmp_path, "g")
+    copies, plan = (slot.segments / "plan" / name for name in ("00000001-ab.staged", "00000001-ab.json"))
+    copies.mkdir()
+    (copies / "part-00000.parquet").write_bytes(b"half")
+    plan.write_text("{}")
+    slot.release()
+    loader_fd = try_lock(slot.segments / "plan" / "lock") if alive else None
+    again = take_slot(tmp_path, "g")
+    assert again.path == slot.path
+    assert copies.exists() is alive
+    assert plan.exists()
+    if loader_fd is not None:
+        os.close(loader_fd)
 
 
 def test_a_damaged_settled_file_is_named(tmp_path: Path) -> None:
