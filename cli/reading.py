@@ -55,6 +55,8 @@ def _delta(table: Place) -> Any:
         from deltalake.exceptions import DeltaError
     except ImportError:
         raise UsageError(f"{table} is a Delta table: pip install 'rocketcrew[delta]' to read it") from None
+    if not is_delta(table):  # in a bucket
+        raise nothing_loaded(table)
     try:
         options = table.storage_options if isinstance(table, ObjectPath) else None
         delta: Any = DeltaTable(str(table), storage_options=options)  # its types are partial

@@ -148,6 +148,8 @@ class TableFacts:
     quarantined: OffsetSet = field(default_factory=OffsetSet)
     tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
     """What the ledger knows of store times."""
+    batches: tuple[int, int] = (0, 0)
+    """The table's last batch, and how many it must have had by what the loaders of the folders say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +202,15 @@ class Report:
     """How many rows fewer than were loaded the table has; 0 where a re-run has no missing record, and so brings none back."""
     loaded: OffsetSet = field(default_factory=OffsetSet)
     """The table's loaded set, when it was looked at."""
+    batches: tuple[int, int] | None = None
+    """The table's last batch, and how many it must have had, where these are more: it was taken away or back."""
 
     @property
     def fine(self) -> bool:
         """Whether everything is explained."""
-        return self.rows is None and not any(queue.unexplained or queue.not_at_brokers for queue in self.queues)
+        if self.rows is not None or self.batches is not None:
+            return False
+        return not any(queue.unexplained or queue.not_at_brokers for queue in self.queues)
 
     @property
     def lost(self) -> int:
@@ -290,7 +296,8 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds | None] | 
     found, loaded = table.rows or (0, 0)
     rows = table.rows if found != loaded and not explained else None
     replaced = any(queue.fates.get(Fate.MISSING, IntervalSet()) - queue.out_of_reach for queue in queues)
-    return Report(queues, rows, loaded - found if replaced else 0, table.loaded)
+    batches = table.batches if table.batches[0] < table.batches[1] else None
+    return Report(queues, rows, loaded - found if replaced else 0, table.loaded, batches)
 
 
 def to_compare(report: Report) -> dict[QueueKey, tuple[int, ...]]:

@@ -8,9 +8,16 @@ from typing import Any, Final
 from ..durable.intervals import OffsetSet
 from ..remoting.names import RETRY_PREFIX
 
-ELSEWHERE_LEAST: Final = 10_000
-ELSEWHERE_SHARE: Final = 0.1
-"""Of the records that the table got meanwhile: what is elsewhere and has not come again is worth a warning above both."""
+MUCH: Final = 10_000
+MUCH_SHARE: Final = 0.1
+"""Of what the table got meanwhile: what did not get there is worth a warning from both of them on."""
+
+_KNOWN: Final = {
+    "reason": "all records of a segment are in the table: a queue came from another member before it had committed, a crash"
+    " had much delivered again, or the group's offsets were reset; counted from now on",
+    "remedy": "only if you have reset the group to have such records once more: rocketcrew reset --reprocess, which loads"
+    " their rows beside the first ones",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +62,31 @@ class Totals:
 class Dropped:
     """Rows that are dropped because their records are in the table: counted into `totals`, and logged once.
 
-    A few at the beginning of a segment are usual after a crash: they were delivered again. A segment that brings nothing new
-    is what a reset of the group's offsets looks like (and seldom a crash), whose user may wonder where the rows are: that has
-    a warning of its own, also after the usual case was logged.
+    A few at the beginning of a segment are usual after a crash: they were delivered again. Segments that bring nothing new
+    come with nearly every rebalance, as the member that had the queue has loaded more of it than it had committed. They are
+    also what a reset of the group's offsets looks like, whose user may wonder where the rows are: that has a line of its own,
+    and another one, a warning, where they are many beside what was loaded.
     """
 
     def __init__(self, totals: Totals, log: Any) -> None:
         self._totals = totals
         self._log = log
+        self._whole = 0
         self._logged_some = False
-        self._logged_all = False
+        self._logged_whole = False
+        self._logged_much = False
 
     def note(self, rows: int, whole: int) -> None:
         """So many rows were dropped; `whole` of them with segments of which nothing was new."""
         self._totals.rows_dropped += rows
-        if whole and not self._logged_all:
-            self._logged_all = True
-            self._log.warning(
-                "rows_known_dropped", rows=whole,
-                reason="all records of a segment are in the table: the group's offsets were reset, or a crash had much"
-                " delivered again; counted from now on",
-                remedy="to load such records once more: rocketcrew reset --reprocess",
-            )  # fmt: skip
+        self._whole += whole
+        much = self._whole >= max(MUCH, MUCH_SHARE * (self._totals.rows + self._whole))
+        if whole and much and not self._logged_much:
+            self._logged_much = self._logged_whole = True
+            self._log.warning("rows_known_dropped", rows=self._whole, **_KNOWN)
+        elif whole and not self._logged_whole:
+            self._logged_whole = True
+            self._log.info("rows_known_dropped", rows=self._whole, **_KNOWN)
         if rows > whole and not self._logged_some:
             self._logged_some = True
             self._log.info(
@@ -106,7 +116,7 @@ class Elsewhere:
         self._left += ended.count() - retried - (brought & passed).count()
         self._records += brought.count()
         self._totals.elsewhere = max(0, self._left)
-        if not self._logged and self._left >= max(ELSEWHERE_LEAST, ELSEWHERE_SHARE * self._records):
+        if not self._logged and self._left >= max(MUCH, MUCH_SHARE * self._records):
             self._logged = True
             self._log.warning(
                 "popped_elsewhere", messages=self._left, loaded=self._records,

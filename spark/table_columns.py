@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from ..remoting.errors import UsageError
-from .delta_log import is_delta
+from .delta_log import LOG_DIR, is_delta
 from .iceberg_catalog import is_iceberg
 from .object_store import STATE_DIR, Place
 
@@ -47,20 +48,43 @@ def refuse_foreign(folder: Path) -> None:
             return
         if any(_BATCH.fullmatch(entry.name) for entry in folder.iterdir()):
             return
-        refuse_strangers(folder)
+        refuse_strangers(folder, "no batch", _BATCH.fullmatch)  # one may have come since
     except OSError as error:
         raise UsageError(f"the table folder {folder} can't be read: {error.strerror}") from None
 
 
-def refuse_strangers(folder: Place) -> None:
-    """Raise UsageError for what lies in a folder without batches, where it is visible to readers of the table."""
-    seen = [entry.name for entry in folder.iterdir() if not entry.name.startswith(("_", "."))]
+def refuse_strangers(
+    folder: Place, is_not: str, is_own: Callable[[str], object] = lambda _: False, more: str = ""
+) -> None:
+    """Raise UsageError for what lies in a folder without a table of this kind, where readers of tables look.
+
+    They pass over names that begin with `_` or `.`, but for the log of a Delta table. `is_own`: names of ours. `is_not`: what
+    the others are not; `more`: what else there is to say.
+    """
+    seen = [
+        entry.name for entry in folder.iterdir() if not entry.name.startswith(("_", ".")) and not is_own(entry.name)
+    ]
+    if is_delta(folder):
+        seen.append(LOG_DIR)
     if seen:
-        raise UsageError(f"the table folder {folder} holds {min(seen)!r}, which is no batch of rocketcrew: {_GIVE}")
+        raise UsageError(
+            f"the table folder {folder} holds {min(seen)!r}, which is {is_not} of rocketcrew: {_GIVE}{more}"
+        )
+
+
+def tried_batches(table: Place) -> set[int]:
+    """The batches of a table that keeps states beside its rows, as far as these are kept; the last may be tried only."""
+    states = table / STATE_DIR
+    return set(_numbered(states, _STATE)) if states.exists() else set()
 
 
 def _states(table: Place) -> dict[int, Place]:
-    beside = is_delta(table) or is_iceberg(table)
-    folder, name = (table / STATE_DIR, _STATE) if beside else (table, _BATCH)
+    if not (is_delta(table) or is_iceberg(table)) and (batches := _numbered(table, _BATCH)):
+        return {batch: folder / "_loaded.json" for batch, folder in batches.items()}
+    return _numbered(table / STATE_DIR, _STATE)  # also before the first batch is there
+
+
+def _numbered(folder: Place, name: re.Pattern[str]) -> dict[int, Place]:
+    """What lies in the folder under such names, by the number in them."""
     found = ((name.fullmatch(entry.name), entry) for entry in folder.iterdir())
-    return {int(match[1]): entry if beside else entry / "_loaded.json" for match, entry in found if match}
+    return {int(match[1]): entry for match, entry in found if match}

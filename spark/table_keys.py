@@ -79,6 +79,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     loaded. Where there is no table yet, they alone tell: of messages without rows, and of what waits or is set aside.
     Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
     """
+    batches = _batches_of(table, stagings)
     noted, waiting, settled = _staged(stagings)
     aside, broken = _quarantined(stagings)
     presence = Presence()
@@ -110,8 +111,22 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
         settled.rekeyed(now),
         aside.rekeyed(now),
         ledger.state.tops,
+        (ledger.state.batch, batches),
     )
     return facts, broken
+
+
+def _batches_of(table: Place, stagings: Sequence[Path]) -> int:
+    """How many batches the table has had at least, by what its loaders say: each has counted its own, and they have no number
+    in common."""
+    told = [read_status(root / LOADER_STATUS_FILE) for root in stagings]
+    ours = [one for one in told if one is not None and _is_of(one.target, table)]
+    return max([sum(one.batches_total for one in ours), *(one.batch_id for one in ours)], default=0)
+
+
+def _is_of(target: str, table: Place) -> bool:
+    """Whether a loader's status is of this table."""
+    return Path(target).absolute() == table.absolute() if isinstance(table, Path) else target == str(table)
 
 
 def _is_to_come(table: Place, stagings: Sequence[Path]) -> bool:
@@ -126,7 +141,7 @@ def _loaded_nothing(staging: Staging, table: Path) -> bool:
     status = staging.root / LOADER_STATUS_FILE
     if status.exists():
         told = read_status(status)
-        if told is None or told.batch_id or Path(told.target).absolute() != table.absolute():
+        if told is None or told.batch_id or not _is_of(told.target, table):
             return False
     return not (staging.done_plans() or staging.left() or (staging.root / LEDGER_AT).exists())
 

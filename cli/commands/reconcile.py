@@ -56,6 +56,12 @@ NOT_AT_BROKERS: Final = (
 )
 NOT_READ: Final = "  nobody can read this queue now: its topic has fewer queues, or is not for readers"
 
+BATCHES_GONE: Final = (
+    "UNEXPLAINED batches: the table is at batch {0}, and loaders of these folders have made {1}: it was removed, replaced or"
+    " taken back, and what is said to be before, or waiting, may have been in it. Put it back; or consume again what it lacks"
+    " (rocketcrew reset --to earliest), and delete the folders' loader.json"
+)
+
 NOT_ON_HDFS: Final = (
     "reconcile looks at every page of the table's files without Spark, and HDFS is reached by Spark's JVM only. Mount HDFS,"
     " and give the table's folder there as --target"
@@ -91,12 +97,13 @@ def reconcile(
     it unread), elsewhere (popped by members that fill another table), or from before the first one that is known here of its
     queue: the group began later, or its other members (Java's) have finished it. What is none of these is named, also what
     a broker passed over though all is subscribed, and so is what is in the table twice: then the exit code is 1, and so it
-    is where segments were set aside (quarantined) or files can't be read. It is 1 too where the group has no folder of
-    segments here and messages are from before all that is known: rows that were set aside would look so. Where a topic was
-    made again and the group went on at its old offset, what it passed is unknown ("made again"), if the table has rows of
-    records of before: a message of each queue is fetched to see that, five at most. A queue that the table knows and no
-    broker does is named, and the exit code is 1. Every page of the table is looked at. Needs no Spark. Run it while the
-    consumer rests or runs; what is on its way counts as waiting.
+    is where segments were set aside (quarantined) or files can't be read, and where the table has fewer batches than loaders
+    of the folders have made. It is 1 too where the group has no folder of segments here and messages are from before all
+    that is known: rows that were set aside would look so. Where a topic was made again and the group went on at its old
+    offset, what it passed is unknown ("made again"), if the table has rows of records of before: a message of each queue is
+    fetched to see that, five at most. A queue that the table knows and no broker does is named, and the exit code is 1.
+    Every page of the table is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts
+    as waiting.
 
     With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
     group's offsets stay as they are.
@@ -396,11 +403,13 @@ def as_object(
         for one in report.queues
     ]  # fmt: skip
     rows = None if report.rows is None else {"found": report.rows[0], "loaded": report.rows[1]}
+    batches = None if report.batches is None else {"found": report.batches[0], "loaded": report.batches[1]}
     return {
         "fine": all_explained(report, broken, nowhere),
         "lost": report.lost,
         "queues": queues,
         "rows_differ": rows,
+        "batches_differ": batches,
         "unreadable": broken,
         "no_segments_in": None if nowhere is None else str(nowhere),
         "ended_loaders": list(ended),
@@ -447,6 +456,8 @@ def as_lines(report: Report, broken: list[str], nowhere: Path | None = None, end
             lines.append(NOT_READ)
     if report.rows is not None:
         lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
+    if report.batches is not None:
+        lines.append(BATCHES_GONE.format(*report.batches))
     lines += [f"unreadable {name}" for name in broken]
     if report.lost:
         lines.append(f"lost: {report.lost} messages, which the brokers had deleted before the group read them")

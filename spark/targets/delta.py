@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -59,6 +60,7 @@ from ..object_store import PROBE, STATE_DIR, ObjectPath, Place, short
 from ..outcome_levels import FAN, OutcomeLevels
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
+from ..table_columns import refuse_strangers, tried_batches
 from ..table_lock import only_merge
 from ..table_state import (
     check_partitions,
@@ -84,6 +86,8 @@ TABLE_NAME = "rocketcrew results"
 MARK = "rocketcrew"
 """In a commit of delta-rs: the key of the plan's id. In one of Spark's: the first word of its user metadata."""
 STATES_KEPT = 2
+_ROWS = re.compile(r"\.parquet$|=")
+"""Names of files of rows, and of the folders of `partition_by`."""
 HISTORY_FIRST = 50
 """Commits of the log that are looked at before all of them are."""
 FILE_BYTES = 128 * 1024 * 1024
@@ -127,9 +131,8 @@ class DeltaTarget:
 
     def state(self) -> TableState:
         """The state that the newest of our commits names. Raises LoaderError, UsageError for a table of somebody else."""
-        batch = self._refresh()
+        batch = self._own()
         if not batch:
-            self._refuse_foreign()
             return TableState(0, "", OffsetSet(), ())
         if self._partition_by is not None:
             check_partitions(self.path, self._partition_by, self._snapshot.metadata().partition_columns)
@@ -169,14 +172,30 @@ class DeltaTarget:
         same_stretch = version // CHECKPOINT_COMMITS == self._opened_at // CHECKPOINT_COMMITS
         return same_stretch and entry_of(self.path, version).exists()
 
+    def _own(self) -> int:
+        """The number of our last commit; 0 where there is none, and nothing of others in the folder. Raises UsageError."""
+        if batch := self._refresh():
+            return batch
+        try:
+            self._refuse_foreign()
+        except UsageError:
+            # What is in the folder may be of another loader that has made the table since we looked.
+            if not (batch := self._refresh()):
+                self._refuse_foreign()
+        return batch
+
     def _refuse_foreign(self) -> None:
         if self._snapshot is not None:
             if self._snapshot.metadata().name == TABLE_NAME:
                 return  # made, and nothing loaded yet
             raise UsageError(f"{self.path} is a Delta table that rocketcrew did not make: give the path of a new one")
-        if self.path.exists() and any(entry.name != STATE_DIR for entry in self.path.iterdir()):
-            more = explain_no_log(self.path) if isinstance(self.path, Path) else ""
-            raise UsageError(f"{self.path} is no Delta table, but not empty: give the path of a new folder{more}")
+        if not self.path.exists():
+            return
+        # A first batch has files of rows before its entry: of a loader that writes it now, or was killed at it. They count
+        # for nothing. No power failure has undone more than that: no segment is deleted before its entry is on the disk.
+        begun = tried_batches(self.path) == {1}
+        more = explain_no_log(self.path) if isinstance(self.path, Path) else ""
+        refuse_strangers(self.path, "of no Delta table", lambda name: begun and _ROWS.search(name), more)
 
     def _winner(self, batch: int) -> str:
         """The id of the plan that became `batch`: the only one that tried, or the one that the log names."""
@@ -302,7 +321,7 @@ class DeltaTarget:
         if plan.batch % FAN == 0:
             self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
             self._merge(time.time())
-            self._vacuum(time.time())
+            self._vacuum(time.monotonic())
 
     def _merge(self, now_s: float) -> None:
         """Make small files into larger ones, of the version that was just read. A merge that another commit has overtaken
@@ -329,8 +348,8 @@ class DeltaTarget:
             log.info("delta_files_merged", table=str(self.path), files=done.files, into=done.into, bytes=done.bytes)
 
     def _vacuum(self, now_s: float) -> None:
-        """Delete files of rows that no version needs. What another loader deletes at the same moment is no error, and what
-        fails is tried a day later."""
+        """Delete files of rows that no version needs; `now_s` is monotonic. What another loader deletes at the same moment is
+        no error, and what fails is tried a day later."""
         if not self._vacuums or now_s - self._vacuumed_s < VACUUM_S:
             return
         self._vacuumed_s = now_s

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from ...durable.files import CALLS, FileCalls, SyncError, sync_copy, sync_path
 from ..delta_log import LOG_DIR, entry_of, is_delta
 from ..errors import LoaderError
-from ..object_store import STATE_DIR
+from ..table_columns import tried_batches
 
 _UNSYNCED_MAX: Final = 16
 """So many commits at the end of the log may not be on the disk: each is so for some milliseconds, and loaders are few."""
@@ -149,16 +149,20 @@ def _rows(path: Path) -> int:
 
 
 def explain_no_log(table: Path) -> str:
-    """What to do where there is no log beside what a first commit makes; empty for a folder of something else."""
-    if not is_delta(table) and not (table / STATE_DIR).is_dir():
+    """What to do where the log of a table of ours is gone; empty for a folder of something else."""
+    if is_delta(table) or max(tried_batches(table), default=1) == 1:
         return ""
-    return f". Where the machine went down at the table's first batch: its segments are all here. {_way_out(table, 0)}"
+    return (
+        f". It was a table of rocketcrew, and its log {table / LOG_DIR} is gone: put it back, or load into a new table"
+        " (spark.target) and consume again: rocketcrew reset --to earliest"
+    )
 
 
 def _way_out(table: Path, version: int) -> str:
     if version == 0 or not entry_of(table, version - 1).exists():
         return (
-            "Move all in the table's folder but _rocketcrew to another place, and start again: the rows are loaded anew"
+            "While nothing else uses the table, move all in its folder but _rocketcrew to another place, and start again: the"
+            " rows are loaded anew"
         )
     if entry_of(table, version + 1).exists():
         return (

@@ -68,6 +68,7 @@ from ..merging import FILES_LEAST, MergeBounds
 from ..object_store import STATE_DIR
 from ..outcome_levels import FAN, OutcomeLevels
 from ..plan import Plan
+from ..table_columns import refuse_strangers, tried_batches
 from ..table_state import (
     check_partitions,
     delete_old_states,
@@ -247,13 +248,9 @@ class IcebergTarget:
                 " newest file of metadata/ registered (register_table of pyiceberg). The segments stay"
             )
         # A loader that died while it made the table has left a state and metadata that no catalog knows.
-        states = self.path / STATE_DIR
-        begun = states.exists() and any(states.glob("1-*.json"))
-        ours = (STATE_DIR, "metadata") if begun else (STATE_DIR,)
-        if self.path.exists() and any(entry.name not in ours for entry in self.path.iterdir()):
-            raise UsageError(
-                f"{self.path} is no Iceberg table of rocketcrew, but not empty: give the path of a new folder"
-            )
+        begun = 1 in tried_batches(self.path)
+        if self.path.exists():
+            refuse_strangers(self.path, "of no Iceberg table", lambda name: begun and name == "metadata")
 
     def _check_main(self, table: Any) -> None:
         ours, batch, head = int(table.properties[SNAPSHOT]), batch_of(table), snapshot_of(table, MAIN)

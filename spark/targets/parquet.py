@@ -119,9 +119,8 @@ class ParquetTarget:
 
     def state(self) -> TableState:
         """The state after the highest batch. Raises LoaderError when that can't be read."""
-        batch = self._last_batch()
+        batch = self._own()
         if not batch:
-            self._refuse_foreign()
             return TableState(0, "", OffsetSet(), ())
         state = self._read_state(batch)
         check_partitions(self.path, self._partition_by, state.partition_by)
@@ -135,10 +134,17 @@ class ParquetTarget:
             self._read = ((batch, look), read_state(path))
         return self._read[1]
 
+    def _own(self) -> int:
+        """The highest batch; 0 where there is none, and nothing of others in the folder. Raises UsageError."""
+        if (batch := self._last_batch()) or not self.path.exists():
+            return batch
+        self._refuse_foreign()
+        # What was passed over as a batch may be of another loader that has made the table since we looked.
+        return self._last_batch()
+
     def _refuse_foreign(self) -> None:
         """Rows of somebody else beside ours would be read as one table, or make both unreadable."""
-        if self.path.exists():
-            refuse_strangers(self.path)
+        refuse_strangers(self.path, "no batch", _BATCH_NAME.fullmatch)
 
     def _last_batch(self) -> int:
         """The highest batch, by a look at the numbers after the one that is known: a listing costs more with each batch.

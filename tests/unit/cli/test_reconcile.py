@@ -169,3 +169,14 @@ def test_that_a_loader_has_ended_with_what_waits_is_said(tmp_path: Path) -> None
         "everything is explained",
     ]
     assert as_object(fine, [], None, ended)["ended_loaders"] == ended
+
+
+def test_batches_that_loaders_have_made_and_the_table_has_not_are_not_explained() -> None:
+    fine = Report((queue(ORDERS, before=(0, 20)),), None, batches=(1, 2))
+    lines = as_lines(fine, [])
+    assert lines[1].startswith(
+        "UNEXPLAINED batches: the table is at batch 1, and loaders of these folders have made 2: it was"
+    )
+    assert lines[-1] == "not everything is explained"
+    told = as_object(fine, [])
+    assert (told["fine"], told["batches_differ"]) == (False, {"found": 1, "loaded": 2})

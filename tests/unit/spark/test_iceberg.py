@@ -600,7 +600,7 @@ def test_tables_and_folders_of_others_are_refused(world: World) -> None:
         IcebergTarget(elsewhere, catalog_of(elsewhere, {"table": "default.table"})).state()
     full = world.table.parent / "full"
     (full / "data").mkdir(parents=True)
-    with pytest.raises(UsageError, match="not empty"):
+    with pytest.raises(UsageError, match="holds 'data', which is of no Iceberg table"):
         IcebergTarget(full, catalog_of(full, {})).state()
 
 

@@ -389,6 +389,29 @@ def test_a_table_that_is_gone_is_not_one_that_is_to_come(
         table_facts(world.table, [root])
 
 
+@pytest.mark.parametrize(
+    ("batch_ids", "totals", "fine"),
+    [((1, 1), (1, 0), True), ((1, 1), (1, 1), False), ((1, 2), (0, 0), False), ((0, 0), (0, 0), True)],
+)
+def test_a_table_with_fewer_batches_than_its_loaders_have_made_is_not_explained(
+    tmp_path: Path, segments: Any, threads: Executor, batch_ids: tuple[int, int], totals: tuple[int, int], fine: bool
+) -> None:
+    """One that was moved away with the batches of one loader, and begun anew by the other one."""
+    world = World(tmp_path, segments, threads)
+    world.load(0, 1)
+    elsewhere = tmp_path / "elsewhere"
+    for root, table, batch_id, total in (
+        *zip(world.roots, [world.table] * 2, batch_ids, totals, strict=True), (elsewhere, tmp_path / "another", 9, 9),
+    ):  # fmt: skip
+        root.mkdir(exist_ok=True)
+        told = StatusFile(root, str(table))
+        told.status.batch_id, told.status.batches_total = batch_id, total
+        told.write(0)
+    report = reconcile(table_facts(world.table, [*world.roots, elsewhere])[0], None)
+    assert report.fine is fine
+    assert report.batches == (None if fine else (1, 2))
+
+
 def test_another_table_than_the_loader_s_is_not_to_come(tmp_path: Path, segments: Any, threads: Executor) -> None:
     world = World(tmp_path, segments, threads)
     world.seal([segments.Record(0)])

@@ -1,0 +1,163 @@
+"""A table whose first batch is being made, or was left half made: no table yet, and nobody else's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from loader_world import World
+from obstore.store import LocalStore
+
+from rocketcrew.cli.reading import dataset
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.compaction import compact, to_merge
+from rocketcrew.spark.delta_log import LOG_DIR, is_delta
+from rocketcrew.spark.object_store import STATE_DIR, Bucket, ObjectPath
+from rocketcrew.spark.table_columns import refuse_foreign, table_columns
+from rocketcrew.spark.table_keys import table_facts
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.local_folder import LocalFolder
+from rocketcrew.spark.targets.parquet import ParquetTarget
+from rocketcrew.spark.views import newest_state
+
+delta = pytest.mark.parametrize("world", ["deltalake"], indirect=True)
+every_format = pytest.mark.parametrize("world", ["parquet", "deltalake", "iceberg"], indirect=True)
+
+
+def begun_by_spark(table: Path, files: tuple[str, ...] = ()) -> None:
+    """What there is of Spark's first batch until its entry of the log is there, some seconds later."""
+    (table / LOG_DIR / "_staged_commits").mkdir(parents=True)
+    (table / LOG_DIR / ".00000000000000000000.json.1234.tmp").touch()
+    for file in files:
+        (table / file).write_bytes(b"PAR1")
+    state(table, 1)
+
+
+def state(table: Path, batch: int) -> None:
+    """The state of a plan that wanted to be that batch."""
+    (table / STATE_DIR).mkdir(exist_ok=True)
+    (table / STATE_DIR / f"{batch}-0000000{batch}-0.json").write_text(json.dumps({"columns": [["value", "string"]]}))
+
+
+@delta
+@pytest.mark.parametrize("files", [(), ("part-0.snappy.parquet",)])
+def test_a_first_batch_that_a_kill_has_left_is_loaded_anew(world: World, files: tuple[str, ...]) -> None:
+    begun_by_spark(world.table, files)
+    world.load(1, 2)
+    world.load(3)
+    world.assert_exact()
+    world.assert_clean()
+
+
+@delta
+def test_a_table_whose_log_is_gone_is_no_first_batch(world: World) -> None:
+    begun_by_spark(world.table, ("part-0.snappy.parquet",))
+    state(world.table, 2)
+    with pytest.raises(
+        UsageError, match=r"holds 'part-0.*, which is of no Delta .* and its log .* is gone: put it back"
+    ):
+        world.loader()
+
+
+@delta
+def test_before_its_first_batch_a_table_holds_none(world: World) -> None:
+    begun_by_spark(world.table, ("part-0.snappy.parquet",))
+    assert not is_delta(world.table)
+    assert table_columns(world.table) == (("value", "string"),)
+    for look in (
+        lambda: compact(world.table, 1 << 20),
+        lambda: to_merge(world.table, 1 << 20),
+        lambda: dataset(world.table),
+        lambda: newest_state(world.table),
+        lambda: table_facts(world.table, ()),
+    ):
+        with pytest.raises(UsageError, match="holds no batch yet"):
+            look()
+
+
+def test_before_its_first_batch_a_table_in_a_bucket_holds_none(tmp_path: Path) -> None:
+    bucket = Bucket("s3://bucket/table", {}, LocalStore(prefix=str(tmp_path)))
+    state(tmp_path, 1)
+    with pytest.raises(UsageError, match=r"s3://bucket/table holds no batch yet"):
+        dataset(ObjectPath(bucket))
+
+
+class OthersMakeDelta(DeltaTarget):
+    """Behind the first look at the log, which there is not yet, another loader makes the table and loads its first batch."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.table, append_by_delta_rs, lambda: None)
+        self._others: World | None = world
+
+    def _refresh(self) -> int:
+        found = super()._refresh()
+        others, self._others = self._others, None
+        if others is not None:
+            others.drain(others.loader(at=1))
+        return found
+
+
+class OthersMakeFolders(LocalFolder):
+    """As above, of the batches in a folder."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.table, world.threads)
+        self._others: World | None = world
+
+    def identity(self) -> object:
+        found = super().identity()
+        others, self._others = self._others, None
+        if others is not None:
+            others.drain(others.loader(at=1))
+        return found
+
+
+@pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
+def test_a_table_that_another_loader_makes_meanwhile_is_gone_on_with(world: World) -> None:
+    world.seal([world.helpers.Record(1)])
+    world.seal([world.helpers.Record(2)], at=1)
+    target = (
+        OthersMakeDelta(world)
+        if world.format == "deltalake"
+        else ParquetTarget(OthersMakeFolders(world), world.helpers.ArrowWriter())
+    )
+    assert target.state().batch == 1
+    world.drain(world.loader(target=target))
+    assert target.state().batch == 2
+    world.assert_exact()
+
+
+@every_format
+def test_hidden_files_are_nobodys_table(world: World) -> None:
+    world.table.mkdir()
+    for name in (".DS_Store", "_SUCCESS"):
+        (world.table / name).touch()
+    refuse_foreign(world.table)
+    world.load(1)
+    world.assert_exact()
+
+
+@every_format
+def test_what_is_found_first_is_named(world: World) -> None:
+    world.table.mkdir()
+    for name in ("b.csv", "a.csv", ".DS_Store"):
+        (world.table / name).touch()
+    with pytest.raises(UsageError, match=r"holds 'a\.csv', which is"):
+        world.loader()
+
+
+@pytest.mark.parametrize("world", ["parquet", "iceberg"], indirect=True)
+def test_the_log_of_a_delta_table_is_no_hidden_file(world: World) -> None:
+    (world.table / LOG_DIR).mkdir(parents=True)
+    world.target().state()
+    (world.table / LOG_DIR / f"{0:020d}.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds '_delta_log', which is"):
+        world.loader()
+
+
+@pytest.mark.parametrize("world", ["deltalake", "iceberg"], indirect=True)
+def test_batches_of_a_parquet_folder_are_a_table_of_another_kind(world: World) -> None:
+    (world.table / "batch_id=1").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"holds 'batch_id=1', which is of no (Delta|Iceberg) table of rocketcrew"):
+        world.loader()
