@@ -18,6 +18,11 @@ from .iceberg_catalog import is_iceberg
 from .object_store import STATE_DIR, Place
 
 _BATCH: Final = re.compile(r"batch_id=(\d+)")
+_FORMATS: Final = {
+    "parquet": "pyarrow or parquet",
+    "delta": "deltalake or delta",
+    "iceberg": "iceberg or iceberg-spark",
+}
 _GIVE: Final = "give the path of a folder that is new, empty or a table of ours"
 _STATE: Final = re.compile(r"(\d+)-.*\.json")
 
@@ -36,21 +41,33 @@ def table_columns(table: Place) -> tuple[tuple[str, str], ...]:
         return ()
 
 
-def refuse_foreign(folder: Path) -> None:
-    """Raise UsageError for a file, for a folder that cannot be read, or one that holds something and no table: rows of
-    somebody else beside ours would be read as one table, or make both unreadable. One in which a batch of ours was begun is
-    the loader's to judge, which knows what to do with what a lost one has left."""
+def refuse_foreign(folder: Path, format_: str) -> None:
+    """Raise UsageError for a file, for a folder that cannot be read, or one that holds something and no table of the kind of
+    `format_` (`spark.format`): rows of somebody else beside ours would be read as one table, or make both unreadable. One in
+    which a batch of ours was begun is the loader's to judge, which knows what to do with what a lost one has left."""
     try:
         if folder.is_file():
             raise UsageError(f"the table folder {folder} is a file: {_GIVE}")
-        begun = (folder / STATE_DIR).is_dir()
-        if begun or not folder.is_dir() or is_delta(folder) or is_iceberg(folder):
-            return
-        if any(_BATCH.fullmatch(entry.name) for entry in folder.iterdir()):
+        kind = _kind_of(folder) if folder.is_dir() else ""
+        if kind and format_ not in _FORMATS[kind].split(" or "):
+            raise UsageError(
+                f"the table folder {folder} has a table of another kind ({kind}) than spark.format = {format_} makes: {_GIVE},"
+                f" or set spark.format to {_FORMATS[kind]}"
+            )
+        if kind or (folder / STATE_DIR).is_dir() or not folder.is_dir():
             return
         refuse_strangers(folder, "no batch", _BATCH.fullmatch)  # one may have come since
     except OSError as error:
         raise UsageError(f"the table folder {folder} can't be read: {error.strerror}") from None
+
+
+def _kind_of(folder: Path) -> str:
+    """Of a table that has begun; empty where none has."""
+    if is_delta(folder):
+        return "delta"
+    if is_iceberg(folder):
+        return "iceberg"
+    return "parquet" if any(_BATCH.fullmatch(entry.name) for entry in folder.iterdir()) else ""
 
 
 def refuse_strangers(

@@ -180,7 +180,7 @@ def table_at(settings: Settings, folder: Path, *, probe: bool = True) -> TableSp
         if settings.spark.load and probe:
             check_conditional_puts(place)
         if settings.spark.load and isinstance(place, Path):
-            refuse_foreign(place)
+            refuse_foreign(place, settings.spark.format)
         columns = table_columns(place)
     elif settings.results.enabled and settings.spark.format == ICEBERG_SPARK:
         hadoop_catalog_of(target, settings.spark.options)

@@ -133,9 +133,16 @@ def test_hidden_files_are_nobodys_table(world: World) -> None:
     world.table.mkdir()
     for name in (".DS_Store", "_SUCCESS"):
         (world.table / name).touch()
-    refuse_foreign(world.table)
+    format_ = {"parquet": "pyarrow"}.get(world.format, world.format)
+    refuse_foreign(world.table, format_)
     world.load(1)
     world.assert_exact()
+    refuse_foreign(world.table, format_)
+    for other in {"pyarrow", "deltalake", "iceberg"} - {format_}:
+        with pytest.raises(
+            UsageError, match=rf"another kind .* than spark\.format = {other} makes: .* to {format_} or "
+        ):
+            refuse_foreign(world.table, other)
 
 
 @every_format
