@@ -51,8 +51,8 @@ def refuse_foreign(folder: Path, format_: str) -> None:
         kind = _kind_of(folder) if folder.is_dir() else ""
         if kind and format_ not in _FORMATS[kind].split(" or "):
             raise UsageError(
-                f"the table folder {folder} has a table of another kind ({kind}) than spark.format = {format_} makes: {_GIVE},"
-                f" or set spark.format to {_FORMATS[kind]}"
+                f"the table folder {folder} has a table of another kind ({kind}) than spark.format = {format_} makes: {_GIVE}"
+                f", or set spark.format to {_FORMATS[kind]}"
             )
         if kind or (folder / STATE_DIR).is_dir() or not folder.is_dir():
             return
