@@ -7,14 +7,10 @@ traceback: that is what a report needs.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 
@@ -69,57 +65,31 @@ def guarded(command: Callable[[], object]) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        _tell("interrupted")
+        tell("interrupted")
         return EXIT_INTERRUPTED
     except RocketcrewError as error:
-        _tell(in_words(error), getattr(error, "traceback", ""))
+        tell(in_words(error), getattr(error, "traceback", ""))
         return exit_code(error)
     except BrokenPipeError:
         # `rocketcrew lag | head`: the reader has what it wanted. Nothing may be flushed into the pipe at exit.
         drop_rest((1,))
         return EXIT_FAILURE
     except OSError as error:
-        _tell(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        tell(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         return EXIT_FAILURE
     except Exception:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
         traceback.print_exc()
         hidden = hidden_module()
         if hidden:
-            _tell(hidden)
+            tell(hidden)
             return EXIT_USAGE
-        _tell("this is a fault in rocketcrew, not in how you called it")
+        tell("this is a fault in rocketcrew, not in how you called it")
         return EXIT_FAILURE
     # With standalone_mode off, click hands the code of `context.exit(code)` back as the result.
     return result if isinstance(result, int) and not isinstance(result, bool) else EXIT_FINE
 
 
-def leave(code: int, *, at_once: bool) -> NoReturn:
-    """End the process with `code`; with 1 in place of 0 where what was printed cannot be written.
-
-    `at_once`: threads that are no daemons and functions of atexit come first, as at any end; but the interpreter is not taken
-    down. Before Python 3.14 a daemon thread, as py4j's are, that gives up or takes the lock at that moment may reach into
-    memory that is free (gh-124878), and the code would be SIGSEGV's. For commands that leave nothing in buffers of files.
-    """
-    if at_once:
-        with contextlib.suppress(KeyboardInterrupt):  # it ends the wait
-            threading._shutdown()  # type: ignore[attr-defined]  # as multiprocess ends its processes
-        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except ValueError:  # a library has closed it
-            pass
-        except OSError as error:
-            drop_rest((stream.fileno(),))
-            if not code:
-                _tell(error.strerror or str(error))
-                code = EXIT_FAILURE
-    if at_once:
-        os._exit(code)
-    sys.exit(code)
-
-
-def _tell(message: str, user_traceback: object = "") -> None:
+def tell(message: str, user_traceback: object = "") -> None:
     """One message on stderr; a handler's own frames stand above it, as Python prints them."""
     if isinstance(user_traceback, str) and user_traceback.strip():
         click.echo(user_traceback.rstrip("\n"), err=True)

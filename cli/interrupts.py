@@ -8,6 +8,7 @@ the signal over is gone. So what INT does depends on what has begun:
     nothing yet (imports)      the process ends at once, with 130: there is nothing to undo
     a command                  KeyboardInterrupt; one that Python reports as ignored is sent again
     `run`, until its loop      a note, which each wait of the start looks at; a second Ctrl-C ends the process
+    `run`, after its loop      a note, which nobody looks at; a second Ctrl-C ends the process
 
 This module is imported before anything else of rocketcrew; it imports next to nothing itself.
 """
@@ -18,17 +19,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 
 from ..conf.exit_codes import EXIT_INTERRUPTED
 from ..supervisor.core.pauses import StopSignals, StopWish
+from ..supervisor.terminal import Terminal
 
-HELD = (signal.SIGHUP, signal.SIGUSR1)
-"""What a supervisor that runs obeys, and what would end a process that does not listen yet."""
 AGAIN_S = 0.05
 """After so long a dropped KeyboardInterrupt is sent again: what has dropped it is over by then."""
-
-Handler = Callable[[int, object], None] | int
+NOTHING_LEFT = (signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU)
+"""What a supervisor obeys and one that has ended ignores. TTOU no other way: who handles it is asked again without end by a
+terminal with `stty tostop`, and what it writes there is never written."""
+USUAL = (signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT)
+"""What it obeys, and does to one that has ended what it does to all processes."""
 
 
 class Interrupts:
@@ -40,12 +42,16 @@ class Interrupts:
         """The process was started with INT ignored, as a shell's script does with what it starts by `&`."""
         self._noted = 0
         self._signals = StopSignals()
+        self.terminal: Terminal | None = None
+        """What the process was started at, from its first moment on; None where this was not installed."""
 
     def install(self) -> None:
         """From now on Ctrl-C ends the process at once, and HUP and USR1 do nothing, unless they are ignored: it may be `run`,
-        which is about to read code and settings. To be called by the main thread, before any command's module."""
+        which is about to read code and settings. HUP of a terminal that was closed is TERM. To be called by the main thread,
+        before any command's module."""
         self._installed = True
-        _exchange(signal.SIG_DFL, _hold)
+        self.terminal = Terminal()
+        self._exchange(hold=True)
         self._ignored = signal.signal(signal.SIGINT, _end) is signal.SIG_IGN
 
     def raise_again(self) -> None:
@@ -55,15 +61,29 @@ class Interrupts:
             sys.unraisablehook = _send_dropped_again
             signal.signal(signal.SIGINT, signal.SIG_IGN if self._ignored else signal.default_int_handler)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            _exchange(_hold, signal.SIG_DFL)
+            self._exchange(hold=False)
         self.check()
 
+    def hold(self) -> None:
+        """After `raise_again`: HUP and USR1 are as `install` had them."""
+        if self._installed:
+            self._exchange(hold=True)
+
     def note(self) -> None:
-        """From now on INT and TERM are noted: whoever waits has to `check`. HUP and USR1 do nothing again."""
+        """From now on INT and TERM are noted: whoever waits has to `check`. HUP and USR1 are as `install` had them."""
         if self._installed:
             signal.signal(signal.SIGINT, self._note)
             signal.signal(signal.SIGTERM, self._note)
-            _exchange(signal.SIG_DFL, _hold)
+            self._exchange(hold=True)
+
+    def take_back(self) -> None:
+        """After a loop of uvloop's, which leaves its handlers where they are (0.23): they do nothing, for ever."""
+        if self._installed:
+            self.note()
+            for number in NOTHING_LEFT:
+                signal.signal(number, signal.SIG_IGN)
+            for number in USUAL:
+                signal.signal(number, signal.SIG_DFL)
 
     @property
     def noted(self) -> bool:
@@ -84,12 +104,17 @@ class Interrupts:
         elif wish is StopWish.FORCE:
             _end(number, frame)
 
+    def _exchange(self, *, hold: bool) -> None:
+        """Hold what a supervisor that runs obeys, and what would end a process that does not listen yet; or end that. Not
+        where it is ignored."""
+        for number, handler in ((signal.SIGHUP, self._hung_up), (signal.SIGUSR1, _hold)):
+            before, after = (signal.SIG_DFL, handler) if hold else (handler, signal.SIG_DFL)
+            if signal.getsignal(number) == before:
+                signal.signal(number, after)
 
-def _exchange(before: Handler, after: Handler) -> None:
-    """Have `after` for the HELD signals that have `before`."""
-    for number in HELD:
-        if signal.getsignal(number) == before:
-            signal.signal(number, after)
+    def _hung_up(self, _number: int, _frame: object) -> None:
+        if self.terminal is not None:
+            self.terminal.hung_up(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def _hold(_number: int, _frame: object) -> None:

@@ -20,8 +20,9 @@ import click
 
 from ..conf.importing import uncollected, without_looks
 from ..remoting.arguments import near
-from .exit_codes import guarded, leave
+from .exit_codes import guarded
 from .interrupts import Interrupts
+from .leaving import leave
 from .surroundings import Surroundings, surroundings
 
 COMMANDS: Final[dict[str, str]] = {
@@ -64,7 +65,8 @@ COMMANDS: Final[dict[str, str]] = {
 }
 """Each command with the line that `rocketcrew --help` has for it; its file is `commands/<name>.py`."""
 ENDS_AT_ONCE: Final = "run"
-"""The one command whose exit code a service manager acts on, and in whose process nothing of the user's writes to files."""
+"""The one command whose exit code a service manager acts on. What other commands' user code leaves open (`replay`, `query`)
+is ended as in any program; here its files are closed, see `leave`."""
 NOTES_SIGNALS: Final = frozenset({"run", "dev"})
 """Commands whose start looks itself whether Ctrl-C or TERM has come."""
 

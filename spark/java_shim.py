@@ -69,6 +69,8 @@ def main(argv: list[str]) -> None:
         os._exit(EXIT_ORPHAN)
     # Python ignores SIGPIPE, and what is ignored stays so through exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # A shell whose terminal is closed sends it to the whole job: who has started the JVM ends it, behind its batch.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.execv(java, [java, *java_arguments(arguments, drop_vector == "1")])  # noqa: S606
 
 

@@ -14,6 +14,7 @@ import asyncio
 import dataclasses
 import signal
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,10 +45,17 @@ WORKERS_MAX: Final = 256
 log = structlog.get_logger("rocketcrew.supervisor")
 
 
-def hold_signals(loop: asyncio.AbstractEventLoop) -> None:
-    """Until an Operator listens: its signals do nothing, instead of ending a supervisor that is starting."""
-    for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGTSTP, signal.SIGCONT):
+def hold_signals(loop: asyncio.AbstractEventLoop, terminal: Terminal, stop: Callable[[], None]) -> None:
+    """Until an Operator listens: its signals do nothing, instead of ending a supervisor that is starting. But HUP stops one
+    whose terminal was closed."""
+    for number in (signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGTSTP, signal.SIGCONT):
         loop.add_signal_handler(number, lambda: None)
+    loop.add_signal_handler(signal.SIGHUP, terminal.hung_up, partial(_stop_with_terminal, stop))
+
+
+def _stop_with_terminal(stop: Callable[[], None]) -> None:
+    log.warning("terminal_closed", hint="it stops as by TERM; nohup or a service manager lets it go on")
+    stop()
 
 
 def check_changes(core: Core) -> None:
@@ -101,8 +109,6 @@ class Operator:
         """Obey the signals from now on."""
         for number, do in self.signals().items():
             self._loop.add_signal_handler(number, do)
-        if self._terminal.closed:  # its signal came while nobody listened
-            self._hung_up()
 
     def signals(self) -> dict[signal.Signals, Callable[[], object]]:
         """What each signal does."""
@@ -127,11 +133,8 @@ class Operator:
         }
 
     def _hung_up(self) -> None:
-        if not self._terminal.closed:
+        if not self._terminal.hung_up(partial(_stop_with_terminal, self._stop)):
             self._reload_by_signal()
-        elif not self._core.state.stopping:
-            log.warning("terminal_closed", hint="it stops as by TERM; nohup or a service manager lets it go on")
-            self._stop()
 
     def _continued(self) -> None:
         """Who sends TERM may send this with it, to a process that is not paused."""

@@ -133,11 +133,12 @@ class Supervisor:
     def __init__(
         self, settings: Settings, handler: HandlerSpec, *, on_ready: Callable[[], None] | None = None,
         reread: Callable[[], Settings] | None = None, watched: Path | None = None, notify: Notify | None = None,
+        terminal: Terminal | None = None,
     ) -> None:  # fmt: skip
         """`reread` reads the configuration again, for a reload; `watched` is a folder whose changes ask for one. `notify` is
-        who hears of the steps of its life."""
+        who hears of the steps of its life. `terminal` is what the process was started at, where it is known."""
         self._notify = notify or Notify({}, 0)
-        self._terminal = Terminal()
+        self._terminal = terminal or Terminal()
         self._watched = watched
         self._reread = None if reread is None else lambda: in_namespace(with_topics(reread(), handler))
         self.settings = settings = in_namespace(with_topics(settings, handler))
@@ -165,6 +166,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signal, number)
+        hold_signals(self._loop, self._terminal, self.stop)
         self.client_id = own_client_id(self.settings)
         data_dir, group = self._data_dir(), self.settings.consumer.group
         member = self.client_id if is_broadcasting(self.settings) else ""
@@ -256,7 +258,6 @@ class Supervisor:
 
     async def _start(self) -> None:
         check_sentry(self.settings.sentry)
-        hold_signals(self._loop)
         as_booted = {} if self._watched is None else await asyncio.to_thread(python_files, self._watched)
         self._to_end.append(self._lifecycle.kill)
         await self._lifecycle.start()

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 
 
 class Terminal:
-    """Made before HUP is listened to. Nothing is closed where there is no terminal, or where HUP was ignored (`nohup`)."""
+    """Made before HUP is listened to, and early: one that is gone already is not found. Nothing is closed where there is no
+    terminal, or where HUP was ignored (`nohup`)."""
 
     def __init__(self) -> None:
+        self._has_ended = False
         self._file = None
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             with contextlib.suppress(OSError):
@@ -25,6 +28,18 @@ class Terminal:
     def closed(self) -> bool:
         """It has been hung up: nobody can read it or type any more."""
         return self._file is not None and not os.isatty(self._file.fileno())
+
+    def hung_up(self, stop: Callable[[], None]) -> bool:
+        """HUP has come: whether from a terminal that was closed. The first time that it was, `stop` is called.
+
+        Not asked without HUP: the shell spares jobs that it was told to (`disown`).
+        """
+        if not self.closed:
+            return False
+        if not self._has_ended:
+            self._has_ended = True
+            stop()
+        return True
 
 
 def _opener(path: str, flags: int) -> int:

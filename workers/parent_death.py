@@ -45,10 +45,10 @@ def be_forkserver() -> None:
     """
     global _forkserver_pid  # noqa: PLW0603  a fact of this process, set once
     _forkserver_pid = os.getpid()
-    if _has_no_terminal():
-        os.setpgid(0, 0)
-    else:
-        with contextlib.suppress(PermissionError):  # it leads one already, before its execv
+    with contextlib.suppress(PermissionError):  # it leads a session already, since before its execv
+        if _has_no_terminal():
+            os.setpgid(0, 0)
+        else:
             os.setsid()
     if os.isatty(_STDIN):  # inherited; who has no terminal is not kept from reading one
         null = os.open(os.devnull, os.O_RDONLY)

@@ -12,12 +12,13 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 import threading
 from typing import Any, Final
 
 from ..conf.importing import uncollected
-from .parent_death import be_forkserver, die_with_parent, end_programs_too, keep_through_stop_signals
+from .parent_death import CONTROL_SIGNALS, be_forkserver, die_with_parent, end_programs_too, keep_through_stop_signals
 from .stack_dump import answer_as_forkserver
 
 ENVIRONMENT_KEY: Final = "ROCKETCREW_FORKSERVER"
@@ -41,6 +42,7 @@ def prepare_forkserver(setup: dict[str, Any]) -> None:
             importlib.import_module(module)
     if setup["modules"] and threading.active_count() > 1:
         os.environ[ENVIRONMENT_KEY] = json.dumps(setup | {"modules": []})
+        signal.pthread_sigmask(signal.SIG_BLOCK, CONTROL_SIGNALS)  # as at its first start: until it has handlers again
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606  the very command this process was started with
     # What is here now is shared by all workers: keep the collector from touching (and so copying) its pages.
     gc.collect()

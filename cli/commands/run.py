@@ -140,21 +140,29 @@ def run_here(
     with for_program(as_json=as_json) as tell:
         with (
             _name_servers(settings, embedded, around.interrupts) as (settings_to_use, broker),
+            _signals_after(around.interrupts),
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             around.interrupts.check()
             if check_first:
                 _check(settings_to_use, spec, around)
             summary = runner.run(
-                _supervise(
-                    settings_to_use, spec, reread, watched, broker, lambda: around.interrupts.noted, around.env, tell
-                )
+                _supervise(settings_to_use, spec, reread, watched, broker, around.interrupts, around.env, tell)
             )
         _tell(summary, tell)
     if summary.exit_code == EXIT_FORCED:
         if settings.log.format == "json" and not settings.log.file:
             raise click.exceptions.Exit(EXIT_FORCED)  # the log has said it, and each line there is one object
         raise ForcedStopError(f"stopped by force: {summary.unfinished + summary.unsealed} messages will come again")
+
+
+@contextlib.contextmanager
+def _signals_after(interrupts: Interrupts) -> Generator[None]:
+    """Around a loop of uvloop's, also one that fails."""
+    try:
+        yield
+    finally:
+        interrupts.take_back()
 
 
 def _run_on_spark(
@@ -176,6 +184,7 @@ def _run_on_spark(
         if check_first:
             _check(settings_to_use, spec, surroundings(context), on_spark=True)
         interrupts.raise_again()  # the stream takes the signals over itself, and gives them back
+        interrupts.hold()
         if broker is not None:
             broker.watch_by_thread(lambda: os.kill(os.getpid(), signal.SIGTERM))
         output = log_output()
@@ -212,9 +221,8 @@ def _calm_collector() -> None:
 
 async def _supervise(
     settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], watched: Path | None,
-    broker: EmbeddedBroker | None, unwanted: Callable[[], bool], env: Mapping[str, str], tell: Tell | None,
+    broker: EmbeddedBroker | None, interrupts: Interrupts, env: Mapping[str, str], tell: Tell | None,
 ) -> Summary:  # fmt: skip
-    """`unwanted`: a signal has come before the supervisor took the signals over, which is the first that its run does."""
     with uncollected():
         from ...supervisor.notify import Notify
         from ...supervisor.service import Supervisor
@@ -246,8 +254,9 @@ async def _supervise(
             showing.append(loop.create_task(_show(line, supervisor)))
 
     supervisor = Supervisor(
-        settings, spec, reread=again, watched=watched, on_ready=ready, notify=Notify(env, os.getpid())
-    )
+        settings, spec, reread=again, watched=watched, on_ready=ready, notify=Notify(env, os.getpid()),
+        terminal=interrupts.terminal,
+    )  # fmt: skip
 
     def died() -> None:
         assert broker is not None
@@ -257,7 +266,8 @@ async def _supervise(
 
     if broker is not None:
         loop.add_reader(broker, died)
-    loop.call_soon(lambda: supervisor.stop() if unwanted() else None)
+    # What came before the supervisor took the signals over, which is the first that its run does.
+    loop.call_soon(lambda: supervisor.stop() if interrupts.noted else None)
     try:
         with output or contextlib.nullcontext(), beside(line, loop) if line is not None else contextlib.nullcontext():
             try:

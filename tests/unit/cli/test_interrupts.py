@@ -94,3 +94,81 @@ def test_interrupts_that_are_not_this_process_s_change_nothing() -> None:
         "other = Interrupts()\nother.note()\nother.raise_again()\nassert signal.getsignal(signal.SIGINT) is before\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+CLOSES = """
+import fcntl, termios
+ours, theirs = os.openpty()
+os.close(os.open(os.ttyname(theirs), os.O_RDWR))  # we lead a session: it becomes its own
+os.close(theirs)
+def close_terminal():
+    os.close(ours)
+    press(signal.SIGHUP)  # again, as a shell does
+"""
+
+
+def at_a_terminal(text: str) -> subprocess.CompletedProcess[str]:
+    begin, install, rest = BEGIN.partition("interrupts = ")
+    words = [sys.executable, "-c", begin + CLOSES + install + rest + text]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, start_new_session=True)
+
+
+def test_a_terminal_that_is_closed_before_anything_has_begun_ends_the_process() -> None:
+    assert at_a_terminal("close_terminal()\nprint('went on', flush=True)").returncode == -signal.SIGTERM
+
+
+def test_one_that_is_closed_while_run_starts_is_term() -> None:
+    done = at_a_terminal(
+        "interrupts.note()\npress(signal.SIGHUP)\nassert not interrupts.noted\nclose_terminal()\n"
+        "print(interrupts.noted)\ninterrupts.check()\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_one_that_is_closed_beside_a_command_that_holds_is_the_term_of_that() -> None:
+    """`run --engine spark`."""
+    done = at_a_terminal(
+        "interrupts.raise_again()\ninterrupts.hold()\nsignal.signal(signal.SIGTERM, lambda *_: print('TERM'))\n"
+        "press(signal.SIGHUP)\npress(signal.SIGUSR1)\nprint('there')\nclose_terminal()\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "there\nTERM\n", "")
+
+
+LOOP = """
+import asyncio, uvloop
+HEARD = [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU,
+         signal.SIGTSTP, signal.SIGCONT]
+async def hear():
+    for number in HEARD:
+        asyncio.get_running_loop().add_signal_handler(number, print)
+with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner.run(hear())
+interrupts.take_back()
+"""
+
+
+def test_after_the_loop_only_what_can_end_the_process_is_heard() -> None:
+    done = script(
+        LOOP + "for number in HEARD[3:7]:\n    assert signal.getsignal(number) is signal.SIG_IGN\n"
+        "press()\nprint('goes on', flush=True)\npress(signal.SIGQUIT)\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGQUIT, "goes on\n", "")
+
+
+def test_what_is_written_after_the_loop_comes_out_in_the_background_of_a_terminal_that_wants_nothing() -> None:
+    """`stty tostop`."""
+    done = at_a_terminal(
+        LOOP
+        + """
+modes = termios.tcgetattr(ours)
+modes[3] |= termios.TOSTOP
+termios.tcsetattr(ours, termios.TCSANOW, modes)
+tty = os.open("/dev/tty", os.O_WRONLY)
+child = os.fork()
+if child == 0:
+    os.setpgid(0, 0)
+    os._exit(os.write(tty, b"said") == 4)
+print(os.WEXITSTATUS(os.waitpid(child, 0)[1]), os.read(ours, 9))
+"""
+    )
+    assert (done.returncode, done.stdout) == (0, "1 b'said'\n")

@@ -58,5 +58,5 @@ def test_segments_are_loaded_without_spark_and_once(tmp_path: Path) -> None:
     assert load([staging], str(table), format="pyarrow") == Loaded(1, 1)
     assert load(staging, table, format="pyarrow") == Loaded(0, 0)
     assert read(table).num_rows == 4
-    with pytest.raises(UsageError, match="is no Delta table, but not empty"):
+    with pytest.raises(UsageError, match="holds 'batch_id=1', which is of no Delta table of rocketcrew"):
         load(staging, table, format="deltalake")

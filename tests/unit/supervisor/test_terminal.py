@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.order import Order
 from rocketcrew.supervisor.core.state import OPERATOR
 from rocketcrew.supervisor.notify import Notify
-from rocketcrew.supervisor.operating import Operator
+from rocketcrew.supervisor.operating import Operator, hold_signals
 from rocketcrew.supervisor.pool.worker_pool import Pool
 from rocketcrew.supervisor.terminal import Terminal
 
@@ -62,9 +63,9 @@ class Closed(Terminal):
 
 
 def operated(
-    folder: Path, terminal: Terminal, *numbers: signal.Signals, pause: bool = False, listens: bool = False
+    folder: Path, terminal: Terminal, *numbers: signal.Signals, pause: bool = False
 ) -> tuple[list[str], Bench]:
-    """What an operator says, and does, after these signals; or as soon as it `listens`."""
+    """What an operator says, and does, when it listens and has heard these signals."""
     seen: list[str] = []
     found: list[Bench] = []
 
@@ -77,8 +78,7 @@ def operated(
         if pause:
             operator.pause()
         with capture_logs() as logs:
-            if listens:
-                operator.listen()
+            operator.listen()
             for number in numbers:
                 operator.signals()[number]()
         seen.extend(line["event"] for line in logs)
@@ -92,8 +92,30 @@ def test_who_started_it_at_a_terminal_and_closes_that_has_stopped_it(tmp_path: P
     assert operated(tmp_path, Closed(), signal.SIGHUP, signal.SIGHUP)[0] == ["stop", "terminal_closed"]
 
 
-def test_one_that_was_closed_during_the_start_is_seen_too(tmp_path: Path) -> None:
-    assert operated(tmp_path, Closed(), listens=True)[0] == ["stop", "terminal_closed"]
+def test_a_shell_that_spares_a_job_has_not_stopped_it(tmp_path: Path) -> None:
+    """`disown`: the terminal is closed, and no signal comes."""
+    assert operated(tmp_path, Closed())[0] == []
+
+
+def test_a_terminal_that_is_closed_during_the_start_stops_it_once() -> None:
+    async def hear(number: signal.Signals) -> list[str]:
+        seen: list[str] = []
+        with capture_logs() as logs:
+            hold_signals(asyncio.get_running_loop(), Closed(), lambda: seen.append("stop"))
+            for _ in range(2):  # the kernel's and the shell's
+                os.kill(os.getpid(), number)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        return seen + [line["event"] for line in logs]
+
+    assert asyncio.run(hear(signal.SIGHUP)) == ["stop", "terminal_closed"]
+    assert asyncio.run(hear(signal.SIGUSR1)) == []
+
+
+def test_hup_during_the_start_stops_none_whose_terminal_is_there() -> None:
+    seen: list[str] = []
+    assert not Terminal().hung_up(lambda: seen.append("stop"))
+    assert seen == []
 
 
 def test_what_comes_with_term_is_no_operator_s_wish(tmp_path: Path) -> None:

@@ -102,6 +102,23 @@ def blocked(pid: int) -> set[int]:
     return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
+def test_a_forkserver_that_leads_a_session_goes_on_with_it() -> None:
+    """After an execv: it had to make one, and now there is no terminal to be seen."""
+    program = "from rocketcrew.workers.parent_death import be_forkserver; be_forkserver()"
+    subprocess.run([sys.executable, "-c", program], start_new_session=True, check=True, timeout=DEADLINE_S)
+
+
+def test_term_for_all_processes_does_not_end_a_forkserver_that_begins_anew(tmp_path: Path) -> None:
+    """As it does where the user's module has started a thread."""
+    asks = """
+import os, subprocess, threading
+subprocess.Popen(["sh", "-c", "while kill -TERM $0; do :; done", str(os.getpid())], stderr=subprocess.DEVNULL)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+    with supervisor(tmp_path, asks) as (_, _, output):
+        assert psutil.pid_exists(int(output.readline())), "no other was started in its place"
+
+
 def test_a_spare_that_is_not_needed_is_reaped_by_its_forkserver() -> None:
     """A supervisor that is PID 1 becomes the parent of what that leaves, as we do here."""
     libc = ctypes.CDLL(None)
