@@ -140,3 +140,11 @@ def test_the_shim_runs_the_real_java_with_its_output_in_a_file(tmp_path: Path) -
     launcher = [command[0], "org.apache.spark.launcher.Main", VECTOR]
     done = subprocess.run(launcher, capture_output=True, text=True, check=True, env=dict(os.environ))
     assert done.stdout == "out org.apache.spark.launcher.Main\n", "Spark's script reads the launcher's output"
+
+
+def test_a_terminal_that_is_closed_ends_no_jvm(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "java")
+    (home / "bin" / "java").write_text("#!/bin/sh\nkill -HUP $$\necho lives\n")
+    shim = make_shim(Java(home, 17, False, "test"), tmp_path / "shim", tmp_path / "jvm.log")
+    subprocess.run([str(shim / "bin" / "java"), "Main"], check=True, env=dict(os.environ))
+    assert (tmp_path / "jvm.log").read_text() == "lives\n"
