@@ -118,15 +118,15 @@ class Sealer:
     def _seal_all(self, waits: Callable[[], None]) -> None:
         while self._todo:
             path, sealed = self._todo[0]
-            self._insist(path, waits)
+            self._insist(path, sealed, waits)
             self._done.append(sealed)
             self._todo.popleft()
 
-    def _insist(self, path: Path, waits: Callable[[], None]) -> None:
+    def _insist(self, path: Path, sealed: Sealed, waits: Callable[[], None]) -> None:
         failed = anew = False
         while True:
             try:
-                seal_file(path, self._ready_dir, anew=anew, calls=self._calls)
+                seal_file(path, self._ready_dir, sealed.bytes if anew else None, self._calls)
             except OSError as error:
                 failed, anew = True, anew or isinstance(error, SyncError)
                 self._pause("sealing a segment", error)
@@ -147,32 +147,32 @@ def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list
     return [path for _, _, path in sorted(found)]
 
 
-def seal_file(path: Path, ready_dir: Path, *, anew: bool = False, calls: FileCalls = CALLS) -> None:
-    """Make a complete file durable in `ready/`; `anew`: a copy of it, because a sync of it has failed. Raises SyncError,
-    OSError; a second try after the rename went through is harmless."""
+def seal_file(path: Path, ready_dir: Path, copied_bytes: int | None = None, calls: FileCalls = CALLS) -> None:
+    """Make a complete file durable in `ready/`; `copied_bytes`: a copy of it, because a sync of it has failed, and of so many
+    bytes. Raises SyncError, OSError; a second try after the rename went through is harmless."""
     if path.exists():
-        if anew:
-            put_copy(path, calls=calls)
+        if copied_bytes is not None:
+            put_copy(path, copied_bytes, calls)
         else:
             sync_path(path, calls)
     publish(path, ready_dir, calls)
 
 
-def put_copy(path: Path, size_bytes: int | None = None, calls: FileCalls = CALLS) -> None:
-    """Put a synced copy in the place of a segment of whole batches; `size_bytes`: of so many bytes, where others follow.
-    Raises OSError, also where some of it cannot be read any more."""
+def put_copy(path: Path, size_bytes: int, calls: FileCalls = CALLS) -> None:
+    """Put a synced copy in the place of a segment: of its first `size_bytes`, which are whole batches.
+    Raises OSError, also where some of it cannot be read any more, or is gone."""
     from .prefix import complete_prefix  # it brings pyarrow, which the supervisor does without
 
-    whole = path.stat().st_size if size_bytes is None else size_bytes
-
     def check(copy: Path) -> None:
-        if complete_prefix(copy).size_bytes != whole:
+        if complete_prefix(copy).size_bytes != size_bytes:
             raise OSError(
                 errno.EIO, "the disk has lost some of it; when its worker has ended, what is whole is kept, the rest runs"
                 " again", str(path),
             )  # fmt: skip
 
-    sync_copy(path, whole, calls, check)
+    if path.stat().st_size < size_bytes:
+        check(path)
+    sync_copy(path, size_bytes, calls, check)
 
 
 def publish(path: Path, ready_dir: Path, calls: FileCalls = CALLS) -> None:

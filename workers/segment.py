@@ -212,7 +212,7 @@ class SegmentWriter:
     def _close(self) -> None:
         """The number is free whatever the close says; the next try makes a copy."""
         if self._fd < 0:
-            put_copy(self._open_dir / self._name)
+            put_copy(self._open_dir / self._name, self._size)  # what was lost may be whole batches
             return
         fd, self._fd = self._fd, -1
         self._close_fd(fd)

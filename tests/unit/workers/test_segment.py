@@ -307,11 +307,16 @@ def test_a_segment_whose_close_failed_is_not_sealed_but_a_copy_of_it(tmp_path: P
     assert append(segments, [3]) == 2
 
 
-def test_what_a_close_has_lost_is_never_sealed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["half a batch", "a batch", "all but the end", "nothing"])
+def test_what_a_close_has_lost_is_never_sealed(tmp_path: Path, left: str) -> None:
     tries: list[str] = []
 
     def lose(fd: int) -> None:
-        os.ftruncate(fd, os.fstat(fd).st_size - 200)
+        (path,) = open_segments(tmp_path)
+        size, first = os.fstat(fd).st_size, batch_ends(path.read_bytes())[1]
+        os.ftruncate(
+            fd, {"half a batch": size - 200, "a batch": first, "all but the end": size - 8, "nothing": 0}[left]
+        )
         AtClose().close(fd)
 
     def third_time_ends(_what: str, error: OSError) -> None:
@@ -327,7 +332,8 @@ def test_what_a_close_has_lost_is_never_sealed(tmp_path: Path) -> None:
     assert tries[0] == "No space left on device"
     assert all("the disk has lost some of it" in each for each in tries[1:])
     found = salvage(*open_segments(tmp_path))
-    assert found.messages == (QueueRanges("TopicTest", "broker-a", 0, ((1, 2),)),)
+    whole = {"half a batch": (1, 2), "a batch": (1, 2), "all but the end": (1, 3)}.get(left)
+    assert found.messages == ((QueueRanges("TopicTest", "broker-a", 0, (whole,)),) if whole else ())
 
 
 def test_giving_up_leaves_a_file_that_can_be_salvaged(tmp_path: Path) -> None:
