@@ -291,7 +291,6 @@ class Pulls:
         if base is None or base[0] is not subscription:
             same = self._fields(mq, subscription)
             base = self._bases[mq] = (subscription, same, prepare(RequestCode.PULL_MESSAGE, same))
-            self._last.begin(mq)
             (self._unfiltered.add if takes_all(subscription) else self._unfiltered.discard)(mq.topic)
         fields = base[1].copy()
         fields[OFFSET] = str(action.offset)

@@ -8,8 +8,9 @@ Offsets of such a queue begin anew (or go back), and ours would pass messages th
   if it is made again a moment later. Our queues begin at 0. (A route is also missing while a broker is down; then the broker
   does not answer, and nothing is concluded.)
 - The broker corrects a pull's offset backwards: the queue goes on at the first message that was stored since our last
-  body, or before the first since we pull it (less CLOCKS_APART_MS, as that is this host's clock and not the broker's). Of a
-  queue made again those are all; of one that lost its end, the new ones and at most one body, or those minutes, repeated.
+  body, or before the first since it was opened (less CLOCKS_APART_MS, as that is this host's clock and not the broker's). Of
+  a queue made again those are all; of one that lost its end, the new ones and at most one body, or those minutes, repeated.
+  Where the table has the lost ones, new ones in one segment with repeated ones may be set aside (spark/epochs.py).
 
 A topic that was deleted and refilled beyond our offset between two looks at the routes is not noticed, as in Java; nor is one
 whose member was down meanwhile, where its broker kept the group's offsets (4.9 does at a deletion, 5.x forgets them). Its
@@ -82,7 +83,7 @@ class LastBodies:
         self._stored_ms: dict[MessageQueue, int] = {}
 
     def begin(self, mq: MessageQueue) -> None:
-        """A pull of this queue is sent. At the first one all that is below its offset was stored some time ago."""
+        """The queue is opened: all that is below its offset was stored before."""
         if mq not in self._stored_ms:
             self._stored_ms[mq] = self._wall_ms() - CLOCKS_APART_MS
 

@@ -9,6 +9,7 @@ import pytest
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.assigning import CUT_SHORT_MS
 from rocketcrew.supervisor.core.pulling import PullResult
 
 from .conftest import Bench, record
@@ -155,3 +156,20 @@ def test_a_stop_waits_for_no_table_behind_a_call_that_does_not_end() -> None:
     bench = stopping_while_the_table_is_waited_for(finished=1)
     left = bench.one(act.Finished)
     assert (left.unfinished, left.unsealed) == (1, 1)
+
+
+def test_a_stop_waits_for_the_table_also_where_workers_gave_something_back_that_they_had_not_begun() -> None:
+    bench = Bench(commit_after_loaded=True, stop_load_ms=5_000, chunk_messages_max=4)
+    (handle,) = bench.open(0)
+    bench.worker("w")
+    bench.found(handle, range(8))
+    first, _ = bench.dispatched()
+    bench.core.handle(ev.Stop(), bench.now)
+    bench.pass_ms(CUT_SHORT_MS)
+    bench.core.handle(ev.Reclaimed("w", bench.one(act.Reclaim).chunk_ids, 1, 0), bench.now)
+    bench.done(first, seq=1)
+    bench.sealed("w", 1)
+    bench.pass_ms(bench.config.stop_deadline_ms)
+    bench.core.handle(ev.Loaded("w", 1), bench.now)
+    assert bench.commits() == [first.count]
+    assert bench.one(act.Finished).clean
