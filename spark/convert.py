@@ -46,11 +46,18 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CopyDisk:
-    """The disk that copies are written to. A test may let it be full."""
+    """The disk that copies are written to, and that of the table, where it is of this host. A test may let it be full."""
+
+    def __init__(self, table: Path | None = None) -> None:
+        self._table = table
 
     def free_bytes(self, folder: Path) -> int:
-        """The room that is left where `folder` is."""
-        return shutil.disk_usage(folder).free
+        """The room that is left where `folder` is, or the table, whose writers do not all say why they fail."""
+        free = shutil.disk_usage(folder).free
+        if self._table is None:
+            return free
+        there = next(path for path in (self._table, *self._table.parents) if path.exists())
+        return min(free, shutil.disk_usage(there).free)
 
     def sink(self, file: Path) -> Any:
         """What Arrow writes a file through: its path, or an open file."""

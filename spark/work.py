@@ -88,7 +88,8 @@ class Work:
         self._writer = writer
         self._target_of = target_of
         self._drain = not config.follow
-        self._at_once = False
+        self._asked_ms = 0
+        """What was sealed by then is to be loaded without waiting for the trigger; wall-clock time, 0: nothing is."""
         self._stop = False
         self._wake = threading.Event()
         self._ended = threading.Event()
@@ -116,7 +117,7 @@ class Work:
 
     def ask_load(self) -> None:
         """Load what is sealed now, without waiting for the trigger."""
-        self._at_once = True
+        self._asked_ms = wall_ms()
         self._wake.set()
 
     def ask_stop(self) -> None:
@@ -235,9 +236,11 @@ class Work:
         told = 0.0
         while not self._stop:
             # Asked for within a step, it is for the next one: this one may have looked at what is sealed before that.
-            drain = self._drain
-            at_once, self._at_once = drain or self._at_once, False
-            reports = [self._step(desk, at_once=at_once) for desk in desks]
+            drain, asked_ms = self._drain, self._asked_ms
+            reports = [self._step(desk, at_once=drain or asked_ms > 0) for desk in desks]
+            # Not done with one batch: it may be a part only, or its plan was dropped for a smaller one.
+            if asked_ms == self._asked_ms and not any(0 < loader.waiting.oldest_ms <= asked_ms for loader, _ in desks):
+                self._asked_ms = 0
             if any(reports):
                 continue
             if drain:

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -86,8 +85,6 @@ TABLE_NAME = "rocketcrew results"
 MARK = "rocketcrew"
 """In a commit of delta-rs: the key of the plan's id. In one of Spark's: the first word of its user metadata."""
 STATES_KEPT = 2
-_ROWS = re.compile(r"\.parquet$|=")
-"""Names of files of rows, and of the folders of `partition_by`."""
 HISTORY_FIRST = 50
 """Commits of the log that are looked at before all of them are."""
 FILE_BYTES = 128 * 1024 * 1024
@@ -195,7 +192,14 @@ class DeltaTarget:
         # for nothing. No power failure has undone more than that: no segment is deleted before its entry is on the disk.
         begun = tried_batches(self.path) == {1}
         more = explain_no_log(self.path) if isinstance(self.path, Path) else ""
-        refuse_strangers(self.path, "of no Delta table", lambda name: begun and _ROWS.search(name), more)
+        refuse_strangers(self.path, "of no Delta table", lambda name: begun and self._is_of_rows(name), more)
+
+    def _is_of_rows(self, name: str) -> bool:
+        """Whether it is the name of a file of rows, or of a folder of `partition_by`."""
+        column, is_folder, _ = name.partition("=")
+        if not is_folder:
+            return name.endswith(".parquet")
+        return column != BATCH_COLUMN if self._partition_by is None else column in self._partition_by
 
     def _winner(self, batch: int) -> str:
         """The id of the plan that became `batch`: the only one that tried, or the one that the log names."""

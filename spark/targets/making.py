@@ -6,12 +6,14 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from pathlib import Path
 
 from ...conf.formats import on_hdfs
 from ...conf.segment_format import FOLDER_FORMATS
 from ...remoting.errors import UsageError
 from ..arrow_writer import ArrowWriter, NoWriter
 from ..config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
+from ..convert import CopyDisk
 from ..hdfs import Hdfs, HdfsPath
 from ..iceberg_catalog import ICEBERG, ICEBERG_SPARK, catalog_of, hadoop_catalog_of
 from ..iceberg_spark import JavaCatalog, SparkMerges, SparkRows
@@ -119,6 +121,7 @@ def make_loader(
     on_point: Callable[[str], None] = lambda _: None,
 ) -> Loader:
     """The loader of `config` from `staging`, one of its folders, into `target`."""
+    table = config.place if config.format in FOLDER_FORMATS and not on_hdfs(config.target) else None
     return Loader(
         staging,
         target,
@@ -133,4 +136,5 @@ def make_loader(
         leave_gaps=config.leave_gaps,
         epoch_column=config.format in FOLDER_FORMATS,
         exact=config.format in FOLDER_FORMATS,
+        disk=CopyDisk(table.absolute() if isinstance(table, Path) else None),
     )

@@ -33,10 +33,10 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import Staged
 from ..errors import BatchTakenError, LoaderError
-from ..object_store import Place
+from ..object_store import STATE_DIR, Place
 from ..outcome_levels import FAN, OutcomeLevels, Part
 from ..plan import Plan
-from ..table_columns import refuse_strangers
+from ..table_columns import refuse_strangers, tried_batches
 from ..table_state import check_partitions, read_state, write_state
 from .target import TableState, Writer
 
@@ -144,6 +144,11 @@ class ParquetTarget:
 
     def _refuse_foreign(self) -> None:
         """Rows of somebody else beside ours would be read as one table, or make both unreadable."""
+        if tried_batches(self.path):
+            raise UsageError(
+                f"the table folder {self.path} has the beginnings of a table of another spark.format in {STATE_DIR}, whose"
+                " rows would stand beside these: give the path of a new folder, or delete this one if nothing loads into it"
+            )
         refuse_strangers(self.path, "no batch", _BATCH_NAME.fullmatch)
 
     def _last_batch(self) -> int:

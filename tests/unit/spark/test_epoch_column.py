@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -87,8 +87,10 @@ def test_rows_are_gone_over_as_often_for_a_thousand_queues_as_for_one() -> None:
 class Here(Executor):
     """Runs all in the thread that asks."""
 
-    def map(self, fn: Any, *iterables: Any, **_: Any) -> Iterator[Any]:
-        return map(fn, *iterables)
+    def submit(self, fn: Any, /, *args: Any, **names: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **names))
+        return done
 
 
 def test_only_the_queues_of_a_segment_are_looked_for_in_it(tmp_path: Path) -> None:

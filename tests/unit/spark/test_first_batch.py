@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,24 @@ def test_batches_of_a_parquet_folder_are_a_table_of_another_kind(world: World) -
     (world.table / "batch_id=1").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"holds 'batch_id=1', which is of no (Delta|Iceberg) table of rocketcrew"):
         world.loader()
+
+
+@pytest.mark.parametrize("world", ["parquet"], indirect=True)
+def test_no_parquet_table_is_made_beside_what_another_s_first_batch_has_left(world: World) -> None:
+    begun_by_spark(world.table, ())
+    with pytest.raises(UsageError, match=r"has the beginnings of a table of another spark\.format in _rocketcrew"):
+        world.target().state()
+
+
+@delta
+@pytest.mark.parametrize(
+    ("name", "is_own"), [("day=1", True), ("year=2026", False), ("batch_id=1", False), ("a.csv", False)]
+)
+def test_what_a_first_batch_may_have_left_is_files_of_rows_and_folders_of_its_partitions(
+    world: World, name: str, is_own: bool
+) -> None:
+    begun_by_spark(world.table, ())
+    (world.table / name).mkdir()
+    target = DeltaTarget(world.table, append_by_delta_rs, lambda: None, ("day",))
+    with nullcontext() if is_own else pytest.raises(UsageError, match=f"holds '{name}', which is of no Delta table"):
+        assert target.state().batch == 0

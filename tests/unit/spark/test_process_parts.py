@@ -6,6 +6,8 @@ import errno
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,16 +16,18 @@ from hypothesis import strategies as st
 from rocketcrew.conf.columns import Column
 from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.arrow_writer import NoWriter
 from rocketcrew.spark.config import CLUSTER_CORES, LoaderConfig
 from rocketcrew.spark.convert import FILE_BYTES, SEGMENT_BYTES_A_FILE_BYTE, divide, part_count
 from rocketcrew.spark.errors import remedy
 from rocketcrew.spark.java import Java
 from rocketcrew.spark.needs import DELTA_BUILDS
 from rocketcrew.spark.plan import SegmentFacts, Take
+from rocketcrew.spark.reports import Waiting
 from rocketcrew.spark.session import SessionSettings, spark_conf, why_not_started
 from rocketcrew.spark.status import FAILED, STOPPED, StatusFile, read_status
 from rocketcrew.spark.stopping import TRANSITIONS, Action, Happening, Phase
-from rocketcrew.spark.work import explained
+from rocketcrew.spark.work import Work, explained, wall_ms
 
 
 def test_every_problem_of_a_configuration_is_named_at_once() -> None:
@@ -189,3 +193,31 @@ def test_a_jar_that_maven_does_not_have_is_named_with_those_that_exist(tmp_path:
     (tmp_path / "jvm.log").write_text("Could not reserve enough space for object heap\n")
     assert "Java gateway process exited" in why_not_started(settings, java, ended)
     assert "Could not reserve enough space" in why_not_started(settings, java, ended)
+
+
+class Steps(Work):
+    """A loader of two segments: its first step drops its plan, the second loads one, and the third the other."""
+
+    def __init__(self, folder: Path) -> None:
+        config = LoaderConfig(folder / "0", folder / "table", follow=True, format="pyarrow", poll_interval_ms=1)
+        super().__init__(config, NoWriter())
+        self.loader: Any = SimpleNamespace(waiting=Waiting(2, 2, 2, wall_ms()))
+        self.seen: list[bool] = []
+
+    def _step(self, desk: Any, *, at_once: bool) -> bool:
+        self.seen.append(at_once)
+        if len(self.seen) == 3:
+            self.loader.waiting = Waiting(1, 1, 1, wall_ms() + 60_000)  # sealed later
+        if len(self.seen) == 5:
+            self.ask_stop()
+        return len(self.seen) in (2, 3)
+
+    def _tell(self, *_: Any) -> None:
+        pass
+
+
+def test_what_is_to_be_loaded_now_is_not_done_with_a_plan_that_was_dropped_or_took_a_part(tmp_path: Path) -> None:
+    work = Steps(tmp_path)
+    work.ask_load()
+    work._loop([(work.loader, None)])  # type: ignore[list-item]
+    assert work.seen == [True, True, True, False, False]
