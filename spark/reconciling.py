@@ -314,6 +314,39 @@ def to_compare(report: Report) -> dict[QueueKey, tuple[int, ...]]:
     return found
 
 
+def to_date(report: Report, tops: Mapping[QueueKey, Top]) -> dict[QueueKey, tuple[int, ...]]:
+    """Of each queue whose newest epoch began with later records: the last one that counts as from before the group, where a
+    broker may have it. Its store time says whether it is of the topic that was made again (`passed_again`)."""
+    found: dict[QueueKey, tuple[int, ...]] = {}
+    for queue in report.queues:
+        if queue.ends is not None and queue.ends.read and tops.get(queue.key, NO_TOP).since_us:
+            there = queue.fates.get(Fate.BEFORE, IntervalSet()) & _span(queue.ends)
+            if there:
+                found[queue.key] = (there.pieces[-1][1] - 1,)
+    return found
+
+
+def passed_again(report: Report, table: TableFacts, stored_ms: Times) -> OffsetSet:
+    """What the group has passed at the beginning of topics that were made again. It was there before the topic, so none of
+    that is from before the group.
+
+    It is of the new topic where its last record (`to_date`) was stored later than what the former epoch has; a broker that
+    has only lost a queue's end has the old ones there. What the former epoch has notes of beside its rows is left out: notes
+    know no epochs, and these may be of the new records. That a record left no row is such a note only where there is none.
+    """
+    found: dict[QueueKey, IntervalSet] = {}
+    for queue in report.queues:
+        before = queue.key.in_epoch(max(0, queue.key.epoch - 1))
+        top, notes = table.tops.get(before, NO_TOP), table.outcomes
+        for offset, time_ms in stored_ms.get(queue.key, {}).items():
+            if newer_than(top, Ends(offset, offset, time_ms * US_PER_MS, time_ms * US_PER_MS)) is not None:
+                no_rows = notes.of_queue(NO_ROWS, before) - notes.of_queue(ROWS, before)
+                kinds = [kind for kind in KINDS if kind not in (ROWS, NO_ROWS, *NOT_ACCOUNTED)]
+                noted = _joined((no_rows, *(notes.of_queue(kind, before) for kind in kinds)))
+                found[queue.key] = (queue.fates.get(Fate.BEFORE, IntervalSet()) & _span(queue.ends)) - noted
+    return OffsetSet.of(found.items())
+
+
 def _at_ranks(offsets: IntervalSet) -> Iterator[int]:
     before, ranks = 0, list(COMPARED)
     for start, stop in offsets.pieces:
@@ -385,8 +418,7 @@ def _queue(
     elsewhere = noted.pop(ELSEWHERE) - settled
     known = _joined((present, loaded, settled, *noted.values()))
     expected, not_committed = table.outcomes.of_queue(ROWS, key), _from(ends)
-    anew = table.tops.get(key, NO_TOP).since_us > 0
-    first = _first(known, waiting | aside, ends, anew=anew)
+    first = _first(known, waiting | aside, ends)
     before = IntervalSet.of([(0, first)]) | others
     elsewhere -= before  # it names all that was shown, from 0 on
     all_known = _joined((known, elsewhere, waiting, aside, expected))
@@ -453,14 +485,8 @@ def _from(ends: QueueEnds | None) -> IntervalSet:
     return IntervalSet.of([(ends.min if ends.committed is None else max(0, ends.committed), ends.max)])
 
 
-def _first(known: IntervalSet, waiting: IntervalSet, ends: QueueEnds | None, *, anew: bool) -> int:
-    """The first record that anybody knows: the group began there. With none known, what it committed.
-
-    Of a topic that was made again (the epoch began with later records) it is the first that there is: the group was there
-    before the topic.
-    """
-    if anew and ends is not None and ends.read:
-        return ends.min
+def _first(known: IntervalSet, waiting: IntervalSet, ends: QueueEnds | None) -> int:
+    """The first record that anybody knows: the group began there. With none known, what it committed."""
     first = min((one.pieces[0][0] for one in (known, waiting) if one), default=None)
     if first is None:
         return 0 if ends is None or ends.committed is None else ends.committed

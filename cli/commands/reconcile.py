@@ -59,7 +59,7 @@ NOT_READ: Final = "  nobody can read this queue now: its topic has fewer queues,
 BATCHES_GONE: Final = (
     "UNEXPLAINED batches: the table is at batch {0}, and loaders of these folders have made {1}: it was removed, replaced or"
     " taken back, and what is said to be before, or waiting, may have been in it. Put it back; or consume again what it lacks"
-    " (rocketcrew reset --to earliest), and delete the folders' loader.json"
+    " (rocketcrew reset --to earliest), and delete the folders' loader.json while no loader runs (it writes the file back)"
 )
 
 NOT_ON_HDFS: Final = (
@@ -187,11 +187,16 @@ async def compacted(cluster: Cluster, report: Report) -> dict[Fate, OffsetSet]:
 
 
 def _with_made_again(access: Access, table: Place, report: Report, facts: TableFacts) -> Report:
-    """The report with what brokers have in place of records that the table has, of topics that were made again while the
-    group went on at its old offset. Queues whose broker gives no record to compare are counted on stderr."""
-    from ...spark.reconciling import made_again, to_compare
+    """The report with what brokers have of topics that were made again: in place of records that the table has, where the
+    group went on at its old offset, and at their beginning, where it has passed that. Queues whose broker gives no record to
+    compare are counted on stderr."""
+    from ...spark.reconciling import Fate, made_again, passed_again, to_compare, to_date
     from ...spark.table_keys import store_times as times_of_rows
 
+    if begun := to_date(report, facts.tops):
+        dated_ms = run_with_cluster(access, partial(stored, wanted=begun, own_us={}))
+        if passed := passed_again(report, facts, dated_ms):
+            report = report.as_told({Fate.UNKNOWN: passed})
     wanted = to_compare(report)
     if not wanted:
         return report
