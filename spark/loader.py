@@ -20,8 +20,8 @@ won its number), the plan is dropped and a new one made: it was never visible.
 
 The copies need room on the disk that the segments fill. So a plan takes no more than there is room for, also on the disk of
 the table, and one whose copies, or files of a Parquet table without a JVM, meet a full disk all the same is dropped, with its
-copies, for one of half its bytes, down to one segment. Only when that does not fit either, the loader ends, as it does at once
-where another writer finds the disk full. Whatever fails, no copies are left.
+copies, for one of half its bytes, down to one segment. Only when that does not fit either, the loader ends, as it does at
+once where another writer finds the disk full. Whatever fails, no copies are left.
 """
 
 from __future__ import annotations

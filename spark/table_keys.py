@@ -75,10 +75,12 @@ class Ledger:
 def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, list[str]]:
     """Everything that the table and the staging folders say, and the names of files that could not be read.
 
-    Staging folders are only looked at, before the table: what is loaded in between is then found in both, and counts as
-    loaded. Where there is no table yet, they alone tell: of messages without rows, and of what waits or is set aside.
+    Staging folders are only looked at, each once, before the table: what is loaded in between is then found in both, and
+    counts as loaded. Where there is no table yet, they alone tell: of messages without rows, and of what waits or is set
+    aside.
     Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
     """
+    stagings = list({root.resolve(): root for root in stagings}.values())
     batches = _batches_of(table, stagings)
     noted, waiting, settled = _staged(stagings)
     aside, broken = _quarantined(stagings)
@@ -126,7 +128,7 @@ def _batches_of(table: Place, stagings: Sequence[Path]) -> int:
 
 def _is_of(target: str, table: Place) -> bool:
     """Whether a loader's status is of this table."""
-    return Path(target).absolute() == table.absolute() if isinstance(table, Path) else target == str(table)
+    return Path(target).resolve() == table.resolve() if isinstance(table, Path) else target == str(table)
 
 
 def _is_to_come(table: Place, stagings: Sequence[Path]) -> bool:

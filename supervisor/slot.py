@@ -21,9 +21,8 @@ import errno
 import itertools
 import os
 import re
-import shutil
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,10 +143,16 @@ class Slot:
 
 
 def take_slot(
-    data_dir: Path, group: str, member: str = "", *, mode: int = PRIVATE, mounts: Iterable[Mount] | None = None
+    data_dir: Path,
+    group: str,
+    member: str = "",
+    *,
+    mode: int = PRIVATE,
+    mounts: Iterable[Mount] | None = None,
+    remove: Callable[[Path], None] = remove_tree,
 ) -> Slot:
     """Lock the lowest free slot of the group, making it if need be. Raises UsageError when the folder is unusable,
-    RocketcrewError when its disk is full.
+    RocketcrewError when its disk is full. What dead loaders of all its slots have left of copies is deleted first.
 
     `mode`: of a slot's folder that is made, whose segments hold what messages say. `mounts`: None for those of this process.
     `member` is the client id of a broadcasting member: it takes a new slot or its own, never another's.
@@ -155,6 +160,7 @@ def take_slot(
     if doubt := check_local("supervisor.data_dir", data_dir, NEEDS_LOCAL, mounts):
         log.warning("folder_may_be_shared", reason=doubt)
     home = data_dir / group
+    _remove_left_copies(home, remove)
     try:
         for number in range(SLOTS_MAX):
             path = home / str(number)
@@ -163,11 +169,14 @@ def take_slot(
             if fd is None:
                 continue
             slot = Slot(path, group, fd, member)
-            if _suits(slot):
-                _make_folders(slot.segments)
-                _remove_copies(slot.segments)
-                _take_request(slot)
-                return slot
+            try:
+                if _suits(slot):
+                    _make_folders(slot.segments)
+                    _take_request(slot)
+                    return slot
+            except BaseException:
+                slot.release()
+                raise
             slot.release()
     except OSError as error:
         raise unusable(data_dir, error) from error
@@ -293,10 +302,11 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
             remedy=f"give the one in {other.segments} another name (letters in front of it), and start again",
         )  # fmt: skip
         return False
-    loader_fd = try_lock(other.segments / PLAN_DIR / LOADER_LOCK)
+    loader_fd = _lock_out_neighbour(other)
     if loader_fd is None:
         return False
     try:
+        _remove_copies(other.segments, remove_tree)
         state.merge(_known_for_good(other))
         if (
             ledgers[1] is not None and ledgers[0] is None
@@ -312,9 +322,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
             os.rename(other.segments / KEPT_FILE, kept)
         # A plan only names segments; those are ours now. Its number is how a function knows the rows that it has had.
         for path in (other.segments / PLAN_DIR).iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name != LOADER_LOCK:
+            if path.name != LOADER_LOCK and not path.is_dir():
                 os.rename(path, slot.segments / PLAN_DIR / path.name)
         take_over_locks(slot.path, other.path)  # it looks at the cells, which the next line clears
         take_over_charges(slot.path, other.path)
@@ -326,6 +334,20 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
         return known
     finally:
         os.close(loader_fd)
+
+
+def _lock_out_neighbour(other: Slot) -> int | None:
+    """The lock of its loader; None where one runs, or nobody can say so."""
+    try:
+        return _lock_out_loaders(other.segments)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        log.warning(
+            "slot_not_taken_over", slot=other.path.name, reason=f"nobody can say whether a loader runs there: {error}",
+            remedy=f"give {other.path} and what is in it to the user of this member, and start again",
+        )  # fmt: skip
+        return None
 
 
 def _named_as_ours(slot: Slot, other: Slot) -> list[str]:
@@ -399,18 +421,49 @@ def _make_folders(segments: Path) -> None:
         make_folders(segments / folder)
 
 
-def _remove_copies(segments: Path) -> None:
-    """Delete what a dead loader has left of copies (the folders in plan/): they may have all the room of the disk, and this
-    start would fail before the next loader sweeps them. A loader that lives has the lock."""
-    left = [path for path in (segments / PLAN_DIR).iterdir() if path.is_dir()]
-    loader_fd = try_lock(segments / PLAN_DIR / LOADER_LOCK) if left else None
-    if loader_fd is None:
-        return
+def _remove_left_copies(home: Path, remove: Callable[[Path], None]) -> None:
+    """Delete what dead loaders have left of copies, in all slots: they may have all the room of the disk, and this start
+    would fail before the next loader sweeps them. A loader that lives has its lock, whoever has the slot."""
+    for segments in sorted(home.glob("*/segments")):
+        with _told_of_copies(segments):
+            loader_fd = _lock_out_loaders(segments) if _copies(segments) else None
+            if loader_fd is not None:
+                try:
+                    _remove_copies(segments, remove)
+                finally:
+                    os.close(loader_fd)
+
+
+def _remove_copies(segments: Path, remove: Callable[[Path], None]) -> None:
+    """The caller has the loader's lock."""
+    for path in _copies(segments):
+        with _told_of_copies(path):
+            remove(path)
+
+
+def _copies(segments: Path) -> list[Path]:
+    """The folders that a loader sweeps (Staging.sweep)."""
+    return [path for path in (segments / PLAN_DIR).glob("*.staged") if path.is_dir() and not path.is_symlink()]
+
+
+@contextlib.contextmanager
+def _told_of_copies(where: Path) -> Generator[None]:
+    """Copies that cannot be deleted, as they are another user's, keep nobody from starting: there may be room beside them."""
     try:
-        for path in left:
-            remove_tree(path)
-    finally:
-        os.close(loader_fd)
+        yield
+    except OSError as error:
+        log.warning("copies_not_removed", folder=str(where), error=str(error))
+
+
+def _lock_out_loaders(segments: Path) -> int | None:
+    """The loader's lock of these segments, None where one lives. It names this process: to a loader that starts meanwhile it
+    would name a dead one. Raises OSError for a lock of another user."""
+    descriptor = try_lock(segments / PLAN_DIR / LOADER_LOCK)
+    if descriptor is not None:
+        with contextlib.suppress(OSError):  # a disk that is full
+            written = os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            os.ftruncate(descriptor, written)
+    return descriptor
 
 
 def forget_socket(slot: Path) -> None:

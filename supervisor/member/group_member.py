@@ -118,9 +118,8 @@ class GroupMember:
         self._group_watch = GroupWatch(
             self._cluster, self._operations, self._subscriptions, self._group, interval_ms, self._run
         )
-        self._last = LastBodies(self._operations)
         self._pulls = Pulls(
-            self._cluster, self._last, core, view, settings.consumer, self._subscriptions,
+            self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
             self._may_commit, self._loop.time, self._group_watch.pull_refused, self._run, self._failed, acted,
         )  # fmt: skip
         self._pops = Pops(
@@ -329,7 +328,7 @@ class GroupMember:
 
     async def _fetch_offset(self, action: act.FetchOffset) -> None:
         offset: int | None = None
-        self._last.begin(action.mq)
+        self._pulls.opening(action.mq)
         try:
             if action.mq in self._begun_anew:
                 offset, why = 0, "its topic was deleted"

@@ -157,6 +157,10 @@ class Pulls:
         self._told: list[PullWaiter] = []
         """Those of them whose answers the core is given at the end of this turn of the loop."""
 
+    def opening(self, mq: MessageQueue) -> None:
+        """Its offset is about to be looked up."""
+        self._last.begin(mq)
+
     def pull(self, action: Pull) -> None:
         """Send one pull; it is answered by `Pulled` or `NoAnswer`."""
         mq = action.mq

@@ -177,6 +177,7 @@ def test_batches_that_loaders_have_made_and_the_table_has_not_are_not_explained(
     assert lines[1].startswith(
         "UNEXPLAINED batches: the table is at batch 1, and loaders of these folders have made 2: it was"
     )
+    assert lines[1].endswith("and delete the folders' loader.json while no loader runs (it writes the file back)")
     assert lines[-1] == "not everything is explained"
     told = as_object(fine, [])
     assert (told["fine"], told["batches_differ"]) == (False, {"found": 1, "loaded": 2})

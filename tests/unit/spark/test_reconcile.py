@@ -412,6 +412,32 @@ def test_a_table_with_fewer_batches_than_its_loaders_have_made_is_not_explained(
     assert report.batches == (None if fine else (1, 2))
 
 
+def test_a_staging_folder_that_is_named_twice_has_made_its_batches_once(world: World, tmp_path: Path) -> None:
+    world.load(0)
+    world.load(1)
+    root, link = world.roots[0], tmp_path / "link"
+    link.symlink_to(root)
+    told = StatusFile(root, str(world.table))
+    told.status.batch_id = told.status.batches_total = 2
+    told.write(0)
+    for stagings in ([root], [root, root], [root, link], [link, root / ".." / root.name]):
+        assert reconcile(table_facts(world.table, stagings)[0], None).batches is None
+
+
+def test_a_table_is_its_loaders_however_its_folder_is_named(world: World, tmp_path: Path) -> None:
+    world.load(0)
+    link = tmp_path / "link"
+    link.symlink_to(world.table)
+    named = world.table, link, tmp_path / "plain" / ".." / world.table.name
+    (tmp_path / "plain").mkdir()
+    for target in named:
+        told = StatusFile(world.roots[0], str(target))
+        told.status.batch_id = told.status.batches_total = 2
+        told.write(0)
+        for table in named if world.format != "iceberg" else named[:1]:  # a catalog refuses other names
+            assert reconcile(table_facts(table, world.roots[:1])[0], None).batches == (1, 2)
+
+
 def test_another_table_than_the_loader_s_is_not_to_come(tmp_path: Path, segments: Any, threads: Executor) -> None:
     world = World(tmp_path, segments, threads)
     world.seal([segments.Record(0)])

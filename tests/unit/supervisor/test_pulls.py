@@ -105,9 +105,8 @@ class Scene:
         settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None).consumer
         self.acts = 0
         self.looks = Looks()
-        self.last = LastBodies(cast("Operations", self.looks))
         self.pulls = Pulls(
-            cluster, self.last, bench.core, memoryview(bench.view), settings,
+            cluster, LastBodies(cast("Operations", self.looks)), bench.core, memoryview(bench.view), settings,
             self.subscriptions, lambda _: known, lambda: bench.now, lambda _code: None,
             self.run, self.failed, self.acted,
         )  # fmt: skip
@@ -361,7 +360,7 @@ def test_an_offset_that_was_moved_back_before_anything_came_is_looked_up(bench: 
     """The topic was made again while the member was idle: what it has by now is all new."""
     scene = scene_with({0: "master"})
     before_ms = time.time_ns() // 1_000_000
-    scene.last.begin(bench.queue(0))
+    scene.pulls.opening(bench.queue(0))
     scene.pull(Command(ResponseCode.PULL_OFFSET_MOVED, PullResponse(0, 3, 0, 3).to_fields()))
     (looked_ms,) = scene.looks.times_ms
     assert looked_ms >= before_ms - CLOCKS_APART_MS

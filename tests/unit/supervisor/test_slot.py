@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR, segment_name
 from rocketcrew.durable.facts import facts_from_bytes
@@ -17,6 +18,8 @@ from rocketcrew.durable.outcomes import SETTLED, Outcomes
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.epochs import EpochRequest
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.ledger import ledger_of
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, forgotten
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
@@ -343,21 +346,107 @@ def test_a_slot_whose_loader_still_runs_is_left_alone(tmp_path: Path) -> None:
     os.close(fd)
 
 
-@pytest.mark.parametrize("alive", [False, True])
-def test_copies_that_a_dead_loader_left_go_before_the_start_needs_the_room(tmp_path: Path, *, alive: bool) -> None:
-    slot = take_slot(tmp_path, "g")
-    copies, plan = (slot.segments / "plan" / name for name in ("00000001-ab.staged", "00000001-ab.json"))
+def copies_in(slot: Slot, name: str = "00000001-ab.staged") -> Path:
+    copies = slot.segments / "plan" / name
     copies.mkdir()
     (copies / "part-00000.parquet").write_bytes(b"half")
+    return copies
+
+
+@pytest.mark.parametrize("alive", [False, True])
+@pytest.mark.parametrize("of_neighbour", [False, True])
+def test_copies_that_a_dead_loader_left_go_before_the_start_needs_the_room(
+    tmp_path: Path, *, of_neighbour: bool, alive: bool
+) -> None:
+    slots = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    slot = slots[of_neighbour]
+    copies, plan = copies_in(slot), slot.segments / "plan" / "00000001-ab.json"
     plan.write_text("{}")
-    slot.release()
+    for one in slots:
+        one.release()
     loader_fd = try_lock(slot.segments / "plan" / "lock") if alive else None
     again = take_slot(tmp_path, "g")
-    assert again.path == slot.path
+    assert again.path == slots[0].path
     assert copies.exists() is alive
     assert plan.exists()
     if loader_fd is not None:
         os.close(loader_fd)
+
+
+def test_copies_that_an_outside_loader_left_go_though_the_member_of_their_slot_runs(tmp_path: Path) -> None:
+    copies = copies_in(take_slot(tmp_path, "g"))
+    take_slot(tmp_path, "g")
+    assert not copies.exists()
+
+
+def test_of_what_lies_beside_plans_only_copies_go_and_no_link_is_followed(tmp_path: Path) -> None:
+    mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    kept = copies_in(dead, "somebody's")
+    links = [dead.segments / "plan" / name for name in ("a.staged", "b")]
+    for link in links:
+        link.symlink_to(kept)
+    mine.release()
+    dead.release()
+    adopt(take_slot(tmp_path, "g"))
+    assert (kept / "part-00000.parquet").exists()
+    assert all(link.is_symlink() for link in links)
+
+
+def test_copies_that_cannot_be_deleted_keep_nobody_from_starting(tmp_path: Path) -> None:
+    """Of another user: `sudo rocketcrew load` was killed."""
+    mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    copies = [copies_in(mine), copies_in(dead), copies_in(dead, "00000002-cd.staged")]
+    mine.release()
+    refused: list[Path] = []
+
+    def remove(path: Path) -> None:
+        refused.append(path)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with capture_logs() as logs:
+        assert take_slot(tmp_path, "g", remove=remove).path == mine.path
+    assert sorted(refused) == sorted(copies)
+    assert [line["event"] for line in logs] == ["copies_not_removed"] * 3
+    assert str(copies[0]) in logs[0]["error"]
+
+
+def test_a_loader_s_lock_that_cannot_be_looked_at_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    copies = copies_in(dead)
+    (dead.segments / "plan" / "lock").mkdir()
+    dead.release()
+    mine.release()
+    with capture_logs() as logs:
+        again = take_slot(tmp_path, "g")
+        assert adopt(again)[2] == []
+    assert copies.exists()
+    assert [line["event"] for line in logs] == ["copies_not_removed", "slot_not_taken_over"]
+
+
+def test_a_loader_that_starts_while_copies_are_deleted_hears_who_does_it(tmp_path: Path) -> None:
+    slot = take_slot(tmp_path, "g")
+    copies_in(slot)
+    (slot.segments / "plan" / "lock").write_text("987654321\n")
+    slot.release()
+    said: list[str] = []
+
+    def remove(_path: Path) -> None:
+        with pytest.raises(LoaderError) as refusal:
+            Staging(slot.segments).lock()
+        said.append(str(refusal.value))
+
+    take_slot(tmp_path, "g", remove=remove)
+    assert [f"(process {os.getpid()})" in text for text in said] == [True]
+
+
+def test_a_slot_whose_start_fails_is_free(tmp_path: Path) -> None:
+    first = take_slot(tmp_path, "g")
+    request = first.segments / "epochs.json"
+    request.write_text("{")
+    with pytest.raises(UsageError, match="is not understood"):
+        take_slot(tmp_path, "g")
+    request.unlink()
+    assert take_slot(tmp_path, "g").path.name == "1"
 
 
 def test_a_damaged_settled_file_is_named(tmp_path: Path) -> None:
