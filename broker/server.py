@@ -33,6 +33,7 @@ from ..client.access import Access
 from ..client.logs import get_logger
 from ..client.remoting_client import Remoting
 from ..client.tls import check_regular, server_context
+from ..durable.files import NO_ROOM
 from ..durable.mounts import check_local
 from ..remoting.errors import UsageError
 from .acl import Acl, parse_acl
@@ -168,7 +169,7 @@ class EmbeddedBroker:
             core = BrokerCore(self.config, storage, self._random, name_server, self._clock_ms())
         except StorageError as error:
             cause = error.__cause__
-            if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(cause, OSError) and cause.errno in NO_ROOM:
                 raise StorageError(
                     f"{error}. The broker does not start without it: make room there, then start again"
                 ) from error

@@ -13,6 +13,9 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final
 
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+"""What a disk says that is full, or of which this user may have no more."""
+
 
 class FileCalls:
     """The system calls by which files are written and replaced. A test may record them, or let them fail."""

@@ -10,7 +10,6 @@ after a failure or a crash is swept: until then it would hold the room that the 
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, wait
@@ -41,8 +40,6 @@ REPEATING = [GROUP, TOPIC, BROKER, ORIGIN_TOPIC]
 """Columns whose values are worth a dictionary."""
 _ASKED_FOR = [QUEUE_ID, OFFSET, STORE_TIME]
 """Columns by which readers of the table leave out files, where the copies become its files (arrow_writer.py)."""
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-"""What a disk says that is full, or of which this user may have no more."""
 
 
 class CopyDisk:

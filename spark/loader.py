@@ -35,6 +35,7 @@ from itertools import islice
 from ..client.logs import get_logger
 from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
+from ..durable.files import NO_ROOM
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import (
     CLOSED,
@@ -50,7 +51,7 @@ from ..durable.outcomes import (
     Outcomes,
 )
 from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, open_tops, shrunk
-from .convert import COPY_DISK, FILE_BYTES, NO_ROOM, CopyDisk, DamagedSegmentError, Staged, stage
+from .convert import COPY_DISK, FILE_BYTES, CopyDisk, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .epochs import Opening, in_epochs, inherited, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError

@@ -65,7 +65,7 @@ from ..durable.outcomes import (
 )
 from ..remoting.names import RETRY_PREFIX
 from .cuts import NO_TOP, newer_than
-from .plan import Ends, Top
+from .plan import Cut, Ends, Top
 
 
 class Fate(StrEnum):
@@ -339,7 +339,7 @@ def passed_again(report: Report, table: TableFacts, stored_ms: Times) -> OffsetS
         before = queue.key.in_epoch(max(0, queue.key.epoch - 1))
         top, notes = table.tops.get(before, NO_TOP), table.outcomes
         for offset, time_ms in stored_ms.get(queue.key, {}).items():
-            if newer_than(top, Ends(offset, offset, time_ms * US_PER_MS, time_ms * US_PER_MS)) is not None:
+            if _newer_than(top, offset, time_ms) is not None:
                 no_rows = notes.of_queue(NO_ROWS, before) - notes.of_queue(ROWS, before)
                 kinds = [kind for kind in KINDS if kind not in (ROWS, NO_ROWS, *NOT_ACCOUNTED)]
                 noted = _joined((no_rows, *(notes.of_queue(kind, before) for kind in kinds)))
@@ -360,6 +360,11 @@ def is_same(stored_ms: int, own_us: int | None) -> bool | None:
     return None if own_us is None else own_us // US_PER_MS == stored_ms
 
 
+def _newer_than(top: Top, offset: int, stored_ms: int) -> Cut | None:
+    """The same as `newer_than` of one record."""
+    return newer_than(top, Ends(offset, offset, stored_ms * US_PER_MS, stored_ms * US_PER_MS))
+
+
 def made_again(report: Report, tops: Mapping[QueueKey, Top], stored_ms: Times, own_us: Times) -> dict[QueueKey, Others]:
     """What brokers have of topics that were made again, where the group went on at its old offset: up to there, all rows are
     of other records.
@@ -371,16 +376,12 @@ def made_again(report: Report, tops: Mapping[QueueKey, Top], stored_ms: Times, o
     """
     found: dict[QueueKey, Others] = {}
     for queue in report.queues:
-        key, ends, top = queue.key, queue.ends, tops.get(queue.key)
+        key, ends, top = queue.key, queue.ends, tops.get(queue.key, NO_TOP)
         if ends is None or ends.committed is None:
             continue
         below, newer = 0, False
         for offset, time_ms in stored_ms.get(key, {}).items():
-            cut = (
-                newer_than(top, Ends(offset, offset, time_ms * US_PER_MS, time_ms * US_PER_MS))
-                if top is not None
-                else None
-            )
+            cut = _newer_than(top, offset, time_ms)
             same = is_same(time_ms, own_us.get(key, {}).get(offset))
             if same or (same is None and cut is None):
                 continue

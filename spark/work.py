@@ -24,10 +24,10 @@ from typing import NamedTuple
 from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ..conf.segment_format import READY_DIR
+from ..durable.files import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
 from .config import LoaderConfig
 from .connect import shown
-from .convert import NO_ROOM
 from .errors import StoppedError, exit_code
 from .loader import Loader
 from .progress import STAGING

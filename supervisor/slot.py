@@ -17,7 +17,6 @@ write one file of offsets.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import re
@@ -42,7 +41,7 @@ from ..conf.segment_format import (
     segment_name,
 )
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
-from ..durable.files import make_folders, remove_tree, try_lock, write_atomically
+from ..durable.files import NO_ROOM, make_folders, remove_tree, try_lock, write_atomically
 from ..durable.intervals import Intervals, OffsetSet
 from ..durable.mounts import Mount, check_local
 from ..durable.outcomes import SETTLED, Outcomes
@@ -75,7 +74,6 @@ TURN_TRIES = 40
 TURN_PAUSE_S = 0.05
 CLIENTS_LOOKED_AT_MAX = 4096
 """Lock files, at one start; SLOTS_MAX of them at most are of members that run, and the next start looks at more."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
 NAME_CHARACTERS_MAX = 200
 
 log = structlog.get_logger("rocketcrew.slot")
@@ -191,7 +189,7 @@ def unusable(data_dir: str | Path, error: OSError, where: str = "on a local disk
     that the caller has done wrong (UsageError): whoever starts supervisors again may do so."""
     place = f" ({error.filename})" if error.filename else ""  # what writes into an open file does not say which
     said = f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror or error}{place}"
-    if error.errno in FULL:
+    if error.errno in NO_ROOM:
         return RocketcrewError(f"{said}. Make room on that disk, and start again: what is there is kept")
     return UsageError(f"{said}. Name a folder that this user may write, {where}")
 
@@ -202,7 +200,7 @@ def needs_room(data_dir: str | Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in NO_ROOM:
             raise unusable(data_dir, error) from error
         raise
 
@@ -341,7 +339,7 @@ def _lock_out_neighbour(other: Slot) -> int | None:
     try:
         return _lock_out_loaders(other.segments)
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in NO_ROOM:
             raise
         log.warning(
             "slot_not_taken_over", slot=other.path.name, reason=f"nobody can say whether a loader runs there: {error}",

@@ -213,7 +213,7 @@ class Pulling:
             return
         q.drops, pq = 0, q.pq
         if result.end_offset >= 0:
-            self.end_seen(handle, result.end_offset, now)
+            q.end_offset, q.end_told_at = max(q.end_offset, result.end_offset), now
         if result.code in ANSWERED:
             q.refused_code = -1
         if result.code == ResponseCode.SUCCESS and result.slot is not None:

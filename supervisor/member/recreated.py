@@ -69,14 +69,12 @@ async def _is_deleted(cluster: Cluster, mq: MessageQueue) -> bool:
     return False
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class LastBodies:
     """When the newest body of each queue was stored, by its first record; for offsets that are corrected backwards."""
 
-    def __init__(self, operations: Operations, wall_ms: Callable[[], int] = _wall_ms) -> None:
+    def __init__(
+        self, operations: Operations, wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    ) -> None:
         """`wall_ms` is another clock in tests: milliseconds since 1970."""
         self._operations = operations
         self._wall_ms = wall_ms
