@@ -1,10 +1,11 @@
 """Handlers that are coroutine functions: many messages in hand at one time, bounded, on one event loop.
 
-Each record of a chunk becomes a task; at most `concurrency` of them are in the handler. Several chunks are in hand at
-once (the supervisor gets the number), so that a slow message holds up nothing but the reports after it in its own chunk:
-a chunk is reported in order. The cell names the call whose step runs, which is what kills a worker or blocks its loop
-(steps.py). The loop's heart beats into the cell as the start of a step: a handler that blocks the loop is over its time
-limit as one of a plain function is.
+Each record of a chunk becomes a task when it has its turn; at most `concurrency` of them are in the handler. Several chunks
+are in hand at once (the supervisor gets the number), so that a slow message holds up nothing but the reports after it in its
+own chunk: a chunk is reported in order. While enough calls wait for their turn, reports wait for others, up to the flush
+interval: each would cost both processes more than a call. The cell names the call whose step runs, which is what kills a
+worker or blocks its loop (steps.py). The loop's heart beats into the cell as the start of a step: a handler that blocks the
+loop is over its time limit as one of a plain function is.
 
 The hard time limit of a handler call is kept by cancelling it (`limited`): the message failed, as Java's consume time-out
 has it. The soft one would be an exception in the middle of an `await`; it cancels too, so that the earlier of the two
@@ -22,6 +23,7 @@ import copy
 import inspect
 import os
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -54,6 +56,16 @@ call_began_ns: ContextVar[int] = ContextVar("call_began_ns", default=0)
 """When the call in hand began, on the worker's clock; 0 outside of one."""
 
 
+class Ended:
+    """What the messages of a record came to."""
+
+    __slots__ = ("failures", "rows")
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[Message, BaseException]] = []
+        self.rows: list[Prepared] = []
+
+
 class AsyncChunk:
     """One chunk in hand: a result a record, reported as far as they are there without a gap."""
 
@@ -63,9 +75,11 @@ class AsyncChunk:
         self.offsets = offsets
         self.run = Run(chunk_id, queue, offsets, 0)
         """Collects what is not reported yet."""
-        self.done: dict[int, tuple[list[tuple[Message, BaseException]], list[Prepared | None], int, bool]] = {}
-        """By record: failures, rows, duration in ns, filtered."""
+        self.done: dict[int, tuple[Ended | None, int]] = {}
+        """By record: what its messages came to (None: there was none), duration of the call in ns."""
         self.upto = 0
+        self.busy_ns = self.slowest_ns = 0
+        """Of what is not reported yet."""
 
     def ran(self, index: int) -> bool:
         """The call of that record is over."""
@@ -77,6 +91,7 @@ class AsyncChunk:
         later = self.run = Run(self.chunk_id, self.queue, self.offsets, upto)
         later.failures = {index: run.failures.pop(index) for index in list(run.failures) if index >= upto}
         later.spans = {index: run.spans.pop(index) for index in list(run.spans) if index >= upto}
+        self.busy_ns = self.slowest_ns = 0
         return run
 
 
@@ -86,9 +101,13 @@ class AsyncRunner(Runner):
     def begin(self, concurrency: int, wake: Callable[[], None]) -> None:
         """Before the first chunk, on the running loop."""
         self._loop = asyncio.get_running_loop()
-        self._free = asyncio.Semaphore(concurrency)
+        self._concurrency = concurrency
+        self._waiting: deque[Callable[[], None]] = deque()
+        """Calls in hand that have no turn yet, each to be begun by calling it."""
         self._wake = wake
         self._chunks: dict[int, AsyncChunk] = {}
+        self._moved: dict[int, AsyncChunk] = {}
+        """Chunks of which something is to be reported."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: tuple[Exception, CallUnderWay] | None = None
         """An error of our own, and the call that it came with."""
@@ -108,9 +127,29 @@ class AsyncRunner(Runner):
         self._loop.call_later(HEART_S, self._beat)
 
     @property
+    def pending(self) -> bool:
+        return bool(self._runs or self._moved)
+
+    @property
     def due(self) -> bool:
         """What is pending has waited for the flush interval."""
         return self.pending and self._clock() >= self._due_ns
+
+    @property
+    def busy(self) -> bool:
+        """Half as many calls again as can run are in hand: a report makes room for none that could begin now."""
+        return 2 * len(self._waiting) >= self._concurrency
+
+    def _flush_soon(self) -> None:
+        super()._flush_soon()
+        self._wake()
+
+    def take(self) -> list[Run]:
+        for chunk in self._moved.values():
+            busy_ns, slowest_ns = chunk.busy_ns, chunk.slowest_ns
+            self._close(chunk.take_over(), chunk.upto, busy_ns, slowest_ns)
+        self._moved.clear()
+        return super().take()
 
     def run_chunk(self, chunk_id: int, queue: QueueInfo, data: bytes, records: int) -> None:
         try:
@@ -127,7 +166,11 @@ class AsyncRunner(Runner):
         self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int,
         instead: BaseException | None = None,
     ) -> None:  # fmt: skip
-        """Records [first, end) in one call of the handler; with `instead` they fail by that error, and it is not called."""
+        """Records [first, end) in one call of the handler, at once or when one of those under way is over; with `instead`
+        they fail by that error, and it is not called."""
+        if len(self._tasks) >= self._concurrency:
+            self._waiting.append(partial(self._start, chunk, data, positions, first, end, instead))
+            return
         task = self._loop.create_task(self._call(chunk, data, positions, first, end, instead))
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, chunk, data, positions, first, end))
@@ -135,15 +178,18 @@ class AsyncRunner(Runner):
     def _ended(
         self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, task: asyncio.Task[None]
     ) -> None:
-        """Its records have failed, too, where the call has ended by what the calls around it let through (the handler raised
-        GeneratorExit), or before its first step: another call, say, has cancelled it while it waited for its turn."""
+        """The next call has its turn. Its own records have failed, too, where the call has ended by what the calls around it
+        let through (the handler raised GeneratorExit), or before its first step: another call, say, has cancelled it."""
         self._tasks.discard(task)
-        if self.steps.ending or chunk.ran(first):
+        if self.steps.ending:
             return
-        before = asyncio.CancelledError("the task of the call was cancelled before its first step")
-        error = before if task.cancelled() else task.exception()
-        if error is not None:
-            self._start(chunk, data, positions, first, end, error)
+        if not chunk.ran(first):
+            before = asyncio.CancelledError("the task of the call was cancelled before its first step")
+            error = before if task.cancelled() else task.exception()
+            if error is not None:
+                self._start(chunk, data, positions, first, end, error)
+        if self._waiting and len(self._tasks) < self._concurrency:
+            self._waiting.popleft()()
 
     async def _call(
         self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, instead: BaseException | None
@@ -152,13 +198,12 @@ class AsyncRunner(Runner):
         offsets = chunk.offsets
         call = CallUnderWay(chunk.chunk_id, chunk.queue, offsets[first], offsets[end - 1], end - first)
         try:
-            async with self._free:
-                call_under_way.set(call)
-                self.steps.begin(call)
-                try:
-                    await self.steps.named(call, self._run_call(chunk, data, positions, first, end, instead))
-                finally:
-                    self.steps.end(call)
+            call_under_way.set(call)
+            self.steps.begin(call)
+            try:
+                await self.steps.named(call, self._run_call(chunk, data, positions, first, end, instead))
+            finally:
+                self.steps.end(call)
             if not call.ending:
                 self._advance(chunk)
         except Exception as error:  # noqa: BLE001  the loop raises it: nobody waits for a task
@@ -182,76 +227,78 @@ class AsyncRunner(Runner):
         wants = chooser(chunk.queue, self._filter, self._log)
         started = self._clock()
         call_began_ns.set(started)
-        failures: dict[int, list[tuple[Message, BaseException]]] = {index: [] for index in range(first, end)}
-        rows: dict[int, list[Prepared | None]] = {index: [] for index in range(first, end)}
         scratch = Run(chunk.chunk_id, chunk.queue, chunk.offsets, first)
-        found = {index: self._messages_of(scratch, index, data, positions, wants) for index in range(first, end)}
+        places: list[int] = []
+        messages: list[Message] = []
+        for index in range(first, end):
+            found = self._messages_of(scratch, index, data, positions, wants)
+            messages += found
+            places += [index] * len(found)
         chunk.run.spans |= scratch.spans
-        pairs = [(index, message) for index, messages in found.items() for message in messages]
-        results: list[object] = [instead] * len(pairs)
+        results: list[object] = [instead] * len(messages)
         try:
             if instead is None:
-                results = await self._results([message for _, message in pairs])
+                results = await self._results(messages)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             self.end_if_forked(error)
             raise_if_ours(error)
-            results = [error] * len(pairs)
-        for (index, message), result in zip(pairs, results, strict=True):
+            results = [error] * len(messages)
+        ended = {index: Ended() for index in places}
+        for index, message, result in zip(places, messages, results, strict=True):
             try:
-                rows[index].append(self._prepare(message, result))
+                if (prepared := self._prepare(message, result)) is not None:
+                    ended[index].rows.append(prepared)
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
-                failures[index].append((message, error))
+                ended[index].failures.append((message, error))
         took = self._clock() - started
+        chunk.run.failures |= scratch.failures  # what could not be decoded
         for index in range(first, end):
-            if index in scratch.failures:
-                chunk.run.failures[index] = scratch.failures[index]  # it could not be decoded
-            chunk.done[index] = (failures[index], rows[index], took, not found[index])
+            chunk.done[index] = ended.get(index), took
 
     async def _results(self, messages: list[Message]) -> list[object]:
         """One result a message; exceptions are results. Raises what a batch handler raises."""
         if not messages:
             return []
         if self._batch:
-            return list(batch_results(messages, await self._awaited(self._function(list(messages)))))
+            call = self._function(list(messages))
+            return list(batch_results(messages, await call if inspect.isawaitable(call) else call))
         results: list[object] = []
         for message in messages:  # several only of an inner batch
             raise_if_ours()  # the one before may have gone on to its end all the same
             try:
-                results.append(await self._awaited(self._function(message)))
+                call = self._function(message)
+                results.append(await call if inspect.isawaitable(call) else call)
             except BaseException as error:  # noqa: BLE001
                 raise_if_ours(error)
                 results.append(error)
             self.end_if_forked(results[-1])
         return results
 
-    async def _awaited(self, call: object) -> object:
-        if not inspect.isawaitable(call):
-            return call
-        awaited: Awaitable[object] = call
-        return await awaited
-
     def _advance(self, chunk: AsyncChunk) -> None:
         """Take over what is finished without a gap; the flush reports it."""
         run, before = chunk.run, chunk.upto
-        busy = slowest = 0
+        first = not self.pending
+        if first:
+            self._due_ns = self._clock() + self._interval_ns
         while chunk.upto in chunk.done:
-            failures, rows, took, filtered = chunk.done.pop(chunk.upto)
-            busy += took
-            slowest = max(slowest, took)
-            run.filtered += filtered and chunk.upto not in run.failures
-            for message, error in failures:
-                self._fail(run, chunk.upto, message, error, took)
-            if not failures and chunk.upto not in run.failures:
-                self._keep(run, chunk.upto, rows)
+            ended, took = chunk.done.pop(chunk.upto)
+            chunk.busy_ns += took
+            chunk.slowest_ns = max(chunk.slowest_ns, took)
+            if ended is None:
+                run.filtered += chunk.upto not in run.failures
+            else:
+                for message, error in ended.failures:
+                    self._fail(run, chunk.upto, message, error, took)
+                if ended.rows and chunk.upto not in run.failures:
+                    self._keep(run, chunk.upto, ended.rows)
             chunk.upto += 1
         if chunk.upto == before:
             return
-        if not self._runs:
-            self._due_ns = self._clock() + self._interval_ns
-        self._close(chunk.take_over(), chunk.upto, busy, slowest)
+        self._moved[chunk.chunk_id] = chunk
         if chunk.upto == len(chunk.offsets):
             del self._chunks[chunk.chunk_id]
-        self._wake()
+        if first or not self.busy:
+            self._wake()
 
     async def close(self) -> None:
         """Cancel what is still under way; it is not reported, and comes again."""
@@ -297,6 +344,10 @@ class AsyncWorkerLoop(WorkerLoop):
             self._async_runner.name_broken()
         super().accuse(error)
 
+    def _holds(self) -> bool:
+        """Reports and rows wait for those of others, up to the flush interval, while calls enough are in hand."""
+        return self._async_runner.busy and not self._async_runner.due
+
     def flush(self) -> None:
         self._async_runner.steps.aside()
         super().flush()
@@ -314,7 +365,7 @@ class AsyncWorkerLoop(WorkerLoop):
                     await asyncio.sleep(0)
                     continue
                 something.clear()
-                if runner.pending:
+                if runner.pending and not self._holds():
                     continue
                 sleep_ms = self._sleep_ms()
                 with contextlib.suppress(TimeoutError):
@@ -325,21 +376,72 @@ class AsyncWorkerLoop(WorkerLoop):
             await runner.close()
 
 
+class _InTime:
+    """A call, as far as its time goes."""
+
+    __slots__ = ("due", "over", "task")
+
+    def __init__(self, task: asyncio.Task[Any], due: float) -> None:
+        self.task = task
+        self.due = due
+        self.over = False
+
+
+class _TimeLimit:
+    """Cancels what takes longer. As asyncio.timeout, which makes a timer for each call: this has one for the call that began
+    first, as all have the same limit."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._open: dict[_InTime, None] = {}
+        """Calls in time, the first to be due first."""
+        self._is_set = False
+
+    async def keep(self, call: Awaitable[object]) -> object:
+        """Its result. Raises CallTimedOutError when it was cancelled for its time."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        own = _InTime(task, loop.time() + self._limit_s)
+        self._open[own] = None
+        if not self._is_set:
+            self._is_set = True
+            loop.call_at(own.due, self._look, loop)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if own.over and task.cancelling() <= before + 1:
+                raise CallTimedOutError(f"the call took more than {self._limit_s:g} s") from None
+            raise
+        finally:
+            if own.over:
+                task.uncancel()
+            else:
+                del self._open[own]
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel what is over its time, and look again when the next one is due."""
+        now = loop.time()
+        for each in list(self._open):
+            if each.due > now:
+                break
+            each.over = True
+            del self._open[each]
+            each.task.cancel()
+        first = next(iter(self._open), None)
+        self._is_set = first is not None
+        if first is not None:
+            loop.call_at(first.due, self._look, loop)
+
+
 def limited(handler: Handler, limit_ns: int) -> Handler:
     """The same coroutine handler, each call cancelled after `limit_ns` (0 = never): it raises CallTimedOutError then."""
     if not limit_ns:
         return handler
-    function, limit_s = handler.function, limit_ns / NS_PER_S
+    function, limit = handler.function, _TimeLimit(limit_ns / NS_PER_S)
 
     async def call(messages: Any) -> object:
-        limit = asyncio.timeout(limit_s)
-        try:
-            async with limit:
-                return await function(messages)
-        except TimeoutError:
-            if limit.expired():
-                raise CallTimedOutError(f"the call took more than {limit_s:g} s") from None
-            raise
+        return await limit.keep(function(messages))
 
     wrapped = copy.copy(handler)
     wrapped.function = call

@@ -175,7 +175,9 @@ class Worker:
 
     # What it has in flight (Workers, dispatching.py, settling.py, reclaiming.py).
     window: int = 0
-    """Chunks it can have in flight, 0 = as configured."""
+    """It runs so many calls at once, and can have as many chunks in flight; 0 = as configured."""
+    ahead: int = 1
+    """With a window of its own: messages it may have in flight."""
     in_flight: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
     """Chunks dispatched to it and not reported to the end, in the order of dispatch. Only Workers.dispatched and
     Workers.came_back change it."""
@@ -214,6 +216,12 @@ class Worker:
     def booted(self) -> bool:
         """It was ready once, whatever it is now."""
         return self.ready_at != inf
+
+    @property
+    def load(self) -> int:
+        """How much of its window is taken, in chunks."""
+        chunks = len(self.in_flight)
+        return max(chunks, self.in_flight_messages * self.window // self.ahead) if self.window else chunks
 
 
 class Workers:
@@ -296,7 +304,7 @@ class Workers:
             if self.by_dispatches:
                 self.places.put(worker, worker.dispatches)
             else:
-                self.places.put(worker, len(worker.in_flight), worker.window)
+                self.places.put(worker, worker.load, worker.window)
             if len(worker.in_flight) > 1:
                 return  # it is busy, and was: it gets and loses one at a time
         else:
@@ -569,15 +577,23 @@ class State(Workers):
         """Segments that wait for the table and did not when `unloaded_ever` was `seen`, and some older ones perhaps."""
         return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
 
-    def chunk_size(self, waiting: int, free_workers: int, large_of: str = "", in_line: float = 1) -> int:
+    def chunk_size(
+        self, waiting: int, free_workers: int, large_of: str = "", in_line: float = 1, worker: Worker | None = None
+    ) -> int:
         """Messages of the next chunk. A batch handler gets its whole batch, however long its calls take: most of a call may
         cost the same for one message as for many, and calls of one message would never show it.
 
         `large_of`: the topic, where the chunk may be large. Not where nothing of it can be reclaimed that others could run
         (by key, and of coroutines, which have all begun), nor where limits decide how much of what waits may go to the
-        others. `in_line`: how many queues a worker has to serve in turn."""
+        others. `in_line`: how many queues a worker has to serve in turn. `worker`: who gets it, where that is one that runs
+        calls at once."""
         least = self.config.batch_messages_max if self.stats.calls_are_batches else 1
         size = max(self.sizer.size(waiting, free_workers), least)
+        if worker is not None:
+            at_once = worker.window * least
+            worker.ahead = self.sizer.ahead(at_once)
+            several = self.sizer.size_beside(waiting, free_workers, at_once)
+            return max(size, several - several % least)
         if not large_of:
             return size
         large = self.sizer.large(waiting, len(self.workers), large_of, in_line)

@@ -29,6 +29,7 @@ from rocketcrew.workers.packets import (
     encode_stop,
 )
 from rocketcrew.workers.rows import Prepared, RowBuffer
+from rocketcrew.workers.user_errors import CallTimedOutError
 
 if TYPE_CHECKING:
     from rocketcrew.workers.message import Message
@@ -50,9 +51,10 @@ class Crew:
         self.link, sock = link_pair(Transport.STREAM)
         self.cell = more.pop("cell", None) or private_cell()
         self.loop = asyncio.new_event_loop()
-        chosen: dict[str, Any] = {"concurrency": 2, "rows": None, "segments": None} | more
+        bounds = WorkerBounds(batch_messages_max=2)
+        chosen: dict[str, Any] = {"concurrency": 2, "rows": None, "segments": None, "bounds": bounds} | more
         self.worker = AsyncWorkerLoop(
-            WorkerLink(sock, Transport.STREAM), target, bounds=WorkerBounds(batch_messages_max=2), slab=None,
+            WorkerLink(sock, Transport.STREAM), target, slab=None,
             clock=time.monotonic_ns, cell=self.cell, log=None, loop=self.loop,
             **chosen,
         )  # fmt: skip
@@ -83,13 +85,18 @@ class Crew:
                     )
         return found
 
-    def run_until_reported(self, records: int) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
+    def run_until_reported(
+        self, records: int, heard: Callable[[], object] = lambda: None
+    ) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
+        """`heard` is called when something was reported."""
         found: list[tuple[int, int, int, list[tuple[int, int]]]] = []
 
         async def watch() -> None:
             while sum(entry[2] for entry in found) < records:
                 await Turn()
-                found.extend(self.outcomes())
+                if outcomes := self.outcomes():
+                    found.extend(outcomes)
+                    heard()
             self.link.send(encode_stop())
 
         watching = self.loop.create_task(asyncio.wait_for(watch(), WAIT_S))
@@ -115,15 +122,17 @@ def test_a_slow_message_holds_up_only_the_reports_behind_it(
             await gate.wait()
         else:
             await Turn()
-        if message.body == b"last":
-            gate.set()
         order.append(message.body)
         at_once -= 1
+
+    def heard() -> None:
+        if b"last" in order:
+            gate.set()
 
     crew = Crew(Handler(handle), make_record, queue)
     crew.chunk(1, [b"a", b"slow", b"b"])
     crew.chunk(2, [b"c", b"last"])
-    found = crew.run_until_reported(5)
+    found = crew.run_until_reported(5, heard)
     assert order[0] == b"a"
     assert order.index(b"last") < order.index(b"slow")
     assert most == 2
@@ -132,6 +141,78 @@ def test_a_slow_message_holds_up_only_the_reports_behind_it(
     assert sum(records for _, records in by_chunk[1]) == 3
     assert by_chunk[2][-1][0] + by_chunk[2][-1][1] == 2
     assert crew.cell[STATE] == 0
+
+
+def test_reports_wait_for_others_while_calls_enough_are_in_hand(
+    make_record: Callable[..., bytes], queue: QueueInfo
+) -> None:
+    """Each report costs both processes more than a call."""
+
+    async def handle(_: Message) -> None:
+        await Turn()
+
+    heard: list[None] = []
+    crew = Crew(Handler(handle), make_record, queue, bounds=WorkerBounds(flush_interval_us=60_000_000))
+    for number in range(1, 5):
+        crew.chunk(number, [b"a"] * 10)
+    found = crew.run_until_reported(40, lambda: heard.append(None))
+    assert len(heard) <= 3
+    assert found[0][1:3] == (0, 10)
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """A loop whose time can be moved on, and that counts its timers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.later_s = 0.0
+        self.timers = 0
+
+    def time(self) -> float:
+        return super().time() + self.later_s
+
+    def call_at(self, *given: Any, **more: Any) -> asyncio.TimerHandle:
+        self.timers += 1
+        return super().call_at(*given, **more)
+
+
+def test_each_call_has_its_own_time_and_all_have_one_timer() -> None:
+    loop = Clock()
+    ended: list[int] = []
+
+    async def handle(number: Any) -> None:
+        if number:
+            await asyncio.Event().wait()
+
+    call = limited(Handler(handle), 60_000_000_000).function
+
+    async def counted(number: int) -> None:
+        try:
+            await call(number)
+        except CallTimedOutError:
+            ended.append(number)
+
+    async def turns() -> None:
+        for _ in range(10):
+            await Turn()
+
+    async def main() -> None:
+        for _ in range(100):
+            await call(0)
+        assert loop.timers == 1
+        tasks: list[asyncio.Task[None]] = []
+        seen: list[int] = []
+        for number in range(1, 7):  # each 40 s after the one before
+            if number < 5:
+                tasks.append(loop.create_task(counted(number)))
+            await turns()
+            seen.append(len(ended))
+            loop.later_s += 40
+        assert seen == [0, 0, 1, 2, 3, 4]
+        assert ended == [1, 2, 3, 4]
+
+    loop.run_until_complete(main())
+    loop.close()
 
 
 def test_failures_and_time_limits_are_of_single_messages(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
