@@ -11,7 +11,8 @@ does not know; it takes no signals, because those of the time limits are for the
 that a handler forked there is no such thread, and nobody asks for one. Where no thread can be had, or one died, the loop
 seals from then on: what ends that too ends the worker, with its traceback.
 
-A disk that refuses is tried again; where it was the fsync of a file, with a copy, since a second one says nothing.
+A disk that refuses is tried again; where it was the fsync of a file, with a copy, since a second one says nothing. Of what it
+has lost nothing brings back (NFS at a close, say): that ends the worker.
 
 No more than FILES_MAX wait: while the disk refuses them all, the loop waits with them, as it does when it cannot write.
 """
@@ -27,6 +28,7 @@ from typing import Final
 
 from ..conf.segment_format import OPEN_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
 from ..durable.files import CALLS, FileCalls, SyncError, sync_copy, sync_path
+from ..remoting.errors import RocketcrewError
 from .own_thread import NoThreadError, OwnThread
 from .packets import Sealed
 
@@ -137,6 +139,10 @@ class Sealer:
                 return
 
 
+class SegmentLostError(RocketcrewError):
+    """Some of what was written into a segment is not in it. That ends its worker: what is whole is salvaged then."""
+
+
 def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list[Path]:
     """Segments in `open/` of a slot's `segments/` folder, oldest number first; of these workers only when given."""
     found: list[tuple[str, int, Path]] = []
@@ -160,15 +166,15 @@ def seal_file(path: Path, ready_dir: Path, copied_bytes: int | None = None, call
 
 def put_copy(path: Path, size_bytes: int, calls: FileCalls = CALLS) -> None:
     """Put a synced copy in the place of a segment: of its first `size_bytes`, which are whole batches.
-    Raises OSError, also where some of it cannot be read any more, or is gone."""
+    Raises OSError, also where some of it cannot be read, and SegmentLostError where some of it is gone for good."""
     from .prefix import complete_prefix  # it brings pyarrow, which the supervisor does without
 
     def check(copy: Path) -> None:
-        if complete_prefix(copy).size_bytes != size_bytes:
-            raise OSError(
-                errno.EIO, "the disk has lost some of it; when its worker has ended, what is whole is kept, the rest runs"
-                " again", str(path),
-            )  # fmt: skip
+        if complete_prefix(copy).size_bytes == size_bytes:
+            return
+        if complete_prefix(path).size_bytes < size_bytes:
+            raise SegmentLostError(f"the disk has lost some of {path}: what is whole is kept, the rest runs again")
+        raise OSError(errno.EIO, "the copy is not as the segment", str(copy))
 
     if path.stat().st_size < size_bytes:
         check(path)

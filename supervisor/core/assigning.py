@@ -285,7 +285,9 @@ class Assigning:
         """The deadline has come. At a stop it is put off once where only the table is waited for, by the loader's time."""
         q = self.s.pulled.get(pq.handle)
         drains = q is not None and pq.state is QueueState.DRAINING and q.ours and q.moved_to < 0
-        loads = drains and pq.ledger.held and not pq.running()
+        loads = (
+            drains and pq.ledger.held and not pq.running() and all(map(self.s.unloaded.__contains__, pq.ledger.held))
+        )
         if self.s.stopping and loads and self.s.config.stop_load_ms:
             self.s.at(self._stop_at + self.s.config.stop_load_ms / 1000, lambda at: pq.owner.deadline(pq, at))
         else:

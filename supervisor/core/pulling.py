@@ -16,6 +16,7 @@ from ...durable.outcomes import FILTERED, LOST, UNDELIVERED
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
 from ...remoting.log_keys import place_keys, queue_keys
+from ...remoting.queues import MessageQueue
 from ...remoting.stored import first_offset_of, walk
 from .actions import Heartbeat, Pull
 from .chunks import Chunk, PullRun
@@ -63,6 +64,8 @@ class Pulling:
         self._moved = moved
         self._trimmed_at = float("-inf")
         self._trim_due = False
+        self._corrected_until: dict[MessageQueue, float] = {}
+        """Queues that were just corrected: when they may be again."""
 
     def consider(self, q: PulledQueue, now: float) -> None:
         """Send the next pull of the queue, or note what holds it back."""
@@ -335,7 +338,14 @@ class Pulling:
 
     def _refused(self, q: PulledQueue, result: PullResult, now: float) -> None:
         config, pq = self.s.config, q.pq
-        if result.code == ResponseCode.PULL_OFFSET_MOVED:
+        if result.code == ResponseCode.PULL_OFFSET_MOVED and result.next_offset >= 0:
+            due = self._corrected_until.get(pq.mq, now)
+            if now < due:  # it was opened at the last one just now: no broker is asked as fast as it says so
+                q.pull_pending = True
+                self.s.at(due, lambda at: self._refused_again(q, result, at))
+                return
+            self._corrected_until = {mq: until for mq, until in self._corrected_until.items() if now < until}
+            self._corrected_until[pq.mq] = now + config.pull_delay_on_error_ms / 1000
             # The offset is not in the queue (deleted, reset, re-created): finish what runs, then begin where it says. Where
             # that is the very offset, somebody reset the group to where it is.
             level = "info" if result.next_offset == pq.next_offset else "warning"
@@ -364,6 +374,11 @@ class Pulling:
                    retry_in_ms=delay_ms)  # fmt: skip
         q.pull_pending = True
         self._later(q, now + delay_ms / 1000)
+
+    def _refused_again(self, q: PulledQueue, result: PullResult, now: float) -> None:
+        q.pull_pending = False
+        if q.pq.state is QueueState.ASSIGNED:
+            self._refused(q, result, now)
 
     def expired(self, q: PulledQueue, now: float) -> bool:
         """Whether its pull has been out for longer than any answer takes (ProcessQueue.isPullExpired). Its bytes are given

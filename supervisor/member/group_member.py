@@ -380,6 +380,7 @@ class GroupMember:
         return await self._requests.serve(address, command)
 
     def _reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._pulls.reset(offsets)
         self._core.handle(ev.ResetOffsets(offsets), self._loop.time())
         self._acted()
 

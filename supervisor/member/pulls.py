@@ -13,7 +13,7 @@ route that is missing, a server that sends us away, an offset that was moved.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -161,6 +161,11 @@ class Pulls:
         """Its offset is about to be looked up."""
         self._last.begin(mq)
 
+    def reset(self, queues: Iterable[MessageQueue]) -> None:
+        """An operator has said where they go on."""
+        for mq in queues:
+            self._last.passed(mq)
+
     def pull(self, action: Pull) -> None:
         """Send one pull; it is answered by `Pulled` or `NoAnswer`."""
         mq = action.mq
@@ -256,28 +261,27 @@ class Pulls:
             await self._moved(action, result)
 
     async def _moved(self, action: Pull, result: PullResult) -> None:
-        """Give the answer to the core; where it moves the offset, find out first where to go on."""
+        """Give the answer to the core; where it moves the offset, find out first where to go on. Where that look-up fails the
+        queue is pulled again: at the broker's own word alone, all of a topic that was made again would be passed over."""
+        known: ev.Event = ev.Pulled(action.handle, result)
         try:
-            if result.code == ResponseCode.PULL_OFFSET_MOVED:
-                result.next_offset = await self._corrected(action, result.next_offset)
+            if result.code == ResponseCode.PULL_OFFSET_MOVED and result.next_offset >= 0:
+                result.next_offset = await self._last.corrected(
+                    action.mq, action.offset, result.next_offset, result.end_offset
+                )
+        except RocketcrewError as error:
+            log.warning("search_offset_failed", **queue_keys(action.mq), error=str(error))
+            known = ev.NoAnswer(action.handle, result.slot)
         except BaseException:
             if result.slot is not None:
                 self._core.state.release(result.slot)
             raise
-        self._core.handle(ev.Pulled(action.handle, result), self._now())
+        self._core.handle(known, self._now())
         self._acted()
 
     def _unanswered(self, action: Pull, sink: BodySink, error: RocketcrewError) -> None:
         log.warning("pull_failed", **place_keys(action.mq, action.offset), error=str(error))
         self._core.handle(ev.NoAnswer(action.handle, sink.slot), self._now())
-
-    async def _corrected(self, action: Pull, answered: int) -> int:
-        """Where to go on after PULL_OFFSET_MOVED; the broker's own word when the look-up fails."""
-        try:
-            return await self._last.corrected(action.mq, action.offset, answered)
-        except RocketcrewError as error:
-            log.warning("search_offset_failed", **queue_keys(action.mq), error=str(error))
-            return answered
 
     def _wanted(self, mq: MessageQueue) -> int:
         """The broker id that the last answer suggested."""

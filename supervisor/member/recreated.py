@@ -7,7 +7,8 @@ Offsets of such a queue begin anew (or go back), and ours would pass messages th
 - The name server has no route any more and the queue's broker says that it has no such topic: the topic was deleted, also
   if it is made again a moment later. Our queues begin at 0. (A route is also missing while a broker is down; then the broker
   does not answer, and nothing is concluded.)
-- The broker corrects a pull's offset backwards: the queue goes on at the first message that was stored since our last
+- The broker corrects a pull's offset backwards, to below an end that is below it (else an operator has reset the group, which
+  brokers tell in the same way since 5.2): the queue goes on at the first message that was stored since our last
   body, or before the first since it was opened (less CLOCKS_APART_MS, as that is this host's clock and not the broker's). Of
   a queue made again those are all; of one that lost its end, the new ones and at most one body, or those minutes, repeated.
   Where the table has the lost ones, new ones in one segment with repeated ones may be set aside (spark/epochs.py).
@@ -85,6 +86,11 @@ class LastBodies:
         if mq not in self._stored_ms:
             self._stored_ms[mq] = self._wall_ms() - CLOCKS_APART_MS
 
+    def passed(self, mq: MessageQueue) -> None:
+        """The queue goes on behind messages that are passed over (an operator's reset, or deleted ones): all of them were
+        stored before."""
+        self._stored_ms[mq] = max(self._stored_ms.get(mq, 0), self._wall_ms() - CLOCKS_APART_MS)
+
     def note(self, mq: MessageQueue, body: bytes | bytearray | memoryview) -> None:
         """A body of this queue has come; one that is too short or damaged is somebody else's affair."""
         if len(body) >= RECORD_MIN_BYTES:
@@ -95,10 +101,13 @@ class LastBodies:
         for mq in self._stored_ms.keys() - ours:
             del self._stored_ms[mq]
 
-    async def corrected(self, mq: MessageQueue, asked: int, answered: int) -> int:
-        """Where to go on, after a broker answered the offset `asked` with another one. Raises what a
-        look-up raises; then `answered` is all that is known."""
+    async def corrected(self, mq: MessageQueue, asked: int, answered: int, end: int) -> int:
+        """Where to go on, after a broker answered the offset `asked` with another one; its queue ends at `end` (-1: it does
+        not say). Raises what a look-up raises; then nobody knows, and the broker is to be asked again."""
+        if answered > asked or asked <= end:
+            self.passed(mq)
+            return answered
         stored_ms = self._stored_ms.get(mq)
-        if answered >= asked or stored_ms is None:
+        if answered == asked or stored_ms is None:
             return answered
         return min(answered, await self._operations.search_offset(mq, stored_ms))

@@ -18,7 +18,7 @@ from rocketcrew.durable.outcomes import FILTERED, LOST, SETTLED, SKIPPED, UNDELI
 from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, ResponseCode
 from rocketcrew.remoting.command import Command
-from rocketcrew.remoting.errors import TimedOutError, UnreachableError
+from rocketcrew.remoting.errors import RocketcrewError, TimedOutError, UnreachableError
 from rocketcrew.remoting.headers import PullRequest, PullResponse
 from rocketcrew.remoting.names import MASTER_ID
 from rocketcrew.remoting.queues import MessageQueue
@@ -83,9 +83,12 @@ class Looks:
 
     def __init__(self) -> None:
         self.times_ms: list[int] = []
+        self.refuses: RocketcrewError | None = None
 
     async def search_offset(self, _mq: MessageQueue, stored_ms: int) -> int:
         self.times_ms.append(stored_ms)
+        if self.refuses is not None:
+            raise self.refuses
         return 0
 
 
@@ -365,6 +368,29 @@ def test_an_offset_that_was_moved_back_before_anything_came_is_looked_up(bench: 
     (looked_ms,) = scene.looks.times_ms
     assert looked_ms >= before_ms - CLOCKS_APART_MS
     assert bench.one(act.Commit).offset == 0
+
+
+def test_where_that_look_up_fails_the_broker_is_asked_again(bench: Bench, scene_with: SceneWith) -> None:
+    """At its own word alone all that is new would be passed over; it comes from the queue's state, and so again."""
+    scene = scene_with({0: "master"})
+    scene.pulls.opening(bench.queue(0))
+    moved = Command(ResponseCode.PULL_OFFSET_MOVED, PullResponse(0, 3, 0, 3).to_fields())
+    scene.looks.refuses = TimedOutError("b", "late")
+    scene.pull(moved)
+    bench.none(act.Commit)
+    scene.looks.refuses = None
+    bench.pass_ms(1_000)
+    scene.pull(moved)
+    assert bench.one(act.Commit).offset == 0
+
+
+def test_an_operators_reset_backwards_is_where_he_said(bench: Bench, scene_with: SceneWith) -> None:
+    """Brokers since 5.2 tell it as they correct an offset, but of a queue that goes on behind it."""
+    scene = scene_with({0: "master"})
+    scene.pulls.opening(bench.queue(0))
+    scene.pull(Command(ResponseCode.PULL_OFFSET_MOVED, PullResponse(0, 3, 0, 5).to_fields()))
+    assert scene.looks.times_ms == []
+    assert bench.one(act.Commit).offset == 3
 
 
 def test_a_server_that_sends_us_away_is_asked_again_as_if_nothing_were_connected(bench: Bench) -> None:

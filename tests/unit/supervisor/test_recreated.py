@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 
+import pytest
+
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
@@ -78,14 +80,38 @@ def test_an_offset_that_is_corrected_backwards_goes_on_at_the_first_message_sinc
             await Admin(cluster).create_topic(broker.address, TOPIC_CONFIG)
             await send(cluster, 3)
             last = LastBodies(Operations(cluster))
-            assert await last.corrected(MQ, asked=9, answered=3) == 3  # nothing known
+            assert await last.corrected(MQ, 9, 3, end=3) == 3  # nothing known
             last.note(MQ, encode_message(StoredMessage(TOPIC, b"x", store_timestamp_ms=1000)))
-            assert await last.corrected(MQ, asked=9, answered=3) == 0  # all three are newer
-            assert await last.corrected(MQ, asked=1, answered=3) == 3  # forwards: what is gone is gone
+            assert await last.corrected(MQ, 9, 3, end=3) == 0  # all three are newer
+            assert await last.corrected(MQ, 9, 3, end=-1) == 0  # it does not say where it ends
             last.keep([MQ])
-            assert await last.corrected(MQ, asked=9, answered=3) == 0
+            assert await last.corrected(MQ, 9, 3, end=3) == 0
             last.keep([])
-            assert await last.corrected(MQ, asked=9, answered=3) == 3
+            assert await last.corrected(MQ, 9, 3, end=3) == 3
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("told", ["deleted", "reset forwards", "reset backwards", "by an administrator"])
+def test_what_was_passed_over_on_purpose_does_not_come_again_where_the_broker_loses_its_end(told: str) -> None:
+    """The newest body is older than what was passed over."""
+    clock_ms = time.time_ns() // 1_000_000 + 2 * CLOCKS_APART_MS
+
+    async def run() -> None:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            await Admin(cluster).create_topic(broker.address, TOPIC_CONFIG)
+            await send(cluster, 3)
+            last = LastBodies(Operations(cluster), lambda: clock_ms)
+            last.note(MQ, encode_message(StoredMessage(TOPIC, b"x", store_timestamp_ms=1000)))
+            if told == "deleted":
+                assert await last.corrected(MQ, 1, 3, end=9) == 3
+            elif told == "reset forwards":
+                assert await last.corrected(MQ, 4, 9, end=9) == 9
+            elif told == "reset backwards":
+                assert await last.corrected(MQ, 4, 3, end=4) == 3
+            else:
+                last.passed(MQ)
+            assert await last.corrected(MQ, 4, 3, end=3) == 3
 
     asyncio.run(run())
 
@@ -102,10 +128,10 @@ def test_a_queue_that_was_made_again_before_anything_came_of_it_goes_on_at_what_
             clock_ms[0] += 7_200_000
             last.begin(MQ)
             await send(cluster, 3)
-            assert await last.corrected(MQ, asked=300, answered=3) == 0
+            assert await last.corrected(MQ, 300, 3, end=3) == 0
             last.keep([])
             clock_ms[0] += CLOCKS_APART_MS
             last.begin(MQ)
-            assert await last.corrected(MQ, asked=300, answered=3) == 3, "it has lost its end: what was there is older"
+            assert await last.corrected(MQ, 300, 3, end=3) == 3, "it has lost its end: what was there is older"
 
     asyncio.run(run())

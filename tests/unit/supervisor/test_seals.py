@@ -158,6 +158,19 @@ def test_a_stop_waits_for_no_table_behind_a_call_that_does_not_end() -> None:
     assert (left.unfinished, left.unsealed) == (1, 1)
 
 
+def test_a_stop_waits_for_no_table_where_rows_are_in_a_segment_that_is_not_sealed() -> None:
+    """Its worker does not get to it: another queue's call does not end."""
+    bench = Bench(commit_after_loaded=True, stop_load_ms=5_000)
+    bench.worker("w")
+    for handle in bench.open(0, 1):
+        bench.found(handle, [0])
+    first, _ = bench.dispatched()
+    bench.done(first, seq=1)
+    bench.core.handle(ev.Stop(), bench.now)
+    bench.pass_ms(bench.config.stop_deadline_ms)
+    assert bench.one(act.Finished).unfinished == 1
+
+
 def test_a_stop_waits_for_the_table_also_where_workers_gave_something_back_that_they_had_not_begun() -> None:
     bench = Bench(commit_after_loaded=True, stop_load_ms=5_000, chunk_messages_max=4)
     (handle,) = bench.open(0)
