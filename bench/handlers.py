@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import time
@@ -107,6 +108,34 @@ def burn_1ms(_message: Message) -> None:
 @handler(schema=SCHEMA)
 def burn_10ms(_message: Message) -> None:
     CALLS.burn(10_000_000)
+
+
+@handler(schema=SCHEMA)
+async def returns(_message: Message) -> None:
+    """Nothing is awaited."""
+
+
+@handler(schema=SCHEMA)
+async def waits_0(_message: Message) -> None:
+    """The other calls go first, once."""
+    await asyncio.sleep(0)
+
+
+@handler(schema=SCHEMA)
+async def waits_row(message: Message) -> dict[str, int]:
+    """The same, and a row."""
+    await asyncio.sleep(0)
+    return {"n": message.queue_offset}
+
+
+@handler(schema=SCHEMA)
+async def waits_1ms(_message: Message) -> None:
+    await asyncio.sleep(0.001)
+
+
+@handler(schema=SCHEMA)
+async def waits_10ms(_message: Message) -> None:
+    await asyncio.sleep(0.01)
 
 
 @handler(schema="sent_ns bigint, handled_ns bigint")

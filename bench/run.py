@@ -8,8 +8,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ALL = (
-    "throughput", "efficiency", "pool", "uneven", "latency", "loader", "source", "table", "commits", "scale", "commands",
-    "java", "broker",
+    "throughput", "efficiency", "coroutines", "pool", "uneven", "latency", "loader", "source", "table", "commits", "scale",
+    "commands", "java", "broker",
 )  # fmt: skip
 
 
