@@ -39,7 +39,7 @@ ROUND_CHUNKS = 8
 
 BLOCK_TIMES = 4
 """The handler time that messages may be ahead of a worker for the sake of large blocks, in targets."""
-AHEAD_TIMES, AHEAD_CHUNKS = 4, 16
+AHEAD_TIMES, AHEAD_CHUNKS = 8, 16
 """What a worker that runs calls at once may have in hand: so many times these calls, or two chunks' time where that is more,
 in so many chunks."""
 LARGE_SHARES = 2

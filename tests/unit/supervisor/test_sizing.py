@@ -251,7 +251,7 @@ def test_no_chunk_is_large_of_which_nothing_can_be_reclaimed(make: type[Bench]) 
 
 @pytest.mark.parametrize(
     ("call_us", "size", "ahead"),
-    [(1_000.0, 20, 320), (10_000.0, 4, 64), (100_000.0, 2, 64), (1e7, 0, 64), (0.0, 32, 512)],
+    [(1_000.0, 20, 320), (10_000.0, 8, 128), (100_000.0, 2, 128), (1e7, 0, 128), (0.0, 32, 512)],
 )
 def test_a_worker_that_runs_calls_at_once_has_some_messages_ahead(call_us: float, size: int, ahead: int) -> None:
     sizer = ChunkSizer(10_000, 256)
@@ -270,10 +270,10 @@ def test_calls_that_are_held_up_leave_the_others_of_their_worker_room(make: type
     bench.found(handle, range(256))
     (worker,) = bench.core.state.workers.values()
     first = bench.dispatched()
-    assert [chunk.count for chunk in first] == [4] * 16
+    assert [chunk.count for chunk in first] == [8] * 16
     for chunk in first[11:]:
         bench.done(chunk, us=10_000)
-    assert worker.in_flight_messages == 64
+    assert worker.in_flight_messages == 128
     assert len(worker.in_flight) == 16, "eleven are held up, and a call of each chunk can run"
 
 
