@@ -25,7 +25,7 @@ from ..client.spans import span_api
 from ..conf.logging import set_up
 from ..conf.units import NS_PER_MS
 from ..workers.api import Handler
-from ..workers.async_runner import one_call_at_a_time
+from ..workers.async_runner import limited, one_call_at_a_time, time_limit_of
 from ..workers.cells import STARTED_NS, CellView
 from ..workers.consume_hooks import ConsumeHooks
 from ..workers.context import Context, enter
@@ -58,9 +58,9 @@ class HandlerProcess:
         bounds, handler = spec.bounds, copy.copy(self.handler)
         # The task itself chooses messages, so that it knows which were filtered.
         handler.filter = None
-        if self.loop is not None and inspect.iscoroutinefunction(handler.function):
-            handler = one_call_at_a_time(handler, self.loop)
         soft_ns, hard_ns = limits_of(handler, bounds)
+        if self.loop is not None and inspect.iscoroutinefunction(handler.function):
+            handler, soft_ns = one_call_at_a_time(limited(handler, time_limit_of(soft_ns, hard_ns)), self.loop), 0
         if threading.current_thread() is threading.main_thread():
             obey(
                 SoftLimit(cell, time.monotonic_ns, soft_ns, HANDLER_CALLERS, NEVER_INTERRUPTED), cell, soft_ns, hard_ns

@@ -9,10 +9,11 @@ loop is over its time limit as one of a plain function is.
 
 The hard time limit of a handler call is kept by cancelling it (`limited`): the message failed, as Java's consume time-out
 has it. The soft one would be an exception in the middle of an `await`; it cancels too, so that the earlier of the two
-holds. Whatever else a call raises is its message's failure too, also the cancellation of something that it awaited, or of its
-own task, be that before its first step. Only what a call makes of the end of its worker is none: it is not reported, and its
-messages come again. What is raised beside the handler's code is an error of ours: it ends the worker, as in the synchronous
-runner, and the call is named.
+holds. A call that goes on all the same, CLEAN_UP_S after it was cancelled and at its hard limit, costs the worker (steps.py),
+as that of a plain function does. Whatever else a call raises is its message's failure too, also the cancellation of something
+that it awaited, or of its own task, be that before its first step. Only what a call makes of the end of its worker is none:
+it is not reported, and its messages come again. What is raised beside the handler's code is an error of ours: it ends the
+worker, as in the synchronous runner, and the call is named.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ..conf.units import NS_PER_S
 from ..remoting.errors import ProtocolError
 from .api import Handler
 from .calls import batch_results, chooser, raise_if_ours
-from .cells import BEATS, STARTED_NS
+from .cells import BEATS
 from .direct import DirectRunner
 from .forks import end_if_forked
 from .link import WorkerLink
@@ -49,6 +50,8 @@ from .worker import WorkerLoop
 
 HEART_S: Final = 0.05
 """Between two beats; far below any sensible time limit."""
+CLEAN_UP_S: Final = 5.0
+"""For what a call does about its cancellation."""
 CLOSING_S: Final = 5.0
 """For calls that are cancelled at the end."""
 
@@ -98,6 +101,8 @@ class AsyncChunk:
 class AsyncRunner(Runner):
     """Runs a coroutine handler. `chunk` returns at once; `wake` is called when something can be reported."""
 
+    time_limit: TimeLimit | None = None
+
     def begin(self, concurrency: int, wake: Callable[[], None]) -> None:
         """Before the first chunk, on the running loop."""
         self._loop = asyncio.get_running_loop()
@@ -121,7 +126,7 @@ class AsyncRunner(Runner):
 
     def _beat(self) -> None:
         self.end_if_forked()
-        self._cell[STARTED_NS] = self._clock()
+        self.steps.beat(None if self.time_limit is None else self.time_limit.stuck(self._loop.time()))
         self._cell[BEATS] += 1
         self.naming.memory()
         self._loop.call_later(HEART_S, self._beat)
@@ -314,13 +319,14 @@ class AsyncWorkerLoop(WorkerLoop):
 
     def __init__(
         self, link: WorkerLink, handler: Handler, *, loop: asyncio.AbstractEventLoop, concurrency: int,
-        rows: Any, clock: Callable[[], int], log: Any, **more: Any,
+        rows: Any, clock: Callable[[], int], log: Any, time_limit: TimeLimit | None = None, **more: Any,
     ) -> None:  # fmt: skip
-        """`concurrency` calls at one time; the rest as for WorkerLoop."""
+        """`concurrency` calls at one time; `time_limit`: that of `handler`; the rest as for WorkerLoop."""
         super().__init__(link, handler, rows=rows, clock=clock, log=log, runner=AsyncRunner, **more)
         self._direct = DirectRunner(blocking(handler), rows, clock, self._log)
         assert isinstance(self._runner, AsyncRunner)
         self._async_runner = self._runner
+        self._async_runner.time_limit = time_limit
         self._loop = loop
         self._concurrency = concurrency
 
@@ -334,6 +340,13 @@ class AsyncWorkerLoop(WorkerLoop):
             return super().step()
         finally:
             self._async_runner.steps.rest()
+
+    def tell_left(self) -> None:
+        """After the tear-down hook, which may have awaited them: tasks of calls that the end of this process cuts off."""
+        left = sum(not task.done() for task in self._async_runner.steps.started)
+        if left:
+            effect = "they are cut off: a message is done when its call returns, so await what it starts"
+            self._log.warning("tasks_left", tasks=left, effect=effect)
 
     def _on_direct(self, packet: Buffer) -> None:
         super()._on_direct(packet)
@@ -379,30 +392,39 @@ class AsyncWorkerLoop(WorkerLoop):
 class _InTime:
     """A call, as far as its time goes."""
 
-    __slots__ = ("due", "over", "task")
+    __slots__ = ("call", "due", "over", "task")
 
-    def __init__(self, task: asyncio.Task[Any], due: float) -> None:
+    def __init__(self, task: asyncio.Task[Any], call: CallUnderWay | None, due: float) -> None:
         self.task = task
+        self.call = call
         self.due = due
         self.over = False
 
 
-class _TimeLimit:
+class TimeLimit:
     """Cancels what takes longer. As asyncio.timeout, which makes a timer for each call: this has one for the call that began
     first, as all have the same limit."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+    def __init__(self, limit_s: float, hard_s: float = 0) -> None:
+        """`hard_s`: what goes on so long after its begin is stuck; 0 = nothing is."""
+        self.limit_s = limit_s
+        self._hard_s = hard_s
         self._open: dict[_InTime, None] = {}
         """Calls in time, the first to be due first."""
+        self._over: dict[_InTime, float] = {}
+        """Those that were cancelled and have not ended: when they are stuck."""
         self._is_set = False
+
+    def stuck(self, now_s: float) -> CallUnderWay | None:
+        """A call that neither its cancellation nor the time for its clean-up has ended."""
+        return next((each.call for each, since_s in self._over.items() if now_s >= since_s), None)
 
     async def keep(self, call: Awaitable[object]) -> object:
         """Its result. Raises CallTimedOutError when it was cancelled for its time."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         before = task.cancelling()
-        own = _InTime(task, loop.time() + self._limit_s)
+        own = _InTime(task, call_under_way.get(), loop.time() + self.limit_s)
         self._open[own] = None
         if not self._is_set:
             self._is_set = True
@@ -411,11 +433,12 @@ class _TimeLimit:
             return await call
         except asyncio.CancelledError:
             if own.over and task.cancelling() <= before + 1:
-                raise CallTimedOutError(f"the call took more than {self._limit_s:g} s") from None
+                raise CallTimedOutError(f"the call took more than {self.limit_s:g} s") from None
             raise
         finally:
             if own.over:
                 task.uncancel()
+                self._over.pop(own, None)
             else:
                 del self._open[own]
 
@@ -427,6 +450,8 @@ class _TimeLimit:
                 break
             each.over = True
             del self._open[each]
+            if self._hard_s:
+                self._over[each] = max(each.due - self.limit_s + self._hard_s, now + CLEAN_UP_S)
             each.task.cancel()
         first = next(iter(self._open), None)
         self._is_set = first is not None
@@ -434,11 +459,17 @@ class _TimeLimit:
             loop.call_at(first.due, self._look, loop)
 
 
-def limited(handler: Handler, limit_ns: int) -> Handler:
-    """The same coroutine handler, each call cancelled after `limit_ns` (0 = never): it raises CallTimedOutError then."""
-    if not limit_ns:
+def time_limit_of(soft_ns: int, hard_ns: int) -> TimeLimit | None:
+    """The earlier of the two for coroutines, 0 = none: a signal would leave the loop, and not the call."""
+    first_ns = min(filter(None, (soft_ns, hard_ns)), default=0)
+    return TimeLimit(first_ns / NS_PER_S, hard_ns / NS_PER_S) if first_ns else None
+
+
+def limited(handler: Handler, limit: TimeLimit | None) -> Handler:
+    """The same coroutine handler, each call cancelled at the limit, if there is one: it raises CallTimedOutError then."""
+    if limit is None:
         return handler
-    function, limit = handler.function, _TimeLimit(limit_ns / NS_PER_S)
+    function = handler.function
 
     async def call(messages: Any) -> object:
         return await limit.keep(function(messages))
@@ -451,10 +482,19 @@ def limited(handler: Handler, limit_ns: int) -> Handler:
 
 def one_call_at_a_time(handler: Handler, loop: asyncio.AbstractEventLoop) -> Handler:
     """The same handler as a plain function on that loop: in order, there is nothing to do beside a call."""
-    wrapped, function = copy.copy(handler), handler.function
+    wrapped, function, pid = copy.copy(handler), handler.function, os.getpid()
 
     def call(messages: Any) -> Any:
-        return loop.run_until_complete(function(messages))
+        task = loop.create_task(function(messages))
+        try:
+            return loop.run_until_complete(task)
+        except BaseException:
+            if (
+                os.getpid() == pid and not task.done()
+            ):  # something else on the loop has ended it, a task that exits, say
+                task.cancel()
+                loop.run_until_complete(asyncio.wait([task]))
+            raise
 
     wrapped.function = wrapped.plain = call
     return wrapped

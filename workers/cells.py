@@ -29,7 +29,8 @@ worker.
     word 18   HELD: the first record since the last report that only the worker can report, see unreported.py
     word 19   SEAL_WANTED: not 0 = what the worker has written is to be sealed beside the call; written by the supervisor
     word 20   UNREPORTED: queue offset + 1 of the first record of the chunk that no report has, see unreported.py; 0 = none
-    word 11   TEXT_BYTES | from word 21 to 124: JSON [topic, broker, queue id] of the chunk's queue
+    word 21   CALLS: how many calls of a coroutine handler are under way, every 50 ms | 22 OLDEST_NS: when the oldest began
+    word 11   TEXT_BYTES | from word 23 to 124: JSON [topic, broker, queue id] of the chunk's queue
     word 125  RECALLED: in order, of so many first dispatches nothing more is to begin; written by the supervisor
     word 126  BLOCKED_NS: since when the worker cannot write its segment (monotonic), 0 = it can | 127 BLOCKED_ERRNO: why
 """
@@ -55,7 +56,7 @@ CELLS_FILE = "cells"
 CELL_BYTES: Final = 1024
 CELL_WORDS: Final = CELL_BYTES // 8
 HEAD_WORDS: Final = 16
-MAGIC: Final = int.from_bytes(b"RCCELLS5", "little")
+MAGIC: Final = int.from_bytes(b"RCCELLS6", "little")
 
 STOPPING: Final = 1
 COUNTS_FROM: Final = 2
@@ -84,7 +85,9 @@ KEPT: Final = 17
 HELD: Final = 18
 SEAL_WANTED: Final = 19
 UNREPORTED: Final = 20
-TEXT: Final = 21
+CALLS: Final = 21
+OLDEST_NS: Final = 22
+TEXT: Final = 23
 RECALLED: Final = CELL_WORDS - 3
 BLOCKED_NS: Final = CELL_WORDS - 2
 BLOCKED_ERRNO: Final = CELL_WORDS - 1
@@ -231,6 +234,11 @@ class CellFile:
             words[CHUNK_ID], words[STATE] - 1, words[LAST] if words[RECORDS] > 1 else words[STATE] - 1, words[RECORDS],
             taken, words[STARTED_NS], words[PID], words[RSS_PEAK],
         )  # fmt: skip
+
+    def at_once(self, slot: int) -> tuple[int, int] | None:
+        """How many calls of a coroutine handler are under way in `slot`, and when the oldest began (monotonic ns)."""
+        words = self.view(slot)
+        return (words[CALLS], words[OLDEST_NS]) if words[CALLS] else None
 
     def blocked(self, slot: int) -> Blocked | None:
         """Why the worker in `slot` cannot write its segment; None when it can."""

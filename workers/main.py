@@ -32,7 +32,7 @@ from ..conf.units import NS_PER_MS
 from ..remoting.errors import UsageError
 from ..remoting.ids import UniqueIds
 from .api import Handler, Hook
-from .async_runner import AsyncWorkerLoop, call_began_ns, limited, one_call_at_a_time
+from .async_runner import AsyncWorkerLoop, call_began_ns, limited, one_call_at_a_time, time_limit_of
 from .boot import WorkerBoot, WorkerBounds
 from .capture import capture_output
 from .cells import STARTED_NS, CellView, map_cell, private_cell
@@ -134,6 +134,8 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
             outbox.close()
     if code == EXIT_FINE:
         tear_down_handler(handler, loop, log)
+        if isinstance(worker, AsyncWorkerLoop):
+            worker.tell_left()
     return code
 
 
@@ -303,15 +305,15 @@ def make_worker(
     events = sentry_events(boot, handler, ordered=ordered)
     watchers: list[Watcher] = [each for each in (traces, spans, hooks, events) if each is not None]
     wall_ns = time.time_ns() - time.monotonic_ns()
+    limit = time_limit_of(soft_ns, hard_ns)
     if loop is not None and inspect.iscoroutinefunction(handler.function) and ordered:
-        handler = one_call_at_a_time(handler, loop)
+        handler, soft_ns = one_call_at_a_time(limited(handler, limit), loop), 0
     elif loop is not None and inspect.iscoroutinefunction(handler.function):
         obey(SoftLimit(cell, time.monotonic_ns, 0, CALLERS, NEVER), cell, 0, hard_ns)
         link.send(encode_notice(WINDOW, chunks=boot.async_concurrency))
         Message.call_clock[:] = [lambda: (wall_ns + (call_began_ns.get() or time.monotonic_ns())) // NS_PER_MS]
-        in_time = limited(handler, min(filter(None, (soft_ns, hard_ns)), default=0))
         coroutines = AsyncWorkerLoop(
-            link, watched_async(in_time, boot.group, watchers),
+            link, watched_async(limited(handler, limit), boot.group, watchers), time_limit=limit,
             bounds=bounds, slab=slab, traces=traces, rows=rows, segments=segments, sealer=sealer,
             clock=time.monotonic_ns, cell=cell,
             memory=memory, log=log, loop=loop, concurrency=boot.async_concurrency,

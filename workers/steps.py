@@ -7,16 +7,20 @@ starts (gather, wait_for, a task group) work for it: they inherit its context, a
 Between two steps the loop itself is at work, or sleeps. One call under way is named all the same, as that of a plain
 function would be. Of several none is: the state word is BETWEEN. A death there was brought about by what no step can be
 blamed for, a thread or a callback of the handler's, and the supervisor looks at all of them, one by one (quarantine.py).
+
+A call that was cancelled for its time and goes on all the same is named for good, as of its own begin: so it is over its hard
+time limit as one of a plain function is, and its worker is killed for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
-from .cells import BETWEEN, CHUNK_ID, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView
+from .cells import BETWEEN, CALLS, CHUNK_ID, LAST, OLDEST_NS, RECORDS, STARTED_NS, STATE, TAKEN, CellView
 from .forks import end_fork
 from .packets import QueueInfo
 
@@ -24,7 +28,7 @@ from .packets import QueueInfo
 class CallUnderWay:
     """Records `first .. last` (queue offsets) of a chunk, `records` of them, in one call of the handler."""
 
-    __slots__ = ("chunk_id", "ending", "last", "queue", "records", "state")
+    __slots__ = ("began_ns", "chunk_id", "ending", "last", "queue", "records", "state")
 
     def __init__(self, chunk_id: int, queue: QueueInfo, first: int, last: int, records: int) -> None:
         self.chunk_id = chunk_id
@@ -32,6 +36,7 @@ class CallUnderWay:
         self.state = first + 1
         self.last = last
         self.records = records
+        self.began_ns = 0
         self.ending = False
         """Its worker ends, and the call with it: whatever the handler makes of that is neither reported nor a failure."""
 
@@ -54,6 +59,10 @@ class Steps:
         self._named: CallUnderWay | None = None
         """Whose words are in the cell."""
         self._at_work: CallUnderWay | None = None
+        self._stuck: CallUnderWay | None = None
+        """The one that is named for good."""
+        self.started: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Tasks that calls have started."""
         self.ending = False
         """The worker ends: no call begins any more."""
         self.forked = False
@@ -61,6 +70,7 @@ class Steps:
 
     def begin(self, call: CallUnderWay) -> None:
         """It is under way from now on."""
+        call.began_ns = self._clock()
         self._calls[call] = None
         self._only = call if len(self._calls) == 1 else None
 
@@ -68,6 +78,8 @@ class Steps:
         """It is over."""
         calls = self._calls
         del calls[call]
+        if call is self._stuck:
+            self._stuck = None
         self._only = next(iter(calls)) if len(calls) == 1 else None
         self.rest()
 
@@ -79,6 +91,8 @@ class Steps:
 
     def rest(self) -> None:
         """No step runs: name the only call, if it is one."""
+        if self._stuck is not None:
+            return
         if self._only is not None:
             self._name(self._only)
         else:
@@ -86,7 +100,8 @@ class Steps:
 
     def aside(self) -> None:
         """What is done now is none of the handler's business, until `rest`."""
-        self._cell[STATE] = 0
+        if self._stuck is None:
+            self._cell[STATE] = 0
 
     def forget(self) -> None:
         """Somebody else has written into the cell: the next step names its call anew."""
@@ -97,7 +112,22 @@ class Steps:
         self.forget()
         self._name(call)
 
+    def beat(self, stuck: CallUnderWay | None) -> None:
+        """Note that the loop turns, and what is under way; `stuck` does not end although it was cancelled for its time."""
+        cell, oldest = self._cell, next(iter(self._calls), None)
+        cell[CALLS] = len(self._calls)
+        cell[OLDEST_NS] = 0 if oldest is None else oldest.began_ns
+        self._stuck = None
+        if stuck is None:
+            cell[STARTED_NS] = self._clock()
+            return
+        self.name_last(stuck)
+        cell[STARTED_NS] = stuck.began_ns
+        self._stuck = stuck
+
     def _name(self, call: CallUnderWay) -> None:
+        if self._stuck is not None:
+            return
         cell = self._cell
         if self._named is not call:
             self._named = call
@@ -144,7 +174,10 @@ class Steps:
             call = call_under_way.get() if context is None else context.get(call_under_way)
             if call is not None:
                 steps = self.named(call, steps)
-            return asyncio.Task(steps, loop=on, **more) if before is None else before(on, steps, **more)
+            task = asyncio.Task(steps, loop=on, **more) if before is None else before(on, steps, **more)
+            if call is not None:
+                self.started.add(task)
+            return task
 
         loop.set_task_factory(make)
 

@@ -34,8 +34,11 @@ def text_of(process: dict[str, Any]) -> str:
     head = f"=== {process['process']} {process['name']} pid {process['pid']}"
     running = process["running"]
     if running:
-        place = f"{running['topic']}/{running['broker']}/{running['queue_id']}@{running['offset']}"
-        head += f", running {place} for {running['seconds']} s"
+        if running["topic"] is None:
+            head += f", running {running['calls']} calls at once, the oldest for {running['seconds']} s"
+        else:
+            place = f"{running['topic']}/{running['broker']}/{running['queue_id']}@{running['offset']}"
+            head += f", running {place} for {running['seconds']} s"
     if process["note"]:
         head += f" ({process['note']})"
     elif process["process"] == "worker" and not running:

@@ -109,6 +109,9 @@ def _holder(queue: Mapping[str, Any]) -> str:
     at = f", in {queue['top']}" if queue["top"] else ""
     if running is None:
         return f"offset {offset} is with {who}, which is between two messages"
+    if running["topic"] is None:
+        several = f"{running['calls']} calls at once, the oldest for {running['seconds']:.1f} s"
+        return f"offset {offset} is with {who}, which runs {several}"
     same = (running["topic"], running["broker"], running["queue_id"]) == (
         queue["topic"], queue["broker"], queue["queue_id"],
     )  # fmt: skip

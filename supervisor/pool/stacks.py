@@ -33,15 +33,19 @@ _TASKS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The message that a worker has in hand: its place, and for how long it has been running."""
+    """The message that a worker has in hand: its place, and for how long it has been running. Of calls side by side (of a
+    coroutine handler) their number, and for how long the oldest has."""
 
-    topic: str
-    broker: str
-    queue_id: int
-    offset: int
+    topic: str | None
+    broker: str | None
+    queue_id: int | None
+    offset: int | None
     seconds: float
+    calls: int = 1
 
     def __str__(self) -> str:
+        if self.topic is None:
+            return f"{self.calls} calls at once, the oldest for {self.seconds:.3f} s"
         return f"{self.topic}/{self.broker}/{self.queue_id}@{self.offset} for {self.seconds:.3f} s"
 
 
@@ -64,7 +68,7 @@ class ProcessStack:
         if self.running is not None:
             r = self.running
             running = {"topic": r.topic, "broker": r.broker, "queue_id": r.queue_id, "offset": r.offset,
-                       "seconds": round(r.seconds, 3)}  # fmt: skip
+                       "seconds": round(r.seconds, 3), "calls": r.calls}  # fmt: skip
         return {"process": self.process, "name": self.name, "pid": self.pid, "running": running, "stack": self.text,
                 "note": self.note}  # fmt: skip
 

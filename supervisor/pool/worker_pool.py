@@ -419,6 +419,12 @@ class Pool:
 
     def running(self, child: Child) -> Running | None:
         """Which message the worker is running, or was when it died, from its cell."""
+        if child.worker.window:
+            at_once = self._cells.at_once(child.cell_slot)
+            if at_once is None:
+                return None
+            calls, oldest_ns = at_once
+            return Running(None, None, None, None, max(0.0, self._loop.time() - oldest_ns / NS_PER_S), calls)
         cell, mq = self._cells.read(child.cell_slot), self._cells.queue(child.cell_slot)
         if cell is None or mq is None or cell.between:
             return None
@@ -452,6 +458,9 @@ class Pool:
             if not await self._wait_changed(deadline):
                 break
         killed = len(self.children)
+        for child in self.children.values():
+            reason = f"did not leave within {timeout_ms / 1000:g} s of the stop: its tear-down, or its disk"
+            log.warning("worker_killed", worker=child.worker_id, pid=child.process.pid, reason=reason)
         await self.kill()
         return killed
 

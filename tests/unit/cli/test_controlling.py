@@ -26,6 +26,7 @@ from rocketcrew.cli.commands.unsubscribe import unsubscribe
 from rocketcrew.cli.controlling import Target, find, meant
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
+from rocketcrew.supervisor.pool.stacks import ProcessStack, Running
 
 
 def status(**more: Any) -> dict[str, Any]:
@@ -113,6 +114,10 @@ def test_a_stack_for_people() -> None:
     process = {"process": "worker", "name": "w.1", "pid": 7, "stack": "", "note": "did not answer",
                "running": {"topic": "t", "broker": "b", "queue_id": 0, "offset": 3, "seconds": 1.5}}  # fmt: skip
     assert stack_text(process).startswith("=== worker w.1 pid 7, running t/b/0@3 for 1.5 s (did not answer)")
+    several = Running(None, None, None, None, 1.5, calls=16)
+    coroutines = ProcessStack("worker", "w.1", 7, several, "").as_dict()
+    assert stack_text(coroutines).startswith("=== worker w.1 pid 7, running 16 calls at once, the oldest for 1.5 s\n")
+    assert str(several) == "16 calls at once, the oldest for 1.500 s"
     stack = "Thread 1:\n  File x, line 1 in wait\n  File y, line 2 in worker_main\n  File z, line 3 in main\n"
     idle = {**process, "note": "", "running": None, "stack": f"{stack}\nThread 2:\n  File q, line 4 in write\n"}
     assert stack_text(idle) == (

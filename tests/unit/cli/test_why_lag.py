@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rocketcrew.cli.commands.why_lag import HOLDS, explained, text_of, top_of
+from rocketcrew.supervisor.pool.stacks import ProcessStack, Running
 
 STACK = """Thread 0x00007f (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 327 in wait
@@ -55,6 +56,9 @@ def test_a_message_behind_another_names_that() -> None:
     assert (
         "offset 3 is with worker w1 (pid 77), which runs orders a 2 offset 8 for 12.3 s, in slow at shop.py:7" in said
     )
+    several = Running(None, None, None, None, 12.34, calls=16)
+    coroutines = ProcessStack("worker", "w1", 77, several, STACK).as_dict()
+    assert "which runs 16 calls at once, the oldest for 12.3 s" in text(queue(), workers=[coroutines])
     assert "which is between two messages" in text(queue(), workers=[worker(None)])
     assert "offset 3 is with worker w1, which" in text(queue())  # it ended meanwhile
 

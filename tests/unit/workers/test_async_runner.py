@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from rocketcrew.workers.api import BatchResult, Handler, handler
-from rocketcrew.workers.async_runner import AsyncWorkerLoop, blocking, call_began_ns, limited, one_call_at_a_time
+from rocketcrew.workers.async_runner import (
+    AsyncWorkerLoop,
+    TimeLimit,
+    blocking,
+    call_began_ns,
+    limited,
+    one_call_at_a_time,
+)
 from rocketcrew.workers.boot import WorkerBounds
-from rocketcrew.workers.cells import CHUNK_ID, RECORDS, STATE, private_cell
+from rocketcrew.workers.cells import (
+    BEATS,
+    BETWEEN,
+    CALLS,
+    CHUNK_ID,
+    OLDEST_NS,
+    RECORDS,
+    STARTED_NS,
+    STATE,
+    private_cell,
+)
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.link import Transport, WorkerLink, link_pair
@@ -50,7 +69,7 @@ class Crew:
     def __init__(self, target: Handler, record: Callable[..., bytes], queue: QueueInfo, **more: Any) -> None:
         self.link, sock = link_pair(Transport.STREAM)
         self.cell = more.pop("cell", None) or private_cell()
-        self.loop = asyncio.new_event_loop()
+        self.loop = more.pop("loop", None) or asyncio.new_event_loop()
         bounds = WorkerBounds(batch_messages_max=2)
         chosen: dict[str, Any] = {"concurrency": 2, "rows": None, "segments": None, "bounds": bounds} | more
         self.worker = AsyncWorkerLoop(
@@ -184,7 +203,7 @@ def test_each_call_has_its_own_time_and_all_have_one_timer() -> None:
         if number:
             await asyncio.Event().wait()
 
-    call = limited(Handler(handle), 60_000_000_000).function
+    call = limited(Handler(handle), TimeLimit(60)).function
 
     async def counted(number: int) -> None:
         try:
@@ -215,6 +234,98 @@ def test_each_call_has_its_own_time_and_all_have_one_timer() -> None:
     loop.close()
 
 
+def test_a_call_that_goes_on_after_its_cancellation_is_over_its_hard_limit(
+    make_record: Callable[..., bytes], queue: QueueInfo
+) -> None:
+    """The supervisor reads the words of the cell, and kills the worker for that call."""
+    loop, ends = Clock(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        while message.body == b"stays" and not ends.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ends.wait()
+        await ends.wait()
+
+    limit = TimeLimit(2, hard_s=4)
+    crew = Crew(limited(Handler(handle), limit), make_record, queue, loop=loop, time_limit=limit, concurrency=3)
+    crew.chunk(1, [b"goes", b"stays", b"goes"])
+    cell, seen = crew.cell, list[tuple[int, int, int]]()
+
+    async def watch() -> None:
+        while not cell[CALLS]:
+            await Turn()
+        began = cell[OLDEST_NS]
+        for later_s in (1, 3, 4, 5, 10):  # cancelled at 3 s, given time until 8
+            loop.later_s = later_s
+            for _ in range(3):
+                beats = cell[BEATS]
+                while cell[BEATS] == beats:
+                    await Turn()
+            seen.append((cell[STATE], cell[CALLS], (cell[STARTED_NS] - began) // 10_000_000))
+        ends.set()
+        reported = 0
+        while reported < 3:
+            await Turn()
+            reported += sum(entry[2] for entry in crew.outcomes())
+        crew.link.send(encode_stop())
+
+    watching = loop.create_task(asyncio.wait_for(watch(), WAIT_S))
+    crew.worker.run()
+    loop.run_until_complete(watching)
+    assert [each[:2] for each in seen[:1]] == [(BETWEEN, 3)]
+    assert [each[1] for each in seen[1:]] == [1] * 4
+    assert all(since > 0 for _, _, since in seen[:4]), "the loop turns, and is seen to"
+    assert seen[4] == (12, 1, 0)
+    assert cell[STATE] == 0
+    loop.close()
+    crew.link.close()
+
+
+def test_tasks_that_calls_have_left_are_named_at_the_end(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
+    left: list[asyncio.Task[None]] = []
+
+    async def work(ends: bool) -> None:
+        if not ends:
+            await asyncio.Event().wait()
+
+    async def handle(message: Message) -> None:
+        left.append(asyncio.create_task(work(message.body == b"ends")))
+        await Turn()
+
+    with capture_logs() as logged:
+        crew = Crew(Handler(handle), make_record, queue)
+        crew.chunk(1, [b"ends", b"stays", b"stays"])
+        crew.run_until_reported(3)
+        crew.worker.tell_left()
+    assert [(line["event"], line["tasks"]) for line in logged if line["log_level"] == "warning"] == [("tasks_left", 2)]
+
+
+@pytest.mark.parametrize("ends_by", ["its time", "a task that exits"])
+def test_in_order_a_call_is_over_before_the_next_begins(ends_by: str) -> None:
+    order: list[str] = []
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def handle(_: Message) -> None:
+        order.append("begins")
+        try:
+            task = asyncio.create_task(leave()) if ends_by != "its time" else None
+            await asyncio.Event().wait()
+            del task
+        finally:
+            await Turn()
+            order.append("is over")
+
+    loop = asyncio.new_event_loop()
+    call = one_call_at_a_time(limited(Handler(handle), TimeLimit(0.01)), loop).function
+    for _ in range(2):
+        with pytest.raises(CallTimedOutError if ends_by == "its time" else SystemExit):
+            call(None)
+    loop.close()
+    assert order == ["begins", "is over"] * 2
+
+
 def test_failures_and_time_limits_are_of_single_messages(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
     async def handle(message: Message) -> None:
         if message.body == b"bad":
@@ -222,7 +333,7 @@ def test_failures_and_time_limits_are_of_single_messages(make_record: Callable[.
         if message.body == b"hangs":
             await asyncio.Event().wait()
 
-    crew = Crew(limited(Handler(handle), 20_000_000), make_record, queue)
+    crew = Crew(limited(Handler(handle), TimeLimit(0.02)), make_record, queue)
     crew.chunk(1, [b"good", b"bad", b"hangs", b"good"])
     found = crew.run_until_reported(4)
     failures = sorted(failure for entry in found for failure in entry[3])
