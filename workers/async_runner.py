@@ -120,6 +120,11 @@ class AsyncRunner(Runner):
         self.steps.name_tasks_of(self._loop)
         self._beat()
 
+    @property
+    def slowest_ns(self) -> int:
+        """No call holds up the loop, be it as long as it likes."""
+        return 0
+
     def forked(self) -> None:
         super().forked()
         self.steps.forked = True

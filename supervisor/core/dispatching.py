@@ -119,10 +119,9 @@ class Dispatching:
                 if worker is None:
                     (refused if recalled else self._beside.setdefault(topic, deque())).append(pq)
                     continue
-            beside = worker if worker.window else None
-            large_of = topic if concurrent and beside is None else ""
+            large_of = topic if concurrent and not worker.window else ""
             in_line = (len(s.ready) + 1) / len(s.workers)
-            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free, large_of, in_line, beside), room))
+            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free, large_of, in_line), room))
             if pq.waiting:
                 s.ready.append(pq)
             pq.open[chunk.chunk_id] = chunk
@@ -250,7 +249,7 @@ class Dispatching:
 
     def _has_place(self, worker: Worker, window: int) -> bool:
         return (
-            (worker.load < (worker.window or window) or self._block_open(worker))
+            (len(worker.in_flight) < (worker.window or window) or self._block_open(worker))
             and worker.state is WorkerState.READY
             and worker.worker_id != self.s.isolated
             and not worker.held_up

@@ -14,10 +14,6 @@ queues a worker are in line, large chunks are so much smaller that a round takes
 busy cores one call in many is interrupted by another process and seems slow: the tail alone would keep the chunks of calls of
 1 ms at one message, and make those of cheap calls so for a while. It is each topic's own: cheap messages of one topic say
 nothing of another's. Calls that really are slow, longer than a large chunk is to take, leave the estimate to the tail.
-
-A worker that runs several calls at once (coroutines) does as many times the work in the target's time. It has some messages
-ahead of those that run, so that none of its calls waits for a report, in at least AHEAD_CHUNKS chunks: a slow call holds up
-the reports of its own chunk, and as long as fewer chunks are held up than calls can be, the others go on.
 """
 
 from __future__ import annotations
@@ -39,9 +35,6 @@ ROUND_CHUNKS = 8
 
 BLOCK_TIMES = 4
 """The handler time that messages may be ahead of a worker for the sake of large blocks, in targets."""
-AHEAD_TIMES, AHEAD_CHUNKS = 8, 16
-"""What a worker that runs calls at once may have in hand: so many times these calls, or two chunks' time where that is more,
-in so many chunks."""
 LARGE_SHARES = 2
 """A chunk is large only if as much waits for each worker so many times."""
 
@@ -126,20 +119,6 @@ class ChunkSizer:
             return 0
         fits = self._max if mean.us * self._max <= long_us else round(long_us / mean.us)
         return min(fits, waiting // (LARGE_SHARES * max(1, workers)))
-
-    def _in_target(self, at_once: int) -> float:
-        """Messages that take the target's time, where so many run at once."""
-        time_us = at_once * self._target_us
-        return self._max if self._max * self.tail_us <= time_us else time_us / self.tail_us
-
-    def ahead(self, at_once: int) -> int:
-        """Messages that a worker may have in hand which runs so many at once."""
-        return max(AHEAD_TIMES * at_once, round(2 * self._in_target(at_once)))
-
-    def size_beside(self, waiting: int, free_workers: int, at_once: int) -> int:
-        """Messages for the next chunk of such a worker: 0 = as for others."""
-        share = -(-waiting // max(1, free_workers))
-        return min(round(self._in_target(at_once)), self.ahead(at_once) // AHEAD_CHUNKS, share)
 
     def size(self, waiting: int, free_workers: int) -> int:
         """Messages for the next chunk: at least 1, at most the fair share of what waits unless messages are cheap."""

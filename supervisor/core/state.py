@@ -175,9 +175,7 @@ class Worker:
 
     # What it has in flight (Workers, dispatching.py, settling.py, reclaiming.py).
     window: int = 0
-    """It runs so many calls at once, and can have as many chunks in flight; 0 = as configured."""
-    ahead: int = 1
-    """With a window of its own: messages it may have in flight."""
+    """Chunks it can have in flight, 0 = as configured."""
     in_flight: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
     """Chunks dispatched to it and not reported to the end, in the order of dispatch. Only Workers.dispatched and
     Workers.came_back change it."""
@@ -217,11 +215,10 @@ class Worker:
         """It was ready once, whatever it is now."""
         return self.ready_at != inf
 
-    @property
-    def load(self) -> int:
-        """How much of its window is taken, in chunks."""
-        chunks = len(self.in_flight)
-        return max(chunks, self.in_flight_messages * self.window // self.ahead) if self.window else chunks
+
+AHEAD_TIMES = 2
+"""A worker that runs calls side by side has as many chunks ahead, so that no call waits for a report, and reports can wait
+for others. Not where topics are limited: what waits in a worker counts as if it ran."""
 
 
 class Workers:
@@ -304,7 +301,7 @@ class Workers:
             if self.by_dispatches:
                 self.places.put(worker, worker.dispatches)
             else:
-                self.places.put(worker, worker.load, worker.window)
+                self.places.put(worker, len(worker.in_flight), worker.window)
             if len(worker.in_flight) > 1:
                 return  # it is busy, and was: it gets and loses one at a time
         else:
@@ -414,9 +411,9 @@ class State(Workers):
             worker.ready_at = now
 
     def worker_window(self, worker_id: str, chunks: int) -> None:
-        """The worker can have so many chunks in flight."""
+        """The worker runs so many calls side by side, each of a chunk of its own where they are slow."""
         worker = self.workers[worker_id]
-        worker.window = chunks
+        worker.window = chunks * (1 if self.config.topic_concurrency else AHEAD_TIMES)
         self.place(worker)
 
     def retire(self, worker_id: str, now: float) -> None:
@@ -577,23 +574,15 @@ class State(Workers):
         """Segments that wait for the table and did not when `unloaded_ever` was `seen`, and some older ones perhaps."""
         return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
 
-    def chunk_size(
-        self, waiting: int, free_workers: int, large_of: str = "", in_line: float = 1, worker: Worker | None = None
-    ) -> int:
+    def chunk_size(self, waiting: int, free_workers: int, large_of: str = "", in_line: float = 1) -> int:
         """Messages of the next chunk. A batch handler gets its whole batch, however long its calls take: most of a call may
         cost the same for one message as for many, and calls of one message would never show it.
 
         `large_of`: the topic, where the chunk may be large. Not where nothing of it can be reclaimed that others could run
         (by key, and of coroutines, which have all begun), nor where limits decide how much of what waits may go to the
-        others. `in_line`: how many queues a worker has to serve in turn. `worker`: who gets it, where that is one that runs
-        calls at once."""
+        others. `in_line`: how many queues a worker has to serve in turn."""
         least = self.config.batch_messages_max if self.stats.calls_are_batches else 1
         size = max(self.sizer.size(waiting, free_workers), least)
-        if worker is not None:
-            at_once = worker.window * least
-            worker.ahead = self.sizer.ahead(at_once)
-            several = self.sizer.size_beside(waiting, free_workers, at_once)
-            return max(size, several - several % least)
         if not large_of:
             return size
         large = self.sizer.large(waiting, len(self.workers), large_of, in_line)

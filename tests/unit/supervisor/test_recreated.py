@@ -107,6 +107,7 @@ def test_what_was_passed_over_on_purpose_does_not_come_again_where_the_broker_lo
                 assert await last.corrected(MQ, 1, 3, end=9) == 3
             elif told == "reset forwards":
                 assert await last.corrected(MQ, 4, 9, end=9) == 9
+                assert await last.corrected(MQ, 9, 9, end=3) == 9
             elif told == "reset backwards":
                 assert await last.corrected(MQ, 4, 3, end=4) == 3
             else:

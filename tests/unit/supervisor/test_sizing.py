@@ -249,32 +249,16 @@ def test_no_chunk_is_large_of_which_nothing_can_be_reclaimed(make: type[Bench]) 
     assert first_size(bench) == 10
 
 
-@pytest.mark.parametrize(
-    ("call_us", "size", "ahead"),
-    [(1_000.0, 20, 320), (10_000.0, 8, 128), (100_000.0, 2, 128), (1e7, 0, 128), (0.0, 32, 512)],
-)
-def test_a_worker_that_runs_calls_at_once_has_some_messages_ahead(call_us: float, size: int, ahead: int) -> None:
-    sizer = ChunkSizer(10_000, 256)
-    sizer.tail_us = call_us
-    assert (sizer.size_beside(10_000, 2, 16), sizer.ahead(16)) == (size, ahead)
-    assert sizer.size_beside(3, 2, 16) == min(size, 2), "the other has its share"
-
-
-def test_calls_that_are_held_up_leave_the_others_of_their_worker_room(make: type[Bench]) -> None:
-    """A chunk whose first call does not end is reported when that does, with all that ended after it."""
-    bench = make(units=20_000, chunk_target_us=10_000, chunk_messages_max=256)
+@pytest.mark.parametrize(("limits", "chunks"), [({}, 32), ({TOPIC: 99}, 16)])
+def test_a_worker_that_runs_calls_at_once_has_as_many_ahead_where_no_topic_is_limited(
+    make: type[Bench], limits: dict[str, int], chunks: int
+) -> None:
+    bench = make(units=20_000, chunk_target_us=10_000, chunk_messages_max=256, topic_concurrency=limits)
     bench.worker("w1")
     bench.core.handle(ev.WorkerWindow("w1", 16), bench.now)
-    bench.core.state.sizer.tail_us = 10_000.0
     (handle,) = bench.open(0)
     bench.found(handle, range(256))
-    (worker,) = bench.core.state.workers.values()
-    first = bench.dispatched()
-    assert [chunk.count for chunk in first] == [8] * 16
-    for chunk in first[11:]:
-        bench.done(chunk, us=10_000)
-    assert worker.in_flight_messages == 128
-    assert len(worker.in_flight) == 16, "eleven are held up, and a call of each chunk can run"
+    assert [chunk.count for chunk in bench.dispatched()] == [1] * chunks
 
 
 def test_no_chunk_is_large_where_what_waits_may_not_all_go_to_others(make: type[Bench]) -> None:

@@ -432,7 +432,7 @@ def test_a_loader_that_starts_while_copies_are_deleted_hears_who_does_it(tmp_pat
 
     def remove(_path: Path) -> None:
         with pytest.raises(LoaderError) as refusal:
-            Staging(slot.segments).lock()
+            Staging(slot.segments).lock(wait_s=0)
         said.append(str(refusal.value))
 
     take_slot(tmp_path, "g", remove=remove)
