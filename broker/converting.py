@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
 
+from ..durable.files import free_bytes
 from ..remoting.errors import UsageError
 from .checking import check
 from .checkpoint import REMOVED, removed_topics
@@ -217,7 +218,7 @@ def used_bytes(paths: Iterable[Path]) -> int:
 def _refuse_if_full(folder: Path) -> None:
     """The copy needs as much room again."""
     needed = used_bytes(folder.rglob("*"))
-    free = shutil.disk_usage(folder).free
+    free = free_bytes(folder)
     if free < needed + (64 << 20):
         raise UsageError(
             f"converting {folder} needs {needed >> 20} MiB beside it, and the disk has {free >> 20} MiB free"

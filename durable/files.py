@@ -8,10 +8,11 @@ import fcntl
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 """What a disk says that is full, or of which this user may have no more."""
@@ -52,6 +53,15 @@ _PIECE_BYTES: Final = 1 << 22
 class SyncError(OSError):
     """An fsync failed. The kernel takes the pages for written then: a later one of the same file succeeds with nothing on the
     disk (fsync(2); PostgreSQL's wiki, "Fsync Errors")."""
+
+
+class Usage(Protocol):
+    """What `shutil.disk_usage` says."""
+
+    @property
+    def free(self) -> int: ...
+    @property
+    def total(self) -> int: ...
 
 
 def sync_path(path: Path, calls: FileCalls = CALLS) -> None:
@@ -160,6 +170,13 @@ def sync_tree(root: Path, threads: Executor) -> None:
         pass
     for folder in reversed(folders):
         sync_path(folder)
+
+
+def free_bytes(folder: Path, usage: Callable[[Path], Usage] = shutil.disk_usage) -> int:
+    """The room that is left where the folder is. A mount that cannot say how large it is, as FUSE without statfs, is taken to
+    have room. Raises OSError."""
+    found = usage(folder)
+    return found.free if found.total else sys.maxsize
 
 
 def remove_tree(path: Path) -> None:

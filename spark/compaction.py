@@ -42,7 +42,7 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.parquet
 
-from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
+from ..durable.files import NO_ROOM, remove_tree, sync_path, sync_tree, try_lock
 from ..remoting.errors import UsageError
 from .delta_log import is_delta
 from .delta_merging import PASSED_MAX, merge_small_files, small_files
@@ -244,6 +244,8 @@ class _Exchange:
         try:
             lock = try_lock(self._table.with_name(f"{self._draft.name}.lock"))
         except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
             raise UsageError(f"the folder {self._table.parent} can't be written: {error}") from None
         if lock is None:
             raise LoaderError(f"another compaction works on {self._table}: wait for its end")

@@ -11,8 +11,8 @@ after a failure or a crash is swept: until then it would hold the room that the 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Executor, wait
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ import pyarrow.parquet
 
 from ..conf.columns import Column, widened
 from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, ORIGIN_TOPIC, QUEUE_ID, STORE_TIME, TOPIC
+from ..durable.files import Usage, free_bytes
 from .plan import Plan, SegmentFacts, Take
 from .progress import Progress
 from .segments import read_rows, with_epochs
@@ -45,16 +46,17 @@ _ASKED_FOR = [QUEUE_ID, OFFSET, STORE_TIME]
 class CopyDisk:
     """The disk that copies are written to, and that of the table, where it is of this host. A test may let it be full."""
 
-    def __init__(self, table: Path | None = None) -> None:
+    def __init__(self, table: Path | None = None, usage: Callable[[Path], Usage] = shutil.disk_usage) -> None:
         self._table = table
+        self._usage = usage
 
     def free_bytes(self, folder: Path) -> int:
         """The room that is left where `folder` is, or the table, whose writers do not all say why they fail."""
-        free = shutil.disk_usage(folder).free
+        free = free_bytes(folder, self._usage)
         if self._table is None:
             return free
         there = next(path for path in (self._table, *self._table.parents) if path.exists())
-        return min(free, shutil.disk_usage(there).free)
+        return min(free, free_bytes(there, self._usage))
 
     def sink(self, file: Path) -> Any:
         """What Arrow writes a file through: its path, or an open file."""
@@ -138,14 +140,23 @@ def stage(
         threads.submit(_write_part, ready, plan, facts, progress, disk, file, part)
         for file, part in zip(files, parts, strict=True)
     ]
+    _wait_for(writing)
+    # In order: those that were cancelled come after the one that failed, as threads take them in order. None is named here
+    # while it raises: it and its error, which has this frame, would hold each other, and with them segments that are mapped
+    # into memory, whose room a disk gets back only when Python collects its garbage.
+    written: list[tuple[Path, int]] = []
+    while writing:
+        written += writing.pop(0).result()
+    kept = tuple(file for file, _ in written)
+    return Staged(kept, sum(rows for _, rows in written), sum(file.stat().st_size for file in kept))
+
+
+def _wait_for(writing: Sequence[Future[Any]]) -> None:
+    """Until all have ended; the first failure cancels those that have not begun."""
     if wait(writing, return_when=FIRST_EXCEPTION).not_done:
         for one in writing:
             one.cancel()
         wait(writing)
-    # In order: those that were cancelled come after the one that failed, as threads take them in order.
-    written = [one for part in writing for one in part.result()]
-    kept = tuple(file for file, _ in written)
-    return Staged(kept, sum(rows for _, rows in written), sum(file.stat().st_size for file in kept))
 
 
 def _write_part(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_SPARK, EXIT_USAGE
+from ..durable.files import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
 
 
@@ -34,8 +35,11 @@ class BadSegmentError(ValueError):
     """A file in the segment folder that can't be loaded: the message says why."""
 
 
+_FULL = ("No space left on device", "Disk quota exceeded", "database or disk is full")
+"""A full disk, or one of which this user may have no more, by those who pass no number on; SQLite has words of its own."""
+
 _REMEDIES = (
-    (("No space left on device", "Disk quota exceeded"), "The disk is full: make room on it"),
+    (_FULL, "The disk is full: make room on it"),
     (
         ("Cannot run program",),
         "Executors cannot start that Python: name one that every node has and their user may start (spark.pyspark.python)",
@@ -59,6 +63,13 @@ _REMEDIES = (
 def remedy(said: str) -> str:
     """What to do about a failure that only its text tells of, as a sentence to be appended; "" when that is not known."""
     return next((f". {told}" for words, told in _REMEDIES if any(word in said for word in words)), "")
+
+
+def is_no_room(error: OSError | LoaderError) -> bool:
+    """Whether it failed as a disk is full, which a smaller batch may not meet. What has ended Spark is no such failure."""
+    if isinstance(error, OSError):
+        return error.errno in NO_ROOM
+    return type(error) is LoaderError and any(words in str(error) for words in _FULL)
 
 
 def exit_code(error: BaseException) -> int:

@@ -19,9 +19,9 @@ that has nothing new is deleted without a batch. When the target has moved on si
 won its number), the plan is dropped and a new one made: it was never visible.
 
 The copies need room on the disk that the segments fill. So a plan takes no more than there is room for, also on the disk of
-the table, and one whose copies, or files of a Parquet table without a JVM, meet a full disk all the same is dropped, with its
+the table, and one that meets a full disk all the same, with its copies or with the table's files, is dropped, with its
 copies, for one of half its bytes, down to one segment. Only when that does not fit either, the loader ends, as it does at
-once where another writer finds the disk full. Whatever fails, no copies are left.
+once where the target cannot tell whether it has the rows. Whatever fails, no copies are left.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from itertools import islice
 from ..client.logs import get_logger
 from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
-from ..durable.files import NO_ROOM
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import (
     CLOSED,
@@ -54,7 +53,7 @@ from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, ope
 from .convert import COPY_DISK, FILE_BYTES, CopyDisk, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .epochs import Opening, in_epochs, inherited, next_stretch, tops_after
-from .errors import BadSegmentError, BatchTakenError, LoaderError
+from .errors import BadSegmentError, BatchTakenError, LoaderError, is_no_room
 from .gaps import Gaps
 from .outcome_levels import SPAN, check_whole
 from .plan import (
@@ -210,8 +209,8 @@ class Loader:
         if plan is not None and not set(plan.names) <= self._facts.keys():
             self._drop_plan(plan, "segments of it are gone")
             plan = None
-        if plan is not None and self._exact and not self._has_room(plan):
-            self._drop_plan(plan, "the disk has no room for it")
+        if plan is not None and self._exact and (why := self._is_too_large(plan)):
+            self._drop_plan(plan, why)
             plan = None
         if plan is None and not self._is_wanted(now_ms, ready, segments, at_once=at_once):
             return None  # the table is not asked: in a bucket each question is a request
@@ -351,9 +350,12 @@ class Loader:
         bounds = replace(self._limits, bytes_max=self._bytes_max)
         return within_room(bounds, self._disk.free_bytes(self._staging.plans))
 
-    def _has_room(self, plan: Plan) -> bool:
-        """Whether there is room for a plan of an earlier process, or one cannot be made smaller."""
-        return len(plan.takes) == 1 or self._bytes_of(plan) <= self._bounds().bytes_max
+    def _is_too_large(self, plan: Plan) -> str:
+        """Why a plan of an earlier process is to be made smaller, empty where it is not or cannot be."""
+        size = self._bytes_of(plan)
+        if len(plan.takes) == 1 or size <= self._bounds().bytes_max:
+            return ""
+        return "the disk has no room for it" if size <= self._bytes_max else "it has more than spark.max_bytes_mib"
 
     def _bytes_of(self, plan: Plan) -> int:
         return sum(self._facts[name].bytes for name in plan.names)
@@ -468,6 +470,11 @@ class Loader:
         except BatchTakenError as error:
             self._lose_race(plan, error)
             return None
+        except (OSError, LoaderError) as error:
+            if not self._exact or not _can_be_halved(plan, error):
+                raise
+            self._after_full_disk(plan)
+            return None
         self._races_lost, self._known_batch = 0, plan.batch
         self._bytes_max = min(self._limits.bytes_max, 2 * self._bytes_max)
         self._on_point("renamed")
@@ -486,7 +493,7 @@ class Loader:
 
     def _write(self, plan: Plan, begun: float, *, may_drop: bool) -> tuple[Staged, float] | None:
         """Have the rows written where no reader sees them: the copies, and how long these took. None: the plan is dropped, if
-        it may be where it can be made smaller. Raises OSError, as of a full disk."""
+        it may be where it can be made smaller. Raises OSError, as of a full disk, and LoaderError."""
         try:
             staged = self._stage(plan)
             self._on_point("staged")
@@ -500,14 +507,23 @@ class Loader:
         except BatchTakenError as error:
             self._lose_race(plan, error)
             return None
-        except OSError as error:
-            if error.errno not in NO_ROOM or len(plan.takes) == 1 or not may_drop:
+        except (OSError, LoaderError) as error:
+            if not may_drop or not _can_be_halved(plan, error):
                 raise
-            self._bytes_max = self._bytes_of(plan) // 2
-            self._drop_plan(plan, "the disk is full: half of it is tried")
-            self._target.sweep()  # its locks were given back when it failed, and nobody else removes them
+            self._after_full_disk(plan)
             return None
         return staged, stage_s
+
+    def _after_full_disk(self, plan: Plan) -> None:
+        """Unless it became its batch before the disk was full, drop the plan: the next one has half of its bytes.
+
+        Should a server still make a commit whose answer was lost, the number is that plan's, whose state stays while it is
+        free (`discard` of the targets): the next plan loses it, and what is loaded is dropped.
+        """
+        if not self._was_committed(plan):
+            self._bytes_max = self._bytes_of(plan) // 2
+            self._drop_plan(plan, "the disk is full: half of it is tried")
+        self._target.sweep()  # its locks were given back when it failed, and nobody else removes them
 
     def _stage(self, plan: Plan) -> Staged:
         """Convert in the background while the writer starts here: Spark's first start takes as long as many batches.
@@ -522,7 +538,10 @@ class Loader:
                 self.progress, self._disk,
             )  # fmt: skip
             self._target.start()
-            return staging.result()
+            try:
+                return staging.result()
+            finally:
+                del staging  # else it and an error, which has this frame, would hold each other: see `stage`
 
     def _accounts(self, plan: Plan, state: TableState) -> tuple[Accounts, Outcomes, OffsetSet]:
         """What counts as loaded after the plan, the outcomes that it adds of itself, and what is loaded for sure: no hole."""
@@ -607,3 +626,7 @@ class Loader:
         self.totals.quarantined += 1
         self._log.error("segment_quarantined", segment=name, reason=reason, moved_to=str(self._staging.bad))
         self._staging.quarantine(name, reason, offsets, apart=apart)
+
+
+def _can_be_halved(plan: Plan, error: OSError | LoaderError) -> bool:
+    return len(plan.takes) > 1 and is_no_room(error)

@@ -27,6 +27,7 @@ import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -47,7 +48,7 @@ from ..conf.segment_format import (
     ready_files,
 )
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
-from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
+from ..durable.files import NO_ROOM, make_folders, remove_tree, sync_path, try_lock, write_atomically
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import Outcomes, notes_from_json
 from ..remoting.errors import UsageError
@@ -56,6 +57,8 @@ from .errors import BadSegmentError, LoaderError
 from .plan import Plan, SegmentFacts, plan_from_json, plan_to_json
 from .segments import read_facts
 
+LOCK_WAIT_S = 5.0
+LOCK_POLL_S = 0.05
 LOOKS = 100
 """How often files of facts are read again because one was replaced meanwhile: each time costs who replaces it an fsync."""
 
@@ -81,7 +84,7 @@ class Staging:
     """One staging folder. Open it with `lock()` before anything is changed."""
 
     def __init__(self, root: Path) -> None:
-        """Creates what is missing below `root`; raises UsageError when that can't be done."""
+        """Creates what is missing below `root`; raises UsageError when that can't be done, OSError where the disk is full."""
         self.root = root
         self.ready = root / READY_DIR
         self.plans = root / PLAN_DIR
@@ -95,14 +98,26 @@ class Staging:
             for folder in (self.ready, self.plans, self.bad, self.outcomes):
                 make_folders(folder)
         except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
             raise UsageError(f"the staging folder {root} can't be used: {error}") from None
         self._lock: int | None = None
 
-    def lock(self) -> None:
+    def lock(
+        self,
+        wait_s: float = LOCK_WAIT_S,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """Make this process the folder's only loader, until `unlock` or its end; what an earlier one left half made is swept
-        before anything is written, as it may hold all the room that the disk has. Raises LoaderError."""
+        before anything is written, as it may hold all the room that the disk has. Raises LoaderError.
+
+        It waits a little: a member that starts has the lock while it deletes such leftovers (supervisor/slot.py).
+        """
         path = self.plans / "lock"
-        descriptor = try_lock(path)
+        deadline = clock() + wait_s
+        while (descriptor := try_lock(path)) is None and clock() < deadline:
+            sleep(LOCK_POLL_S)
         if descriptor is None:
             holder = path.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
             raise LoaderError(
@@ -330,7 +345,10 @@ class Staging:
         for path in self.plans.glob(".*.new"):
             path.unlink(missing_ok=True)
         for path in self.plans.glob("*.staged"):
-            remove_tree(path)
+            try:
+                remove_tree(path)
+            except OSError as error:  # it names the file alone, as of another user's copies
+                raise OSError(error.errno, error.strerror or str(error), str(path)) from error
         for path in self.outcomes.glob(f".*{LEFT_SUFFIX}.new"):
             path.unlink(missing_ok=True)
         for path in self.outcomes.glob(f".*{FACTS_SUFFIX}.new"):

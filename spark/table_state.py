@@ -15,7 +15,7 @@ from typing import Any
 
 from ..conf.columns import Column
 from ..conf.segment_format import OUTCOMES_DIR
-from ..durable.files import make_folders, write_atomically
+from ..durable.files import NO_ROOM, make_folders, write_atomically
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
@@ -181,13 +181,15 @@ def write_outcomes(folder: Place, plan: Plan, told: BatchOutcomes) -> None:
 
 def write_before_commit(path: Place, plan: Plan, accounts: Accounts, told: BatchOutcomes, table: Place) -> None:
     """Keep the outcomes, and in `path` beside them the state, before the commit that makes both count. Raises UsageError
-    where the `table`'s folder can't be written, and LoaderError."""
+    where the `table`'s folder can't be written, OSError where its disk is full, and LoaderError."""
     try:
         if isinstance(path, Path):
             make_folders(path.parent)
         write_outcomes(path.parent, plan, told)
         write_state(path, plan, accounts, told.rows or 0, durable=True)
     except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
         raise UsageError(f"the table folder {table} can't be written: {error}") from None
 
 

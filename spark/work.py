@@ -89,7 +89,7 @@ class Work:
         self._target_of = target_of
         self._drain = not config.follow
         self._asked_ms = 0
-        """What was sealed by then is to be loaded without waiting for the trigger; wall-clock time, 0: nothing is."""
+        """When `ask_load` was called last, by the wall clock: what was sealed by then does not wait for the trigger."""
         self._stop = False
         self._wake = threading.Event()
         self._ended = threading.Event()
@@ -233,14 +233,14 @@ class Work:
             self._loader, self._status = loader, status
 
     def _loop(self, desks: list[Desk]) -> None:
-        told = 0.0
+        told, done_ms = 0.0, 0
         while not self._stop:
             # Asked for within a step, it is for the next one: this one may have looked at what is sealed before that.
             drain, asked_ms = self._drain, self._asked_ms
-            reports = [self._step(desk, at_once=drain or asked_ms > 0) for desk in desks]
+            reports = [self._step(desk, at_once=drain or asked_ms != done_ms) for desk in desks]
             # Not done with one batch: it may be a part only, or its plan was dropped for a smaller one.
-            if asked_ms == self._asked_ms and not any(0 < loader.waiting.oldest_ms <= asked_ms for loader, _ in desks):
-                self._asked_ms = 0
+            if not any(0 < loader.waiting.oldest_ms <= asked_ms for loader, _ in desks):
+                done_ms = asked_ms
             if any(reports):
                 continue
             if drain:

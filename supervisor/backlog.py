@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import heapq
 import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ import structlog
 from ..conf.segment_format import BAD_DIR, READY_DIR, REASON_SUFFIX, SEGMENT_SUFFIX, segment_name
 from ..conf.settings import ROOM_SHARE
 from ..conf.units import NS_PER_S
+from ..durable.files import free_bytes
 from .core import events as ev
 from .core.chunks import Token
 from .core.decisions import Core
@@ -189,7 +189,7 @@ class Backlog:
             self._take_notices()
             if self._loop.time() >= self._list_at:
                 self._list()
-            free_bytes = shutil.disk_usage(self._ready).free
+            room_bytes = free_bytes(self._ready)
         except OSError as error:
             log.error("backlog_unreadable", folder=str(self._ready), error=str(error))
             return
@@ -200,8 +200,8 @@ class Backlog:
         self._hold("backlog", self._marks.holds_backlog("backlog" in paused, self.waiting.bytes),
                    waiting_mib=self.waiting.bytes >> 20, high_water_mib=self._marks.high_bytes >> 20,
                    resumes_at_mib=int(self._marks.backlog_resumes_bytes) >> 20)  # fmt: skip
-        self._hold("disk", self._marks.holds_disk("disk" in paused, free_bytes),
-                   free_mib=free_bytes >> 20, wanted_mib=self._marks.free_bytes >> 20,
+        self._hold("disk", self._marks.holds_disk("disk" in paused, room_bytes),
+                   free_mib=room_bytes >> 20, wanted_mib=self._marks.free_bytes >> 20,
                    resumes_at_mib=int(self._marks.disk_resumes_bytes) >> 20)  # fmt: skip
         self._report_loaded()
         self._acted()

@@ -288,6 +288,10 @@ class DeltaTarget:
             raise _taken(self.path, plan)
         path = self._state_path(plan.batch, plan.id)
         write_before_commit(path, plan, accounts, told, self.path)
+        # A table of another format may have come into the folder since the plan was made; one that comes now meets our state
+        # (Parquet), or our log's first entry: an Iceberg table may still be made before that is there.
+        if plan.batch == 1 and self._own():
+            raise _taken(self.path, plan)
         self._sync()  # before ours is on top of it
         try:
             self._append(self.path, plan, staged, self._snapshot)

@@ -52,6 +52,10 @@ class HdfsFolder:
         place = _hdfs(output)
         return sum(place.root.rows(file) for file in place.data_files())
 
+    def make_durable(self, output: Place) -> None:
+        """Nothing to do: HDFS syncs."""
+        del output
+
     def publish(self, output: Place, batch: Place) -> None:
         """As `TableFolder`."""
         try:

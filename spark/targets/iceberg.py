@@ -41,7 +41,7 @@ from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import FILE_BYTES, Staged
-from ..errors import BatchTakenError, LoaderError
+from ..errors import BatchTakenError, LoaderError, remedy
 from ..hdfs import HdfsPath
 from ..iceberg_catalog import (
     AGE_MAX,
@@ -278,9 +278,10 @@ class IcebergTarget:
         )
 
     def has(self, plan: Plan) -> bool:
-        """Whether the plan is the table's newest batch. An older one is answered by its records: they are loaded."""
+        """Whether the plan became its batch, as far as snapshots still say so of one that others have gone on from: else it
+        is answered by its records, which are loaded."""
         table = self.table()
-        if table is None or plan_of(table) != plan.id:
+        if table is None or (plan_of(table) != plan.id and _winners(table).get(plan.batch) != plan.id):
             return False
         with asked(self._spec):
             self._sync_catalog()
@@ -491,8 +492,8 @@ class IcebergTarget:
                 return False
             if not self.has(plan):
                 raise LoaderError(
-                    f"batch {plan.batch} was not put into the Iceberg table {self._spec.table}: {short(error)}. The segments"
-                    " stay"
+                    f"batch {plan.batch} was not put into the Iceberg table {self._spec.table}: {short(error)}"
+                    f"{remedy(str(error))}. The segments stay"
                 ) from None
         return True
 
@@ -590,28 +591,14 @@ class IcebergTarget:
         return ledger_outcomes(self.path / STATE_DIR, batch, winner=self._winner)
 
     def _winner(self, batch: int, tried: Sequence[str]) -> str:
-        found = self._winners().get(batch)
+        table = self.table()
+        found = None if table is None else _winners(table).get(batch)
         if found in tried:
             return str(found)
         raise LoaderError(
             f"no snapshot of the Iceberg table {self._spec.table} says which plan became batch {batch}, so it is unknown"
             f" which outcomes count: keep one file {batch}-<plan>.json.gz in {self.path / STATE_DIR / 'outcomes'}"
         )
-
-    def _winners(self) -> dict[int, str]:
-        """The plans that became batches, as far back as snapshots are kept."""
-        table = self.table()
-        if table is None:
-            return {}
-        snapshots = {one.snapshot_id: one for one in table.metadata.snapshots}
-        found = {batch_of(table): plan_of(table)}
-        at = snapshots.get(int(table.properties[SNAPSHOT]))
-        while at is not None:
-            mark = mark_of(at)
-            if mark is not None:
-                found.setdefault(*mark)
-            at = snapshots.get(at.parent_snapshot_id)
-        return found
 
     def discard(self, plan: Plan) -> None:
         """Delete the branch, the state file and the outcomes of a plan whose number is another plan's.
@@ -622,7 +609,7 @@ class IcebergTarget:
         table = self.table()
         if table is None or plan.batch > batch_of(table):
             return
-        if self._winners().get(plan.batch, plan.id) != plan.id:
+        if _winners(table).get(plan.batch, plan.id) != plan.id:
             self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
             outcomes_path(self.path / STATE_DIR, plan).unlink(missing_ok=True)
         self.sweep()
@@ -659,6 +646,19 @@ class IcebergTarget:
 def opened(folder: Path) -> IcebergTarget:
     """The table in `folder`, by the catalog that it was loaded through. Raises UsageError, LoaderError."""
     return IcebergTarget(folder, read_spec(folder))
+
+
+def _winners(table: Any) -> dict[int, str]:
+    """The plans that became batches, as far back as snapshots are kept."""
+    snapshots = {one.snapshot_id: one for one in table.metadata.snapshots}
+    found = {batch_of(table): plan_of(table)}
+    at = snapshots.get(int(table.properties[SNAPSHOT]))
+    while at is not None:
+        mark = mark_of(at)
+        if mark is not None:
+            found.setdefault(*mark)
+        at = snapshots.get(at.parent_snapshot_id)
+    return found
 
 
 def _partition_columns(table: Any) -> tuple[str, ...]:

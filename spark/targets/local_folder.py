@@ -23,7 +23,17 @@ from typing import Any
 
 import pyarrow.parquet
 
-from ...durable.files import CALLS, FileCalls, SyncError, make_folders, remove_tree, sync_path, sync_tree, try_lock
+from ...durable.files import (
+    CALLS,
+    NO_ROOM,
+    FileCalls,
+    SyncError,
+    make_folders,
+    remove_tree,
+    sync_path,
+    sync_tree,
+    try_lock,
+)
 from ...remoting.errors import UsageError
 from ..errors import LoaderError
 from ..object_store import Place
@@ -67,6 +77,8 @@ class LocalFolder:
             self._lock = self._lock_of(plan)
             remove_tree(self._tmp_dir(plan))
         except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
             raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
         return self._tmp_dir(plan)
 
@@ -94,9 +106,12 @@ class LocalFolder:
         """As `TableFolder`."""
         return sum(pq.read_metadata(file).num_rows for file in data_files(_local(output)))
 
-    def publish(self, output: Place, batch: Place) -> None:
+    def make_durable(self, output: Place) -> None:
         """As `TableFolder`."""
         sync_tree(_local(output), self._threads)
+
+    def publish(self, output: Place, batch: Place) -> None:
+        """As `TableFolder`."""
         try:
             _local(output).rename(_local(batch))
         except OSError as error:

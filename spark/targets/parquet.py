@@ -74,8 +74,12 @@ class TableFolder(Protocol):
         """How many rows the data files hold that were written to `output`, by their footers."""
         ...
 
+    def make_durable(self, output: Place) -> None:
+        """Have all that was written survive a power failure."""
+        ...
+
     def publish(self, output: Place, batch: Place) -> None:
-        """Make all that was written durable, then rename it to `batch`. Raises FileExistsError when that is there."""
+        """Rename what was made durable to `batch`. Raises FileExistsError when that is there."""
         ...
 
     def sync(self) -> None:
@@ -144,12 +148,12 @@ class ParquetTarget:
 
     def _refuse_foreign(self) -> None:
         """Rows of somebody else beside ours would be read as one table, or make both unreadable."""
+        refuse_strangers(self.path, "no batch", _BATCH_NAME.fullmatch)
         if tried_batches(self.path):
             raise UsageError(
                 f"the table folder {self.path} has the beginnings of a table of another spark.format in {STATE_DIR}, whose"
                 " rows would stand beside these: give the path of a new folder, or delete this one if nothing loads into it"
             )
-        refuse_strangers(self.path, "no batch", _BATCH_NAME.fullmatch)
 
     def _last_batch(self) -> int:
         """The highest batch, by a look at the numbers after the one that is known: a listing costs more with each batch.
@@ -227,12 +231,24 @@ class ParquetTarget:
                 output / STATE_FILE, plan, accounts, told.rows or 0, durable=False, partition_by=self._partition_by
             )
             (output / OUTCOMES_FILE).write_bytes(told.pack())
+            self._folder.make_durable(output)
+            if plan.batch == 1:
+                self._look_again(plan)
             try:
                 self._folder.publish(output, batch_folder(self.path, plan.batch))
             except FileExistsError:
                 raise _taken(self.path, plan) from None
             self._tidy(plan)
         self._folder.release(plan)
+
+    def _look_again(self, plan: Plan) -> None:
+        """No table of another format may have come into the folder since the plan was made. A loader of one writes a state
+        before it looks for our batches, so both commit only if all of that falls between this look and our rename."""
+        try:
+            self._refuse_foreign()
+        except UsageError:
+            self._folder.discard(plan)  # the folder is another table's: nobody sweeps it for us
+            raise
 
     def _tidy(self, plan: Plan) -> None:
         if plan.batch % FAN == 0:  # before `release`: no compaction takes the folder away meanwhile

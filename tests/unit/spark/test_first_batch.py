@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,28 @@ def test_a_table_that_another_loader_makes_meanwhile_is_gone_on_with(world: Worl
     world.drain(world.loader(target=target))
     assert target.state().batch == 2
     world.assert_exact()
+
+
+KINDS = ("parquet", "deltalake", "iceberg")
+
+
+@pytest.mark.parametrize(("world", "kind"), list(permutations(KINDS, 2)), indirect=["world"])
+def test_a_table_of_another_kind_that_is_made_while_the_first_batch_is_written_is_left_alone(
+    world: World, kind: str, tmp_path: Path
+) -> None:
+    others = World(tmp_path, world.helpers, world.threads, kind)
+    sealed = world.seal([world.helpers.Record(1)])
+    others.seal([others.helpers.Record(2)], at=1)
+
+    def made_by_others(point: str) -> None:
+        if point == "noted":
+            others.drain(others.loader(at=1))
+
+    with pytest.raises(UsageError, match=r"holds '(batch_id=1|_delta_log|data)', which is"):
+        world.drain(world.loader(on_point=made_by_others))
+    assert sealed.exists()
+    others.assert_exact()
+    others.assert_clean(at=1)
 
 
 @every_format

@@ -414,11 +414,28 @@ def test_what_main_must_be_is_what_the_plan_was_made_for_and_not_what_the_branch
         assert loader.totals.replanned == 1
         raise OSError("the answer was lost, and the other one is the newest batch now")
 
-    with pytest.raises(LoaderError, match="The segments stay"):
-        world.drain(world.loader(0, target=target_of(world, moves_main_in_the_others_branch)))
-    world.drain(world.loader(0))
+    loader = world.loader(0, target=target_of(world, moves_main_in_the_others_branch))
+    world.drain(loader)
+    assert loader.totals.replanned == 0
     world.assert_exact()
+    world.assert_clean()
     assert world.target().state().batch == 3
+
+
+def test_a_commit_that_others_go_on_from_before_it_is_looked_at_is_known_as_ours(world: World) -> None:
+    world.seal([world.helpers.Record(1)], at=0)
+    world.seal([world.helpers.Record(2)], at=1)
+
+    def is_gone_on_from(*commit: Any) -> Any:
+        answer = commit_table(*commit)
+        world.drain(world.loader(1))
+        return answer
+
+    (report,) = world.drain(world.loader(0, target=target_of(world, is_gone_on_from)))
+    assert report.batch == 1
+    assert world.target().state().batch == 2
+    world.assert_exact()
+    world.assert_clean()
 
 
 class RefusesOnce:

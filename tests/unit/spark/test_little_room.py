@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
+import sys
 from contextlib import closing
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -133,6 +135,33 @@ def test_it_takes_all_again_once_there_is_room(backlog: World) -> None:
             backlog.seal([backlog.helpers.Record(offset, ["x"])])
         assert [report.segments for report in backlog.drain(loader)] == [SEGMENTS]
     backlog.assert_exact()
+
+
+def test_what_a_plan_that_was_dropped_had_mapped_is_given_back_at_once(backlog: World) -> None:
+    """Else segments keep their room when they are deleted, until Python collects its garbage."""
+    disk = Disk(full_at=1)
+    loader = backlog.loader(disk=disk)
+    gc.collect()
+    gc.disable()
+    try:
+        with closing(disk):
+            assert loader.step(0, at_once=True) is None
+        assert disk.refused == 1
+        mapped = Path("/proc/self/maps").read_text()
+    finally:
+        gc.enable()
+    assert str(backlog.roots[0] / "ready") not in mapped
+
+
+class Sizes(NamedTuple):
+    total: int
+    free: int
+
+
+@pytest.mark.parametrize(("told", "room"), [(Sizes(0, 0), sys.maxsize), (Sizes(9, 0), 0), (Sizes(9, 7), 7)])
+def test_a_mount_that_says_nothing_of_its_size_has_room(tmp_path: Path, told: Sizes, room: int) -> None:
+    assert CopyDisk(None, lambda _: told).free_bytes(tmp_path) == room
+    assert CopyDisk(tmp_path / "table", lambda _: told).free_bytes(tmp_path) == room
 
 
 def count_of_writes(world: World) -> int:

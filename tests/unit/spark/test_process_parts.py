@@ -221,3 +221,29 @@ def test_what_is_to_be_loaded_now_is_not_done_with_a_plan_that_was_dropped_or_to
     work.ask_load()
     work._loop([(work.loader, None)])  # type: ignore[list-item]
     assert work.seen == [True, True, True, False, False]
+
+
+class AskedMeanwhile(Steps):
+    """`load now` comes in the moment in which the loop looks whether it is done."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.loader = self
+
+    @property
+    def waiting(self) -> Waiting:
+        if len(self.seen) == 1:
+            self.ask_load()
+        return Waiting()
+
+    def _step(self, desk: Any, *, at_once: bool) -> bool:
+        self.seen.append(at_once)
+        if len(self.seen) == 3:
+            self.ask_stop()
+        return False
+
+
+def test_what_is_asked_for_between_two_steps_is_not_lost(tmp_path: Path) -> None:
+    work = AskedMeanwhile(tmp_path)
+    work._loop([(work.loader, None)])  # type: ignore[list-item]
+    assert work.seen == [False, True, False]

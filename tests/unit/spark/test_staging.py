@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PosixPath
 from typing import Any
 
 import pytest
@@ -12,11 +14,14 @@ import pytest
 from rocketcrew.durable.facts import facts_to_text
 from rocketcrew.durable.files import write_atomically
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import SETTLED, Outcomes
+from rocketcrew.durable.outcomes import SETTLED, BatchOutcomes, Outcomes
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.accounts import Accounts
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.staging import Staging, is_segment_name
+from rocketcrew.spark.table_state import write_before_commit
+from rocketcrew.spark.targets.local_folder import LocalFolder
 
 QUEUE = QueueKey("g", "t", "b", 0)
 
@@ -28,11 +33,50 @@ def offsets(*pieces: tuple[int, int]) -> OffsetSet:
 def test_a_second_loader_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
     first, second = Staging(tmp_path), Staging(tmp_path)
     first.lock()
+    now = iter((0.0, 0.0, 1.0))
     with pytest.raises(LoaderError, match=f"process {os.getpid()}"):
-        second.lock()
+        second.lock(1.0, lambda: next(now), lambda _: None)
     first.unlock()
     second.lock()
     second.unlock()
+
+
+def test_one_that_has_the_lock_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    """A member that starts, and deletes what dead loaders have left."""
+    first, second = Staging(tmp_path), Staging(tmp_path)
+    first.lock()
+    second.lock(1.0, lambda: 0.0, lambda _: first.unlock())
+    second.unlock()
+
+
+def test_copies_that_cannot_be_deleted_are_named_with_their_folder(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    copies = staging.staged("00000001-ab")
+    copies.symlink_to(tmp_path)
+    with pytest.raises(OSError, match="Cannot call rmtree") as refusal:
+        staging.sweep()
+    assert refusal.value.filename == str(copies)
+
+
+class FullPath(PosixPath):
+    """A path on a disk that takes no more folders."""
+
+    def mkdir(self, *_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+
+
+def test_a_full_disk_is_no_usage_error(tmp_path: Path) -> None:
+    plan = Plan("00000001-ab", 1, (), offsets((0, 5)), ())
+    root = FullPath(tmp_path / "new")
+    nothing = BatchOutcomes(0, Outcomes())
+    with ThreadPoolExecutor(1) as threads:
+        for fails in (
+            lambda: Staging(root),
+            lambda: LocalFolder(root, threads).prepare(plan),
+            lambda: write_before_commit(root / "_rocketcrew" / "1.json", plan, Accounts(OffsetSet()), nothing, root),
+        ):
+            with pytest.raises(OSError, match="No space left on device"):
+                fails()
 
 
 def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
@@ -168,7 +212,7 @@ def test_what_a_dead_loader_left_goes_with_the_lock_and_only_with_it(tmp_path: P
     copies.mkdir()
     (copies / "part-00000.parquet").write_bytes(b"half")
     with pytest.raises(LoaderError):
-        second.lock()
+        second.lock(0)
     assert copies.exists()
     first.unlock()
     second.lock()

@@ -386,41 +386,6 @@ def test_a_reset_to_where_the_queue_is_warns_of_nothing(bench: Bench) -> None:
     assert levels == ["info", "warning"]
 
 
-def test_a_broker_that_moves_a_queue_at_every_pull_is_not_asked_as_fast_as_it_answers(bench: Bench) -> None:
-    """Its first word counts at once, each later one after the delay: it may be an operator's reset, which is said once."""
-    moved: list[int] = []
-    for offset in range(1, 5):
-        (handle,) = bench.open(0, offset=100)
-        bench.take(act.Pull)
-        bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, offset)
-        if offset > 1:
-            bench.none(act.Commit, act.Pull)
-            bench.pass_ms(bench.config.pull_delay_on_error_ms)
-        moved += bench.commits()
-    assert moved == [1, 2, 3, 4]
-
-
-def test_a_queue_that_left_meanwhile_is_not_moved_later(bench: Bench) -> None:
-    for offset in (7, 8):
-        (handle,) = bench.open(0, offset=100)
-        bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, offset)
-        if offset == 7:
-            bench.commits()
-    bench.revoke()
-    bench.take(act.Commit)
-    bench.pass_ms(bench.config.pull_delay_on_error_ms)
-    bench.none(act.Commit)
-
-
-def test_an_offset_that_cannot_be_is_a_refusal(bench: Bench) -> None:
-    (handle,) = bench.open(0, offset=100)
-    bench.take(act.Pull)
-    bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, -1)
-    bench.none(act.Commit, act.Pull)
-    bench.pass_ms(bench.config.pull_delay_on_error_ms)
-    assert bench.one(act.Pull).offset == 100
-
-
 # --- reset by an administrator ----------------------------------------------------------------------------------
 
 
