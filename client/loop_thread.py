@@ -15,6 +15,9 @@ from typing import Any, Protocol, TypeVar
 
 import uvloop
 
+from ..remoting.errors import UsageError
+from .own_process import OwnProcess
+
 T = TypeVar("T")
 
 
@@ -33,12 +36,17 @@ class Begun(Protocol):
 
 
 class LoopThread:
-    """A loop in a daemon thread, from now until `close`. `run` and `submit` may be called from any other thread."""
+    """A loop in a daemon thread, from now until `close`. Any other thread of its process may call `run` and `submit`.
+
+    A fork of it has no such thread: there they raise UsageError.
+    """
 
     def __init__(
         self, name: str = "rocketcrew-producer", begin: Callable[[Callable[[], None]], Begun] | None = None
     ) -> None:
         """`begin` begins a thread by other means than `threading`, without the name."""
+        self.process = OwnProcess(f"thread ({name})")
+        self.process.enter()
         self._loop = uvloop.new_event_loop()
         try:
             self._thread = begin(self._serve) if begin is not None else _begin(self._serve, name)
@@ -60,15 +68,21 @@ class LoopThread:
             raise
 
     def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        try:
+            self.process.enter()
+        except UsageError:
+            coro.close()
+            raise
         return asyncio.run_coroutine_threadsafe(coro, self._loop)
 
     def call(self, function: Callable[[], object]) -> None:
         """Have it called in the loop, soon."""
+        self.process.enter()
         self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
-        """End the loop and its thread; what still ran is cancelled."""
-        if self._loop.is_closed():
+        """End the loop and its thread; what still ran is cancelled. In a fork, nothing."""
+        if self._loop.is_closed() or self.process.is_elsewhere:
             return
         with contextlib.suppress(asyncio.CancelledError):
             self.run(_cancel_the_others())

@@ -11,6 +11,7 @@ transactions to be asked about; the routes renewed if the cluster is the produce
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 import warnings
@@ -44,6 +45,7 @@ from .outgoing import (
     prepare_batch,
     prepare_half,
 )
+from .own_process import OwnProcess
 from .presence import HEARTBEAT_INTERVAL_MS, Presence
 from .recall import recall
 from .selection import QueueSelector
@@ -89,7 +91,9 @@ _log = get_logger("rocketcrew.client")
 
 
 class Producer:
-    """Sends messages of one producer group; see the module's text. Belongs to one event loop.
+    """Sends messages of one producer group. Belongs to one event loop, and to the process that has begun to use it.
+
+    In the child of a fork, which shares its sockets, sends are a UsageError, and `close` does nothing.
 
     Use it as `async with Producer("127.0.0.1:9876") as producer:` or with `start` and `close`. One that was used and is not
     closed gives a ResourceWarning when it is collected.
@@ -154,8 +158,9 @@ class Producer:
             cluster.access.namespace,
             cluster.access.unit_mode,
         )
-        ip = cluster.client_id.partition("@")[0]
-        self._ids = UniqueIds(ip_for_ids(ip), os.getpid(), cluster.random.getrandbits(32))
+        self.process = OwnProcess("producer")
+        self._ids: UniqueIds | None = None  # made with the first one: before it the producer may cross a fork
+        self._under_way = _UnderWay()
         trace = taken["trace"]
         self._trace = ProducerTrace(cluster, group, trace, self._next_id, now_ms) if trace else None
         if self._trace is not None:
@@ -202,6 +207,8 @@ class Producer:
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:  # bound now: modules end before it may
         if self._closed or not (self._presence.started or (self._owns_cluster and self.cluster.remoting.addresses)):
             return
+        if self.process.is_elsewhere:
+            return  # the parent's to close
         _warn(
             f"a producer of group {self.group!r} was not closed: call its close(), or use it in a with block"
             " (`async with Producer(...)`, `with SyncProducer(...)`)",
@@ -222,6 +229,7 @@ class Producer:
         """Begin the background work. Nothing is connected before the first send."""
         if self._closed:
             raise UsageError("this producer is closed: make a new one")
+        self.process.enter()
         if self._presence.started:
             return
         if self._check_back is not None:
@@ -233,10 +241,17 @@ class Producer:
             self._presence.repeat(self._sender.probe, PROBE_INTERVAL_MS)
 
     async def close(self) -> None:
-        """Leave the group on the brokers in use, and close the connections if they are the producer's own. Idempotent."""
+        """Wait for the sends under way, at most the producer's `send_timeout_ms`; leave the group on the brokers in use, and
+        close the connections if they are the producer's own. Idempotent; in a fork of the process that uses it, nothing.
+        """
         if self._closed:
             return
         self._closed = True
+        if self.process.is_elsewhere:
+            return
+        left = await self._under_way.ended(self._send_timeout_ms / 1000)
+        if left:
+            _log.warning("closed_with_sends_under_way", group=self.group, sends=left, waited_ms=self._send_timeout_ms)
         if self._presence.started:
             if self._check_back is not None:
                 await self._check_back.close()
@@ -266,7 +281,7 @@ class Producer:
         Raises UsageError when the message cannot be sent as it is, BrokerError when it was refused,
         UnreachableError (TimedOutError) when no broker, or no name server, could be asked.
         """
-        with self._spans.sending(as_message(message, body, fields)) as sending:
+        with self._under_way, self._spans.sending(as_message(message, body, fields)) as sending:
             prepared = prepare(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
             return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), _selector(selector)))
 
@@ -279,7 +294,8 @@ class Producer:
     ) -> SendResult:
         """Send messages of one topic in one request, into one queue, all or none. Raises as `send`."""
         _refuse_no_list("send_batch", messages)
-        with self._spans.sending(*(as_message(each, None, {}) for each in messages)) as sending:
+        given = [as_message(each, None, {}) for each in messages]
+        with self._under_way, self._spans.sending(*given) as sending:
             prepared = prepare_batch(sending.messages, self._options, next_id=self._next_id, now_ms=self._now_ms())
             return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), _selector(selector)))
 
@@ -296,7 +312,7 @@ class Producer:
 
         Raises UsageError, UnreachableError (not connected) and, for a topic that does not exist, BrokerError.
         """
-        with self._spans.sending(as_message(message, body, fields)) as sending:
+        with self._under_way, self._spans.sending(as_message(message, body, fields)) as sending:
             prepared = prepare(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
             await self._sender.send_oneway(prepared, self._timeout(timeout_ms), _selector(selector))
         return prepared.message_id
@@ -365,7 +381,7 @@ class Producer:
             raise UsageError(
                 "transaction messages need a check: Producer(..., check=function) says what became of a transaction"
             )
-        with self._spans.sending(message, kind="transaction") as sending:
+        with self._under_way, self._spans.sending(message, kind="transaction") as sending:
             half = prepare_half(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
             return sending.sent(await self._sender.send(half, self._timeout(timeout_ms), None))
 
@@ -409,7 +425,37 @@ class Producer:
         return timeout_ms
 
     def _next_id(self) -> str:
-        return self._ids.next(self._now_ms())
+        self.process.enter()
+        ids = self._ids
+        if ids is None:
+            ip = self.cluster.client_id.partition("@")[0]
+            ids = self._ids = UniqueIds(ip_for_ids(ip), os.getpid(), self.cluster.random.getrandbits(32))
+        return ids.next(self._now_ms())
+
+
+class _UnderWay:
+    """The sends that have begun and not ended, each a `with` block."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none_left: asyncio.Event | None = None
+
+    def __enter__(self) -> None:
+        self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if self._none_left is not None and not self._count:
+            self._none_left.set()
+
+    async def ended(self, timeout_s: float) -> int:
+        """Wait for them, at most so long; how many are left."""
+        await asyncio.sleep(0)  # tasks that were made a moment ago begin
+        if self._count:
+            self._none_left = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._none_left.wait(), timeout_s)
+        return self._count
 
 
 def _own_group(group: str) -> str:

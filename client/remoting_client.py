@@ -32,6 +32,7 @@ from .background import background
 from .connection import Connection, PeerHandler, name_of_request
 from .limits import ConnectionLimits
 from .logs import get_logger
+from .own_process import OwnProcess
 from .pending import BodySink, Waiter
 from .request_rules import RequestRules
 from .tls import HANDSHAKE_HINT, client_context, explain, server_name
@@ -76,6 +77,7 @@ class Remoting:
         self._limits = limits or ConnectionLimits()
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection | UnreachableError]] = {}
+        self._process = OwnProcess("client")
         self._closed = False
 
     def serve(self, code: int, handler: PeerHandler) -> None:
@@ -105,8 +107,9 @@ class Remoting:
 
         The answer's code is the caller's to judge. With a `body_sink` the answer's body is received straight into the view
         that it returns (see connection.py). Raises UnreachableError (TimedOutError after the deadline), or UsageError for
-        what is no address, too large a command, or a closed client.
+        what is no address, too large a command, a closed client, or one of the process that this is a fork of.
         """
+        self._process.enter()
         address = self._rules.address_for(address, command)
         self._rules.finish(command)
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
@@ -140,6 +143,7 @@ class Remoting:
         self, address: str, command: Command, waiter: Waiter, *, timeout_ms: float, body_sink: BodySink | None = None
     ) -> bool:
         """As `start`, for a waiter of the caller's; False where there is no open connection with room."""
+        self._process.enter()
         address = self._rules.address_for(address, command)
         self._rules.finish(command)
         connection = self._connections.get(address)
@@ -153,6 +157,7 @@ class Remoting:
 
     async def oneway(self, address: str, command: Command, *, timeout_ms: float = 3000) -> None:
         """Send a request that is not answered; returns when it is handed to the socket's buffer. Raises as `request`."""
+        self._process.enter()
         address = self._rules.address_for(address, command)
         self._rules.finish(command)
         connection = self.connection_of(address)
@@ -184,8 +189,11 @@ class Remoting:
                 connection.retire("nobody names this address any more")
 
     async def close(self) -> None:
-        """Send what is buffered (at most a second), close all connections; pending requests fail. Idempotent."""
+        """Send what is buffered (at most a second), close all connections; pending requests fail. Idempotent; in a fork of
+        the process that has connected, nothing."""
         self._closed = True
+        if self._process.is_elsewhere:
+            return
         attempts = list(self._connecting.values())
         for task in attempts:
             task.cancel()

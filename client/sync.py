@@ -8,7 +8,11 @@ With `background=True`, or a `check` for transactions, the loop has a thread of 
 questions after transactions are answered (`check` is called in a thread too), and `send_async` is possible.
 
 Inside a running loop (a notebook's, an async program's) it needs such a thread, and raises a UsageError without. A call
-blocks that loop; `Producer` does not. One thread at a time.
+blocks that loop; `Producer` does not.
+
+Any number of threads may use a producer with `background=True`. Without, one at a time: a call beside that of another thread
+is a UsageError. One process: see own_process.py. Until its first call a producer is nobody's, so one that is made where a
+module is imported may be used in each process that is forked afterwards.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import selectors
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
@@ -64,7 +70,14 @@ def run_with_cluster(target: NameServerList | Access, work: Callable[[Cluster], 
 
 
 class SyncProducer:
-    """`Producer` with blocking methods; see the module's text. `with SyncProducer("127.0.0.1:9876") as producer:`."""
+    """`Producer` with blocking methods: `with SyncProducer("127.0.0.1:9876") as producer:`.
+
+    With `background=True` any number of threads may use it, its connections stay open between calls, and `send_async` is
+    possible. Without, one thread at a time uses it: a call beside that of another thread is a UsageError.
+
+    The process that made its first call uses it: in the child of a fork, which shares its sockets, calls are a UsageError,
+    and `close` does nothing.
+    """
 
     def __init__(
         self,
@@ -89,31 +102,23 @@ class SyncProducer:
         if not background and check is None:
             _refuse_running_loop("SyncProducer", ", or background=True")
         self._idle_ms = idle_ms
-        self._thread = LoopThread() if background or check is not None else None
-        self._runner: Runner | None = self._thread or asyncio.Runner()
-
-        async def create() -> Producer:
-            producer = Producer.create(
-                target,
-                group,
-                send_timeout_ms=send_timeout_ms,
-                retries=retries,
-                rules=rules,
-                check=check,
-                hooks=hooks,
-                trace=trace,
-                spans=spans,
-                compression=compression,
-                compress_from_bytes=compress_from_bytes,
-            )
-            producer.start()
-            return producer
-
-        try:
-            self._producer = self._runner.run(create())
-        except BaseException:
-            self._runner.close()
-            raise
+        self._background = background or check is not None
+        self._producer = Producer.create(
+            target,
+            group,
+            send_timeout_ms=send_timeout_ms,
+            retries=retries,
+            rules=rules,
+            check=check,
+            hooks=hooks,
+            trace=trace,
+            spans=spans,
+            compression=compression,
+            compress_from_bytes=compress_from_bytes,
+        )
+        self._runner: Runner | None = None  # made by the first call: before it the producer may cross a fork
+        self._lock = threading.Lock()
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -173,11 +178,11 @@ class SyncProducer:
         **fields: Unpack[MessageFields],
     ) -> concurrent.futures.Future[SendResult]:
         """As `send`, without waiting: the future has the result or the error. Needs `background=True`."""
-        if self._thread is None or self._runner is None:
+        if not self._background or self._closed:
             raise UsageError("send_async needs a producer made with background=True that is not closed")
-        return self._thread.submit(
-            self._producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields)
-        )
+        runner = self._enter()
+        assert isinstance(runner, LoopThread)
+        return runner.submit(self._producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
 
     def send_in_transaction(
         self,
@@ -204,34 +209,100 @@ class SyncProducer:
         return self._run(self._producer.recall(topic, recall_handle))
 
     def close(self) -> None:
-        """Send what is buffered, leave the group, close the connections. Idempotent."""
-        if self._runner is None:
+        """Wait for what `send_async` has begun and other threads send, at most `send_timeout_ms`; what is not sent by then is
+        cancelled, and a warning says how many. Send what is buffered, leave the group, close the connections. Idempotent; in
+        a fork of the process that has used it, nothing.
+        """
+        if self._producer.process.is_elsewhere:
             return
-        runner, self._runner = self._runner, None
+        if not self._background and self._runner is not None:
+            _refuse_running_loop("SyncProducer", ", or background=True")
+        self._acquire()
+        was_closed, self._closed = self._closed, True
+        self._lock.release()
+        runner = self._runner
+        if was_closed or runner is None:
+            return
         try:
             runner.run(self._producer.close())
         finally:
             runner.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        runner = self._runner
         try:
-            if runner is None:
-                raise UsageError("this producer is closed: make a new one")
-            if self._thread is None:
-                _refuse_running_loop("SyncProducer", ", or background=True")
-        except UsageError:
+            runner = self._enter()
+        except BaseException:
             work.close()
             raise
-        if self._thread is None:
-            runner.run(self._notice_lost_connections())
-        return runner.run(work, context=contextvars.copy_context())  # the caller's span is the parent of what is sent
+        try:
+            if not self._background:
+                runner.run(self._notice_lost_connections())
+            return runner.run(
+                work, context=contextvars.copy_context()
+            )  # the caller's span is the parent of what is sent
+        finally:
+            self._leave()
+
+    def _enter(self) -> Runner:
+        """What runs one call; `_leave` follows. Raises UsageError where no call is possible."""
+        if not self._background:
+            _refuse_running_loop("SyncProducer", ", or background=True")
+        self._producer.process.enter()
+        self._acquire()
+        try:
+            if self._closed:
+                raise UsageError("this producer is closed: make a new one")
+            if self._runner is None:
+                self._runner = self._begun()
+        except BaseException:
+            self._lock.release()
+            raise
+        if self._background:
+            self._lock.release()
+        return self._runner
+
+    def _leave(self) -> None:
+        if not self._background:
+            self._lock.release()
+
+    def _acquire(self) -> None:
+        """Nobody else begins or closes it now; and without a thread of its own, nobody else is in a call."""
+        if not self._lock.acquire(blocking=self._background):
+            raise UsageError(
+                "another thread is inside a call of this producer: make one for each thread, or one with background=True,"
+                " which any number of threads may use"
+            )
+
+    def _begun(self) -> Runner:
+        runner: Runner = LoopThread() if self._background else asyncio.Runner(loop_factory=_CallLoop)
+
+        async def start() -> None:
+            self._producer.start()
+
+        try:
+            runner.run(start())
+        except BaseException:
+            runner.close()
+            raise
+        return runner
 
     async def _notice_lost_connections(self) -> None:
         self._producer.cluster.remoting.close_idle(self._idle_ms)
         # One turn polls the sockets, the next reads the end of those that the peer has closed, the third tells of it.
         for _ in range(3):
             await asyncio.sleep(0)
+
+
+class _CallLoop(asyncio.SelectorEventLoop):
+    """The loop without a thread. It polls: what a loop has in epoll it shares with the children of a fork, and what such a
+    child's loop takes out when its interpreter ends, the parent waits for in vain."""
+
+    def __init__(self) -> None:
+        super().__init__(selectors.PollSelector())
+
+    def __del__(self) -> None:
+        if not self.is_closed():
+            self.close()  # without a warning: the producer's own has said it
 
 
 def _refuse_running_loop(what: str, otherwise: str = "") -> None:

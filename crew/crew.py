@@ -18,6 +18,7 @@ from ..cli.stagings import group_in_keys, topics_in_keys
 from ..cli.watch import QueueLag, Watch
 from ..cli.wording import in_words
 from ..client.loop_thread import LoopThread
+from ..client.own_process import OwnProcess
 from ..conf.formats import on_s3
 from ..conf.segment_format import REASON_SUFFIX
 from ..conf.settings import Settings, is_broadcasting
@@ -121,6 +122,7 @@ class Crew:
         self.log: Final = (Path(own) if own else Path(self.settings.supervisor.data_dir) / LOG_FILE).absolute()
         """The file with the log of the supervisor and its workers, and with what handlers print. It is appended to."""
         self._embedded = embedded
+        self._own = OwnProcess("crew")
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: Watch | None = None
         self._ready: Ready | None = None
@@ -155,6 +157,7 @@ class Crew:
         """
         if self._process is not None:
             raise UsageError("this crew was started before: make a new one")
+        self._own.enter()
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             log = self.log.open("ab")
@@ -201,10 +204,11 @@ class Crew:
         """Finish what was begun, seal, commit, leave the group, end. Idempotent.
 
         Raises CrewError when it was stopped by force, and the error that ended it when it had ended by itself; then messages
-        come again, and nothing is lost. Ctrl-C while it waits ends it at once.
+        come again, and nothing is lost. Ctrl-C while it waits ends it at once. In a fork of the process that started it,
+        nothing.
         """
         process = self._process
-        if process is None or self._closed:
+        if process is None or self._closed or self._own.is_elsewhere:
             return
         try:
             self._close_watch()  # first: it would report that an embedded broker ends
@@ -301,11 +305,11 @@ class Crew:
         with _Bar(progress, max_messages) as bar:
             while True:
                 counters = self.status["counters"]
-                done = _finished(counters)
+                done, ahead = _finished(counters), _finished_ahead(self._status["queues"])
                 if max_messages is not None and done - self._status["unsealed_messages"] >= max_messages:
                     break
                 left, rest = self._looked() if until_empty else (None, "")
-                bar.show(done, left)
+                bar.show(done, None if left is None else max(0, left - ahead))
                 if left == 0:
                     break
                 if deadline is not None and time.monotonic() > deadline:
@@ -431,8 +435,9 @@ class Crew:
         return self._ready
 
     def _running(self) -> Ready:
-        """Raises why it runs no more."""
+        """Raises why it runs no more, and UsageError in a fork."""
         ready = self._known()
+        self._own.enter()
         assert self._process is not None
         if self._closed:
             raise UsageError("this crew is closed: make a new one")
@@ -569,6 +574,11 @@ def _ends_up_to(level: int, ends: Levels) -> Levels:
 
 def _finished(counters: Mapping[str, int]) -> int:
     return counters["done_messages"] + counters["dead_letter_messages"]
+
+
+def _finished_ahead(queues: Iterable[Mapping[str, int]]) -> int:
+    """How many messages of these queues (as the status has them) are finished and not committed: they count as left, too."""
+    return sum(max(0, q["next_offset"] - max(0, q["committed"]) - q["unfinished"]) for q in queues)
 
 
 def _raise_in_words(error: RocketcrewError) -> NoReturn:

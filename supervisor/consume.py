@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -105,6 +106,10 @@ def consume(
     ./rocketcrew.toml) or the defaults, as for `rocketcrew run`. Call it from the main thread, before other threads are
     started: workers are forked by a server that is started here. Raises UsageError for what the caller can mend.
     """
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError(
+            "consume() is stopped by signals, which Python gives to the main thread only: in a thread use rocketcrew.Crew"
+        )
     try:
         asyncio.get_running_loop()
     except RuntimeError:

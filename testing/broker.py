@@ -153,8 +153,8 @@ class LocalBroker:
         self.start()
 
     def close(self) -> None:
-        """Stop it and its thread. Idempotent."""
-        if self._closed:
+        """Stop it and its thread. Idempotent; in a fork of its process, nothing."""
+        if self._closed or self._thread.process.is_elsewhere:
             return
         self._closed = True
         try:

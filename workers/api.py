@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, overload
 
 from ..remoting.arguments import (
     FILLED,
@@ -45,9 +45,17 @@ from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL, parse_filter
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from typing_extensions import ParamSpec, TypeVar
 
     from ..remoting.queues import MessageQueue
     from .message import Message
+
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R = ParamSpec("P"), TypeVar("R")  # without the defaults, which only type checkers know before Python 3.13
 
 Hook = Callable[[], object]
 Key = str | Callable[[Any], object] | None
@@ -225,12 +233,12 @@ class ConsumeMessageHook(Protocol):
     def consume_message_after(self, context: ConsumeMessageContext) -> object: ...
 
 
-class Handler:
+class Handler(Generic[P, R]):
     """A handler function with what the decorator knows about it; calling it calls the function."""
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[P, R],
         *,
         schema: str | pa.Schema | type[Any] | None = None,
         batch: bool = False,
@@ -251,8 +259,7 @@ class Handler:
         hard_time_limit: float | None = None,
     ) -> None:
         """As `handler`."""
-        if not callable(function):
-            raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
+        _check_function(function)
         if filter is not None and not callable(filter):
             raise UsageError(f"handler: filter={filter!r} cannot be called; give a function that takes one message")
         soft_s = under_one_name("handler", "soft_time_limit_s", soft_time_limit_s, "soft_time_limit", soft_time_limit)
@@ -285,8 +292,8 @@ class Handler:
         """A batch of messages does not reach one function as a whole: it is shared out, or some of it is left out."""
         self.soft_time_limit_s = soft_s
         self.hard_time_limit_s = hard_s
-        self.function = function
-        self.plain = function
+        self.function: Callable[..., Any] = function
+        self.plain: Callable[..., Any] = function
         """As it was given, without what is put around `function` in a worker."""
         self.schema = schema
         self.batch = batch
@@ -316,15 +323,16 @@ class Handler:
         name = getattr(self.function, "__qualname__", None) or type(self.function).__qualname__
         return f"{module}:{name}"
 
-    def __call__(self, messages: Any) -> Any:
-        return self.function(messages)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.function(*args, **kwargs)
+        return result
 
     def __repr__(self) -> str:
         return f"<Handler {self.name}{' batch' if self.batch else ''}>"
 
 
 @overload
-def handler(function: Callable[..., Any], /) -> Handler: ...
+def handler(function: Callable[P, R], /) -> Handler[P, R]: ...
 @overload
 def handler(
     *,
@@ -345,7 +353,7 @@ def handler(
     sends: bool = False,
     soft_time_limit: float | None = None,
     hard_time_limit: float | None = None,
-) -> Callable[[Callable[..., Any]], Handler]: ...
+) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
 def handler(
     function: Callable[..., Any] | None = None,
     /,
@@ -426,6 +434,18 @@ def under_one_name(what: str, name: str, value: T | None, older: str, alias: T |
     return alias if value is None else value
 
 
+def _check_function(function: object) -> None:
+    """Raise UsageError for what cannot be called, and for a handler that its class would be given to."""
+    if not callable(function):
+        raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
+    bound: object = getattr(function, "__func__", None)
+    if isinstance(bound, Handler):
+        raise UsageError(
+            f"handler {bound.name}: @classmethod around @handler gives it the class instead of the message; write"
+            " @staticmethod there, or leave @handler out and decorate outside of the class: handler(TheClass.method)"
+        )
+
+
 def _check_limits(soft_s: float | None, hard_s: float | None) -> None:
     if soft_s and hard_s and soft_s >= hard_s:
         raise UsageError(f"handler: soft_time_limit_s={soft_s} must be below hard_time_limit_s={hard_s}")
@@ -477,7 +497,7 @@ def _subscriptions(topic: str | None, tags: str | None) -> tuple[str, ...]:
 def as_handler(target: object) -> Handler:
     """`target` as a Handler: itself, or a plain callable wrapped. Raises UsageError when it cannot be called."""
     if isinstance(target, Handler):
-        return target
+        return cast("Handler", target)
     if not callable(target):
         raise UsageError(
             "messageListener must be instanceof MessageListenerOrderly or MessageListenerConcurrently"

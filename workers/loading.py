@@ -13,12 +13,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import difflib
+import enum
 import importlib
 import inspect
 import io
 import os
+import pickle
 import pkgutil
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -99,9 +103,10 @@ def describe(target: object) -> HandlerSpec:
 
 
 class _Shipment(dill.Pickler):
-    """dill opens a file anew where it is unpickled, which empties one that is open for writing, once in each worker."""
+    """What dill would get wrong without a word, or with one that names nobody."""
 
     def persistent_id(self, obj: Any) -> None:
+        """dill opens a file anew where it is unpickled, which empties one that is open for writing, once in each worker."""
         is_file = isinstance(obj, (io.TextIOWrapper, io.BufferedIOBase, io.RawIOBase)) and not isinstance(
             obj, io.BytesIO
         )
@@ -109,12 +114,85 @@ class _Shipment(dill.Pickler):
             name: object = getattr(cast("Any", obj), "name", None)
             raise TypeError(f"an open file, {name!r}, would be opened again by each worker")
 
+    def reducer_override(self, obj: Any) -> Any:
+        """dill makes an RLock that is held by a thread 0, and so never free; of an enumeration a name that nobody has."""
+        if isinstance(obj, type(threading.RLock())):
+            return threading.RLock, ()
+        if type(obj) is enum.EnumMeta and not _is_known_by_name(obj):
+            return _enum_parts(obj)
+        if hasattr(obj, "__struct_config__") and isinstance(obj, type) and not _is_known_by_name(obj):
+            raise pickle.PicklingError(f"{obj!r} is a msgspec.Struct, which cannot be taken apart")
+        return NotImplemented
+
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        """A worker's main module is another one. (Functions and classes of it do not come here: dill takes them apart.)"""
+        if getattr(obj, "__module__", None) == "__main__":
+            raise pickle.PicklingError(f"{obj!r} is of the main module, which workers do not have")
+        super().save_global(obj, name)
+
 
 def _pickled(found: object) -> bytes:
     packet = io.BytesIO()
-    # recurse: the globals that the function refers to travel with it, not the whole of its module.
-    _Shipment(packet, recurse=True).dump(found)
+    with warnings.catch_warnings():
+        # dill warns of a class that it cannot take apart and only names, and goes on. No worker would find it.
+        warnings.simplefilter("error", dill.PicklingWarning)
+        # recurse: the globals that the function refers to travel with it, not the whole of its module.
+        _Shipment(packet, recurse=True).dump(found)
     return packet.getvalue()
+
+
+def _enum_parts(found: enum.EnumMeta) -> Any:
+    """How an enumeration is made in a worker: its members by their values, and then what else its class has, as functions
+    there may refer to it. One that makes its members by a function of its own is left to dill, which refuses it."""
+    members: dict[str, Any] = dict(found.__members__)
+    parts = (
+        found.__bases__, found.__name__, found.__module__, found.__qualname__,
+        [(name, member.value) for name, member in members.items()], getattr(found, "_boundary_", None),
+    )  # fmt: skip
+    if len(found.__bases__) > 2 or "__init__" in vars(found):
+        return NotImplemented
+    made = _enum_made(*parts)
+    twin, again = vars(made), dict[str, Any](made.__members__)
+    if [each.value for each in again.values()] != [each.value for each in members.values()]:
+        return NotImplemented
+    if vars(found)["_new_member_"] is not twin["_new_member_"]:
+        return NotImplemented
+    more = {
+        name: value
+        for name, value in vars(found).items()
+        if name not in twin or (name.startswith("__") and value is not twin[name] and name not in _OF_A_CLASS)
+    }
+    return _enum_made, parts, more, None, None, _give
+
+
+_OF_A_CLASS: Final = frozenset({"__dict__", "__weakref__", "__module__", "__qualname__"})
+
+
+def _enum_made(
+    bases: tuple[Any, ...], name: str, module: str, qualname: str, members: list[tuple[str, object]], boundary: object
+) -> enum.EnumMeta:
+    *mixed_in, base = bases
+    more: dict[str, object] = {} if boundary is None else {"boundary": boundary}
+    made = base(name, members, module=module, qualname=qualname, type=mixed_in[0] if mixed_in else None, **more)
+    return cast("enum.EnumMeta", made)
+
+
+def _give(made: object, more: dict[str, object]) -> None:
+    for name, value in more.items():
+        setattr(made, name, value)
+
+
+def _is_known_by_name(found: type) -> bool:
+    """Whether a worker gets this very class by importing it."""
+    return found.__module__ != "__main__" and _named(sys.modules.get(found.__module__), found.__qualname__) is found
+
+
+def _named(module: object, name: str) -> object:
+    """What the qualified name names there; None for nothing."""
+    found = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _culprit(function: object) -> str:
@@ -149,9 +227,7 @@ def _import_path(target: object, handler: Handler) -> str | None:
         return None
     if not _is_importable(module):
         return None
-    found: object = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    found = _named(module, name)
     return f"{module_name}:{name}" if found is not None and found in (target, handler.function) else None
 
 

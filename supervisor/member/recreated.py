@@ -104,10 +104,10 @@ class LastBodies:
     async def corrected(self, mq: MessageQueue, asked: int, answered: int, end: int) -> int:
         """Where to go on, after a broker answered the offset `asked` with another one; its queue ends at `end` (-1: it does
         not say). Raises what a look-up raises; then nobody knows, and the broker is to be asked again."""
-        if answered > asked or asked <= end:
+        if asked <= end:
             self.passed(mq)
             return answered
         stored_ms = self._stored_ms.get(mq)
-        if answered == asked or stored_ms is None:
+        if answered >= asked or stored_ms is None:
             return answered
         return min(answered, await self._operations.search_offset(mq, stored_ms))

@@ -87,6 +87,30 @@ def test_a_second_crew_of_the_group_has_its_own_rows_only(broker: LocalBroker, h
             assert sorted(row["n"] for row in crew.results()) == [n * FACTOR for n in range(start, start + 5)]
 
 
+def is_refused_here(crew: Crew) -> int:
+    """0 where it is, with the reason, and closing it does nothing."""
+    try:
+        return 1 if crew.status else 2
+    except UsageError as error:
+        crew.close()
+        return 0 if "this crew was made in process" in str(error) else 3
+
+
+def test_a_fork_leaves_the_crew_to_its_parent(broker: LocalBroker, here: Path) -> None:
+    topic = broker.topic()
+    send(broker, topic, 5)
+    with crew_of(broker, times_factor, topic) as crew:
+        child = os.fork()
+        if not child:
+            try:
+                os._exit(is_refused_here(crew))
+            finally:
+                os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        crew.wait(timeout=WAIT_S)
+        assert sorted(row["n"] for row in crew.results()) == [n * FACTOR for n in range(5)]
+
+
 def test_inside_a_running_loop_as_in_a_notebook(broker: LocalBroker, here: Path) -> None:
     topic = broker.topic()
     send(broker, topic, 5)

@@ -3,6 +3,9 @@ from typing import IO, Any
 
 class Pickler(pickle._Pickler):
     def __init__(self, file: IO[bytes], protocol: int | None = None, *, recurse: bool | None = None) -> None: ...
+    def save_global(self, obj: object, name: str | None = None) -> None: ...
+
+class PicklingWarning(Warning): ...
 
 def dumps(
     obj: object, protocol: int | None = None, byref: bool | None = None, *, recurse: bool | None = None

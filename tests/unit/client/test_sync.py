@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.producer import Producer
 from rocketcrew.client.sync import SyncProducer, run_with_cluster
 from rocketcrew.remoting.errors import UnreachableError, UsageError
-from rocketcrew.testing import message
+from rocketcrew.testing import LocalBroker, message
 from rocketcrew.workers.sends import Send
 
 from .conftest import PATIENT_MS
@@ -162,3 +166,72 @@ async def test_inside_a_running_loop_it_refuses():
         SyncProducer("127.0.0.1:1")
     with pytest.raises(UsageError, match="running event loop"):
         run_with_cluster("127.0.0.1:1", lambda cluster: None)
+
+
+# Leaving while something is under way.
+
+
+def test_what_send_async_has_begun_is_sent_before_it_closes(served):
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer:
+        futures = [producer.send_async(TOPIC, b"%d" % number) for number in range(200)]
+    assert {future.result(0).mq.topic for future in futures} == {TOPIC}
+
+
+async def test_tasks_that_were_made_before_a_block_ends_are_sent(served):
+    async with Producer(served.broker.name_server, send_timeout_ms=PATIENT_MS) as producer:
+        sends = [asyncio.create_task(producer.send(TOPIC, b"%d" % number)) for number in range(20)]
+    assert all(send.done() for send in sends)
+    assert {send.result().mq.topic for send in sends} == {TOPIC}
+
+
+def test_what_is_not_sent_in_time_is_told_by_its_number(capsys):
+    with LocalBroker() as broker, broker.faults.drop("SEND_MESSAGE_V2", times=None):
+        with SyncProducer(broker.name_server, send_timeout_ms=50, background=True) as producer:
+            futures = [producer.send_async(TOPIC, b"x", timeout_ms=PATIENT_MS) for _ in range(3)]
+        assert all(future.done() for future in futures)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "closed_with_sends_under_way" in line]
+    assert "sends=3" in line
+
+
+# Several threads.
+
+
+class Holding:
+    """A hook that holds a send until it may go on."""
+
+    def __init__(self):
+        self.inside, self.go_on = threading.Event(), threading.Event()
+
+    def before_send(self, context):
+        self.inside.set()
+        assert self.go_on.wait(PATIENT_MS / 1000)
+
+    def after_send(self, context):
+        pass
+
+
+def test_a_call_beside_that_of_another_thread_is_refused(served):
+    hook = Holding()
+    with (
+        ThreadPoolExecutor(1) as other,
+        SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, hooks=[hook]) as producer,
+    ):
+        sent = other.submit(producer.send, TOPIC, b"x")
+        assert hook.inside.wait(PATIENT_MS / 1000)
+        try:
+            for call in (lambda: producer.send(TOPIC, b"y"), producer.close):
+                with pytest.raises(UsageError, match=r"another thread is inside .* background=True"):
+                    call()
+        finally:
+            hook.go_on.set()
+        assert sent.result().mq.topic == TOPIC
+        assert producer.send(TOPIC, b"z").mq.topic == TOPIC
+
+
+def test_with_a_thread_of_its_own_any_number_may_begin_it_at_once(served):
+    with (
+        SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer,
+        ThreadPoolExecutor(4) as others,
+    ):
+        results = list(others.map(lambda number: producer.send(TOPIC, b"%d" % number), range(40)))
+    assert len({result.message_id for result in results}) == 40

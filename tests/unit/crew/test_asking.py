@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from rocketcrew import Crew
+from rocketcrew import Crew, consume
+from rocketcrew.crew.crew import _finished_ahead
 from rocketcrew.remoting.errors import UsageError
 
 
@@ -35,3 +37,18 @@ def test_a_folder_in_which_nothing_can_be_made_is_named(tmp_path: Path) -> None:
                 settings={"supervisor.data_dir": str(file / "state")})  # fmt: skip
     with pytest.raises(UsageError, match=r"supervisor\.data_dir = .*cannot be used: Not a directory"):
         crew.start()
+
+
+def test_a_thread_cannot_consume() -> None:
+    with (
+        ThreadPoolExecutor(1) as other,
+        pytest.raises(UsageError, match=r"main thread only: in a thread use rocketcrew\.Crew"),
+    ):
+        other.submit(consume, print, topics="t", group="g", name_servers="127.0.0.1:1").result()
+
+
+def test_what_is_finished_and_not_committed_is_counted_once() -> None:
+    opening = {"next_offset": 0, "committed": -1, "unfinished": 0}
+    queue = {"next_offset": 100, "committed": 40, "unfinished": 20}
+    done, lag = 60, 160 - 40
+    assert done + lag - _finished_ahead([opening, queue]) == done + 20 + 60 == 140

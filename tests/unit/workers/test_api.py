@@ -77,3 +77,22 @@ def test_retry_levels_that_do_not_exist(level: int) -> None:
 
 def test_batch_result_defaults_to_all_done() -> None:
     assert BatchResult().ack_index is None
+
+
+def test_a_class_method_made_of_a_handler_is_refused() -> None:
+    class Space:
+        @classmethod
+        @handler
+        def work(cls, message: object) -> None: ...
+
+        @staticmethod
+        @handler
+        def fine(message: object) -> None: ...
+
+        @classmethod
+        def plain(cls, message: object) -> None: ...
+
+    with pytest.raises(UsageError, match=r"Space\.work: @classmethod around @handler .* write @staticmethod"):
+        as_handler(Space.work)
+    assert as_handler(Space.fine) is Space.fine
+    assert as_handler(Space.plain).function == Space.plain

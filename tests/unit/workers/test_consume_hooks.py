@@ -20,7 +20,7 @@ from rocketcrew.workers.api import (
     Suspend,
     handler,
 )
-from rocketcrew.workers.async_runner import limited
+from rocketcrew.workers.async_runner import limited, time_limit_of
 from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.consume_hooks import ConsumeHooks, ConsumeMessageContext
 from rocketcrew.workers.failures import Cause
@@ -169,7 +169,7 @@ def test_a_soft_limit_in_a_hook_ends_the_call_before_it_and_not_after_it() -> No
 
 
 def call_async(hook: Hook, target: Handler, given: object, limit_ns: int = 0) -> object:
-    watched = watched_async(limited(target, limit_ns), "group", [hooks_of(hook)])
+    watched = watched_async(limited(target, time_limit_of(limit_ns, 0)), "group", [hooks_of(hook)])
     assert watched.name == target.name
 
     async def call() -> object:

@@ -5,6 +5,7 @@ import importlib.util
 import io
 import os.path
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -199,6 +200,60 @@ def test_an_open_file_is_refused_and_keeps_what_it_holds(tmp_path: Path, mode: s
 def test_standard_streams_and_files_in_memory_travel() -> None:
     memory, stream = io.BytesIO(b"abc"), sys.__stderr__
     assert load(describe(lambda m: (memory.getvalue(), stream is not None)))(0) == (b"abc", True)
+
+
+def test_a_lock_that_may_be_taken_again_is_free_in_a_worker() -> None:
+    lock, condition = threading.RLock(), threading.Condition()
+    with lock, condition:
+        taken = load(describe(lambda m: [each.acquire(blocking=False) for each in (lock, condition, condition._lock)]))
+    assert taken(0) == [True, True, True]
+
+
+def test_enumerations_travel_with_all_that_they_have() -> None:
+    module = main_module(
+        "import enum\n"
+        "class Base(enum.Enum):\n    def word(self): return f'{self.name} of {type(self).__name__}'\n"
+        "class Colour(Base):\n"
+        "    RED = 'r'\n    PAIR = ('b', 2)\n    ALSO_RED = RED\n"
+        "    @property\n    def other(self): return Colour.PAIR if self is Colour.RED else Colour.RED\n"
+        "    @classmethod\n    def _missing_(cls, value): return cls.PAIR\n"
+        "    def __str__(self): return 'a colour'\n"
+        "class State(enum.StrEnum):\n    OPEN = enum.auto()\n"
+        "class Kind(str, enum.Enum):\n    A = 'a'\n"
+        "class Level(enum.IntEnum):\n    LOW = 1\n    HIGH = 2\n"
+        "class Flag(enum.IntFlag, boundary=enum.KEEP):\n    ONE = 1\n    TWO = 2\n    BOTH = 3\n"
+        "PRICES = {Colour.RED: 5}\n"
+        "def handle(m): return [\n"
+        "    Colour('r').word(), Colour('none').other is Colour.RED, Colour.ALSO_RED is Colour.RED, str(Colour.PAIR),\n"
+        "    isinstance(Colour.RED, Base), list(Colour.__members__), PRICES[Colour('r')], Colour.PAIR.value,\n"
+        "    State.OPEN == 'open', f'{State.OPEN}', f'{Kind.A}', repr(Kind('a')), Level.LOW < Level.HIGH, repr(Level(2)),\n"
+        "    repr(Flag.ONE | Flag.TWO), repr(Flag(9)), Flag.BOTH.name,\n"
+        "]\n"
+    )
+    found = load(describe(module.handle))(0)
+    assert found == module.handle(0)
+    assert found[:2] == ["RED of Colour", True]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import enum\nclass X(enum.Enum):\n    A = (1, 2)\n    def __init__(self, a, b): self.a = a\n", "enum 'X'"),
+        ("import enum\nclass X(bytes, enum.Enum):\n    def __new__(cls, n): return bytes.__new__(cls, [n])\n    A = 1\n",
+         "enum 'X'"),
+        ("class X: pass\nX.only = X()\n", "X"),
+        ("import typing\nX = typing.TypeVar('X')\n", "~X is of the main module, which workers do not have"),
+        ("import typing\nX = typing.NewType('X', int)\n", "is of the main module"),
+        ("import msgspec\nclass X(msgspec.Struct): a: int\n", "is a msgspec.Struct"),
+        ("def X(n): return n and other(n - 1)\ndef other(n): return X(n)\n", "RecursionError"),
+    ],
+)  # fmt: skip
+def test_what_only_its_name_would_travel_of_is_refused(text: str, says: str) -> None:
+    module = main_module(f"{text}def handle(m): return X\n")
+    with pytest.raises(UsageError) as raised:
+        describe(module.handle)
+    assert says in str(raised.value)
+    assert ", in 'X'); make what it uses in its setup or in itself, or put it into a module" in str(raised.value)
 
 
 def test_pickled_nonsense() -> None:
