@@ -7,10 +7,10 @@ consumes.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +29,8 @@ from ..client.operations import Operations
 from ..client.sync import run_with_cluster
 from ..conf.formats import on_hdfs, on_s3
 from ..conf.segment_format import FOLDER_FORMATS
-from ..conf.settings import Settings, is_broadcasting
+from ..conf.settings import MetricsSettings, Settings, is_broadcasting
+from ..durable.files import free_bytes
 from ..durable.mounts import Mount, check_local
 from ..remoting.admin_bodies import KvTable, OffsetWrapper
 from ..remoting.arguments import close_names
@@ -63,11 +64,13 @@ from .checkups import (
     GroupFacts,
     HandlerFacts,
     MachineFacts,
+    MetricsFacts,
     SentryFacts,
     SparkFacts,
     TableFacts,
     TopicFacts,
 )
+from .exit_codes import exit_code
 from .surroundings import check_nothing_shadows
 from .wording import in_words, is_refusal
 
@@ -88,6 +91,7 @@ def gather(settings: Settings, handler: str | None, env: Mapping[str, str], *, o
         spark=spark_facts(settings, env),
         sentry=sentry_facts(settings),
         disks=disk_facts(settings, on_spark=on_spark),
+        metrics=None if on_spark else metrics_facts(settings.metrics),
         machine=machine_facts(settings),
     )
     try:
@@ -307,7 +311,7 @@ def table_facts(settings: Settings, *, probe: bool) -> tuple[TableFacts | None, 
         if probe and settings.results.enabled and settings.spark.load and is_iceberg:
             check_catalog(Path(target).absolute(), settings.spark.options)
     except (UsageError, LoaderError) as error:
-        return TableFacts(target, str(error)), TableSpec(target, (), settings.spark.partition_by)
+        return TableFacts(target, str(error), exit_code(error)), TableSpec(target, (), settings.spark.partition_by)
     probed = probe and settings.results.enabled and settings.spark.load and on_s3(target)
     return TableFacts(target) if probed else None, spec
 
@@ -412,7 +416,30 @@ def _disk(purpose: str, path: Path, free_min_mib: int) -> DiskFacts:
     while not path.exists():
         path = path.parent
     writable = path.is_dir() and os.access(path, os.W_OK | os.X_OK)
-    return DiskFacts(purpose, str(path), writable, shutil.disk_usage(path).free >> 20, free_min_mib)
+    return DiskFacts(purpose, str(path), writable, free_bytes(path) >> 20, free_min_mib)
+
+
+def metrics_facts(metrics: MetricsSettings) -> MetricsFacts | None:
+    """Whether `run` could listen there, tried by binding to the first free port; None where no metrics are wanted."""
+    if not metrics.port:
+        return None
+    import uvloop
+
+    from ..supervisor.web import PortsTakenError, listen  # brings prometheus_client
+
+    async def bind() -> int:
+        server = await listen(metrics, lambda _reader, _writer: None, start_serving=False)
+        try:
+            return int(server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
+
+    place = f"{metrics.host}, port"
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return MetricsFacts(f"{place} {runner.run(bind())}")
+    except RocketcrewError as error:
+        return MetricsFacts(place, str(error), isinstance(error, PortsTakenError), exit_code(error))
 
 
 def machine_facts(settings: Settings) -> MachineFacts:

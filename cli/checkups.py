@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from ..conf.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE, EXIT_USAGE
 from ..conf.settings import ROOM_SHARE
 from ..remoting.codes import PERM_READ, PERM_WRITE
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
@@ -39,6 +40,9 @@ class Finding:
     check: str
     found: str
     todo: str = ""
+    exit_code: int = EXIT_USAGE
+    """Of a fault: what `run --check` ends with. Service managers start nothing again after EXIT_USAGE: what may pass by
+    itself has another."""
 
     def __str__(self) -> str:
         return f"{self.level.value:<7}  {self.check:<17}  {self.found}" + (f": {self.todo}" if self.todo else "")
@@ -109,6 +113,8 @@ class TableFacts:
 
     target: str
     wrong: str = ""
+    exit_code: int = EXIT_USAGE
+    """Of what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,17 @@ class DiskFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsFacts:
+    """Where metrics would be served. `wrong`: why they cannot be, of ports that are all `taken` as well."""
+
+    place: str
+    wrong: str = ""
+    taken: bool = False
+    exit_code: int = EXIT_USAGE
+    """Of what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
 class MachineFacts:
     """Limits of this machine and process. `shared` is "" where workers.transport can be had, else why not."""
 
@@ -175,6 +192,7 @@ class Facts:
     spark: SparkFacts | None = None
     sentry: SentryFacts | None = None
     disks: Sequence[DiskFacts] = ()
+    metrics: MetricsFacts | None = None
     machine: MachineFacts | None = None
 
 
@@ -195,6 +213,8 @@ def findings(facts: Facts) -> list[Finding]:
     if facts.sentry is not None:
         found.append(_sentry(facts.sentry))
     found += [_disk(disk) for disk in facts.disks]
+    if facts.metrics is not None:
+        found.append(_metrics(facts.metrics))
     if facts.machine is not None:
         found += [_files(facts.machine), _memory(facts.machine)]
     return found
@@ -204,6 +224,12 @@ def worst(found: Iterable[Finding]) -> Level:
     """The gravest of all levels."""
     levels = {finding.level for finding in found}
     return next((level for level in (Level.FAULT, Level.WARNING) if level in levels), Level.FINE)
+
+
+def check_exit_code(found: Iterable[Finding]) -> int:
+    """What `run --check` ends with because of the faults, of which there is one: what may pass by itself comes first."""
+    codes = {finding.exit_code for finding in found if finding.level is Level.FAULT}
+    return next((code for code in (EXIT_UNREACHABLE, EXIT_FAILURE) if code in codes), EXIT_USAGE)
 
 
 def _fine(check: str, found: str) -> Finding:
@@ -224,7 +250,7 @@ def _name_servers(servers: Mapping[str, str]) -> Iterator[Finding]:
         else:
             level = Level.WARNING if answering else Level.FAULT
             yield Finding(level, "name server", f"{address} answers no question ({wrong})",
-                          "start it, or correct cluster.name_servers (-n HOST:PORT)")  # fmt: skip
+                          "start it, or correct cluster.name_servers (-n HOST:PORT)", EXIT_UNREACHABLE)  # fmt: skip
 
 
 def _topic(topic: TopicFacts) -> Finding:
@@ -293,7 +319,8 @@ def _group(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding]
         yield _fine("client id", "each start makes its own")
     elif group.own_id in group.members:
         yield Finding(Level.FAULT, "client id", f"a member with our id {group.own_id} runs already: two of one id get the"
-                      " same queues", "give each a cluster.instance_name of its own, or leave it empty")  # fmt: skip
+                      " same queues", "give each a cluster.instance_name of its own, or leave it empty; brokers"
+                      " forget one that was killed after two minutes", EXIT_FAILURE)  # fmt: skip
     else:
         yield _fine("client id", f"{group.own_id}: no other member has it")
     if group.differences:
@@ -331,7 +358,8 @@ def _broker(broker: BrokerFacts, *, client_rebalance: bool) -> Iterator[Finding]
     who = f"{broker.name} at {broker.address}"
     if broker.unreachable:
         yield Finding(Level.FAULT, "broker", f"{who} does not answer ({broker.unreachable})",
-                      "start it, or open the way to its port; brokers announce their own address (brokerIP1)")  # fmt: skip
+                      "start it, or open the way to its port; brokers announce their own address (brokerIP1)",
+                      EXIT_UNREACHABLE)  # fmt: skip
         return
     version = version_of(broker.version)
     if version is None:
@@ -377,7 +405,7 @@ def _handler(handler: HandlerFacts, *, known: bool) -> Iterator[Finding]:
 
 def _table(table: TableFacts) -> Finding:
     if table.wrong:
-        return Finding(Level.FAULT, "table", table.wrong)
+        return Finding(Level.FAULT, "table", table.wrong, exit_code=table.exit_code)
     return _fine("table", f"{table.target}: its server answers, and keeps conditional puts")
 
 
@@ -405,11 +433,21 @@ def _disk(disk: DiskFacts) -> Finding:
     free = f"{disk.path}, for {disk.purpose}: {disk.free_mib} MiB free"
     if disk.free_mib < disk.free_min_mib:
         return Finding(Level.FAULT, "disk", f"{free}, less than results.free_disk_min_mib = {disk.free_min_mib}",
-                       f"nothing would be pulled until {resumes_mib} MiB are free")  # fmt: skip
+                       f"nothing would be pulled until {resumes_mib} MiB are free", EXIT_FAILURE)  # fmt: skip
     if disk.free_mib < disk.free_min_mib + DISK_COMFORT_MIB:
         return Finding(Level.WARNING, "disk", free,
                        f"below {disk.free_min_mib} MiB pulling stops, until {resumes_mib} are free")  # fmt: skip
     return _fine("disk", free)
+
+
+def _metrics(metrics: MetricsFacts) -> Finding:
+    if metrics.taken:
+        return Finding(
+            Level.WARNING, "metrics", metrics.wrong, "all is well if a member of this group has it, which runs already"
+        )
+    if metrics.wrong:
+        return Finding(Level.FAULT, "metrics", metrics.wrong, exit_code=metrics.exit_code)
+    return _fine("metrics", f"{metrics.place} is free")
 
 
 def _files(machine: MachineFacts) -> Finding:
@@ -429,7 +467,9 @@ def _memory(machine: MachineFacts) -> Finding:
         f"{machine.slab_mib} MiB for pulled messages ({machine.transport}), {machine.available_mib} MiB are available"
     )
     if machine.slab_mib > machine.available_mib:
-        return Finding(Level.FAULT, "shared memory", found, "lower memory.pulled_bytes_mib, or have more memory")
+        return Finding(
+            Level.FAULT, "shared memory", found, "lower memory.pulled_bytes_mib, or have more memory", EXIT_FAILURE
+        )
     if 2 * machine.slab_mib > machine.available_mib:
         return Finding(Level.WARNING, "shared memory", found, "workers need memory too: lower memory.pulled_bytes_mib")
     return _fine("shared memory", found)

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import functools
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +98,19 @@ def find(settings: Settings, slot: str | None) -> Path:
     RocketcrewError when it runs and does not answer."""
     home = Path(settings.supervisor.data_dir)
     group = wrap(namespace_of(settings), settings.consumer.group)
-    found = [
-        path.parent for path in sorted(home.glob(f"{_literal(group) or '*'}/{_literal(slot) or '*'}/{SOCKET_NAME}"))
-    ]
+    pattern = f"{_literal(group) or '*'}/{_literal(slot) or '*'}"
+    found = [path.parent for path in sorted(home.glob(f"{pattern}/{SOCKET_NAME}"))]
     live = [path for path in found if _answers(path)]
     where = f"under {home.absolute()}" + (f" for group {group}" if group else "") + (f" in slot {slot}" if slot else "")
-    return meant(found, live, running_slots() if len(live) < max(1, len(found)) else {}, where)
+    held = running_slots() if len(live) < max(1, len(found)) else {}
+    return meant(found, live, held, where, {} if live else closed_slots(sorted(home.glob(pattern))))
 
 
-def meant(found: list[Path], live: list[Path], held: dict[Path, int], where: str) -> Path:
-    """The one of the slots `found` that answers (`live`) when no other is held by a process (`held`, with its id). Raises as
-    `find`. Pure but for links on the way to a slot."""
+def meant(
+    found: list[Path], live: list[Path], held: dict[Path, int], where: str, closed: Mapping[Path, str] | None = None
+) -> Path:
+    """The one of the slots `found` that answers (`live`) when no other is held by a process (`held`, with its id). `closed`:
+    those whose folder we may not list, with their user. Raises as `find`. Pure but for links on the way to a slot."""
     silent = {path: held[path.resolve()] for path in found if path not in live and path.resolve() in held}
     if len(live) == 1 and not silent:
         return live[0]
@@ -118,6 +121,10 @@ def meant(found: list[Path], live: list[Path], held: dict[Path, int], where: str
             f" or was halted (`kill -CONT {pid}` lets it go on). Try again, or see its log. `kill {pid}` asks it to stop;"
             f" `kill -9 {pid}` ends it at once: what it has not finished will come again"
         )
+    if not live and not silent and closed:
+        whose = "; ".join(f"slot {path.name} of group {path.parent.name} belongs to user {user}"
+                          for path, user in sorted(closed.items()))  # fmt: skip
+        raise UsageError(f"cannot see whether a supervisor runs {where}: {whose}. Run this as that user")
     if not live and not silent:
         raise UsageError(f"no supervisor runs {where}. {_elsewhere(held)}")
     names = ", ".join(
@@ -137,6 +144,25 @@ def running_slots() -> dict[Path, int]:
                 slots = [Path(file.path).parent for file in process.open_files() if file.path.endswith("/lock")]
                 found |= {slot: process.pid for slot in slots if (slot / SOCKET_NAME).exists()}
     return found
+
+
+def may_list(path: Path) -> bool:
+    """Whether this user may."""
+    return os.access(path, os.R_OK | os.X_OK)
+
+
+def closed_slots(folders: Iterable[Path], may_list: Callable[[Path], bool] = may_list) -> dict[Path, str]:
+    """Of what is in a group's folder: the slots that this user may not list, whose socket no pattern finds; each with the
+    name of its user."""
+    slots = [path for path in folders if path.name.isdigit() and os.path.isdir(path)]
+    return {path: _owner(path) for path in slots if not may_list(path)}
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:  # of another container, say
+        return str(path.stat().st_uid)
 
 
 def _elsewhere(running: dict[Path, int]) -> str:

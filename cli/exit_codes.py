@@ -7,6 +7,8 @@ traceback: that is what a report needs.
 
 from __future__ import annotations
 
+import errno
+import resource
 import sys
 import traceback
 from collections.abc import Callable
@@ -39,6 +41,17 @@ class ForcedStopError(RocketcrewError):
     """A second signal, or the end of a deadline, cut the work short."""
 
     exit_code = EXIT_FORCED
+
+
+class NotStartedError(RocketcrewError):
+    """`run --check` has found faults. `exit_code` is that of the gravest."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return "nothing was started, because of the faults above; without --check it would be"
 
 
 def exit_code(error: BaseException) -> int:
@@ -75,7 +88,7 @@ def guarded(command: Callable[[], object]) -> int:
         drop_rest((1,))
         return EXIT_FAILURE
     except OSError as error:
-        tell(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        tell(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "") + _limit_of(error))
         return EXIT_FAILURE
     except Exception:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
         traceback.print_exc()
@@ -87,6 +100,17 @@ def guarded(command: Callable[[], object]) -> int:
         return EXIT_FAILURE
     # With standalone_mode off, click hands the code of `context.exit(code)` back as the result.
     return result if isinstance(result, int) and not isinstance(result, bool) else EXIT_FINE
+
+
+def _limit_of(error: OSError) -> str:
+    """The limit of this process that it has met, where one is known; what is only memory has no file's name."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if error.errno != errno.EFBIG or limit == resource.RLIM_INFINITY:
+        return ""
+    return (
+        f" (no file and no shared memory may be larger than {limit} bytes here: raise `ulimit -f`, or LimitFSIZE of"
+        " systemd)"
+    )
 
 
 def tell(message: str, user_traceback: object = "") -> None:

@@ -8,12 +8,14 @@ passes here is not refused by a broker a minute later.
 from __future__ import annotations
 
 import datetime
+import difflib
 import ipaddress
 import re
 from urllib.parse import urlsplit
 
 from ..remoting.errors import UsageError
 from ..remoting.subscription import parse_filter
+from .segment_format import FOLDER_FORMATS
 
 NAME_CHARACTERS = r"[%|a-zA-Z0-9_-]+"
 TOPIC_LENGTH_MAX = 127
@@ -62,6 +64,8 @@ _NOT_ICEBERG = (
 _DELTA_LOG = "and its log is read without Spark's JVM here, which alone reaches HDFS: set spark.format = parquet"
 NOT_ON_HDFS = {"pyarrow": _NOT_BY_SPARK, "iceberg": _NOT_ICEBERG, "deltalake": _DELTA_LOG, "delta": _DELTA_LOG}
 """Why a table of this format can't be on HDFS, by format; "parquet" and "iceberg-spark" can."""
+NEAR = 0.86
+"""How much a format's name is like one of ours that is meant: no name of Spark's own formats is."""
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")
 _S3 = re.compile(r"s3a?://", re.IGNORECASE)
 _S3_TABLE = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/?#\s]+)+/?")
@@ -140,6 +144,14 @@ def not_a_table(target: str, format_: str = "deltalake") -> str:
             else "is not hdfs://namenode:port/path or hdfs://nameservice/path, of letters, digits and _ . = + @ -"
         )
     return not_a_folder(target).replace(FOLDERS_ARE, TABLES_ARE)
+
+
+def table_format(text: str) -> str:
+    """One of ours, or a name that Spark knows. Spark takes any case, and would append to what it finds at least once."""
+    near = difflib.get_close_matches(text.lower(), (*FOLDER_FORMATS, "foreach"), 1, NEAR)
+    if near and text != near[0]:
+        raise ValueError(f"is no format: did you mean {near[0]}?")
+    return text
 
 
 def metastore_name(text: str) -> str:

@@ -177,6 +177,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "target": Text("a folder's path, s3://bucket/table, or empty", length_max=4096),
         "format": Text(
             "parquet, pyarrow, delta, deltalake, iceberg, iceberg-spark, foreach, or another format of Spark",
+            formats.table_format,
             empty_ok=False,
             length_max=255,
         ),

@@ -87,7 +87,8 @@ def find_file(named: Path | None, env: Mapping[str, str], folder: Path) -> Path 
         return named
     if env.get(CONFIG_FILE_VARIABLE):
         return Path(env[CONFIG_FILE_VARIABLE])
-    return folder / DEFAULT_FILE if (folder / DEFAULT_FILE).is_file() else None
+    # Also a link to nothing, or the folder that Docker makes for a mount whose source is not there: reading says so.
+    return folder / DEFAULT_FILE if os.path.lexists(folder / DEFAULT_FILE) else None
 
 
 def environment_name(setting: str) -> str:
@@ -159,7 +160,8 @@ def _read_file(file: Path) -> dict[str, object]:
             raise UsageError(f"configuration file {file} is larger than {FILE_BYTES_MAX} bytes: is it the right file?")
         return tomllib.loads(data.decode("utf-8-sig"))  # editors of Windows put a byte order mark in front
     except FileNotFoundError:
-        raise UsageError(f"configuration file {file} does not exist") from None
+        what = "is a link to what does not exist" if file.is_symlink() else "does not exist"
+        raise UsageError(f"configuration file {file} {what}") from None
     except OSError as error:
         raise UsageError(f"configuration file {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

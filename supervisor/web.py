@@ -15,10 +15,13 @@ that leads to a loopback address is refused by its Host header. Served by the su
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import inspect
 import json
-from collections.abc import Callable, Mapping
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -36,12 +39,14 @@ from .slot import forget_targets, targets_file
 
 REQUEST_TIMEOUT_S: Final = 5.0
 HEAD_BYTES_MAX: Final = 8 * 1024
+PORT_MAX: Final = 65_535
 TOKEN_HEADER: Final = "x-rocketcrew-token"  # noqa: S105  its name
 ACTIONS: Final = frozenset({"pause", "resume", "scale", "stacks"})
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})
 _REASONS: Final = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
                    503: "Service Unavailable"}  # fmt: skip
+_USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
 
@@ -169,6 +174,56 @@ def targets(host: str, port: int, labels: Mapping[str, str]) -> str:
     return json.dumps([{"targets": [f"{name}:{port}"], "labels": dict(labels)}]) + "\n"
 
 
+class PortsTakenError(RocketcrewError):
+    """Somebody else has each port that `metrics.port` allows."""
+
+
+async def listen(
+    settings: MetricsSettings, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None], *,
+    start_serving: bool = True,
+) -> asyncio.Server:  # fmt: skip
+    """A server on the first free port. Raises PortsTakenError where there is none; RocketcrewError for what else may pass,
+    such as an address that is not up yet: service managers try again; UsageError for what does not pass, such as a port that
+    only root may have."""
+    first, last = _ports(settings)
+    for port in range(first, last + 1):
+        try:
+            server = await asyncio.start_server(
+                serve, settings.host, port, limit=HEAD_BYTES_MAX, start_serving=start_serving
+            )
+        except OSError as error:
+            if port < last and error.errno in (errno.EADDRINUSE, errno.EACCES):
+                continue
+            raise cannot_listen(settings, error) from error
+        if not server.sockets:  # of a socket that cannot be made, asyncio and uvloop do not say why
+            raise RocketcrewError(
+                f"metrics.host = {settings.host}: no socket can be made for it; are descriptors used up, or is IPv6 off?"
+            )
+        return server
+    raise AssertionError("the last port returns or raises")
+
+
+def _ports(settings: MetricsSettings) -> tuple[int, int]:
+    """The first and the last that may be taken."""
+    return settings.port, min(settings.port + settings.port_count - 1, PORT_MAX)
+
+
+def cannot_listen(settings: MetricsSettings, error: OSError) -> RocketcrewError:
+    """The error for a listen that has failed."""
+    if isinstance(error, socket.gaierror):
+        return RocketcrewError(f"metrics.host = {settings.host}: cannot be resolved ({error.strerror})")
+    if error.errno in (None, errno.EADDRNOTAVAIL):  # None: asyncio has tried all addresses of that name
+        return RocketcrewError(f"metrics.host = {settings.host}: this machine does not have that address, or not yet")
+    first, last = _ports(settings)
+    ports = f"port {first}" if last == first else f"ports {first} to {last}"
+    said = os.strerror(error.errno)  # asyncio's own text has the address once more
+    where = f"metrics.port = {first}: cannot listen on {settings.host}, {ports} ({said})"
+    if error.errno in _USED_UP:
+        return RocketcrewError(where)
+    kind = PortsTakenError if error.errno == errno.EADDRINUSE else UsageError
+    return kind(f"{where}; choose another port, a larger metrics.port_count, or 0 to serve no metrics")
+
+
 class WebServer:
     """Listens on the first free of `metrics.port_count` ports from `metrics.port` on, and writes that into `targets_file`."""
 
@@ -181,22 +236,9 @@ class WebServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen. Raises UsageError when no port is free, OSError when the group's folder cannot be written."""
-        host, first = self._settings.host, self._settings.port
-        last = first + self._settings.port_count - 1
-        for port in range(first, last + 1):
-            try:
-                self._server = await asyncio.start_server(in_tasks(self._serve), host, port, limit=HEAD_BYTES_MAX)
-            except OSError as error:
-                if port < last:
-                    continue
-                ports = f"port {first}" if last == first else f"ports {first} to {last}"
-                raise UsageError(
-                    f"metrics.port = {first}: cannot listen on {host}, {ports} ({error.strerror}); choose another port, a"
-                    " larger metrics.port_count, or 0 to serve no metrics"
-                ) from error
-            break
-        write_atomically(targets_file(self._slot), targets(host, self.port, self._labels), durable=False)
+        """Raises as `listen`, and OSError when the group's folder cannot be written."""
+        self._server = await listen(self._settings, in_tasks(self._serve))
+        write_atomically(targets_file(self._slot), targets(self._settings.host, self.port, self._labels), durable=False)
 
     @property
     def port(self) -> int:

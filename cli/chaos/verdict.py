@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any, NamedTuple
 
 from ...remoting.names import RETRY_PREFIX
@@ -167,6 +166,8 @@ class Verdict:
 
 def summaries(records: Iterable[FaultRecord]) -> tuple[FaultSummary, ...]:
     """One line a kind of fault, in the order of their first."""
+    from statistics import median  # brings fractions and decimal, which the help of the command needs not
+
     by_name: dict[str, list[FaultRecord]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)

@@ -29,9 +29,9 @@ def doctor(context: click.Context, settings: Settings, handler: str | None, engi
 
     Name servers, routes, permissions of topics, retry topic and dead letters, the group's members (client ids, subscriptions,
     queues), versions and clocks of brokers; the handler and its columns against the table; Spark and Java, Sentry's SDK,
-    disk, open files, memory. Without HANDLER nothing is said of that. Where the table is in a bucket, one object is put
-    beside it and deleted: so its server proves that it keeps conditional puts. `rocketcrew run --check` does the same before
-    it starts. With --engine spark the folder of the state may be shared by hosts, as executors need it.
+    disk, metrics port, open files, memory. Without HANDLER nothing is said of that. Where the table is in a bucket, one
+    object is put beside it and deleted: so its server proves that it keeps conditional puts. `rocketcrew run --check` does
+    the same before it starts. With --engine spark the folder of the state may be shared by hosts, as executors need it.
 
     Exits with 1 when there is a fault, with 0 otherwise.
 

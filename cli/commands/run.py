@@ -21,7 +21,7 @@ from ...conf.importing import uncollected
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ..embedded import EmbeddedBroker, start_broker
-from ..exit_codes import ForcedStopError
+from ..exit_codes import ForcedStopError, NotStartedError
 from ..interrupts import Interrupts
 from ..live_line import LiveLine, Rate, Reloads, beside, progress_line, start_block
 from ..options import LIVE_LEVEL, live_line, log_output, reread_settings, with_settings
@@ -196,9 +196,9 @@ def _run_on_spark(
 
 
 def _check(settings: Settings, spec: HandlerSpec, around: Surroundings, *, on_spark: bool = False) -> None:
-    """Print what is not fine. Raises UsageError when there is a fault."""
+    """Print what is not fine. Raises NotStartedError when there is a fault."""
     from ..checkup_facts import gather
-    from ..checkups import Level, findings, worst
+    from ..checkups import Level, check_exit_code, findings, worst
     from .doctor import summary
 
     around.interrupts.raise_again()  # nothing looks at a note meanwhile
@@ -209,7 +209,7 @@ def _check(settings: Settings, spec: HandlerSpec, around: Surroundings, *, on_sp
             click.echo(str(one), err=True)
     click.echo(summary(found), err=True)
     if worst(found) is Level.FAULT:
-        raise UsageError("nothing was started, because of the faults above; without --check it would be")
+        raise NotStartedError(check_exit_code(found))
 
 
 def _calm_collector() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rocketcrew.cli.checkup_facts import (
     check_start,
     disk_facts,
     handler_facts,
+    metrics_facts,
     popped_retries,
     refused,
     sentry_facts,
@@ -27,10 +29,12 @@ from rocketcrew.cli.checkups import (
     HandlerFacts,
     Level,
     MachineFacts,
+    MetricsFacts,
     SentryFacts,
     SparkFacts,
     TableFacts,
     TopicFacts,
+    check_exit_code,
     findings,
     version_of,
     worst,
@@ -59,6 +63,7 @@ FINE = Facts(
     spark=SparkFacts("parquet", "pyspark 4.2.0, Java 17"),
     sentry=SentryFacts("sentry.example, project 7"),
     disks=[DiskFacts("state", "/data", True, 90_000, 64)],
+    metrics=MetricsFacts("127.0.0.1, port 9911"),
     machine=MACHINE,
 )
 
@@ -72,7 +77,8 @@ def test_a_sound_cluster_and_machine_have_one_fine_line_a_check() -> None:
     assert worst(found) is Level.FINE
     assert [one.check for one in found] == [
         "settings", "name server", "topic", "retry topic", "dead letters", "group", "client id", "subscriptions", "broker",
-        "clock", "handler", "columns", "table format", "sentry", "disk", "open files", "shared memory",
+        "clock", "handler", "columns", "table format", "sentry", "disk", "metrics", "open files",
+        "shared memory",
     ]  # fmt: skip
     assert not [one for one in found if one.todo]
 
@@ -117,6 +123,8 @@ def group(**changes: object) -> dict[str, object]:
         ({"disks": [DiskFacts("state", "/d", True, 9_000, 64, "is on NFS")]}, "fault", "disk", "is on NFS"),
         ({"disks": [DiskFacts("state", "/d", True, 10, 64)]}, "fault", "disk", "results.free_disk_min_mib = 64"),
         ({"disks": [DiskFacts("state", "/d", True, 200, 64)]}, "warning", "disk", "pulling stops, until 128 are free"),
+        ({"metrics": MetricsFacts("", "is in use", taken=True)}, "warning", "metrics", "a member of this group"),
+        ({"metrics": MetricsFacts("", "no such address")}, "fault", "metrics", "no such address"),
         ({"machine": replace(MACHINE, files_max=100)}, "fault", "open files", "need 192: `ulimit -n 1024`"),
         ({"machine": replace(MACHINE, slab_mib=5000)}, "fault", "shared memory", "lower memory.pulled_bytes_mib"),
         ({"machine": replace(MACHINE, slab_mib=3000)}, "warning", "shared memory", "workers need memory too"),
@@ -129,6 +137,44 @@ def test_what_is_wrong_is_one_line_with_what_to_do(
     (found,) = of(replace(FINE, **changes))  # type: ignore[arg-type]
     assert (found.level.value, found.check) == (level, check)
     assert says in str(found)
+
+
+DOWN = {"name_servers": {"a:1": "refused"}}
+FULL = {"disks": [DiskFacts("state", "/d", True, 10, 64)]}
+WRONG = {"handler": replace(HANDLER, misfit="key is int")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        (WRONG, 2),
+        ({"disks": [DiskFacts("state", "/", False, 9_000, 64)]}, 2),
+        (FULL, 1),
+        (FULL | WRONG, 1),
+        (group(own_id="m1"), 1),
+        ({"table": TableFacts("s3://b/t", "does not answer", exit_code=1)}, 1),
+        ({"metrics": MetricsFacts("", "no such address yet", exit_code=1)}, 1),
+        (DOWN, 3),
+        (DOWN | FULL | WRONG, 3),
+        (broker(unreachable="refused"), 3),
+    ],
+)
+def test_a_check_before_a_start_ends_as_the_start_would(changes: dict[str, object], code: int) -> None:
+    assert check_exit_code(findings(replace(FINE, **changes))) == code  # type: ignore[arg-type]
+
+
+def test_the_ports_of_metrics_are_tried() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        found = metrics_facts(load({"metrics.port": port}, {}, None).metrics)
+        assert found is not None
+        assert found.taken
+        assert f"metrics.port = {port}" in found.wrong
+        more = metrics_facts(load({"metrics.port": port, "metrics.port_count": 100}, {}, None).metrics)
+        assert more is not None
+        assert not more.wrong
+        assert port < int(more.place.rpartition(" ")[2]) < port + 100
+    assert metrics_facts(load({}, {}, None).metrics) is None
 
 
 def test_what_does_not_exist_yet_or_is_not_told_is_fine() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import importlib
+import resource
 
 import click
 import pytest
 
-from rocketcrew.cli.exit_codes import BY_NAME, ForcedStopError, exit_code, guarded
+from rocketcrew.cli.exit_codes import BY_NAME, ForcedStopError, NotStartedError, exit_code, guarded
 from rocketcrew.remoting.errors import (
     BrokerError,
     ProtocolError,
@@ -37,6 +39,7 @@ def raising(error: BaseException) -> int:
         (ProtocolError("bad magic", "message 3"), 1),
         (RocketcrewError("anything"), 1),
         (ForcedStopError("second signal"), 5),
+        (NotStartedError(3), 3),
         (OwnCodeError("Java is missing"), 6),
         (PermissionError(13, "Permission denied", "/x"), 1),
     ],
@@ -49,6 +52,21 @@ def test_errors_on_purpose_are_one_message_without_traceback(
     assert out == ""
     assert err.startswith("rocketcrew: ")
     assert "Traceback" not in err
+
+
+def test_a_file_that_is_too_large_is_told_with_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    found: list[str] = []
+    try:
+        for limit in (before, 1 << 40):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+            assert raising(OSError(errno.EFBIG, "File too large", "/d/journal")) == 1
+            found.append(capsys.readouterr().err)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+    assert all(text.startswith("rocketcrew: File too large: /d/journal") for text in found)
+    assert ("ulimit -f" in found[0]) is (before != resource.RLIM_INFINITY)
+    assert "than 1099511627776 bytes here: raise `ulimit -f`" in found[1]
 
 
 def test_a_fault_of_ours_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:

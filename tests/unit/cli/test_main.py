@@ -97,6 +97,26 @@ def test_config_check_tells_where_settings_come_from(shell: Shell) -> None:
     assert "1 from flag" in out
 
 
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        (None, "cannot be read: Is a directory"),
+        ("rocketcrew.toml", "symbolic links"),
+        ("gone", "is a link to what does not"),
+    ],
+)
+def test_a_file_of_this_folder_that_cannot_be_read_is_not_left_out(shell: Shell, link: str | None, said: str) -> None:
+    file = shell.folder / "rocketcrew.toml"
+    if link is None:  # what Docker makes of a mount whose source is not there
+        file.mkdir()
+    else:
+        file.symlink_to(link)
+    code, out, err = shell("config", "check")
+    assert (code, out) == (2, "")
+    assert f"configuration file {file} " in err
+    assert said in err
+
+
 def test_config_check_fails_with_every_problem(shell: Shell) -> None:
     arguments = ("config", "check", "--set", "workers.count=many", "--set", "worker.count=1", "-n", "nowhere")
     code, out, err = shell(*arguments)

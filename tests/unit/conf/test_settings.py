@@ -85,6 +85,21 @@ def test_unknown_names_are_refused_with_the_nearest_known(given: str, nearest: s
     assert f"did you mean {nearest}?" in problems({given: "1"})
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("parqet", "parquet"), ("Parquet", "parquet"), ("pyarow", "pyarrow"), ("delta-lake", "deltalake")],
+)
+def test_what_is_nearly_a_format_of_ours_is_none_of_sparks(given: str, meant: str) -> None:
+    assert f'spark.format = "{given}" (from flag --set) is no format: did you mean {meant}?' in problems(
+        {"spark.format": given}
+    )
+
+
+@pytest.mark.parametrize("format_", ["orc", "io.delta", "org.apache.spark.sql.parquet", "hudi", "deltaSharing"])
+def test_any_other_format_is_sparks(format_: str) -> None:
+    assert load({"spark.format": format_}, {}, None).spark.format == format_
+
+
 def test_unknown_names_in_file_and_environment(tmp_path: Path) -> None:
     file = written(tmp_path, 'group = "g"\n[consumr]\ngroup = "g"\n[zzz]\na = 1\n[consumer]\ngruop = "g"\n')
     text = problems(file=file, env={"ROCKETCREW_CONSUMER_TOPIC": "t", "ROCKETCREW_CONFIG": "x", "OTHER": "y"})

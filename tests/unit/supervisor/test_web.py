@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,23 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
 from rocketcrew.conf.settings import MetricsSettings
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.supervisor.control import Command
 from rocketcrew.supervisor.core.stats import ConsumerStats
 from rocketcrew.supervisor.health import SLACK_S, Health
 from rocketcrew.supervisor.slot import take_slot, targets_file
-from rocketcrew.supervisor.web import Request, Response, Site, WebServer, page_html, read_request, targets
+from rocketcrew.supervisor.web import (
+    PortsTakenError,
+    Request,
+    Response,
+    Site,
+    WebServer,
+    cannot_listen,
+    listen,
+    page_html,
+    read_request,
+    targets,
+)
 
 QUEUE = {"topic": "orders", "broker": "b", "queue_id": 0, "state": "assigned", "next_offset": 9, "committed": 4,
          "end_offset": 20, "lag": 16, "unfinished": 5, "unfinished_bytes": 512, "span": 5}  # fmt: skip
@@ -325,7 +338,7 @@ def test_it_is_served_and_takes_the_next_port_that_is_free(tmp_path: Path) -> No
         assert (await get(first.port, b"HEAD /livez HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
         assert (await get(first.port, b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
         taken = MetricsSettings(port=first.port, port_count=1, host="127.0.0.1", page=False, token="")
-        with pytest.raises(UsageError, match=r"metrics\.port = \d+: cannot listen on 127\.0\.0\.1, port \d+ \("):
+        with pytest.raises(PortsTakenError, match=r"metrics\.port = \d+: cannot listen on 127\.0\.0\.1, port \d+ \("):
             await WebServer(taken, site(), slots[1], labels).start()
         assert not targets_file(slots[1]).exists()
         more = MetricsSettings(port=first.port, port_count=100, host="127.0.0.1", page=False, token="")
@@ -337,6 +350,39 @@ def test_it_is_served_and_takes_the_next_port_that_is_free(tmp_path: Path) -> No
             assert target == {"targets": [f"127.0.0.1:{server.port}"], "labels": labels}
             await server.stop()
             assert not targets_file(slot).exists()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (OSError(errno.EADDRINUSE, "x"), PortsTakenError, "metrics.port = 80: cannot listen on h, ports 80 to 81 ("),
+        (OSError(errno.EADDRNOTAVAIL, "x"), RocketcrewError, "metrics.host = h: this machine does not have that address"),
+        (OSError("could not bind on any address"), RocketcrewError, "metrics.host = h: this machine does not have that"),
+        (socket.gaierror(-3, "Try again"), RocketcrewError, "metrics.host = h: cannot be resolved (Try again)"),
+        (OSError(errno.EMFILE, "x"), RocketcrewError, "metrics.port = 80: cannot listen on h, ports 80 to 81 (Too many"),
+        (OSError(errno.EACCES, "x"), UsageError, "metrics.port = 80: cannot listen on h, ports 80 to 81 (Permission"),
+    ],
+)  # fmt: skip
+def test_what_may_pass_is_no_usage_error_and_advice_on_ports_is_for_ports(
+    error: OSError, kind: type[RocketcrewError], said: str
+) -> None:
+    found = cannot_listen(MetricsSettings(port=80, port_count=2, host="h", page=False, token=""), error)
+    assert type(found) is kind
+    assert str(found).startswith(said)
+    assert ("choose another port" in str(found)) is (kind is not RocketcrewError)
+
+
+def test_no_port_is_above_the_last_that_there_is() -> None:
+    async def story() -> None:
+        settings = MetricsSettings(port=65_535, port_count=9, host="127.0.0.1", page=False, token="")
+        with socket.socket() as holder:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("127.0.0.1", 65_535))
+            holder.listen()
+            with pytest.raises(PortsTakenError, match=r"port 65535 \("):
+                await listen(settings, lambda _reader, _writer: None)
 
     asyncio.run(story())
 
