@@ -9,7 +9,7 @@ lookup, connections, heartbeats, offsets, a first rebalance. Every check of Java
 CREATE_JUST → RUNNING → SHUTDOWN_ALREADY, or START_FAILED (as in Java also while it starts), are one table. One client
 id is in a group once: a lock beside the slots. State lives in `data_dir/<group>/<slot>`, a slot being a folder locked
 by flock (never named by client id, which changes at each start); a start takes over the journal and segments of slots
-that nobody holds.
+that nobody holds, and a member that runs takes what is sealed there.
 
 Stop. TERM: start nothing above the highest dispatched offset; finish what is at or below it (failures are sent back)
 and begins within 2 s, settle, seal, commit, unregister, let the loader finish its batch, close; undispatched messages

@@ -64,6 +64,7 @@ from .member.access import in_namespace
 from .member.group_member import GroupMember
 from .member.route_keeper import ROUTES_FILE
 from .member.stale_locks import StaleLocks
+from .neighbours import Neighbours
 from .notify import Notify
 from .operating import Operator, check_changes, hold_signals
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
@@ -201,7 +202,8 @@ class Supervisor:
         """Everything that needs no other process: state on disk, memory, the core."""
         settings = self.settings
         forget_socket(self._slot.path)
-        self._journal_state, self._settled, adopted = adopt(self._slot)
+        self._refused_slots: set[str] = set()
+        self._journal_state, self._settled, adopted = adopt(self._slot, self._refused_slots)
         if adopted:
             log.info("slots_taken_over", slots=adopted)
         self._transport = choose_transport(settings.workers.transport)
@@ -339,6 +341,11 @@ class Supervisor:
         if settings.spark.load and self._pool.schema is not None:
             self._loader.start()
             self._to_end.append(self._loader.kill)
+            neighbours = Neighbours(
+                self._slot, self._refused_slots, self.core.unexpected_error, self._stop_asked.is_set
+            )
+            neighbours.start()
+            self._to_end.append(neighbours.end)
 
     async def _start_workers(self) -> int:
         """How many there are; all of them are ready."""

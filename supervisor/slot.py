@@ -2,7 +2,8 @@
 
 A slot is never named by client id, which changes at each start: a start takes the lowest slot that nobody holds, so that
 one supervisor that is restarted finds its own state, and several on one host get one each. What lies in other slots
-that nobody holds (a scaled-down host, a killed neighbour) is taken over: their journal is merged, their segments moved.
+that nobody holds (a scaled-down host, a killed neighbour) is taken over by a start: their journal is merged, their segments
+moved. A member that runs takes only what is sealed there (neighbours.py).
 
 What a killed supervisor leaves besides results and journal is its control socket, in the slot, whose lock says that its last
 owner is dead: the next start replaces it. Shared memory and the forkserver's socket have no names and go with their last
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -41,7 +43,16 @@ from ..conf.segment_format import (
     segment_name,
 )
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
-from ..durable.files import NO_ROOM, make_folders, remove_tree, try_lock, write_atomically
+from ..durable.files import (
+    CALLS,
+    NO_ROOM,
+    FileCalls,
+    make_folders,
+    remove_tree,
+    sync_path,
+    try_lock,
+    write_atomically,
+)
 from ..durable.intervals import Intervals, OffsetSet
 from ..durable.mounts import Mount, check_local
 from ..durable.outcomes import SETTLED, Outcomes
@@ -63,6 +74,7 @@ SLOTS_MAX = 256
 PRIVATE = 0o700
 NEEDS_LOCAL = "locks, mapped cells and the journal are kept there, and another host could take them for its own"
 MEMBER_FILE = "member"
+JOURNAL_FILE = "journal"
 LOADER_LOCK = "lock"
 """In plan/; held by the loader of that staging folder (spark/staging.py)."""
 
@@ -109,7 +121,7 @@ class Slot:
 
     @property
     def journal(self) -> Path:
-        return self.path / "journal"
+        return self.path / JOURNAL_FILE
 
     @property
     def table(self) -> Path:
@@ -210,27 +222,39 @@ def slot_mode(master: str) -> int:
     return PRIVATE if master.startswith("local") else 0o777
 
 
-def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
+def adopt(slot: Slot, told: set[str] | None = None) -> tuple[JournalState, Settled, list[str]]:
     """The state of this slot joined with that of every other slot that nobody holds; what is settled there; and the names
-    of those slots."""
+    of those slots. `told` gets the names of those that cannot be taken over."""
     state = _known_for_good(slot)
     _take_settled(slot, slot)
     adopted: list[str] = []
-    for other in sorted(slot.path.parent.iterdir()):
-        if other == slot.path or not other.name.isdigit() or not (other / "lock").exists():
-            continue
-        fd = try_lock(other / "lock")
-        if fd is None:
-            continue
-        try:
-            forget_targets(other)
-            neighbour = Slot(other, slot.group, fd, slot.member)
-            if _member_of(neighbour) == slot.member and _adopt_one(slot, neighbour, state):
-                adopted.append(other.name)
-        finally:
-            os.close(fd)
+    told = set() if told is None else told
+    for path in other_slots(slot):
+        with dead_slot(slot, path) as other:
+            if other is None:
+                continue
+            forget_targets(path)
+            if _member_of(other) == slot.member and _adopt_one(slot, other, state, told):
+                adopted.append(path.name)
     before = [_read_settled(path).of_kind(SETTLED) for path in slot.taken_settled()]
     return state, Settled(by_queue([*before, *_settled_facts(slot.segments)]), set(by_queue(before))), adopted
+
+
+def other_slots(slot: Slot) -> list[Path]:
+    """The other slots of the group."""
+    return sorted(path for path in slot.path.parent.iterdir() if path != slot.path and path.name.isdigit())
+
+
+@contextlib.contextmanager
+def dead_slot(slot: Slot, path: Path) -> Generator[Slot | None]:
+    """The other slot at `path`, locked meanwhile; None where it is held, or no supervisor has had it."""
+    lock = path / "lock"
+    fd = try_lock(lock) if lock.exists() else None
+    try:
+        yield None if fd is None else Slot(path, slot.group, fd, slot.member)
+    finally:
+        if fd is not None:
+            os.close(fd)
 
 
 def _known_for_good(slot: Slot) -> JournalState:
@@ -278,46 +302,26 @@ def _member_of(slot: Slot) -> str:
         return ""
 
 
-def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
+def _adopt_one(slot: Slot, other: Slot, state: JournalState, told: set[str]) -> bool:
     """Take over one dead slot. Its journal goes last, and after ours has been written with what it knew: workers that cannot
     boot, or a kill at any instant, leave one of the two. A repeated take-over changes nothing."""
     forget_socket(other.path)
-    if not other.segments.is_dir():
+    if not other.segments.is_dir() or _is_refused(slot, other, told, starts=True):
         return False
-    ledgers = known_ledger(slot.segments), known_ledger(other.segments)
-    has_rows = any(any((other.segments / folder).glob("[!.]*")) for folder in (OPEN_DIR, READY_DIR))
-    if has_rows and ledgers[1] is not None and ledgers[0] not in (None, ledgers[1]):
-        log.warning(
-            "slot_not_taken_over", slot=other.path.name, ledger=str(ledgers[1]),
-            reason="it was loaded with a ledger of its own, whose batches would be delivered again with ours",
-            remedy=f"rocketcrew load --staging {other.segments}; then remove that folder",
-        )  # fmt: skip
-        return False
-    if both := _named_as_ours(slot, other):
-        log.warning(
-            "slot_not_taken_over", slot=other.path.name, segment=both[0], segments=len(both),
-            reason="a segment of that name is in both slots, and one would replace the other",
-            remedy=f"give the one in {other.segments} another name (letters in front of it), and start again",
-        )  # fmt: skip
-        return False
-    loader_fd = _lock_out_neighbour(other)
+    loader_fd = _lock_out_neighbour(other, told)
     if loader_fd is None:
         return False
     try:
         _remove_copies(other.segments, remove_tree)
         state.merge(_known_for_good(other))
-        if (
-            ledgers[1] is not None and ledgers[0] is None
-        ):  # before any segment: one without its ledger is delivered again
-            write_atomically(slot.segments / LEDGER_AT, f"{ledgers[1]}\n", durable=True)
+        ledger = known_ledger(other.segments)
+        if ledger is not None and known_ledger(slot.segments) is None:
+            # Before any segment: one without its ledger is delivered again.
+            write_atomically(slot.segments / LEDGER_AT, f"{ledger}\n", durable=True)
         # Also before any segment: one from before a reset would be taken for one of its re-run, or the other way round.
         _join_requests(slot.segments, [slot.segments, other.segments])
-        for folder in (OPEN_DIR, READY_DIR, BAD_DIR, OUTCOMES_DIR):
-            for path in sorted((other.segments / folder).glob("*")):
-                os.rename(path, slot.segments / folder / path.name)
-        with contextlib.suppress(FileNotFoundError):  # as notes, which are taken once more; sets do not mind
-            kept = slot.segments / OUTCOMES_DIR / f"{time.time_ns():020d}-{os.getpid()}-kept.json"
-            os.rename(other.segments / KEPT_FILE, kept)
+        _move(slot, other, OPEN_DIR)
+        _move_sealed(slot, other)
         # A plan only names segments; those are ours now. Its number is how a function knows the rows that it has had.
         for path in (other.segments / PLAN_DIR).iterdir():
             if path.name != LOADER_LOCK and not path.is_dir():
@@ -334,15 +338,113 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState) -> bool:
         os.close(loader_fd)
 
 
-def _lock_out_neighbour(other: Slot) -> int | None:
+def has_sealed(path: Path) -> bool:
+    """Whether sealed segments lie in the slot at `path`, or what a `take_sealed` has left that was cut short: its first step
+    is the journal."""
+    folders = (READY_DIR,) if (path / JOURNAL_FILE).exists() else (READY_DIR, BAD_DIR, OUTCOMES_DIR)
+    return any(any((path / "segments" / folder).glob("[!.]*")) for folder in folders)
+
+
+def take_sealed(slot: Slot, other: Slot, told: set[str], calls: FileCalls = CALLS) -> int:
+    """Have in `slot`, whose member and loader run, what is sealed in the dead slot `other`; how many segments that is. Raises
+    OSError. A repeated take-over changes nothing, wherever the one before was killed.
+
+    The journal there is deleted, and before the first segment moves. What it calls finished has its rows in these segments:
+    a start that read it beside others would report that as settled while they wait here, and its loader would take them for
+    loaded. All of them move at once, and their facts last, for that reason too. Without the journal what is finished and not
+    committed runs again; members that run do that anyway, as its queues are theirs since.
+    """
+    if slot.member or _member_of(other) or not has_sealed(other.path) or _is_refused(slot, other, told, starts=False):
+        return 0  # of a broadcasting member nobody else runs again what its journal calls finished
+    loader_fd = _lock_out_neighbour(other, told)
+    if loader_fd is None:
+        return 0
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            calls.unlink(str(other.journal))
+        sync_path(other.path, calls)
+        return _move_sealed(slot, other, calls)
+    finally:
+        os.close(loader_fd)
+
+
+def _move_sealed(slot: Slot, other: Slot, calls: FileCalls = CALLS) -> int:
+    """What is sealed, and then what facts say of it; how many segments. A loader that runs here reads facts first: what they
+    call settled has its rows in the segments that it lists then, or in bad/."""
+    segments = _move(slot, other, READY_DIR, calls)
+    for folder in (BAD_DIR, OUTCOMES_DIR):
+        _move(slot, other, folder, calls)
+    with contextlib.suppress(FileNotFoundError):  # as notes, which are taken once more; sets do not mind
+        kept = slot.segments / OUTCOMES_DIR / f"{time.time_ns():020d}-{os.getpid()}-kept.json"
+        calls.rename(str(other.segments / KEPT_FILE), str(kept))
+    return segments
+
+
+def _move(slot: Slot, other: Slot, folder: str, calls: FileCalls = CALLS) -> int:
+    paths = sorted((other.segments / folder).glob("*"))
+    for path in paths:
+        calls.rename(str(path), str(slot.segments / folder / path.name))
+    return len(paths)
+
+
+def _is_refused(slot: Slot, other: Slot, told: set[str], *, starts: bool) -> bool:
+    """Whether the slot is to be left alone, which is said then. `starts`: no loader works on `slot` yet."""
+    ours, theirs = known_ledger(slot.segments), known_ledger(other.segments)
+    has_rows = any(any((other.segments / folder).glob("[!.]*")) for folder in (OPEN_DIR, READY_DIR))
+    if has_rows and theirs not in (None, ours) and not (starts and ours is None):
+        refuse(
+            other.path.name, told, ledger=str(theirs),
+            reason="it was loaded with a ledger of its own, whose batches would be delivered again with ours",
+            remedy=f"rocketcrew load --staging {other.segments}; then remove that folder",
+        )  # fmt: skip
+        return True
+    if both := _named_as_ours(slot, other):
+        refuse(
+            other.path.name, told, segment=both[0], segments=len(both),
+            reason="a segment of that name is in both slots, and one would replace the other",
+            remedy=f"give the one in {other.segments} another name (letters in front of it), and start again",
+        )  # fmt: skip
+        return True
+    why = "" if starts else _needs_a_start(slot, other)
+    if why:
+        refuse(other.path.name, told, reason=why, remedy="the next start of a member takes it over")
+    return bool(why)
+
+
+def _needs_a_start(slot: Slot, other: Slot) -> str:
+    """Why a member whose loader runs cannot take what is sealed there; empty where it can."""
+    if (other.segments / SETTLED_FILE).exists() or other.taken_settled():
+        return "an earlier version has settled records there"
+    request = _bytes_of(other.segments / EPOCH_FILE)
+    if request is not None and request != _bytes_of(slot.segments / EPOCH_FILE):
+        return "its request of `reset --reprocess` is another one than ours"
+    if known_ledger(other.segments) is not None and any((other.segments / PLAN_DIR).glob("[!.]*.json")):
+        return "a batch of it may have been delivered, and its number is to be used on"
+    return ""
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_bytes()
+    return None
+
+
+def refuse(name: str, told: set[str], **why: Any) -> None:
+    """Say why a slot is not taken over: once, as members that run look again and again."""
+    if name not in told:
+        told.add(name)
+        log.warning("slot_not_taken_over", slot=name, **why)
+
+
+def _lock_out_neighbour(other: Slot, told: set[str]) -> int | None:
     """The lock of its loader; None where one runs, or nobody can say so."""
     try:
         return _lock_out_loaders(other.segments)
     except OSError as error:
         if error.errno in NO_ROOM:
             raise
-        log.warning(
-            "slot_not_taken_over", slot=other.path.name, reason=f"nobody can say whether a loader runs there: {error}",
+        refuse(
+            other.path.name, told, reason=f"nobody can say whether a loader runs there: {error}",
             remedy=f"give {other.path} and what is in it to the user of this member, and start again",
         )  # fmt: skip
         return None

@@ -8,6 +8,7 @@ records. The table takes them once, whoever loads first.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -165,3 +166,28 @@ def test_one_killed_in_the_middle_of_its_queues(
     rows = rows_of(way, table)
     assert duplicate_keys(rows) == 0
     assert_latest_is_the_source(way, rows)
+
+
+def test_rows_of_a_killed_member_are_loaded_by_the_other_that_runs(tmp_path: Path, broker: Broker) -> None:
+    """Two members of one host: what the killed one has sealed is committed, so nobody brings these rows again."""
+    settings: dict[str, Any] = {"spark.format": "pyarrow", "spark.max_wait_ms": 200, "results.seal_idle_ms": 100}
+    one, two = (
+        Crew(tmp_path, broker, "numbers_handler:number", TOPIC, load=True, slot=slot, **settings) for slot in (0, 1)
+    )
+    one.start()
+    two.start()
+    send_numbers(broker, TOPIC, range(1))  # which makes the topic
+    wait_until(lambda: all((crew.status() or {}).get("queues") for crew in (one, two)), what="queues for both")
+    wait_until(lambda: two.loader() > 0 and (two.slot / "segments" / "loader.json").exists(), what="a loader")
+    os.kill(two.loader(), signal.SIGSTOP)
+    send_numbers(broker, TOPIC, range(1, 500))
+    wait_until(lambda: one.lag() == 0 and two.staged_rows().num_rows > 0, what="all committed")
+    two.kill()
+    wait_until(
+        lambda: set(one.loaded_rows().column("number").to_pylist()) == set(range(500)),
+        what="the rows of both in the table",
+    )
+    wait_until(lambda: bool(one.logged("slots_taken_over")), what="a line that says so")
+    assert one.logged("slots_taken_over")[-1]["segments"] > 0
+    assert one.stop() == 0
+    assert duplicate_keys(one.loaded_rows()) == 0

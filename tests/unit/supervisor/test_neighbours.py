@@ -1,0 +1,283 @@
+"""Dead slots beside a member that runs: what is sealed there is taken over without a start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rocketcrew.conf.segment_format import segment_name
+from rocketcrew.durable.files import FileCalls, try_lock
+from rocketcrew.durable.intervals import QueueKey
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.spark.epochs import EpochRequest
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
+from rocketcrew.supervisor.core.journal import JournalState
+from rocketcrew.supervisor.journal_file import JournalFile
+from rocketcrew.supervisor.neighbours import LOOK_EVERY_S, Neighbours
+from rocketcrew.supervisor.slot import Slot, adopt, dead_slot, take_sealed, take_slot
+
+MQ = MessageQueue("orders", "broker-a", 3)
+SEALED = {f"ready/{segment_name('w1', 1)}", f"ready/{segment_name('w1', 2)}"}
+BAD = {f"bad/{segment_name('w1', 0)}", f"bad/{segment_name('w1', 0)}.reason.json"}
+FACTS = {"outcomes/00000000000000000001-7.facts", "outcomes/6.left"}
+OPEN = f"open/{segment_name('w1', 3)}"
+PLAN = "plan/00000007-ab.json"
+
+
+def put(slot: Slot, *names: str) -> None:
+    for name in names:
+        (slot.segments / name).parent.mkdir(exist_ok=True)
+        (slot.segments / name).write_text(name)
+
+
+def files_in(slot: Slot) -> set[str]:
+    paths = (path for path in slot.segments.rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path.relative_to(slot.segments)) for path in paths}
+
+
+def killed(home: Path, member: str = "") -> Slot:
+    """A slot whose member was killed, and its loader with it: 12-14 are finished and have their rows in a sealed segment."""
+    slot = take_slot(home, "g", member)
+    put(slot, *SEALED, *BAD, *FACTS, OPEN, PLAN)
+    file = JournalFile(slot.journal, JournalState(), 1 << 20)
+    file.append([JournalCommitted(MQ, 5, 10), JournalDone(MQ, 12, 15, "", 0)])
+    file.close()
+    slot.release()
+    return slot
+
+
+def neighbours_of(slot: Slot, **options: Any) -> Neighbours:
+    return Neighbours(slot, set(), lambda: None, lambda: False, **options)
+
+
+def looks(neighbours: Neighbours, count: int) -> list[Any]:
+    """What is logged of so many looks."""
+    with capture_logs() as logs:
+        for _ in range(count):
+            neighbours.look()
+    return list(logs)
+
+
+def test_what_a_dead_neighbour_has_sealed_is_taken_by_a_member_that_runs(tmp_path: Path) -> None:
+    mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
+    neighbours = neighbours_of(mine)
+    assert looks(neighbours, 1) == []
+    assert not files_in(mine), "a member that is restarted at once finds all of its own"
+    (line,) = looks(neighbours, 3)
+    assert (line["event"], line["slots"], line["segments"]) == ("slots_taken_over", ["1"], 2)
+    assert files_in(mine) == SEALED | BAD | FACTS
+    assert files_in(dead) == {OPEN, PLAN}, "these need a start"
+    adopt(mine)
+    assert files_in(mine) == SEALED | BAD | FACTS | {OPEN, PLAN}
+
+
+def test_who_starts_where_segments_were_taken_runs_again_what_has_its_rows_in_them(tmp_path: Path) -> None:
+    """It would be reported as settled, and taken for loaded, while its rows wait in another folder."""
+    mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
+    looks(neighbours_of(mine), 2)
+    again = take_slot(tmp_path, "g")
+    assert again.path == dead.path
+    assert not adopt(again)[0].recovered()
+
+
+def test_a_slot_without_sealed_segments_keeps_all_for_the_next_start(tmp_path: Path) -> None:
+    mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
+    for name in SEALED:
+        (dead.segments / name).unlink()
+    before = files_in(dead)
+    assert looks(neighbours_of(mine), 3) == []
+    assert files_in(dead) == before
+    assert dead.journal.exists()
+
+
+@pytest.mark.parametrize("held", ["lock", "segments/plan/lock"])
+def test_a_slot_that_runs_or_whose_loader_does_is_left_alone(tmp_path: Path, held: str) -> None:
+    mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
+    before, neighbours = files_in(dead), neighbours_of(mine)
+    fd = try_lock(dead.path / held)
+    assert fd is not None
+    assert looks(neighbours, 3) == []
+    assert files_in(dead) == before
+    Slot(dead.path, "g", fd).release()
+    looks(neighbours, 2)
+    assert files_in(mine) >= SEALED
+
+
+def of_another_ledger(mine: Slot, dead: Slot) -> None:
+    put(mine, "ledger/state.json")
+    put(dead, "ledger/state.json")
+
+
+def of_a_ledger_where_we_have_none(_: Slot, dead: Slot) -> None:
+    put(dead, "ledger/state.json")
+
+
+def of_one_ledger_with_a_frozen_plan(mine: Slot, dead: Slot) -> None:
+    put(dead, "ledger/state.json")
+    (mine.segments / "ledger.at").write_text(f"{dead.segments / 'ledger'}\n")
+
+
+def of_our_names(mine: Slot, _: Slot) -> None:
+    put(mine, OPEN.replace("-00000003", "-00000001"))
+
+
+def of_an_earlier_version(_: Slot, dead: Slot) -> None:
+    put(dead, "settled.json")
+
+
+def of_another_request(mine: Slot, dead: Slot) -> None:
+    for slot, epoch in ((mine, 1), (dead, 2)):
+        request = EpochRequest((QueueKey("g", "orders", "broker-a", 3, epoch),), frozenset())
+        (slot.segments / "epochs.json").write_text(request.to_json())
+
+
+def of_an_unreadable_member(_: Slot, dead: Slot) -> None:
+    (dead.path / "member").unlink()
+    (dead.path / "member").mkdir()
+
+
+def of_another_user(_: Slot, dead: Slot) -> None:
+    (dead.path / "lock").unlink()
+    (dead.path / "lock").mkdir()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        of_another_ledger, of_a_ledger_where_we_have_none, of_one_ledger_with_a_frozen_plan, of_our_names,
+        of_an_earlier_version, of_another_request, of_an_unreadable_member, of_another_user,
+    ],
+)  # fmt: skip
+def test_a_slot_that_cannot_be_taken_is_named_once(tmp_path: Path, make: Callable[[Slot, Slot], None]) -> None:
+    mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
+    make(mine, dead)
+    before = files_in(mine), files_in(dead)
+    (line,) = looks(neighbours_of(mine), 4)
+    assert (line["event"], line["slot"]) == ("slot_not_taken_over", "1")
+    assert line["reason"]
+    assert line["remedy"]
+    assert (files_in(mine), files_in(dead)) == before
+    assert dead.journal.exists()
+
+
+def test_a_slot_with_the_same_request_is_taken(tmp_path: Path) -> None:
+    mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
+    for slot in (mine, dead):
+        put(slot, "epochs.json")
+    looks(neighbours_of(mine), 2)
+    assert files_in(mine) >= SEALED
+
+
+@pytest.mark.parametrize("members", [("", "one"), ("one", ""), ("one", "one")])
+def test_slots_of_broadcasting_members_are_left_to_a_start(tmp_path: Path, members: tuple[str, str]) -> None:
+    """Nobody else would run again what their journals call finished."""
+    mine, dead = take_slot(tmp_path, "g", members[0]), killed(tmp_path, members[1])
+    before = files_in(dead)
+    assert looks(neighbours_of(mine), 3) == []
+    assert files_in(dead) == before
+
+
+class KilledError(BaseException):
+    """Nobody catches it."""
+
+
+class KilledAt(FileCalls):
+    """Dies instead of the call with that number."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise KilledError
+
+    def fsync(self, fd: int) -> None:
+        self._count()
+        super().fsync(fd)
+
+    def rename(self, path: str, new_path: str) -> None:
+        self._count()
+        super().rename(path, new_path)
+
+    def unlink(self, path: str) -> None:
+        self._count()
+        super().unlink(path)
+
+
+STEPS = 2 + len(SEALED | BAD | FACTS) + 1
+
+
+@pytest.mark.parametrize("number", range(STEPS))
+@pytest.mark.parametrize("by_start", [False, True])
+def test_a_kill_at_any_instant_loses_nothing(tmp_path: Path, number: int, *, by_start: bool) -> None:
+    mine, third, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g"), killed(tmp_path)
+    with pytest.raises(KilledError), dead_slot(mine, dead.path) as other:
+        assert other is not None
+        take_sealed(mine, other, set(), KilledAt(number))
+    taken, left = files_in(mine), files_in(dead)
+    assert taken | left == SEALED | BAD | FACTS | {OPEN, PLAN}
+    assert not taken & left
+    assert not (taken and dead.journal.exists()), "it would call finished what has its rows elsewhere"
+    assert not taken & FACTS or taken >= SEALED | BAD, "they would be taken for loaded before their rows are listed"
+    mine.release()
+    if by_start:
+        again = take_slot(tmp_path, "g")
+        adopt(again)
+        assert files_in(again) == SEALED | BAD | FACTS | {OPEN, PLAN}
+        return
+    looks(neighbours_of(third), 2)
+    assert files_in(third) == SEALED | BAD | FACTS, "each from where the kill has left it"
+    assert files_in(dead) == {OPEN, PLAN}
+
+
+def test_all_steps_of_a_take_over_are_tried(tmp_path: Path) -> None:
+    mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
+    with dead_slot(mine, dead.path) as other:
+        assert other is not None
+        assert take_sealed(mine, other, set(), KilledAt(STEPS)) == len(SEALED)
+        assert take_sealed(mine, other, set(), KilledAt(0)) == 0, "there is nothing left to take"
+
+
+def test_of_two_that_look_at_the_same_time_one_takes_it(tmp_path: Path) -> None:
+    mine, third, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g"), killed(tmp_path)
+    neighbours = neighbours_of(third)
+    looks(neighbours, 1)
+    with dead_slot(mine, dead.path) as other:
+        assert other is not None
+        looks(neighbours, 1)
+        assert not files_in(third)
+        assert take_sealed(mine, other, set()) == len(SEALED)
+    looks(neighbours, 2)
+    assert not files_in(third)
+
+
+def test_a_member_looks_until_it_is_to_stop(tmp_path: Path) -> None:
+    mine = take_slot(tmp_path, "g")
+    killed(tmp_path)
+    pauses: list[float] = []
+
+    async def run() -> None:
+        stopping = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+
+        def is_stopping() -> bool:
+            if len(pauses) > 2:
+                stopping.set()
+            return stopping.is_set()
+
+        neighbours = Neighbours(mine, set(), lambda: None, is_stopping, sleep)
+        neighbours.start()
+        await stopping.wait()
+        await neighbours.end()
+
+    asyncio.run(run())
+    assert pauses == [LOOK_EVERY_S] * 3
+    assert files_in(mine) >= SEALED
