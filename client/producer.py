@@ -241,17 +241,24 @@ class Producer:
             self._presence.repeat(self._sender.probe, PROBE_INTERVAL_MS)
 
     async def close(self) -> None:
-        """Wait for the sends under way, at most the producer's `send_timeout_ms`; leave the group on the brokers in use, and
-        close the connections if they are the producer's own. Idempotent; in a fork of the process that uses it, nothing.
-        """
+        """Wait for the sends under way, at most the producer's `send_timeout_ms`, and begin none (a `send_many` ends with an
+        error then); leave the group on the brokers in use, and close the connections if they are the producer's own.
+        Idempotent; in a fork of the process that uses it, nothing."""
         if self._closed:
             return
         self._closed = True
         if self.process.is_elsewhere:
             return
-        left = await self._under_way.ended(self._send_timeout_ms / 1000)
-        if left:
-            _log.warning("closed_with_sends_under_way", group=self.group, sends=left, waited_ms=self._send_timeout_ms)
+        try:
+            left = await self._under_way.ended(self._send_timeout_ms / 1000)
+            if left:
+                _log.warning(
+                    "closed_with_sends_under_way", group=self.group, sends=left, waited_ms=self._send_timeout_ms
+                )
+        finally:  # also where the wait was cancelled
+            await self._leave()
+
+    async def _leave(self) -> None:
         if self._presence.started:
             if self._check_back is not None:
                 await self._check_back.close()
@@ -438,9 +445,12 @@ class _UnderWay:
 
     def __init__(self) -> None:
         self._count = 0
+        self._closing = False
         self._none_left: asyncio.Event | None = None
 
     def __enter__(self) -> None:
+        if self._closing:
+            raise UsageError("this producer is closed: make a new one")
         self._count += 1
 
     def __exit__(self, *_: object) -> None:
@@ -449,8 +459,9 @@ class _UnderWay:
             self._none_left.set()
 
     async def ended(self, timeout_s: float) -> int:
-        """Wait for them, at most so long; how many are left."""
+        """Wait for them, at most so long; how many are left. None begins any more."""
         await asyncio.sleep(0)  # tasks that were made a moment ago begin
+        self._closing = True
         if self._count:
             self._none_left = asyncio.Event()
             with contextlib.suppress(TimeoutError):

@@ -118,6 +118,9 @@ class SyncProducer:
         )
         self._runner: Runner | None = None  # made by the first call: before it the producer may cross a fork
         self._lock = threading.Lock()
+        """Held for the moment in which a call begins, or `close`."""
+        self._user: int | None = None
+        """The thread inside a call; without a thread of its own."""
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -217,9 +220,9 @@ class SyncProducer:
             return
         if not self._background and self._runner is not None:
             _refuse_running_loop("SyncProducer", ", or background=True")
-        self._acquire()
-        was_closed, self._closed = self._closed, True
-        self._lock.release()
+        with self._lock:
+            self._refuse_another_thread()
+            was_closed, self._closed = self._closed, True
         runner = self._runner
         if was_closed or runner is None:
             return
@@ -234,40 +237,32 @@ class SyncProducer:
         except BaseException:
             work.close()
             raise
+        context = contextvars.copy_context()  # the caller's span is the parent of what is sent
         try:
             if not self._background:
                 runner.run(self._notice_lost_connections())
-            return runner.run(
-                work, context=contextvars.copy_context()
-            )  # the caller's span is the parent of what is sent
+            return runner.run(work, context=context)
         finally:
-            self._leave()
+            self._user = None
 
     def _enter(self) -> Runner:
-        """What runs one call; `_leave` follows. Raises UsageError where no call is possible."""
+        """What runs one call. Raises UsageError where no call is possible."""
         if not self._background:
             _refuse_running_loop("SyncProducer", ", or background=True")
         self._producer.process.enter()
-        self._acquire()
-        try:
+        with self._lock:
+            self._refuse_another_thread()
             if self._closed:
                 raise UsageError("this producer is closed: make a new one")
             if self._runner is None:
                 self._runner = self._begun()
-        except BaseException:
-            self._lock.release()
-            raise
-        if self._background:
-            self._lock.release()
+            self._user = threading.get_ident()
         return self._runner
 
-    def _leave(self) -> None:
-        if not self._background:
-            self._lock.release()
-
-    def _acquire(self) -> None:
-        """Nobody else begins or closes it now; and without a thread of its own, nobody else is in a call."""
-        if not self._lock.acquire(blocking=self._background):
+    def _refuse_another_thread(self) -> None:
+        """Without a thread of its own. A mark that is left of this one, by an exception from a signal, is of no call: no loop
+        runs here."""
+        if not self._background and self._user not in (None, threading.get_ident()):
             raise UsageError(
                 "another thread is inside a call of this producer: make one for each thread, or one with background=True,"
                 " which any number of threads may use"

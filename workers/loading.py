@@ -115,9 +115,11 @@ class _Shipment(dill.Pickler):
             raise TypeError(f"an open file, {name!r}, would be opened again by each worker")
 
     def reducer_override(self, obj: Any) -> Any:
-        """dill makes an RLock that is held by a thread 0, and so never free; of an enumeration a name that nobody has."""
-        if isinstance(obj, type(threading.RLock())):
-            return threading.RLock, ()
+        """dill makes an RLock that is held by a thread 0, and so never free, and a Lock that is held where it was here; of an
+        enumeration a name that nobody has."""
+        for lock in (threading.RLock, threading.Lock):
+            if isinstance(obj, type(lock())):
+                return lock, ()
         if type(obj) is enum.EnumMeta and not _is_known_by_name(obj):
             return _enum_parts(obj)
         if hasattr(obj, "__struct_config__") and isinstance(obj, type) and not _is_known_by_name(obj):
@@ -147,14 +149,20 @@ def _enum_parts(found: enum.EnumMeta) -> Any:
     members: dict[str, Any] = dict(found.__members__)
     parts = (
         found.__bases__, found.__name__, found.__module__, found.__qualname__,
-        [(name, member.value) for name, member in members.items()], getattr(found, "_boundary_", None),
+        [(name, member._value_) for name, member in members.items()], getattr(found, "_boundary_", None),
     )  # fmt: skip
     if len(found.__bases__) > 2 or "__init__" in vars(found):
         return NotImplemented
-    made = _enum_made(*parts)
-    twin, again = vars(made), dict[str, Any](made.__members__)
-    if [each.value for each in again.values()] != [each.value for each in members.values()]:
+    try:
+        made = _enum_made(*parts)
+    except Exception:  # noqa: BLE001  the code of a class that is mixed in runs: a date's, say
         return NotImplemented
+    twin, again = vars(made), dict[str, Any](made.__members__)
+    if [each._value_ for each in again.values()] != [each._value_ for each in members.values()]:
+        return NotImplemented
+    given: list[dict[str, object]] = [vars(member) for member in members.values()]
+    if any(not name.startswith("_") and not hasattr(found, name) for names in given for name in names):
+        return NotImplemented  # to its members, afterwards
     if vars(found)["_new_member_"] is not twin["_new_member_"]:
         return NotImplemented
     more = {

@@ -193,6 +193,25 @@ def test_what_is_not_sent_in_time_is_told_by_its_number(capsys):
     assert "sends=3" in line
 
 
+async def test_a_close_under_way_lets_no_send_begin_and_a_cancelled_one_closes_all_the_same():
+    with LocalBroker() as broker, broker.faults.drop("SEND_MESSAGE_V2", times=None):
+        producer = Producer(broker.name_server, send_timeout_ms=PATIENT_MS)
+        producer.start()
+        send = asyncio.create_task(producer.send(TOPIC, b"x"))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(producer.close())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="this producer is closed"):
+            await producer.send(TOPIC, b"y")
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert producer.cluster.remoting.addresses == []
+        send.cancel()
+        await asyncio.wait([send])
+
+
 # Several threads.
 
 
@@ -226,6 +245,31 @@ def test_a_call_beside_that_of_another_thread_is_refused(served):
             hook.go_on.set()
         assert sent.result().mq.topic == TOPIC
         assert producer.send(TOPIC, b"z").mq.topic == TOPIC
+
+
+class Interrupting:
+    """A hook that is interrupted once, as by a signal."""
+
+    def __init__(self):
+        self.left = 1
+
+    def before_send(self, context):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def after_send(self, context):
+        pass
+
+
+def test_after_a_call_that_was_interrupted_another_thread_may_call(served):
+    with (
+        ThreadPoolExecutor(1) as other,
+        SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, hooks=[Interrupting()]) as producer,
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            producer.send(TOPIC, b"x")
+        assert other.submit(producer.send, TOPIC, b"y").result().mq.topic == TOPIC
 
 
 def test_with_a_thread_of_its_own_any_number_may_begin_it_at_once(served):
