@@ -103,7 +103,9 @@ def find(settings: Settings, slot: str | None) -> Path:
     live = [path for path in found if _answers(path)]
     where = f"under {home.absolute()}" + (f" for group {group}" if group else "") + (f" in slot {slot}" if slot else "")
     held = running_slots() if len(live) < max(1, len(found)) else {}
-    return meant(found, live, held, where, {} if live else closed_slots(sorted(home.glob(pattern))))
+    slots = (path for path in sorted(home.glob(pattern)) if path.name.isdigit())
+    folders = () if live else (home, *home.glob(_literal(group) or "*"), *slots)
+    return meant(found, live, held, where, closed_folders(folders))
 
 
 def meant(
@@ -122,8 +124,11 @@ def meant(
             f" `kill -9 {pid}` ends it at once: what it has not finished will come again"
         )
     if not live and not silent and closed:
-        whose = "; ".join(f"slot {path.name} of group {path.parent.name} belongs to user {user}"
-                          for path, user in sorted(closed.items()))  # fmt: skip
+        whose = "; ".join(
+            (f"slot {path.name} of group {path.parent.name}" if path.name.isdigit() else str(path))
+            + f" belongs to user {user}"
+            for path, user in sorted(closed.items())
+        )
         raise UsageError(f"cannot see whether a supervisor runs {where}: {whose}. Run this as that user")
     if not live and not silent:
         raise UsageError(f"no supervisor runs {where}. {_elsewhere(held)}")
@@ -151,11 +156,9 @@ def may_list(path: Path) -> bool:
     return os.access(path, os.R_OK | os.X_OK)
 
 
-def closed_slots(folders: Iterable[Path], may_list: Callable[[Path], bool] = may_list) -> dict[Path, str]:
-    """Of what is in a group's folder: the slots that this user may not list, whose socket no pattern finds; each with the
-    name of its user."""
-    slots = [path for path in folders if path.name.isdigit() and os.path.isdir(path)]
-    return {path: _owner(path) for path in slots if not may_list(path)}
+def closed_folders(folders: Iterable[Path], may_list: Callable[[Path], bool] = may_list) -> dict[Path, str]:
+    """Those that this user may not list, so that no pattern finds a socket in them; each with the name of its user."""
+    return {path: _owner(path) for path in folders if os.path.isdir(path) and not may_list(path)}
 
 
 def _owner(path: Path) -> str:

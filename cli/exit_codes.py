@@ -44,7 +44,7 @@ class ForcedStopError(RocketcrewError):
 
 
 class NotStartedError(RocketcrewError):
-    """`run --check` has found faults. `exit_code` is that of the gravest."""
+    """`run --check` has found faults. `exit_code` says what may pass by itself (checkups.check_exit_code)."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)

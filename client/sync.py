@@ -117,7 +117,7 @@ class SyncProducer:
             compress_from_bytes=compress_from_bytes,
         )
         self._runner: Runner | None = None  # made by the first call: before it the producer may cross a fork
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may call, too
         """Held for the moment in which a call begins, or `close`."""
         self._user: int | None = None
         """The thread inside a call; without a thread of its own."""
@@ -254,9 +254,16 @@ class SyncProducer:
             self._refuse_another_thread()
             if self._closed:
                 raise UsageError("this producer is closed: make a new one")
-            if self._runner is None:
-                self._runner = self._begun()
+            runner = self._runner or self._first(self._begun())
             self._user = threading.get_ident()
+        return runner
+
+    def _first(self, begun: Runner) -> Runner:
+        """That of a signal's handler, where one has called meanwhile and been faster."""
+        if self._runner is None:
+            self._runner = begun
+        else:
+            begun.close()
         return self._runner
 
     def _refuse_another_thread(self) -> None:

@@ -39,6 +39,9 @@ class FileCalls:
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
 
+    def link(self, path: str, new_path: str) -> None:
+        os.link(path, new_path)
+
     def rename(self, path: str, new_path: str) -> None:
         os.rename(path, new_path)
 

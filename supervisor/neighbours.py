@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from .keeping import keep
-from .slot import Slot, dead_slot, has_sealed, other_slots, refuse, take_sealed
+from .slot import Slot, dead_slot, has_sealed, member_of, other_slots, refuse, take_sealed
 
 LOOK_EVERY_S = 20.0
 """Twice that is how long such rows wait, and what a restart may take to find its slot as it left it."""
@@ -29,10 +29,10 @@ class Neighbours:
     """Looks at the other slots of the group from time to time, until a stop is asked for."""
 
     def __init__(
-        self, slot: Slot, told: set[str], failed: Callable[[], None], is_stopping: Callable[[], bool],
+        self, slot: Slot, told: dict[str, str], failed: Callable[[], None], is_stopping: Callable[[], bool],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:  # fmt: skip
-        """`told`: names of slots of which it was said why they are not taken over. `failed` counts what nobody expected."""
+        """`told`: slots of which it was said why they are not taken over. `failed` counts what nobody expected."""
         self._slot = slot
         self._told = told
         self._failed = failed
@@ -69,20 +69,21 @@ class Neighbours:
         segments = 0
         for path in other_slots(self._slot):
             try:
-                if not has_sealed(path):
+                # Of a broadcasting member nobody else runs again what its journal calls finished.
+                if self._slot.member or not has_sealed(path) or member_of(path):
                     continue
                 with dead_slot(self._slot, path) as other:
                     if other is None:
                         continue
                     free.add(path)
-                    count = take_sealed(self._slot, other, self._told) if path in self._free else 0
-            except OSError as error:
+                    count = take_sealed(self._slot, other, self._told) if path in self._free else None
+            except (OSError, ValueError) as error:  # of a file that is no text, too
                 refuse(path.name, self._told, reason=str(error), remedy="it is tried again and again")
                 continue
-            if count:
+            if count is not None:
+                self._told.pop(path.name, None)
                 taken.append(path.name)
                 segments += count
         self._free = free
         if taken:
-            self._told.difference_update(taken)
             log.info("slots_taken_over", slots=taken, segments=segments)

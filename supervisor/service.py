@@ -202,7 +202,7 @@ class Supervisor:
         """Everything that needs no other process: state on disk, memory, the core."""
         settings = self.settings
         forget_socket(self._slot.path)
-        self._refused_slots: set[str] = set()
+        self._refused_slots: dict[str, str] = {}
         self._journal_state, self._settled, adopted = adopt(self._slot, self._refused_slots)
         if adopted:
             log.info("slots_taken_over", slots=adopted)

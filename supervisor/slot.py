@@ -18,6 +18,7 @@ write one file of offsets.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -222,19 +223,19 @@ def slot_mode(master: str) -> int:
     return PRIVATE if master.startswith("local") else 0o777
 
 
-def adopt(slot: Slot, told: set[str] | None = None) -> tuple[JournalState, Settled, list[str]]:
+def adopt(slot: Slot, told: dict[str, str] | None = None) -> tuple[JournalState, Settled, list[str]]:
     """The state of this slot joined with that of every other slot that nobody holds; what is settled there; and the names
-    of those slots. `told` gets the names of those that cannot be taken over."""
+    of those slots. `told` gets those that cannot be taken over, with the reason."""
     state = _known_for_good(slot)
     _take_settled(slot, slot)
     adopted: list[str] = []
-    told = set() if told is None else told
+    told = {} if told is None else told
     for path in other_slots(slot):
         with dead_slot(slot, path) as other:
             if other is None:
                 continue
             forget_targets(path)
-            if _member_of(other) == slot.member and _adopt_one(slot, other, state, told):
+            if member_of(path) == slot.member and _adopt_one(slot, other, state, told):
                 adopted.append(path.name)
     before = [_read_settled(path).of_kind(SETTLED) for path in slot.taken_settled()]
     return state, Settled(by_queue([*before, *_settled_facts(slot.segments)]), set(by_queue(before))), adopted
@@ -289,20 +290,20 @@ def _settled_facts(segments: Path) -> Iterable[OffsetSet]:
 def _suits(slot: Slot) -> bool:
     """Whether the slot is this member's, or new, and then made this member's."""
     if (slot.path / "segments").is_dir():
-        return _member_of(slot) == slot.member
+        return member_of(slot.path) == slot.member
     (slot.path / MEMBER_FILE).write_text(slot.member)
     return True
 
 
-def _member_of(slot: Slot) -> str:
+def member_of(path: Path) -> str:
     """The client id of the broadcasting member whose slot it is, empty for one of clustering members."""
     try:
-        return (slot.path / MEMBER_FILE).read_text()
+        return (path / MEMBER_FILE).read_text()
     except FileNotFoundError:
         return ""
 
 
-def _adopt_one(slot: Slot, other: Slot, state: JournalState, told: set[str]) -> bool:
+def _adopt_one(slot: Slot, other: Slot, state: JournalState, told: dict[str, str]) -> bool:
     """Take over one dead slot. Its journal goes last, and after ours has been written with what it knew: workers that cannot
     boot, or a kill at any instant, leave one of the two. A repeated take-over changes nothing."""
     forget_socket(other.path)
@@ -345,50 +346,79 @@ def has_sealed(path: Path) -> bool:
     return any(any((path / "segments" / folder).glob("[!.]*")) for folder in folders)
 
 
-def take_sealed(slot: Slot, other: Slot, told: set[str], calls: FileCalls = CALLS) -> int:
-    """Have in `slot`, whose member and loader run, what is sealed in the dead slot `other`; how many segments that is. Raises
-    OSError. A repeated take-over changes nothing, wherever the one before was killed.
+def take_sealed(slot: Slot, other: Slot, told: dict[str, str], calls: FileCalls = CALLS) -> int | None:
+    """Have in `slot`, whose member and loader run, what is sealed in the dead slot `other`; how many segments that is, None
+    where it is left alone. Raises OSError. A repeated take-over changes nothing, wherever the one before was cut short.
 
-    The journal there is deleted, and before the first segment moves. What it calls finished has its rows in these segments:
-    a start that read it beside others would report that as settled while they wait here, and its loader would take them for
-    loaded. All of them move at once, and their facts last, for that reason too. Without the journal what is finished and not
-    committed runs again; members that run do that anyway, as its queues are theirs since.
+    The journal there is deleted, and before the first segment is here too. What it calls finished has its rows in these
+    segments: a start that read it beside others would report that as settled while they wait here, and its loader would take
+    them for loaded. Without the journal what is finished and not committed runs again; members that run do that anyway, as
+    its queues are theirs since.
     """
-    if slot.member or _member_of(other) or not has_sealed(other.path) or _is_refused(slot, other, told, starts=False):
-        return 0  # of a broadcasting member nobody else runs again what its journal calls finished
+    if not has_sealed(other.path) or _is_refused(slot, other, told, starts=False):
+        return None
     loader_fd = _lock_out_neighbour(other, told)
     if loader_fd is None:
-        return 0
+        return None
     try:
         with contextlib.suppress(FileNotFoundError):
             calls.unlink(str(other.journal))
         sync_path(other.path, calls)
-        return _move_sealed(slot, other, calls)
+        count = _move_sealed(slot, other, calls)
+        _remove_copies(other.segments, remove_tree)  # of segments that are our loader's now
+        return count
     finally:
         os.close(loader_fd)
 
 
 def _move_sealed(slot: Slot, other: Slot, calls: FileCalls = CALLS) -> int:
-    """What is sealed, and then what facts say of it; how many segments. A loader that runs here reads facts first: what they
-    call settled has its rows in the segments that it lists then, or in bad/."""
-    segments = _move(slot, other, READY_DIR, calls)
-    for folder in (BAD_DIR, OUTCOMES_DIR):
-        _move(slot, other, folder, calls)
+    """What is sealed, and what facts say of it; how many segments.
+
+    Segments are in both folders while the facts move: after a kill, or an error of the disk, somebody else may get either
+    folder, and would take for loaded, or for lost, what is settled there without its rows. Twice they do no harm: the second
+    loader finds them in the table. A loader that runs here reads facts first: what they call settled has its rows in the
+    segments that it lists then, or in bad/.
+    """
+    sealed = [path for folder in (READY_DIR, BAD_DIR) for path in sorted((other.segments / folder).glob("*"))]
+    for path in sealed:
+        _share(path, slot.segments / path.parent.name / path.name, calls)
+    for folder in (READY_DIR, BAD_DIR) if sealed else ():
+        sync_path(slot.segments / folder, calls)
+    _move(slot, other, OUTCOMES_DIR, calls)
     with contextlib.suppress(FileNotFoundError):  # as notes, which are taken once more; sets do not mind
         kept = slot.segments / OUTCOMES_DIR / f"{time.time_ns():020d}-{os.getpid()}-kept.json"
         calls.rename(str(other.segments / KEPT_FILE), str(kept))
-    return segments
+    for path in sealed:
+        with contextlib.suppress(FileNotFoundError):
+            calls.unlink(str(path))
+    return sum(path.parent.name == READY_DIR for path in sealed)
 
 
-def _move(slot: Slot, other: Slot, folder: str, calls: FileCalls = CALLS) -> int:
-    paths = sorted((other.segments / folder).glob("*"))
-    for path in paths:
+def _share(path: Path, target: Path, calls: FileCalls) -> None:
+    """Have the file at `target` too, or where the disk knows no links, there alone."""
+    try:
+        calls.link(str(path), str(target))
+    except FileExistsError:
+        return  # by a take-over that was cut short: a file that is not this one was refused
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        calls.rename(str(path), str(target))
+
+
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+def _move(slot: Slot, other: Slot, folder: str, calls: FileCalls = CALLS) -> None:
+    for path in sorted((other.segments / folder).glob("*")):
         calls.rename(str(path), str(slot.segments / folder / path.name))
-    return len(paths)
 
 
-def _is_refused(slot: Slot, other: Slot, told: set[str], *, starts: bool) -> bool:
+def _is_refused(slot: Slot, other: Slot, told: dict[str, str], *, starts: bool) -> bool:
     """Whether the slot is to be left alone, which is said then. `starts`: no loader works on `slot` yet."""
+    if not starts and (why := _needs_a_start(slot, other)):
+        refuse(other.path.name, told, reason=why, remedy="the next start of a member takes it over")
+        return True
     ours, theirs = known_ledger(slot.segments), known_ledger(other.segments)
     has_rows = any(any((other.segments / folder).glob("[!.]*")) for folder in (OPEN_DIR, READY_DIR))
     if has_rows and theirs not in (None, ours) and not (starts and ours is None):
@@ -405,10 +435,7 @@ def _is_refused(slot: Slot, other: Slot, told: set[str], *, starts: bool) -> boo
             remedy=f"give the one in {other.segments} another name (letters in front of it), and start again",
         )  # fmt: skip
         return True
-    why = "" if starts else _needs_a_start(slot, other)
-    if why:
-        refuse(other.path.name, told, reason=why, remedy="the next start of a member takes it over")
-    return bool(why)
+    return False
 
 
 def _needs_a_start(slot: Slot, other: Slot) -> str:
@@ -429,14 +456,14 @@ def _bytes_of(path: Path) -> bytes | None:
     return None
 
 
-def refuse(name: str, told: set[str], **why: Any) -> None:
-    """Say why a slot is not taken over: once, as members that run look again and again."""
-    if name not in told:
-        told.add(name)
-        log.warning("slot_not_taken_over", slot=name, **why)
+def refuse(name: str, told: dict[str, str], *, reason: str, **more: Any) -> None:
+    """Say why a slot is not taken over: once, as members that run look again and again. `told`: reasons by slot."""
+    if told.get(name) != reason:
+        told[name] = reason
+        log.warning("slot_not_taken_over", slot=name, reason=reason, **more)
 
 
-def _lock_out_neighbour(other: Slot, told: set[str]) -> int | None:
+def _lock_out_neighbour(other: Slot, told: dict[str, str]) -> int | None:
     """The lock of its loader; None where one runs, or nobody can say so."""
     try:
         return _lock_out_loaders(other.segments)
@@ -451,13 +478,18 @@ def _lock_out_neighbour(other: Slot, told: set[str]) -> int | None:
 
 
 def _named_as_ours(slot: Slot, other: Slot) -> list[str]:
-    """Segments of `other` that have the name of one of ours, wherever these lie."""
-    folders = (OPEN_DIR, READY_DIR, BAD_DIR)
-    theirs = {path.name for folder in folders for path in (other.segments / folder).glob("*")}
-    return [
-        name for name in sorted(theirs)
-        if SEGMENT_NAME.fullmatch(name) and any((slot.segments / folder / name).exists() for folder in folders)
-    ]  # fmt: skip
+    """Segments of `other` that have the name of one of ours and are another file, wherever these lie."""
+    ours, theirs = _segments_in(slot), _segments_in(other)
+    return sorted(name for name, inode in theirs.items() if ours.get(name, inode) != inode)
+
+
+def _segments_in(slot: Slot) -> dict[str, int]:
+    """Name and inode of each; all slots are on one disk."""
+    found: dict[str, int] = {}
+    for folder in (OPEN_DIR, READY_DIR, BAD_DIR):
+        with contextlib.suppress(FileNotFoundError), os.scandir(slot.segments / folder) as entries:
+            found |= {entry.name: entry.inode() for entry in entries if SEGMENT_NAME.fullmatch(entry.name)}
+    return found
 
 
 def _take_request(slot: Slot) -> None:

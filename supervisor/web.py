@@ -195,6 +195,8 @@ async def listen(
             if port < last and error.errno in (errno.EADDRINUSE, errno.EACCES):
                 continue
             raise cannot_listen(settings, error) from error
+        except UnicodeError as error:
+            raise UsageError(f"metrics.host = {settings.host}: is no name of a host ({error})") from error
         if not server.sockets:  # of a socket that cannot be made, asyncio and uvloop do not say why
             raise RocketcrewError(
                 f"metrics.host = {settings.host}: no socket can be made for it; are descriptors used up, or is IPv6 off?"

@@ -161,7 +161,9 @@ def _enum_parts(found: enum.EnumMeta) -> Any:
     if [each._value_ for each in again.values()] != [each._value_ for each in members.values()]:
         return NotImplemented
     given: list[dict[str, object]] = [vars(member) for member in members.values()]
-    if any(not name.startswith("_") and not hasattr(found, name) for names in given for name in names):
+    of_twins: list[dict[str, object]] = [vars(member) for member in again.values()]
+    known = {name for names in of_twins for name in names}
+    if any(name not in known and not hasattr(found, name) for names in given for name in names):
         return NotImplemented  # to its members, afterwards
     if vars(found)["_new_member_"] is not twin["_new_member_"]:
         return NotImplemented

@@ -23,7 +23,7 @@ from rocketcrew.cli.commands.subscribe import subscribe
 from rocketcrew.cli.commands.top import rates_of, worker_rates
 from rocketcrew.cli.commands.top import text_of as top_text
 from rocketcrew.cli.commands.unsubscribe import unsubscribe
-from rocketcrew.cli.controlling import Target, closed_slots, find, meant
+from rocketcrew.cli.controlling import Target, closed_folders, find, meant
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.supervisor.pool.stacks import ProcessStack, Running
@@ -257,13 +257,15 @@ def test_a_slot_that_we_may_not_list_is_named_with_its_user(tmp_path: Path) -> N
         (tmp_path / "g" / name).mkdir(parents=True)
     (tmp_path / "g" / "2").touch()
     inside = sorted((tmp_path / "g").iterdir())
-    closed = closed_slots(inside, lambda path: path.name == "1")
-    assert closed == {tmp_path / "g" / "0": tmp_path.owner()}
-    assert closed_slots(inside) == {}
+    closed = closed_folders(inside, lambda path: path.name == "1")
+    assert closed == {tmp_path / "g" / name: tmp_path.owner() for name in ("0", "table")}
+    assert closed_folders(inside) == {}
     with pytest.raises(
         UsageError, match=r"^cannot see whether .* under x: slot 0 of group g belongs to user root; slot 4 of group g "
     ):
         meant([], [], {}, "under x", {Path("/d/g/0"): "root", Path("/d/g/4"): "1001"})
+    with pytest.raises(UsageError, match=r"^cannot see whether .* under x: /d/g belongs to user root"):
+        meant([], [], {}, "under x", {Path("/d/g"): "root"})
     with pytest.raises(UsageError, match=r"^no supervisor runs under x"):
         meant([], [], {}, "under x", {})
     mine = Path("/d/g/1")

@@ -69,6 +69,7 @@ class Crew:
     def __init__(self, target: Handler, record: Callable[..., bytes], queue: QueueInfo, **more: Any) -> None:
         self.link, sock = link_pair(Transport.STREAM)
         self.cell = more.pop("cell", None) or private_cell()
+        self.own_loop = "loop" not in more
         self.loop = more.pop("loop", None) or asyncio.new_event_loop()
         bounds = WorkerBounds(batch_messages_max=2)
         chosen: dict[str, Any] = {"concurrency": 2, "rows": None, "segments": None, "bounds": bounds} | more
@@ -121,7 +122,8 @@ class Crew:
         watching = self.loop.create_task(asyncio.wait_for(watch(), WAIT_S))
         self.worker.run()
         self.loop.run_until_complete(watching)
-        self.loop.close()
+        if self.own_loop:
+            self.loop.close()
         self.link.close()
         return found
 
@@ -292,12 +294,17 @@ def test_tasks_that_calls_have_left_are_named_at_the_end(make_record: Callable[.
         left.append(asyncio.create_task(work(message.body == b"ends")))
         await Turn()
 
+    loop = asyncio.new_event_loop()
     with capture_logs() as logged:
-        crew = Crew(Handler(handle), make_record, queue)
+        crew = Crew(Handler(handle), make_record, queue, loop=loop)
         crew.chunk(1, [b"ends", b"stays", b"stays"])
         crew.run_until_reported(3)
         crew.worker.tell_left()
     assert [(line["event"], line["tasks"]) for line in logged if line["log_level"] == "warning"] == [("tasks_left", 2)]
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.wait(left))
+    loop.close()
 
 
 @pytest.mark.parametrize("ends_by", ["its time", "a task that exits"])

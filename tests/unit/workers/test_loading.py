@@ -246,6 +246,7 @@ def test_enumerations_travel_with_all_that_they_have() -> None:
          "enum 'X'"),
         ("import datetime, enum\nclass X(datetime.date, enum.Enum):\n    A = 2026, 1, 2\n", "enum 'X'"),
         ("import enum\nclass X(enum.Enum):\n    A = 1\nX.A.label = 'a'\n", "enum 'X'"),
+        ("import enum\nclass X(enum.Enum):\n    A = 1\nX.A._label = 'a'\n", "enum 'X'"),
         ("class X: pass\nX.only = X()\n", "X"),
         ("import typing\nX = typing.TypeVar('X')\n", "~X is of the main module, which workers do not have"),
         ("import typing\nX = typing.NewType('X', int)\n", "is of the main module"),
