@@ -374,6 +374,16 @@ def test_what_may_pass_is_no_usage_error_and_advice_on_ports_is_for_ports(
     assert ("choose another port" in str(found)) is (kind is not RocketcrewError)
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example"])
+def test_a_host_that_no_name_can_be_is_a_usage_error(host: str) -> None:
+    async def story() -> None:
+        settings = MetricsSettings(port=20_000, port_count=2, host=host, page=False, token="")
+        with pytest.raises(UsageError, match=r"^metrics\.host = a.*: is no name of a host"):
+            await listen(settings, lambda _reader, _writer: None)
+
+    asyncio.run(story())
+
+
 def test_no_port_is_above_the_last_that_there_is() -> None:
     async def story() -> None:
         settings = MetricsSettings(port=65_535, port_count=9, host="127.0.0.1", page=False, token="")
