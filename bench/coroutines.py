@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 
-from measure import Crew, Source, interruptible, median, report, wait_done
+from measure import Crew, Source, figures, interruptible, median, report
 
 WORKERS = 2
 CASES = {"no_op": None, "returns": 0.0, "waits_0": 0.0, "waits_1ms": 0.001, "waits_10ms": 0.01, "waits_row": 0.0}
@@ -28,16 +27,11 @@ def measured(case: str, messages: int, at_once: int) -> dict[str, float]:
             settings = {"workers.count": WORKERS, "workers.async_concurrency": at_once}
             crew = Crew(Path(name), source.name_server, case, "replay", settings)
             try:
-                wait_done(crew, source.messages // 10)
-                first, (supervisor, workers), begin = crew.done(), crew.cpu(), time.perf_counter()
-                seconds = wait_done(crew, source.messages) - begin
-                counted, (supervisor_end, workers_end) = source.messages - first, crew.cpu()
+                return figures(crew, source.messages)
             finally:
                 crew.stop()
     finally:
         source.stop()
-    return {"rate": counted / seconds, "supervisor_us": (supervisor_end - supervisor) / counted,
-            "workers_us": (workers_end - workers) / counted}  # fmt: skip
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ from typing import Any
 import latency
 import pyarrow
 import pyarrow.dataset
-from measure import Crew, EmbeddedBroker, Source, interruptible, median, report, wait_done
+from measure import Crew, EmbeddedBroker, Source, figures, interruptible, median, report, wait_done
 from row_handlers import CASES, FIVE, MATRIX, USUAL, five, made_only
 from table import Commits, wait_for
 
@@ -217,18 +217,11 @@ def on_replay(case: str, messages: int, per_pull: int) -> dict[str, float]:
             settings = {"workers.count": 2, "consumer.consume_message_batch_max_size": CASES[case].batch}
             crew = Crew(folder, source.name_server, case, TOPIC, settings, module="row_handlers")
             try:
-                begin = wait_done(crew, source.messages // 10)
-                first, (supervisor, workers) = crew.done(), crew.cpu()
-                begin = time.perf_counter()
-                end = wait_done(crew, source.messages)
-                counted = source.messages - first
-                supervisor_end, workers_end = crew.cpu()
+                found = figures(crew, source.messages)
             finally:
                 crew.stop()
             segments, blocks, rows = blocks_of(crew.slot / "segments")
-            return {"rate": counted / (end - begin), "supervisor_us": (supervisor_end - supervisor) / counted,
-                    "workers_us": (workers_end - workers) / counted, "segments": segments,
-                    "rows_a_block": rows / blocks if blocks else 0}  # fmt: skip
+            return {**found, "segments": segments, "rows_a_block": rows / blocks if blocks else 0}
     finally:
         source.stop()
 

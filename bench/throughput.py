@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from measure import Crew, EmbeddedBroker, Source, interruptible, median, own_mib, peaks_mib, report, wait_done
+from measure import Crew, EmbeddedBroker, Source, figures, interruptible, median, own_mib, peaks_mib, report
 
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer
@@ -33,19 +32,7 @@ def run(
         settings = {"consumer.consume_message_batch_max_size": batch, "memory.pulled_bytes_mib": BUDGET_MIB, **more}
         crew = Crew(Path(folder), name_server, handler, topic, settings)
         try:
-            begin = wait_done(crew, messages // 10)
-            first, (supervisor, workers) = crew.done(), crew.cpu()
-            begin = time.perf_counter()
-            end = wait_done(crew, messages)
-            counted = messages - first
-            supervisor_end, workers_end = crew.cpu()
-            return {
-                "rate": counted / (end - begin),
-                "supervisor_us": (supervisor_end - supervisor) / counted,
-                "workers_us": (workers_end - workers) / counted,
-                "own_mib": own_mib(crew.child.pid),
-                **peaks_mib(crew),
-            }
+            return {**figures(crew, messages), "own_mib": own_mib(crew.child.pid), **peaks_mib(crew)}
         finally:
             crew.stop()
 

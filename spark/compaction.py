@@ -42,11 +42,11 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.parquet
 
-from ..durable.files import NO_ROOM, remove_tree, sync_path, sync_tree, try_lock
+from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
 from ..remoting.errors import UsageError
 from .delta_log import is_delta
 from .delta_merging import PASSED_MAX, merge_small_files, small_files
-from .errors import LoaderError, unreadable
+from .errors import LoaderError, unreadable, unusable
 from .iceberg_catalog import is_iceberg
 from .merged_file import compression_of, write_merged
 from .merging import MergeBounds, merge_groups
@@ -244,9 +244,7 @@ class _Exchange:
         try:
             lock = try_lock(self._table.with_name(f"{self._draft.name}.lock"))
         except OSError as error:
-            if error.errno in NO_ROOM:
-                raise
-            raise UsageError(f"the folder {self._table.parent} can't be written: {error}") from None
+            raise unusable(f"the folder {self._table.parent} can't be written", error) from None
         if lock is None:
             raise LoaderError(f"another compaction works on {self._table}: wait for its end")
         try:

@@ -65,6 +65,11 @@ def remedy(said: str) -> str:
     return next((f". {told}" for words, told in _REMEDIES if any(word in said for word in words)), "")
 
 
+def unusable(said: str, error: OSError) -> OSError | UsageError:
+    """What to raise where a folder cannot be used: `said`, and why. A full disk is nobody's mistake: that error itself."""
+    return error if error.errno in NO_ROOM else UsageError(f"{said}: {error}")
+
+
 def is_no_room(error: OSError | LoaderError) -> bool:
     """Whether it failed as a disk is full, which a smaller batch may not meet. What has ended Spark is no such failure."""
     if isinstance(error, OSError):

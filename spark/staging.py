@@ -48,12 +48,11 @@ from ..conf.segment_format import (
     ready_files,
 )
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
-from ..durable.files import NO_ROOM, make_folders, remove_tree, sync_path, try_lock, write_atomically
+from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import Outcomes, notes_from_json
-from ..remoting.errors import UsageError
 from .epochs import NO_REQUEST, EpochRequest
-from .errors import BadSegmentError, LoaderError
+from .errors import BadSegmentError, LoaderError, unusable
 from .plan import Plan, SegmentFacts, plan_from_json, plan_to_json
 from .segments import read_facts
 
@@ -98,9 +97,7 @@ class Staging:
             for folder in (self.ready, self.plans, self.bad, self.outcomes):
                 make_folders(folder)
         except OSError as error:
-            if error.errno in NO_ROOM:
-                raise
-            raise UsageError(f"the staging folder {root} can't be used: {error}") from None
+            raise unusable(f"the staging folder {root} can't be used", error) from None
         self._lock: int | None = None
 
     def lock(

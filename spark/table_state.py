@@ -15,13 +15,13 @@ from typing import Any
 
 from ..conf.columns import Column
 from ..conf.segment_format import OUTCOMES_DIR
-from ..durable.files import NO_ROOM, make_folders, write_atomically
+from ..durable.files import make_folders, write_atomically
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
 from .accounts import Accounts
 from .cuts import cuts_to_json, with_cuts
-from .errors import LoaderError
+from .errors import LoaderError, unusable
 from .object_store import Place, write_whole
 from .outcome_levels import FAN, SUFFIX, OutcomeLevels, Part
 from .plan import Plan, Top, tops_from_json
@@ -188,9 +188,7 @@ def write_before_commit(path: Place, plan: Plan, accounts: Accounts, told: Batch
         write_outcomes(path.parent, plan, told)
         write_state(path, plan, accounts, told.rows or 0, durable=True)
     except OSError as error:
-        if error.errno in NO_ROOM:
-            raise
-        raise UsageError(f"the table folder {table} can't be written: {error}") from None
+        raise unusable(f"the table folder {table} can't be written", error) from None
 
 
 def ledger_outcomes(folder: Place, newest: int, fan: int = FAN, winner: Winner | None = None) -> OutcomeLevels:

@@ -504,10 +504,8 @@ def _take_request(slot: Slot) -> None:
 
 def _join_requests(segments: Path, sources: Iterable[Path]) -> None:
     """Ask in `segments` for all epochs that are asked for in `sources`, folders of segments too."""
-    texts: dict[Path, bytes] = {}
-    for path in (source / EPOCH_FILE for source in sources):
-        with contextlib.suppress(FileNotFoundError):
-            texts[path] = path.read_bytes()
+    paths = [source / EPOCH_FILE for source in sources]
+    texts = {path: text for path in paths if (text := _bytes_of(path)) is not None}
     if not texts:
         return
     from ..spark.epochs import EpochRequest, joined_requests  # it brings pyarrow, and hardly any slot has a request

@@ -81,8 +81,6 @@ class AsyncChunk:
         self.done: dict[int, tuple[Ended | None, int]] = {}
         """By record: what its messages came to (None: there was none), duration of the call in ns."""
         self.upto = 0
-        self.busy_ns = self.slowest_ns = 0
-        """Of what is not reported yet."""
 
     def ran(self, index: int) -> bool:
         """The call of that record is over."""
@@ -94,7 +92,6 @@ class AsyncChunk:
         later = self.run = Run(self.chunk_id, self.queue, self.offsets, upto)
         later.failures = {index: run.failures.pop(index) for index in list(run.failures) if index >= upto}
         later.spans = {index: run.spans.pop(index) for index in list(run.spans) if index >= upto}
-        self.busy_ns = self.slowest_ns = 0
         return run
 
 
@@ -156,8 +153,8 @@ class AsyncRunner(Runner):
 
     def take(self) -> list[Run]:
         for chunk in self._moved.values():
-            busy_ns, slowest_ns = chunk.busy_ns, chunk.slowest_ns
-            self._close(chunk.take_over(), chunk.upto, busy_ns, slowest_ns)
+            run = chunk.take_over()
+            self._close(run, chunk.upto, run.busy_ns, run.slowest_ns)
         self._moved.clear()
         return super().take()
 
@@ -292,8 +289,8 @@ class AsyncRunner(Runner):
             self._due_ns = self._clock() + self._interval_ns
         while chunk.upto in chunk.done:
             ended, took = chunk.done.pop(chunk.upto)
-            chunk.busy_ns += took
-            chunk.slowest_ns = max(chunk.slowest_ns, took)
+            run.busy_ns += took
+            run.slowest_ns = max(run.slowest_ns, took)
             if ended is None:
                 run.filtered += chunk.upto not in run.failures
             else:

@@ -27,7 +27,7 @@ worker -> supervisor
                    "wants out": replace me, `reason`; I go on until my successor is ready
                    "leaves": I end now, between two messages, for `reason`; what I have not reported goes to others
                    "progress": how far the message in hand is: `done`, `total` or null, `text`
-                   "window": so many `chunks` I can have in hand
+                   "window": calls of so many `chunks` can be under way at me side by side
     TRACES       u8 kind, JSON [[text, [key, ...]], ...]: trace records on their way to the trace topic, in as many packets as
                  are needed; a record that fits none alone is left out
 

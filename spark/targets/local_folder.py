@@ -25,7 +25,6 @@ import pyarrow.parquet
 
 from ...durable.files import (
     CALLS,
-    NO_ROOM,
     FileCalls,
     SyncError,
     make_folders,
@@ -34,8 +33,7 @@ from ...durable.files import (
     sync_tree,
     try_lock,
 )
-from ...remoting.errors import UsageError
-from ..errors import LoaderError
+from ..errors import LoaderError, unusable
 from ..object_store import Place
 from ..plan import Plan
 from ..table_lock import LOCK_POLL_S, lock_table
@@ -77,9 +75,7 @@ class LocalFolder:
             self._lock = self._lock_of(plan)
             remove_tree(self._tmp_dir(plan))
         except OSError as error:
-            if error.errno in NO_ROOM:
-                raise
-            raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
+            raise unusable(f"the table folder {self.path} can't be written", error) from None
         return self._tmp_dir(plan)
 
     def _lock_of(self, plan: Plan) -> int:

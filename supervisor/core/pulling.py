@@ -320,19 +320,22 @@ class Pulling:
 
     def _again(self, q: PulledQueue, now: float) -> None:
         if self.s.config.pull_interval_ms:
-            q.pull_pending = True
             self._later(q, now + self.s.config.pull_interval_ms / 1000)
         else:
             self.consider(q, now)
         if self.s.starved:
             self.feed_starved(now)
 
-    def _later(self, q: PulledQueue, due: float) -> None:
-        """Look at the queue again at `due`; until then its pull counts as outstanding."""
+    def _later(self, q: PulledQueue, due: float, then: Callable[[float], None] | None = None) -> None:
+        """At `due`, unless the queue leaves, do `then` (None: look at it again); meanwhile its pull counts as outstanding."""
+        q.pull_pending = True
 
         def again(now: float) -> None:
             q.pull_pending = False
-            self.consider(q, now)
+            if then is None:
+                self.consider(q, now)
+            elif q.pq.state is QueueState.ASSIGNED:
+                then(now)
 
         self.s.at(due, again)
 
@@ -341,8 +344,7 @@ class Pulling:
         if result.code == ResponseCode.PULL_OFFSET_MOVED and result.next_offset >= 0:
             due = self._corrected_until.get(pq.mq, now)
             if now < due:  # it was opened at the last one just now: no broker is asked as fast as it says so
-                q.pull_pending = True
-                self.s.at(due, lambda at: self._refused_again(q, result, at))
+                self._later(q, due, lambda at: self._refused(q, result, at))
                 return
             self._corrected_until = {mq: until for mq, until in self._corrected_until.items() if now < until}
             self._corrected_until[pq.mq] = now + config.pull_delay_on_error_ms / 1000
@@ -372,13 +374,7 @@ class Pulling:
         q.refusals += 1
         self.s.log(level, "pull_refused", **queue_keys(pq.mq), code=result.code, remark=result.remark, times=q.refusals,
                    retry_in_ms=delay_ms)  # fmt: skip
-        q.pull_pending = True
         self._later(q, now + delay_ms / 1000)
-
-    def _refused_again(self, q: PulledQueue, result: PullResult, now: float) -> None:
-        q.pull_pending = False
-        if q.pq.state is QueueState.ASSIGNED:
-            self._refused(q, result, now)
 
     def expired(self, q: PulledQueue, now: float) -> bool:
         """Whether its pull has been out for longer than any answer takes (ProcessQueue.isPullExpired). Its bytes are given
