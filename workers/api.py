@@ -118,11 +118,12 @@ class BodyError(RocketcrewError):
         self.delay_level = delay_level
 
 
-class SoftTimeLimitExceeded(Exception):
+class SoftTimeLimitExceeded(BaseException):
     """Raised inside a handler that has run for its soft time limit: clean up, then return, raise or ask for a retry.
 
-    Not caught, it fails the message as a time-out does: it is sent back at `consumer.delay_level_when_next_consume`, or
-    where that is 0 at level 3 (10 s; of a popped message 120 s). It comes
+    `except Exception` does not catch it, as asyncio's CancelledError: a handler that tries something again after each error
+    would go on for ever. Not caught, it fails the message as a time-out does: it is sent back at
+    `consumer.delay_level_when_next_consume`, or where that is 0 at level 3 (10 s; of a popped message 120 s). It comes
     between two steps of Python code; a C loop that never returns to Python is stopped by the hard limit only.
     """
 

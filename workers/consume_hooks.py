@@ -97,7 +97,7 @@ class ConsumeHooks:
         ended, said = ReturnType.EXCEPTION, object()
         try:
             for hook in self._hooks:
-                self._run(hook, hook.consume_message_before, context, passes=(SoftTimeLimitExceeded,))
+                self._run(hook, hook.consume_message_before, context)
             began_ns = self._clock()
             yield done
             said = done.result
@@ -112,7 +112,7 @@ class ConsumeHooks:
                 ended = ReturnType.TIME_OUT
             context.props[CONTEXT_TYPE] = ended.value
             for hook in self._hooks:
-                self._run(hook, hook.consume_message_after, context)
+                self._run(hook, hook.consume_message_after, context, late=SoftTimeLimitExceeded)
 
     def _status(self, ended: ReturnType, said: object) -> str:
         if not self._ordered:
@@ -128,14 +128,12 @@ class ConsumeHooks:
         hook: ConsumeMessageHook,
         method: Callable[[ConsumeMessageContext], object],
         context: ConsumeMessageContext,
-        passes: tuple[type[BaseException], ...] = (),
+        late: type[BaseException] = Exception,
     ) -> None:
-        """`passes`: what goes on. The soft limit is the whole call's; after it, the hook alone is late."""
+        """`late` is its own failure too. The soft limit is the whole call's; after it, the hook alone is late."""
         try:
             method(context)
-        except passes:
-            raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001  a hook's failure is its own
+        except (Exception, SystemExit, late) as error:  # noqa: BLE001  a hook's failure is its own
             self._log.warning("consume_hook_failed", hook=_name(hook), error=describe_error(error))
 
 

@@ -21,7 +21,6 @@ from typing import Any, Final
 import pyarrow
 
 from ..remoting.errors import RocketcrewError
-from .api import SoftTimeLimitExceeded
 from .ddl import fields_of
 from .message import Message
 
@@ -225,7 +224,7 @@ def _as_it_is(row: Any) -> Any:
         if dataclasses.is_dataclass(row) and not isinstance(row, type):
             return _copied_instance(row)
         return copy.deepcopy(row)
-    except (RowError, SoftTimeLimitExceeded):
+    except RowError:
         raise
     except Exception as error:
         name = type(row).__name__

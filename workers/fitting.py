@@ -21,7 +21,6 @@ from typing import Any, Final, cast
 import pyarrow
 
 from ..conf.folders import NO_FOLDERS, FolderNames
-from .api import SoftTimeLimitExceeded
 from .array_faults import (
     Arrays,
     became_infinite,
@@ -176,8 +175,6 @@ class Columns:
             elif known.get(kind):
                 try:
                     values = pick_attributes(row)
-                except SoftTimeLimitExceeded:
-                    raise
                 except Exception:  # noqa: BLE001  an attribute that was never set: `values_of` says which
                     return None
             else:
@@ -222,8 +219,6 @@ class Columns:
                 # None has fewer than these names, so one that has more makes the sum larger.
                 return picked if sum(map(len, rows)) == len(rows) * self.width else None
             return list(map(self._pick_attributes, rows)) if self._dataclasses.get(kinds.pop()) else None
-        except SoftTimeLimitExceeded:
-            raise
         except Exception:  # noqa: BLE001  a name that is missing, or an attribute: `values_of` says which
             return None
 
@@ -275,8 +270,6 @@ class Columns:
             for number in self._looked_at:
                 self._check(number, _column(rows, number))
             whole: Any = pa.array(rows, self._row_type)
-        except SoftTimeLimitExceeded:
-            raise
         except CONVERSION_ERRORS:
             return None
         if isinstance(whole, pa.ChunkedArray):
@@ -296,8 +289,6 @@ class Columns:
             column = values[number :: self.width]
             try:
                 array = self._array(number, column)
-            except SoftTimeLimitExceeded:
-                raise
             except CONVERSION_ERRORS as error:
                 if not self._nested[number]:
                     raise self._why(number, column, error) from error
@@ -318,8 +309,6 @@ class Columns:
         try:
             column = as_dicts(self._fields[number].type, column)
             return self._array(number, column), column
-        except SoftTimeLimitExceeded:
-            raise
         except CONVERSION_ERRORS as error:
             raise self._why(number, column, error) from error
 
@@ -328,12 +317,8 @@ class Columns:
         if isinstance(error, LossError):
             return self._misfit(number, str(error))
         words = ""
-        try:
+        with contextlib.suppress(*CONVERSION_ERRORS):
             words = reason(column, self._fields[number].type, check_of) or str(error)
-        except SoftTimeLimitExceeded:
-            raise
-        except CONVERSION_ERRORS:
-            pass
         return self._misfit(number, words or type(error).__name__)
 
     def checked(self, batch: Any) -> Any:
@@ -350,8 +335,6 @@ class Columns:
     def _made_anew(self, number: int, array: Any) -> Any:
         try:
             return pa.array(array.to_pylist(), array.type)
-        except SoftTimeLimitExceeded:
-            raise
         except CONVERSION_ERRORS as error:
             raise self._misfit(number, str(error)) from error
 
@@ -374,8 +357,6 @@ class Columns:
     def _became_infinite(self, number: int, array: Any, given: Callable[[], list[Any]]) -> bool:
         try:
             return became_infinite(array, lambda kind: pa.array(given(), kind))
-        except SoftTimeLimitExceeded:
-            raise
         except CONVERSION_ERRORS as error:  # a 32-bit scalar of Arrow's is no double
             raise self._why(number, given(), error) from error
 
@@ -472,8 +453,6 @@ class Columns:
             array = given.cast(kind)
             if makes_other_decimals(given, array):
                 raise LossError(_OTHER_DECIMAL)
-        except SoftTimeLimitExceeded:
-            raise
         except CONVERSION_ERRORS as error:
             source = "" if str(given.type) in str(error) else f"given as Arrow's {given.type}: "
             raise self._misfit(number, f"{source}{error}") from error

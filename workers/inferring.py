@@ -18,7 +18,6 @@ from typing import Any, Final
 import pyarrow
 
 from ..remoting.errors import UsageError
-from .api import SoftTimeLimitExceeded
 from .copying import listed
 from .ddl import as_schema, parse_ddl, to_ddl
 from .fitting import NoRowError, RowError, check_ran
@@ -126,8 +125,6 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
         values = [row.get(name) for row in dicts]
         try:
             kind: Any = pa.array(values).type
-        except SoftTimeLimitExceeded:
-            raise
         except CONVERSION_ERRORS as error:
             raise RowError(
                 f'the type of column "{name}" cannot be inferred ({error}): declare results.schema'

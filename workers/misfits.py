@@ -14,14 +14,12 @@ from typing import Any, Final
 
 import pyarrow
 
-from .api import SoftTimeLimitExceeded
-
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
 
 CONVERSION_ERRORS: Final = (Exception,)
 """Arrow's own; and it runs code of the values (`__index__`, `utcoffset` of a time zone), from which anything may come. The
-soft time limit may come there as well, and is that of the whole call: who catches these lets it pass before."""
+soft time limit may come there as well, and is that of the whole call: it is no Exception."""
 SHOWN_CHARACTERS_MAX: Final = 40
 NO_TIME: Final = "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
 
@@ -80,8 +78,6 @@ def _first(entry: Any) -> Any:
     """The key of a map's entry, given as a pair, a dict or a dict's pairs; None where Arrow refuses the entry."""
     try:
         return entry[0] if issubclass(entry.__class__, tuple) else dict(entry)["key"]
-    except SoftTimeLimitExceeded:
-        raise
     except CONVERSION_ERRORS:
         return None
 
@@ -90,8 +86,6 @@ def _second(entry: Any) -> Any:
     """The same of its value."""
     try:
         return entry[1] if issubclass(entry.__class__, tuple) else dict(entry)["value"]
-    except SoftTimeLimitExceeded:
-        raise
     except CONVERSION_ERRORS:
         return None
 
@@ -110,8 +104,6 @@ def _fields_given(value: Any, entries: list[Any], kind: Any) -> Iterable[tuple[A
 def _goes_in(value: Any, kind: Any, check_of: CheckOf) -> bool:
     try:
         _try(value, kind, check_of)
-    except SoftTimeLimitExceeded:
-        raise
     except CONVERSION_ERRORS:
         return False
     return True
@@ -133,8 +125,6 @@ def _where(value: Any, kind: Any, check_of: CheckOf) -> str:
         _try(value, kind, check_of)
     except (EntryError, LossError) as error:
         return str(error)
-    except SoftTimeLimitExceeded:
-        raise
     except CONVERSION_ERRORS as error:
         return _words(value, kind) or str(error)
     return ""
@@ -204,8 +194,6 @@ def _whole(value: Any) -> int:
     """An integer as one of Python's; 0 for what is none (numpy's timedelta64 is Integral, too)."""
     try:
         return operator.index(value)
-    except SoftTimeLimitExceeded:
-        raise
     except CONVERSION_ERRORS:
         return 0
 

@@ -23,7 +23,6 @@ import pyarrow
 from ..conf.folders import NO_FOLDERS, FolderNames
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from ..remoting.errors import ProtocolError
-from .api import SoftTimeLimitExceeded
 from .array_faults import Arrays
 from .copying import UnknownValueError, holds_all, listed
 from .ddl import fields_of, to_ddl
@@ -266,8 +265,6 @@ class RowBuffer(Generic[Owner]):
             if values is not None:
                 return values, repeat(None)
             return (repeat(()), results) if self._fit_as_tables(results) else None
-        except SoftTimeLimitExceeded:
-            raise
         except Exception:  # noqa: BLE001  what cannot be copied fails its own message: `prepare` raises it again
             return None
 

@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, TypeGuard, Unpack, cast
 from ..client.outgoing import Body, MessageFields, OutgoingMessage
 from ..remoting.errors import RocketcrewError
 from ..remoting.properties import PROPERTY_UNIQ_KEY
-from .api import Commit, Handler, SoftTimeLimitExceeded
+from .api import Commit, Handler
 from .calls import batch_results
 from .copying import IMMUTABLE, listed
 from .fitting import NESTED, UNDECLARED, UNORDERED, RowError, check_ran
@@ -162,8 +162,6 @@ class _Sending:
         if ready and self._outgoing is not None:
             try:
                 self._outgoing.send([each for _, each in ready])
-            except SoftTimeLimitExceeded:
-                raise  # the limit is that of the whole call
             except Exception as error:  # noqa: BLE001  those fail whose own was not sent
                 _put_errors(found, ready, error)
         return found
@@ -178,8 +176,6 @@ class _Sending:
             try:
                 rest, sends = take(message, own)
                 ready += [(len(found), each) for each in self._ready(message, sends)]
-            except SoftTimeLimitExceeded:
-                raise
             except Exception as error:  # noqa: BLE001  it is the handler's, and its own message's failure
                 rest = error
             found.append(rest)

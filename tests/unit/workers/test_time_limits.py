@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
@@ -114,6 +115,25 @@ def test_a_handler_may_catch_it_and_finish(
     bench.chunk([make_record()])
     bench.steps(2)
     assert bench.outcomes()[1] == []
+
+
+def test_a_handler_that_tries_again_after_any_error_is_ended(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]
+) -> None:
+    tries: list[int] = []
+
+    def persistent(_message: Message) -> None:
+        while len(tries) < 10:
+            tries.append(1)
+            with contextlib.suppress(Exception):
+                bench.clock.advance_ms(60)
+                bench.interrupt()
+
+    bench = interrupted(persistent)
+    bench.chunk([make_record()])
+    bench.steps(2)
+    assert [failure.cause for _, failure in bench.outcomes()[1]] == [Cause.TIME_LIMIT]
+    assert len(tries) == 1
 
 
 def test_it_is_never_raised_beside_a_call(
