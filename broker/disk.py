@@ -27,7 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ..durable.files import make_folders
-from ..remoting.errors import UsageError
+from ..remoting.errors import RocketcrewError, UsageError
 from .refused_folders import refuse_foreign, refuse_half_converted
 from .storage import StorageError
 from .syncing import FILE_MODE, PREVIOUS, UNFINISHED, DiskCalls, Syncer, taken_bytes
@@ -474,7 +474,7 @@ class DiskStorage:
         `calls` change the folder (a test may record them, or let them fail); without a thread of its own a test says when
         the disk is waited for: `syncer.work()`.
 
-        Raises UsageError when the folder cannot be used or another process holds it.
+        Raises UsageError when the folder cannot be used, RocketcrewError when another process holds it.
         """
         self._folder = folder
         self._calls = calls or DiskCalls()
@@ -523,7 +523,7 @@ class DiskStorage:
         except OSError as error:
             holder = os.pread(self._lock_fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._lock_fd)
-            raise UsageError(
+            raise RocketcrewError(
                 f"broker data folder {self._folder} is in use by another broker (process {holder}): "
                 "stop that one, or choose another folder"
             ) from error

@@ -35,7 +35,7 @@ from ..client.remoting_client import Remoting
 from ..client.tls import check_regular, server_context
 from ..durable.files import NO_ROOM
 from ..durable.mounts import check_local
-from ..remoting.errors import UsageError
+from ..remoting.errors import RocketcrewError, UsageError
 from .acl import Acl, parse_acl
 from .config import BrokerConfig
 from .core import BrokerCore
@@ -129,7 +129,8 @@ class EmbeddedBroker:
     async def start(self) -> None:
         """Start, or start again after `stop` or `crash` on the same ports and data.
 
-        Raises UsageError when the folder is in use, a port is taken, or the data cannot be read.
+        Raises RocketcrewError when the folder is in use, a port is taken or the address is not up, which may pass; UsageError
+        when the data cannot be read, or a port is only root's.
         """
         config = self.config
         tls = server_context(config.tls_cert_path, config.tls_key_path) if config.tls_cert_path else None
@@ -326,7 +327,7 @@ def run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None = None
     """Serve until TERM or INT; returns the exit code 0. `on_ready` gets the addresses of name server and broker; `access` is
     for those of others (see EmbeddedBroker).
 
-    Raises UsageError before anything is served: port in use, folder in use or unreadable; DiskFailed later.
+    Raises before anything is served as EmbeddedBroker.start does; DiskFailed later.
     """
     return asyncio.run(_run(config, on_ready, access))
 
@@ -402,7 +403,8 @@ def _bind(host: str, port: int, name: str) -> socket.socket:
             reason = "is in use (another broker?): stop that one, or choose another"
         else:
             reason = f"cannot be bound: {error.strerror}"
-        raise UsageError(f"broker {name} {port} on {host} {reason}") from error
+        kind = UsageError if error.errno == errno.EACCES else RocketcrewError  # all else may pass by itself
+        raise kind(f"broker {name} {port} on {host} {reason}") from error
     return bound
 
 

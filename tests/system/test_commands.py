@@ -128,7 +128,7 @@ def test_exit_codes_and_messages(shell: Shell, arguments: tuple[str, ...], code:
 
 def test_a_second_broker_on_the_same_folder_says_who_has_it(shell: Shell) -> None:
     done = shell("broker", "--name-server-port", "0", "--port", "0")
-    assert done.returncode == 2
+    assert done.returncode == 1  # it may pass: a service manager tries again
     assert b"is in use by another broker" in done.stderr
 
 

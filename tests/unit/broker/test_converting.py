@@ -15,7 +15,7 @@ from rocketcrew.broker.pop_table import Key
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.remoting.headers import UpdateOffset
 from rocketcrew.remoting.pop_headers import PopRequest
 
@@ -249,8 +249,8 @@ class Watched(type(Path())):
 
 
 def refused(action, *args):
-    """The message of the UsageError that it raises."""
-    with pytest.raises(UsageError) as error:
+    """The message of the error that it raises."""
+    with pytest.raises(RocketcrewError) as error:
         action(*args)
     return str(error.value)
 

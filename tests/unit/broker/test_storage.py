@@ -14,7 +14,7 @@ from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, Storage, StorageError
 from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.remoting.codes import RequestCode
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -174,7 +174,7 @@ def test_large_buffers_write_themselves(tmp_path):
 
 def test_second_owner_of_a_folder_is_refused(tmp_path):
     storage = DiskStorage(tmp_path)
-    with pytest.raises(UsageError, match="in use by another broker"):
+    with pytest.raises(RocketcrewError, match="in use by another broker"):
         DiskStorage(tmp_path)
     storage.close()
     DiskStorage(tmp_path).close()
