@@ -30,7 +30,8 @@ worker.
     word 19   SEAL_WANTED: not 0 = what the worker has written is to be sealed beside the call; written by the supervisor
     word 20   UNREPORTED: queue offset + 1 of the first record of the chunk that no report has, see unreported.py; 0 = none
     word 21   CALLS: how many calls of a coroutine handler are under way, every 50 ms | 22 OLDEST_NS: when the oldest began
-    word 11   TEXT_BYTES | from word 23 to 124: JSON [topic, broker, queue id] of the chunk's queue
+    word 23   SOFT_RAISED: start of the call in which the soft limit's exception was raised
+    word 11   TEXT_BYTES | from word 24 to 124: JSON [topic, broker, queue id] of the chunk's queue
     word 125  RECALLED: in order, of so many first dispatches nothing more is to begin; written by the supervisor
     word 126  BLOCKED_NS: since when the worker cannot write its segment (monotonic), 0 = it can | 127 BLOCKED_ERRNO: why
 """
@@ -56,7 +57,7 @@ CELLS_FILE = "cells"
 CELL_BYTES: Final = 1024
 CELL_WORDS: Final = CELL_BYTES // 8
 HEAD_WORDS: Final = 16
-MAGIC: Final = int.from_bytes(b"RCCELLS6", "little")
+MAGIC: Final = int.from_bytes(b"RCCELLS7", "little")
 
 STOPPING: Final = 1
 COUNTS_FROM: Final = 2
@@ -87,7 +88,8 @@ SEAL_WANTED: Final = 19
 UNREPORTED: Final = 20
 CALLS: Final = 21
 OLDEST_NS: Final = 22
-TEXT: Final = 23
+SOFT_RAISED: Final = 23
+TEXT: Final = 24
 RECALLED: Final = CELL_WORDS - 3
 BLOCKED_NS: Final = CELL_WORDS - 2
 BLOCKED_ERRNO: Final = CELL_WORDS - 1

@@ -6,11 +6,15 @@ SIGALRM belongs to the handler.
 
 Between the supervisor's look and the signal the worker may have gone on to the next message. So the signal's handler looks
 again: it raises only while a call is under way that is over its limit, and only into the handler's own frames. In the
-loop's frames the exception would fail nobody's message and end the worker.
+loop's frames the exception would fail nobody's message and end the worker; in a callback of an event loop that the handler
+runs (a SyncProducer's, `asyncio.run`) it would be logged there, and nobody would know. Where it was not raised, the
+supervisor sends the signal again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import signal
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -19,12 +23,13 @@ from typing import Final
 from ..conf.units import NS_PER_MS, NS_PER_S
 from .api import Handler, SoftTimeLimitExceeded
 from .boot import WorkerBounds
-from .cells import HARD_NS, SOFT_NS, STARTED_NS, STATE, CellView
+from .cells import HARD_NS, SOFT_NS, SOFT_RAISED, STARTED_NS, STATE, CellView
 
 SOFT_SIGNAL: Final[int] = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
 """A real-time signal, where there are any, because no library uses them; the usual two are the handler's own."""
 EARLY_NS: Final = NS_PER_MS
 """The supervisor's clock is read before its signal is sent: a call that is a millisecond short of its limit is over it."""
+RUNS_CALLBACKS: Final = asyncio.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]
 OURS: Final = __name__.rpartition(".")[0] + "."
 
 
@@ -59,19 +64,29 @@ class SoftLimit:
         if not cell[STATE] or self._clock() - cell[STARTED_NS] < self._limit_ns - EARLY_NS:
             return  # it was meant for a call that is over
         if self._in_handler(frame):
+            cell[SOFT_RAISED] = cell[STARTED_NS]
             raise SoftTimeLimitExceeded(self._limit_ns / NS_PER_S)
 
     def _in_handler(self, frame: FrameType | None) -> bool:
-        """Whether the user's code is between the interrupted frame and the one that called the handler."""
+        """Whether the user's code is between the interrupted frame and the one that called the handler, and all that is
+        between them hands on what is raised."""
         users = False
+        inner: FrameType | None = None
         while frame is not None:
             if frame.f_code in self._never:
+                return False
+            if frame.f_code is RUNS_CALLBACKS and not _steps_a_task(inner):
                 return False
             if frame.f_code in self._callers:
                 return users
             users = users or not str(frame.f_globals.get("__name__", "")).startswith(OURS)
-            frame = frame.f_back
+            inner, frame = frame, frame.f_back
         return False
+
+
+def _steps_a_task(called: FrameType | None) -> bool:
+    """Whether what an event loop has called is a coroutine, whose task takes what is raised."""
+    return called is not None and bool(called.f_code.co_flags & inspect.CO_COROUTINE)
 
 
 def obey(soft: SoftLimit, cell: CellView, soft_ns: int, hard_ns: int) -> None:

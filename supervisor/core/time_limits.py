@@ -1,9 +1,9 @@
 """Time limits and liveness of one worker: pure, from what its cell says and the time.
 
-A call over its soft limit gets the soft signal once; over its hard limit the worker is sent ABRT, which writes the stack,
-and after a grace KILL. Outside of the handler only progress counts: a worker that has messages, runs none of them and whose
-loop does not move for the stall limit is ended in the same way. `due_ns` says when to look again at the latest, so that
-limits are kept to the millisecond without looking all the time.
+A call over its soft limit gets the soft signal, again ever more rarely until its worker has raised it there; over its hard
+limit the worker is sent ABRT, which writes the stack, and after a grace KILL. Outside of the handler only progress counts: a
+worker that has messages, runs none of them and whose loop does not move for the stall limit is ended in the same way. `due_ns`
+says when to look again at the latest, so that limits are kept to the millisecond without looking all the time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from ...conf.units import NS_PER_MS
 
 ABORT_GRACE_NS = 1_000 * NS_PER_MS
 """Between ABRT and KILL: time to write a stack of many threads, and a core where those are wanted."""
+
+SOFT_AGAIN_MIN_NS = 20 * NS_PER_MS
+SOFT_AGAIN_MAX_NS = 5_000 * NS_PER_MS
+"""Between two soft signals to one call, each pause twice the one before: they interrupt what waits for the system."""
 
 LOOK_GAP_NS = 10_000 * NS_PER_MS
 """Looks are far more frequent; after such a gap it was the supervisor that stood still (SIGSTOP, a suspended machine)."""
@@ -38,6 +42,8 @@ class Progress:
     hard_ns: int
     busy: bool
     """It has chunks that it has not reported on."""
+    soft_raised_ns: int = 0
+    """Start of the call in which the soft limit was raised."""
 
 
 @dataclass(slots=True)
@@ -46,6 +52,9 @@ class Look:
 
     soft_sent: int = 0
     """Start of the call that got the soft signal."""
+    soft_pause_ns: int = 0
+    soft_again_ns: int = 0
+    """How long after the last soft signal, and when, the same call gets another one."""
     ended: tuple[int, int] | None = None
     """State and start of the call whose worker was sent ABRT; (0, 0) = it stood still outside of any."""
     ended_ns: int = 0
@@ -72,12 +81,22 @@ class Look:
             self.ended, self.ended_ns = (seen.state, seen.started_ns), now_ns
             return Step.ABORT, now_ns + ABORT_GRACE_NS
         due = [seen.started_ns + seen.hard_ns] if seen.hard_ns else []
-        if seen.soft_ns and self.soft_sent != seen.started_ns:
-            if ran_ns >= seen.soft_ns:
-                self.soft_sent = seen.started_ns
-                return Step.SOFT, min(due, default=now_ns + stall_ns)
-            due.append(seen.started_ns + seen.soft_ns)
-        return Step.NOTHING, min(due, default=now_ns + stall_ns)
+        step = Step.NOTHING
+        if seen.soft_ns and seen.soft_raised_ns != seen.started_ns:
+            if self._soft(seen, now_ns):
+                step = Step.SOFT
+            due.append(self.soft_again_ns)
+        return step, min(due, default=now_ns + stall_ns)
+
+    def _soft(self, seen: Progress, now_ns: int) -> bool:
+        """Whether the call gets the soft signal now."""
+        if self.soft_sent != seen.started_ns:
+            self.soft_pause_ns, self.soft_again_ns = SOFT_AGAIN_MIN_NS, seen.started_ns + seen.soft_ns
+        if now_ns < self.soft_again_ns:
+            return False
+        self.soft_sent, self.soft_again_ns = seen.started_ns, now_ns + self.soft_pause_ns
+        self.soft_pause_ns = min(2 * self.soft_pause_ns, SOFT_AGAIN_MAX_NS)
+        return True
 
     def _ending(self, now_ns: int) -> tuple[Step, int]:
         due = self.ended_ns + ABORT_GRACE_NS

@@ -19,7 +19,18 @@ from typing import Final
 import structlog
 
 from ...conf.units import NS_PER_MS, NS_PER_S
-from ...workers.cells import BEATS, HARD_NS, RECALLED, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile, CellView
+from ...workers.cells import (
+    BEATS,
+    HARD_NS,
+    RECALLED,
+    RSS_PEAK,
+    SOFT_NS,
+    SOFT_RAISED,
+    STARTED_NS,
+    STATE,
+    CellFile,
+    CellView,
+)  # fmt: skip
 from ...workers.claims import take_back
 from ...workers.reporter import REPORT_SIGNAL
 from ...workers.time_limits import SOFT_SIGNAL
@@ -97,7 +108,9 @@ class Watch:
     def _look(self, child: Child, *, busy: bool) -> int:
         now_ns = time.monotonic_ns()
         words = self._cells.view(child.cell_slot)
-        seen = Progress(words[STATE], words[STARTED_NS], words[BEATS], words[SOFT_NS], words[HARD_NS], busy)
+        seen = Progress(
+            words[STATE], words[STARTED_NS], words[BEATS], words[SOFT_NS], words[HARD_NS], busy, words[SOFT_RAISED]
+        )
         self._limit_ns = min(limit for limit in (self._limit_ns, seen.soft_ns, seen.hard_ns) if limit)
         if seen.state and now_ns - seen.started_ns > SAMPLE_AFTER_NS:
             sample_memory(child, seen.started_ns)

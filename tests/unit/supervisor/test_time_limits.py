@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 from rocketcrew.conf.units import NS_PER_MS
 from rocketcrew.supervisor.core.time_limits import ABORT_GRACE_NS, Look, Progress, Step
 
@@ -7,8 +9,10 @@ SOFT, HARD, STALL = 100 * NS_PER_MS, 300 * NS_PER_MS, 5_000 * NS_PER_MS
 START = 1_000 * NS_PER_MS
 
 
-def call(state: int = 8, started_ns: int = START, *, soft: int = SOFT, hard: int = HARD, beats: int = 1) -> Progress:
-    return Progress(state, started_ns, beats, soft, hard, busy=True)
+def call(
+    state: int = 8, started_ns: int = START, *, soft: int = SOFT, hard: int = HARD, beats: int = 1, raised: bool = False
+) -> Progress:  # fmt: skip
+    return Progress(state, started_ns, beats, soft, hard, busy=True, soft_raised_ns=started_ns if raised else 0)
 
 
 def look_at(look: Look, seen: Progress, after_ms: int) -> tuple[Step, int]:
@@ -21,14 +25,26 @@ def test_soft_then_hard_then_kill() -> None:
     look = Look()
     assert look_at(look, call(), 10) == (Step.NOTHING, 100)
     assert look_at(look, call(), 99) == (Step.NOTHING, 100)
-    assert look_at(look, call(), 100) == (Step.SOFT, 300)
-    assert look_at(look, call(), 150) == (Step.NOTHING, 300), "once a call"
+    assert look_at(look, call(), 100) == (Step.SOFT, 120)
+    assert look_at(look, call(raised=True), 101) == (Step.NOTHING, 300)
+    assert look_at(look, call(raised=True), 150) == (Step.NOTHING, 300), "once a call"
     assert look_at(look, call(), 300) == (Step.ABORT, 1300)
     assert look_at(look, call(), 310) == (Step.NOTHING, 1300)
     assert look_at(look, call(), 300 + ABORT_GRACE_NS // NS_PER_MS)[0] is Step.KILL
     assert look_at(look, call(), 2_000) == (Step.NOTHING, 2300)
     assert look_at(look, call(), 2_300) == (Step.KILL, 3300), "a kill that failed is repeated"
     assert look.timed_out(8, START)
+
+
+def test_a_soft_signal_that_raised_nothing_is_sent_again_ever_more_rarely() -> None:
+    look, sent = Look(), list[int]()
+    for at in range(90, 100_000, 10):
+        step, due = look_at(look, call(hard=0), at)
+        if step is Step.SOFT:
+            sent.append(at)
+            assert due > at
+    assert sent[:5] == [100, 120, 160, 240, 400]
+    assert [later - sooner for sooner, later in itertools.pairwise(sent[9:])] == [5_000] * (len(sent) - 10)
 
 
 def test_a_call_that_followed_the_one_over_its_limit_has_not_timed_out() -> None:

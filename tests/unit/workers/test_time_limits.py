@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import sys
@@ -14,7 +15,7 @@ from rocketcrew import Message, SoftTimeLimitExceeded, handler
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.api import Handler, as_handler
 from rocketcrew.workers.boot import WorkerBounds
-from rocketcrew.workers.cells import RECORDS, STARTED_NS, STATE, TAKEN, private_cell
+from rocketcrew.workers.cells import RECORDS, SOFT_RAISED, STARTED_NS, STATE, TAKEN, private_cell
 from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.runner import HANDLER_CALLERS, NEVER_INTERRUPTED
 from rocketcrew.workers.time_limits import SoftLimit, limits_of
@@ -134,6 +135,34 @@ def test_a_handler_that_tries_again_after_any_error_is_ended(
     bench.steps(2)
     assert [failure.cause for _, failure in bench.outcomes()[1]] == [Cause.TIME_LIMIT]
     assert len(tries) == 1
+
+
+def test_in_a_callback_of_an_event_loop_it_waits_for_a_place_where_it_is_not_swallowed(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]
+) -> None:
+    """The supervisor sends the signal until the cell says that the exception was raised."""
+    seen: list[tuple[str, bool]] = []
+
+    def interrupt(where: str) -> None:
+        try:
+            bench.interrupt()
+        finally:
+            seen.append((where, bench.cell[SOFT_RAISED] == bench.cell[STARTED_NS]))
+
+    async def serves() -> None:
+        asyncio.get_running_loop().call_soon(interrupt, "callback")
+        await asyncio.sleep(0.001)
+        interrupt("task")
+
+    def runs_a_loop(_message: Message) -> None:
+        bench.clock.advance_ms(60)
+        asyncio.run(serves())
+
+    bench = interrupted(runs_a_loop)
+    bench.chunk([make_record()])
+    bench.steps(2)
+    assert seen == [("callback", False), ("task", True)]
+    assert [failure.cause for _, failure in bench.outcomes()[1]] == [Cause.TIME_LIMIT]
 
 
 def test_it_is_never_raised_beside_a_call(
