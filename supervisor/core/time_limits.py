@@ -2,8 +2,8 @@
 
 A call over its soft limit gets the soft signal, again ever more rarely until its worker has raised it there; over its hard
 limit the worker is sent ABRT, which writes the stack, and after a grace KILL. Outside of the handler only progress counts: a
-worker that has messages, runs none of them and whose loop does not move for the stall limit is ended in the same way. `due_ns`
-says when to look again at the latest, so that limits are kept to the millisecond without looking all the time.
+worker that has messages, runs none of them and whose loop does not move for the stall limit is ended in the same way.
+`due_ns` says when to look again at the latest, so that limits are kept to the millisecond without looking all the time.
 """
 
 from __future__ import annotations
