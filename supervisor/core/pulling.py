@@ -355,9 +355,9 @@ class Pulling:
             forwards = result.next_offset > pq.next_offset
             unknown = result.next_offset if forwards else 0
             q.lost_to = min(result.min_offset if result.min_offset >= 0 else unknown, result.next_offset)
-            if forwards and q.lost_to < result.next_offset:
-                # The broker has the rest: an operator's reset passes over that, which brokers answer in the same way (5.2 and
-                # later).
+            if (forwards or pq.next_offset <= result.end_offset) and q.lost_to < result.next_offset:
+                # The broker has the rest, and all that we asked for: an operator's reset passes over that, which brokers answer
+                # in the same way (5.2 and later), also where it is to something that is pulled and has not run.
                 q.skips_from = q.lost_to
             self._moved(q, result.next_offset, now)
             return

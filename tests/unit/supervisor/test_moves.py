@@ -468,6 +468,24 @@ def test_what_was_pulled_and_not_run_is_read_again_where_the_broker_has_it(make:
     assert LOST not in noted(bench)
 
 
+@pytest.mark.parametrize("to", [30, 40])
+def test_an_operators_reset_to_what_is_pulled_and_has_not_run_skips_that(make: Callable[..., Bench], to: int) -> None:
+    """The broker has all that was asked for, so its answer is no correction: brokers from 5.2 on tell of a reset so."""
+    bench = make()
+    (handle,) = bench.open(0, offset=0)
+    bench.worker("w1")
+    bench.found(handle, range(40))
+    first, second = bench.dispatched()
+    moved = PullResult(ResponseCode.PULL_OFFSET_MOVED, to, min_offset=0, end_offset=40)
+    bench.core.handle(ev.Pulled(handle, moved), bench.now)
+    bench.done(first)
+    bench.done(second)
+    assert bench.one(act.Commit).offset == to
+    found = noted(bench)
+    assert found[SKIPPED] == [(2, to)]
+    assert LOST not in found
+
+
 def test_what_a_worker_had_when_it_died_is_lost_where_the_queue_goes_on_behind_it(make: Callable[..., Bench]) -> None:
     bench = make()
     (handle,) = bench.open(0, offset=0)
