@@ -31,6 +31,7 @@ from ..durable.files import free_bytes
 from .core import events as ev
 from .core.chunks import Token
 from .core.decisions import Core
+from .core.state import BACKLOG, DISK
 from .folder_notices import FolderNotices
 from .keeping import keep
 
@@ -197,10 +198,10 @@ class Backlog:
         age_s = max(0.0, time.time() - oldest_ns / NS_PER_S) if oldest_ns else 0.0
         self.waiting = Waiting(len(self._files), self._files.bytes, round(age_s, 1))
         paused = self._core.state.paused
-        self._hold("backlog", self._marks.holds_backlog("backlog" in paused, self.waiting.bytes),
+        self._hold(BACKLOG, self._marks.holds_backlog(BACKLOG in paused, self.waiting.bytes),
                    waiting_mib=self.waiting.bytes >> 20, high_water_mib=self._marks.high_bytes >> 20,
                    resumes_at_mib=int(self._marks.backlog_resumes_bytes) >> 20)  # fmt: skip
-        self._hold("disk", self._marks.holds_disk("disk" in paused, room_bytes),
+        self._hold(DISK, self._marks.holds_disk(DISK in paused, room_bytes),
                    free_mib=room_bytes >> 20, wanted_mib=self._marks.free_bytes >> 20,
                    resumes_at_mib=int(self._marks.disk_resumes_bytes) >> 20)  # fmt: skip
         self._report_loaded()

@@ -20,6 +20,7 @@ HOLDS: Final[Mapping[str, str]] = {
     "alone": "may have crashed a worker, and waits to be run with nothing else in hand",
     "order": "waits for one before it, of its queue or key",
     "rate": "waits for the rate limit of its topic or of the member",
+    "room": "waits until the loader has loaded more, or the disk has room (`pulling_paused`)",
     "waiting": "waits for a worker that has room",
     "rows": "is finished, and its rows are in a segment that is not sealed yet",
     "table": "is finished, and its rows are not in the table yet (results.commit_after = loaded)",

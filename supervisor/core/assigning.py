@@ -650,7 +650,7 @@ class Assigning:
         begins before `_cut_short`, which leaves the rest to the next owner."""
         if self.s.stopping:
             return
-        self.s.stopping = True
+        self.s.stopping, self.s.rows_wait = True, False
         self._stop_at = now + self.s.config.stop_deadline_ms / 1000
         before = list(self.s.queues.values())
         for mq in [mq for mq in self._moves if mq not in self.s.by_mq]:
@@ -661,6 +661,7 @@ class Assigning:
                 self._commit_unopened(pq, asked=pq.locked)
             elif pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
                 self.revoke(pq, now, send_failures=True)
+        self._dispatching.run()  # what has waited for room, of queues that finish
         self.leaving.check_finished()
 
     def _open_to_commit(self, mq: MessageQueue, now: float) -> bool:

@@ -271,7 +271,14 @@ class Core:
 
     def _sample(self, window: Window, now: float) -> None:
         self.state.at(now + window.interval_s, lambda at: self._sample(window, at))
+        self.state.stats.keep(self.topics_held().union(self.state.topics), self.state.config.group)
         self.state.stats.sample(window, now)
+
+    def topics_held(self) -> set[str]:
+        """Those of queues and of popped messages that have not ended, subscribed or not: what is finished of them is to be
+        committed or acknowledged yet."""
+        popped = {queue.loop.mq.topic for queue in self.popping.queues.values()}
+        return popped.union(self.state.by_topic, (mq.topic for mq in self.popping.loops))
 
     def _rebalance(self, now: float) -> None:
         """A broker's notice can come before the answer to our first heartbeat: nothing is opened by a start that may yet
@@ -298,6 +305,7 @@ class Core:
     def _resume(self, event: ev.Resume, now: float) -> None:
         self.pulling.resume(event.reason, now)
         self.popping.resume(now)
+        self.dispatching.run()
 
     def _pulled(self, event: ev.Pulled, now: float) -> None:
         self.pulling.pulled(event.handle, event.result, now)

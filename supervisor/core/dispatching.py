@@ -100,8 +100,8 @@ class Dispatching:
         while s.redo or s.ready or s.quarantine or s.isolated:
             if s.quarantine or s.isolated:
                 self.quarantine.run()
-            if (s.charges.noted and self.quarantine.closed()) or not (s.redo or s.ready):
-                return
+            if (s.charges.noted and self.quarantine.closed()) or not (s.redo or (s.ready and not s.rows_wait)):
+                return  # what was begun and came back goes on where there is no room for more
             worker, free = self._choose_worker()
             if worker is None:
                 return

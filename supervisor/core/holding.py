@@ -103,6 +103,8 @@ def _lane_is_free(pq: ProcessQueue, chunk: Chunk) -> bool:
 
 
 def _unplaced(state: State, pq: ProcessQueue) -> str:
+    if state.rows_wait:
+        return "room"
     return "rate" if held_by_rates(state, pq) else "waiting"
 
 

@@ -192,7 +192,7 @@ class Lanes(Ordered):
                 self._take_in(pq)
         if self._unasked:
             self._ask_again()
-        while self._line and not self.quarantine.closed():
+        while self._line and not self.quarantine.closed() and not s.rows_wait:
             worker, free = self._choose_worker()
             if worker is None:
                 return

@@ -134,7 +134,7 @@ class Orderly(Ordered):
             lane = self._homeless.popleft()
             lane.queued = False
             self.offer(lane)
-        while self._due and not self._closed():
+        while self._due and not self._closed() and not s.rows_wait:
             worker_id = next(iter(self._due))
             ready, line = s.workers.get(worker_id), self._lines.get(worker_id)
             if ready is None or not line or self._load(ready) >= s.config.chunks_in_flight:

@@ -22,7 +22,7 @@ from .actions import Heartbeat, Pull
 from .chunks import Chunk, PullRun
 from .process_queue import ProcessQueue, PulledQueue
 from .slab import UNIT_BYTES, Slot
-from .state import State
+from .state import BACKLOG, DISK, State
 from .states import QueueState
 
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -152,16 +152,22 @@ class Pulling:
 
     def pause(self, reason: str) -> None:
         """Send no further pull until every reason is gone. One that the broker holds is still answered, and its messages
-        are consumed (as in Java, CL/impl/consumer/DefaultMQPushConsumerImpl.java, suspend)."""
+        are consumed (as in Java, CL/impl/consumer/DefaultMQPushConsumerImpl.java, suspend), unless it is for want of room for
+        rows (State.rows_wait): what is pulled may have many times the bytes in rows."""
         self.s.paused.add(reason)
+        self._look_for_room()
 
     def resume(self, reason: str, now: float) -> None:
         """Pull again, unless there is another reason not to."""
         self.s.paused.discard(reason)
+        self._look_for_room()
         if self.s.paused:
             return
         for q in list(self.s.pulled.values()):
             self.consider(q, now)
+
+    def _look_for_room(self) -> None:
+        self.s.rows_wait = not self.s.stopping and not self.s.paused.isdisjoint((BACKLOG, DISK))
 
     def end_unknown_since(self, then: float) -> list[ProcessQueue]:
         """Those of our queues of which no pull is out, and of which nobody has said since `then` where they end: it is not
@@ -356,8 +362,8 @@ class Pulling:
             unknown = result.next_offset if forwards else 0
             q.lost_to = min(result.min_offset if result.min_offset >= 0 else unknown, result.next_offset)
             if (forwards or pq.next_offset <= result.end_offset) and q.lost_to < result.next_offset:
-                # The broker has the rest, and all that we asked for: an operator's reset passes over that, which brokers answer
-                # in the same way (5.2 and later), also where it is to something that is pulled and has not run.
+                # The broker has the rest, or all that we asked for: an operator's reset passes over that, which brokers from
+                # 5.2 on answer in the same way, also where it is to something that is pulled and has not run.
                 q.skips_from = q.lost_to
             self._moved(q, result.next_offset, now)
             return

@@ -123,6 +123,8 @@ class CoreConfig:
 
 OPERATOR = "operator"
 """The reason of a pause that somebody asked for."""
+BACKLOG, DISK = "backlog", "disk"
+"""Those of want of room for rows: too much waits for the loader, or the disk is nearly full."""
 
 
 NEVER = 1 << 62
@@ -362,8 +364,9 @@ class State(Workers):
         """Charges on the disk name what is over."""
         self.waiting_messages = 0
         self.paused: set[str] = set()
-        """Who holds up pulling; what was pulled is still consumed."""
-        self.stopping = self.finished = False
+        """Who holds up pulling; what was pulled is still consumed, but where no more rows may come."""
+        # `rows_wait`: there is no room for more rows, so what has not begun waits, until a stop.
+        self.stopping = self.finished = self.rows_wait = False
         self.unfinished_at_stop = self.unsealed_at_stop = self.uncommitted_at_stop = 0
         """Messages of queues that ended at their deadline: not finished, or finished and their rows not sealed: these come
         again; and finished for good, but not committed: these come again at another member."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
 from ...remoting.bodies import ConsumeStatus
+from ...remoting.check_points import RETRY_V1, RETRY_V2, real_topic
 
 
 class Window(Enum):
@@ -140,7 +141,7 @@ class TopicStats:
 
 
 class ConsumerStats:
-    """The topics of one group; as many as are subscribed, the retry topic included."""
+    """The topics of one group; as many as are subscribed, retry topics included."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicStats] = {}
@@ -175,6 +176,12 @@ class ConsumerStats:
     def ended(self, topic: str, records: int, wall_ms: int, stored_ms: Callable[[int], int]) -> None:
         """So many records of one queue have an outcome, see `Latencies.add`."""
         (self.topics.get(topic) or self._of(topic)).latencies.add(wall_ms, records, stored_ms)
+
+    def keep(self, topics: Iterable[str], group: str) -> None:
+        """Others are not the group's any more. Retries that are popped are of topics that nobody subscribes."""
+        ours = {real_topic(topic, group, mark) for topic in topics for mark in ("", RETRY_V1, RETRY_V2)}
+        for topic in self.topics.keys() - ours:
+            del self.topics[topic]
 
     def sample(self, window: Window, now: float) -> None:
         """To be called at the window's interval."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.charges import Charges
+from rocketcrew.supervisor.core.state import BACKLOG, OPERATOR
 
 from .member import SimMember
 from .script import ACTIONS, ANEW, BOOTS, POWER, STALLS, TOPIC
@@ -248,11 +249,12 @@ class Faults:
         member = self._member()
         if member is None or not member.running or member.stopping:
             return False
-        member.event(member.core.handle, ev.Pause(), self.world.now)
+        reason = self.world.random.choice([OPERATOR, BACKLOG])
+        member.event(member.core.handle, ev.Pause(reason), self.world.now)
 
         def resume() -> None:
             if member.alive:
-                member.event(member.core.handle, ev.Resume(), self.world.now)
+                member.event(member.core.handle, ev.Resume(reason), self.world.now)
 
         self.world.after(self.world.random.expovariate(1 / 500), resume)
         return True

@@ -9,7 +9,7 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.holding import holding
-from rocketcrew.supervisor.core.state import OPERATOR
+from rocketcrew.supervisor.core.state import DISK, OPERATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,3 +135,11 @@ def test_a_queue_that_was_taken_away_is_finished_and_not_pulled(bench: Bench) ->
     bench.found(handle, [0])
     bench.revoke()
     assert held(bench)["rules"][0].startswith("the queue was taken away")
+
+
+def test_what_waits_for_room_on_the_disk_says_so(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.core.handle(ev.Pause(DISK), bench.now)
+    bench.found(handle, [0, 1])
+    assert says(bench) == ("room", 0, None)
+    assert "paused by disk" in held(bench)["rules"]
