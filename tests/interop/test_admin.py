@@ -167,3 +167,38 @@ def test_an_online_reset_is_followed(servers: Servers, crew: Crew) -> None:
     status = crew.status()
     assert status is not None
     assert status["counters"]["invariant_violations"] == 0, answer
+
+
+@ON_ALL
+def test_a_reset_to_the_end_skips_what_is_pulled_and_has_not_run(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers from 5.2 on answer a pull with it, as they answer one of an offset that is not there."""
+    release = tmp_path / "release"
+    monkeypatch.setenv(RELEASE, str(release))
+    topic = "reset-to-the-end"
+    servers.create_topic(topic, 1)
+    crew = Crew(tmp_path, servers, "pressure_handlers:stuck_or_done", topic, load=False, group=f"{topic}-group",
+                **{"consumer.suspend_timeout_ms": 1000, "workers.count": 1})  # fmt: skip
+    crew.start()
+    try:
+        with patient_producer(servers) as producer:
+            for number in range(MESSAGES):
+                producer.send(OutgoingMessage(topic, b"%d %s" % (number, b"done" if number else b"stuck")))
+            wait_until(lambda: crew.counter("pulled_messages") >= MESSAGES, what="all pulled")
+            answer = servers.admin("resetOffsetByTime", "-g", crew.group, "-t", topic, "-s", "-1")
+            wait_until(lambda: is_leaving(crew), what="the queue is to begin elsewhere")
+            release.touch()
+            wait_until(lambda: crew.lag() == 0, what="nothing before the end is left")
+            producer.send(OutgoingMessage(topic, b"%d done" % MESSAGES))
+        wait_until(lambda: crew.lag() == 0 and crew.counter("done_messages") >= 2, what="the one after the end")
+        assert crew.counter("done_messages") < MESSAGES // 2, answer
+    finally:
+        release.touch()
+        crew.stop()
+
+
+def is_leaving(crew: Crew) -> bool:
+    """Whether a queue finishes what it has in hand."""
+    status = crew.status()
+    return status is not None and any(queue["state"] == "draining" for queue in status["queues"])

@@ -151,7 +151,7 @@ def test_in_a_callback_of_an_event_loop_it_waits_for_a_place_where_it_is_not_swa
 
     async def serves() -> None:
         asyncio.get_running_loop().call_soon(interrupt, "callback")
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         interrupt("task")
 
     def runs_a_loop(_message: Message) -> None:
