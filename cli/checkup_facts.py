@@ -8,6 +8,7 @@ consumes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import resource
@@ -72,6 +73,7 @@ from .checkups import (
 )
 from .exit_codes import exit_code
 from .surroundings import check_nothing_shadows
+from .unread_queues import cure, unread_retries, unread_words
 from .wording import in_words, is_refusal
 
 TIMEOUT_MS: Final = 3_000
@@ -234,6 +236,8 @@ class Looking:
         )
         if not facts.known:
             return facts
+        if not is_broadcasting(s):
+            facts = replace(facts, unread=await self._unread())
         if s.consumer.client_rebalance:
             facts = replace(facts, popped_retries=await self._popped_retries())
         try:
@@ -246,6 +250,13 @@ class Looking:
         found = differences(ours, there.subscription_table) if len(ours) > 1 else []
         members = tuple(sorted({one.client_id for one in there.connection_set}))
         return replace(facts, members=members, differences=tuple(map(self._access.unwrap, found)))
+
+    async def _unread(self) -> tuple[str, str]:
+        """What waits in queues of the retry topic that nobody reads, and what to do; nothing where nobody tells."""
+        with contextlib.suppress(RocketcrewError):
+            if found := await unread_retries(self._cluster, self._group):
+                return unread_words(found), cure([one.mq for one in found])
+        return "", ""
 
     async def _popped_retries(self) -> dict[str, int]:
         """The lag of the retry topics that the group's members read while they popped; nothing where nobody tells."""

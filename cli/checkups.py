@@ -90,6 +90,8 @@ class GroupFacts:
     """Why the brokers did not tell of it."""
     popped_retries: Mapping[str, int] = field(default_factory=dict[str, int])
     """By retry topic that members which pop read, what of it no member has had, where ours is to pull."""
+    unread: tuple[str, str] = ("", "")
+    """What waits in queues of its retry topic that nobody reads, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +335,8 @@ def _group(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding]
         yield Finding(Level.WARNING, "retries", f"{_count(lag, 'message')} of {topic}, left by members that popped, which"
                       " members that pull do not read",
                       "set the group to POP again (mqadmin setConsumeMode) until it has no lag there")  # fmt: skip
+    if group.unread[0]:
+        yield Finding(Level.WARNING, "retries", *group.unread)
     yield from _shares(group, topics)
 
 

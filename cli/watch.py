@@ -31,6 +31,8 @@ class QueueLag(NamedTuple):
     committed: int | None
     begin: int = 0
     """The first offset that the broker keeps, where it was asked for that."""
+    unread: bool = False
+    """No member can read it: the topic's route does not have it (cli/unread_queues.py)."""
 
     @property
     def lag(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from ..remoting.arguments import near
@@ -65,10 +66,27 @@ def no_such_name(topic: str, known: Iterable[str]) -> UnknownNameError:
 
 def no_such_group(group: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a group that has no retry topic among the cluster's `known` topics."""
-    names = [name.removeprefix(RETRY_PREFIX) for name in known if name.startswith(RETRY_PREFIX)]
+    topics = set(known)
+    names = [name for name in group_names(topics) if not is_popped_retry(name, topics)]
     return UnknownNameError(
         f"the cluster does not know the group {group} (a group is known once it has consumed){near(group, names)}"
     )
+
+
+def group_names(known: Iterable[str]) -> list[str]:
+    """Of the retry topics among the cluster's `known` ones, those behind the prefix: groups, and what `is_popped_retry`."""
+    return [name.removeprefix(RETRY_PREFIX) for name in known if name.startswith(RETRY_PREFIX)]
+
+
+def is_popped_retry(name: str, known: AbstractSet[str]) -> bool:
+    """Whether it looks like what brokers call the retry topic of a group that pops a topic, by both names: a group may be
+    called so too."""
+    for at in (at for at, letter in enumerate(name) if letter in "_+"):
+        topic = name[at + 1 :]
+        # Only the name at the front loses its namespace where a user is shown it.
+        if RETRY_PREFIX + name[:at] in known and (topic in known or topic.partition("%")[2] in known):
+            return True
+    return False
 
 
 def _refused(error: BrokerError, other_server: str) -> str:

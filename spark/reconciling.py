@@ -232,6 +232,11 @@ class Report:
         """How many messages are BEFORE because nothing at all is known here of their queue."""
         return sum(one.fates[Fate.BEFORE].count() for one in self.queues if not one.known and Fate.BEFORE in one.fates)
 
+    @property
+    def unknown(self) -> OffsetSet:
+        """What nobody says anything of."""
+        return OffsetSet.of((one.key, one.fates[Fate.UNKNOWN]) for one in self.queues if Fate.UNKNOWN in one.fates)
+
     def as_told(self, told: Mapping[Fate, OffsetSet]) -> Report:
         """The same, with what brokers know better of records that left no rows: each of these has that fate and no other."""
         return replace(self, queues=tuple(_told(queue, told) for queue in self.queues)) if told else self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import click
@@ -11,12 +12,15 @@ import click
 from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...conf.settings import Settings, require
+from ...remoting.admin_bodies import OffsetWrapper
 from ...remoting.errors import BrokerError
-from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ...remoting.names import DLQ_PREFIX
+from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster, known_topics
 from ..options import with_settings
 from ..tables import lines
+from ..wording import group_names, is_popped_retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,14 @@ class Group:
     members: int
     lag: int | None
     dead_letters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`consumes`: it has members, or has committed something."""
+
+    group: Group
+    consumes: bool
 
 
 @click.command()
@@ -46,12 +58,12 @@ def groups(settings: Settings, as_json: bool) -> None:
     access = access_of(settings)
 
     async def look(cluster: Cluster) -> list[Group]:
-        known = await known_topics(cluster, access)
+        known = dict.fromkeys(await known_topics(cluster, access))
         admin = Admin(cluster)
-        names = [name.removeprefix(RETRY_PREFIX) for name in known if name.startswith(RETRY_PREFIX)]
-        return await asyncio.gather(
-            *(_one(admin, access.wrap(name), name, has_dead=DLQ_PREFIX + name in known) for name in names)
+        found = await asyncio.gather(
+            *(_one(admin, access.wrap(name), name, has_dead=DLQ_PREFIX + name in known) for name in group_names(known))
         )
+        return [one.group for one in found if one.consumes or not is_popped_retry(one.group.name, known.keys())]
 
     found = ask_cluster(access, look)
     if as_json:
@@ -62,11 +74,12 @@ def groups(settings: Settings, as_json: bool) -> None:
         click.echo("the cluster knows no groups: none has consumed yet")
 
 
-async def _one(admin: Admin, group: str, name: str, *, has_dead: bool) -> Group:
+async def _one(admin: Admin, group: str, name: str, *, has_dead: bool) -> Found:
     connections = await admin.consumer_connections(group)
     members = 0 if connections is None else len(connections.connection_set)
     lag: int | None = None
     dead = 0
+    table: Mapping[MessageQueue, OffsetWrapper] = {}
     try:
         table = (await admin.consume_stats(group)).offset_table
         lag = sum(max(0, one.broker_offset - max(0, one.consumer_offset)) for one in table.values())
@@ -75,7 +88,7 @@ async def _one(admin: Admin, group: str, name: str, *, has_dead: bool) -> Group:
             dead = sum(one.max_offset - one.min_offset for one in stats.offset_table.values())
     except BrokerError:  # it has consumed nothing, or has no dead letters any more
         pass
-    return Group(name, members, lag, dead)
+    return Found(Group(name, members, lag, dead), consumes=bool(members or table))
 
 
 def row(group: Group) -> dict[str, object]:

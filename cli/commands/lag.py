@@ -31,6 +31,7 @@ from ..live_line import duration
 from ..options import Dependent, with_settings
 from ..stagings import topics_in_keys
 from ..tables import lines
+from ..unread_queues import cure, unread_retries, unread_words
 from ..watch import QueueLag
 from ..wording import UnknownNameError, unknown_topic, with_hint
 
@@ -94,8 +95,7 @@ def lag(
 
     async def ask(cluster: Cluster) -> list[QueueLag]:
         await check_known(cluster, wanted)
-        found = await queue_lags(Admin(cluster), group, wanted, topics_in_keys(settings))
-        return [unwrapped(access, queue) for queue in found]
+        return await queue_lags(cluster, group, wanted, topics_in_keys(settings))
 
     if watch:
         ask_cluster(access, look_on)
@@ -107,6 +107,9 @@ def lag(
     except UnknownNameError as error:
         raise error if topics else with_hint(error, OFFSETS_ONLY) from None
     total = sum(queue.lag for queue in found)
+    for note in notes(found):
+        click.echo(note, err=True)
+    found = [unwrapped(access, queue) for queue in found]
     if as_json:
         answer = {"group": settings.consumer.group, "total": total, "queues": [as_json_row(queue) for queue in found]}
         click.echo(json.dumps(answer, ensure_ascii=False))
@@ -185,11 +188,11 @@ class Looks:
         self, cluster: Cluster, interval_s: float, count: int, starts: Callable[[], Awaitable[bool]], *, as_json: bool
     ) -> None:
         """Look and print, `count` times (0 = for ever). A group that is not known at first is waited for, as `once_known`."""
-        admin, group = Admin(cluster), self._access.wrap(self._group)
+        group = self._access.wrap(self._group)
         before: tuple[float, list[QueueLag]] | None = None
         looks = 0
         while True:
-            look = functools.partial(queue_lags, admin, group, self._topics, self._likely)
+            look = functools.partial(queue_lags, cluster, group, self._topics, self._likely)
             found = await (look() if looks else once_known(group, look, starts))
             members, _ = await members_of(cluster, group, self._topics[0] if self._topics else None)
             now = time.monotonic()
@@ -199,7 +202,8 @@ class Looks:
             if as_json:
                 click.echo(json.dumps({"group": self._group, "queues": rows}, ensure_ascii=False))
             else:
-                click.echo((CLEAR if sys.stdout.isatty() else "") + "\n".join(lines([for_people(row) for row in rows])))
+                shown = [*lines([for_people(row) for row in rows]), *notes(found)]
+                click.echo((CLEAR if sys.stdout.isatty() else "") + "\n".join(shown))
             before, looks = (now, found), looks + 1
             if looks == count:
                 return
@@ -258,10 +262,18 @@ def for_people(row: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
+def notes(found: Sequence[QueueLag]) -> list[str]:
+    """What is to be said below the queues."""
+    unread = [one for one in found if one.unread]
+    return [f"{unread_words(unread)}. {cure([one.mq for one in unread])} gives them readers"] if unread else []
+
+
 async def queue_lags(
-    admin: Admin, group: str, topics: tuple[str, ...], likely_topics: Sequence[str] = ()
+    cluster: Cluster, group: str, topics: tuple[str, ...], likely_topics: Sequence[str] = ()
 ) -> list[QueueLag]:
-    """Every queue of `topics` (none given: of all that the group consumes), sorted; `likely_topics` as `consume_stats`."""
+    """Every queue of `topics` (none given: of all that the group consumes), sorted, and those of its retry topic that nobody
+    reads and that have messages; `likely_topics` as `consume_stats`."""
+    admin = Admin(cluster)
     found: dict[MessageQueue, QueueLag] = {}
     for topic in topics or (None,):
         stats = await admin.consume_stats(group, topic, likely_topics)
@@ -272,6 +284,8 @@ async def queue_lags(
     if not topics:
         for mq, end in (await _ends_of_begun(admin, group, {mq.topic for mq in found})).items():
             found[mq] = QueueLag(mq, end, None)
+    if not topics or RETRY_PREFIX + group in topics:
+        found |= {one.mq: one for one in await unread_retries(cluster, group)}
     return [found[mq] for mq in sorted(found)]
 
 

@@ -9,6 +9,7 @@ Read off the state, which is not changed; looks at all that is open, so it is fo
     alone       it may have killed a worker, and waits to be run with nothing else in hand
     order       it comes after one of its queue or key that is held (a failure, or one in hand)
     rate        its topic, or the member, has had as many messages as its rate allows
+    room        what waits for the loader, or a disk that is nearly full, leaves no room for more rows
     waiting     no worker has had room for it yet
     rows        it is finished, and its rows are in a segment that is not sealed yet
     table       it is finished, and its rows are sealed and not in the table yet (commit_after = "loaded")
@@ -28,6 +29,9 @@ from .pulling import held_by_rates, thresholds
 from .rate_limits import MEMBER
 from .state import State
 from .states import LIVING, QueueState, WorkerState
+
+REMARK_MAX = 200
+"""Characters of what a broker says."""
 
 
 def holding(state: State) -> list[dict[str, Any]]:
@@ -141,7 +145,9 @@ def rules(state: State, q: PulledQueue) -> list[str]:
     if q.starved:
         found.append(f"memory.pulled_bytes_mib: waits for room, {len(state.starved)} queues are in line")
     if q.refused_code != -1 and pq.handle not in state.reserved:  # with bytes reserved, the next one is under way
-        found.append(f"the broker refuses the pull with code {q.refused_code}, {q.refusals} times in a row")
+        said = q.refused_remark.partition("\n")[0][:REMARK_MAX]  # code 16 alone has two cures
+        code = f"{q.refused_code} ({said})" if said else f"{q.refused_code}"
+        found.append(f"the broker refuses the pull with code {code}, {q.refusals} times in a row")
     if not any(worker.state is WorkerState.READY for worker in state.workers.values()):
         found.append("no worker is ready")
     return found

@@ -210,7 +210,7 @@ class PulledQueue:
     __slots__ = (
         "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "end_told_at", "final_commit",
         "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "lost_to",
-        "move_holds", "moved_to", "ours", "pq", "pull_pending", "refusals", "refused_code", "settled_to", "skips_from",
+        "move_holds", "moved_to", "ours", "pq", "pull_pending", "refusals", "refused_code", "refused_remark", "settled_to", "skips_from",
         "starved",
     )  # fmt: skip
 
@@ -257,9 +257,8 @@ class PulledQueue:
         """Flow control holds the next pull until something finishes."""
         self.starved = False
         """It waits in the line for bytes of the slab."""
-        self.refused_code = -1
-        """The code of the refusal of its last pull, -1 when it was none; and how often in a row it came."""
-        self.refusals = 0
+        self.refused_code, self.refused_remark, self.refusals = -1, "", 0
+        """The code of the refusal of its last pull, -1 when it was none; what the broker said, and how often in a row."""
 
     @property
     def owes_step_back(self) -> bool:

@@ -377,7 +377,7 @@ class Pulling:
         if result.code != q.refused_code:
             q.refused_code, q.refusals = result.code, 0
         level = "debug" if q.refusals % REFUSALS_LOGGED_EVERY else "warning"
-        q.refusals += 1
+        q.refused_remark, q.refusals = result.remark, q.refusals + 1
         self.s.log(level, "pull_refused", **queue_keys(pq.mq), code=result.code, remark=result.remark, times=q.refusals,
                    retry_in_ms=delay_ms)  # fmt: skip
         self._later(q, now + delay_ms / 1000)

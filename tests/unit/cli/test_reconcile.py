@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.reconcile import NOT_AT_BROKERS, NOT_READ, as_lines, as_object, ended_loaders
-from rocketcrew.durable.intervals import IntervalSet, QueueKey
-from rocketcrew.spark.reconciling import Fate, QueueEnds, QueueReport, Report
+from rocketcrew.cli.commands.reconcile import NOT_AT_BROKERS, NOT_READ, as_lines, as_object, ended_loaders, looked_again
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import Outcomes
+from rocketcrew.spark.reconciling import Fate, QueueEnds, QueueReport, Report, TableFacts
 from rocketcrew.spark.status import FAILED, StatusFile
 
 ORDERS, RETRY = QueueKey("g", "orders", "b", 0), QueueKey("g", "%RETRY%g", "b", 0, 1)
+NO_FACTS = TableFacts(OffsetSet(), OffsetSet(), OffsetSet(), Outcomes())
 
 
 def queue(key: QueueKey, **fates: tuple[int, int]) -> QueueReport:
@@ -136,6 +138,46 @@ def test_what_waits_in_a_queue_without_readers_is_said(waiting: tuple[int, int],
     fates = {fate: offsets for fate, offsets in pieces.items() if offsets}
     unread = QueueReport(ORDERS, QueueEnds(0, waiting[1], 3, read=False), fates)
     assert as_lines(Report((unread,), None), [])[1:] == [*said, "everything is explained"]
+
+
+def test_what_nobody_reads_of_a_retry_topic_comes_with_the_cure() -> None:
+    """Brokers put what fails into as many queues as the group's retryQueueNums says: "everything is explained" hid them."""
+    waits = {Fate.WAITING: IntervalSet.of([(0, 3)])}
+    its = [
+        QueueReport(RETRY._replace(queue_id=number, epoch=0), QueueEnds(0, 3, None, read=number == 0), waits)
+        for number in range(3)
+    ]
+    said = (
+        f"{NOT_READ}. Brokers put what fails there (the group's retryQueueNums): `mqadmin updateTopic -t %RETRY%g -r 3 -w 3`"
+        " at each of its brokers"
+    )
+    assert as_lines(Report(tuple(its), None), []) == [
+        "%RETRY%g b 0: 3 waiting", "%RETRY%g b 1: 3 waiting", said, "%RETRY%g b 2: 3 waiting", said,
+        "everything is explained",
+    ]  # fmt: skip
+
+
+def unknown_in(*looks: tuple[int, int], looks_max: int = 3) -> tuple[str, int]:
+    """What the queue has after looks to each of which those of 0-19 are unknown, and how often was waited."""
+    left, waits = list(looks), list[None]()
+
+    def look() -> tuple[Report, TableFacts, list[str]]:
+        start, stop = left.pop(0)
+        fates = {Fate.UNKNOWN: IntervalSet.of([(start, stop)]), Fate.LOADED: IntervalSet.of([(0, start), (stop, 20)])}
+        shown = {fate: offsets for fate, offsets in fates.items() if offsets}
+        return Report((QueueReport(ORDERS, QueueEnds(0, 20, 20), shown),), None), NO_FACTS, []
+
+    report, _, _ = looked_again(look, looks_max, lambda: waits.append(None))
+    return as_lines(report, [])[0], len(waits)
+
+
+def test_only_what_all_looks_share_is_unknown() -> None:
+    """Beside members that run: another look finds others that are in hand just then."""
+    assert unknown_in((5, 5)) == ("orders b 0: 20 loaded", 0)
+    assert unknown_in((5, 8), (8, 8)) == ("orders b 0: 20 loaded", 1)
+    assert unknown_in((5, 8), (10, 12)) == ("orders b 0: 18 loaded, 2 waiting", 1)
+    assert unknown_in((5, 8), (6, 12), (7, 9)) == ("orders b 0: 18 loaded, 1 waiting, 1 unknown", 2)
+    assert unknown_in((5, 8), looks_max=1) == ("orders b 0: 3 unknown, 17 loaded", 0)
 
 
 def test_the_queue_of_a_broadcasting_member_says_whose_it_is() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.cli.wording import in_words, no_such_group, no_such_name, unknown_topic, with_hint
+from rocketcrew.cli.wording import in_words, is_popped_retry, no_such_group, no_such_name, unknown_topic, with_hint
 from rocketcrew.remoting.arguments import near
 from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 
@@ -51,6 +51,17 @@ def test_the_nearest_names_are_of_the_same_kind() -> None:
 )
 def test_a_hint_is_a_sentence_of_its_own(group: str, ends: str) -> None:
     assert str(with_hint(no_such_group(group, ["%RETRY%billing"]), "Add --new-group")).endswith(ends)
+
+
+@pytest.mark.parametrize(
+    ("name", "popped"),
+    [("bill_ing_orders", True), ("bill_ing+orders", True), ("bill_ing_shop%orders", True), ("bill_ing_other", False),
+     ("bill_orders", False), ("bill_ing", False)],
+)  # fmt: skip
+def test_the_retry_topic_of_a_popped_topic_is_told_by_both_names(name: str, popped: bool) -> None:
+    known = {"orders", "ing", "%RETRY%bill_ing", "%RETRY%" + name}
+    assert is_popped_retry(name, known) is popped
+    assert (name in str(no_such_group("zzz", known))) is not popped
 
 
 def test_a_long_list_is_cut() -> None:

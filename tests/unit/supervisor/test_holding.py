@@ -9,6 +9,7 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.holding import holding
+from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.state import DISK, OPERATOR
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ def test_a_refusal_of_the_broker_is_named_until_the_next_pull(bench: Bench) -> N
     assert held(bench)["rules"] == [], "the next pull is under way, and the broker may hold it"
     bench.answer(handle, ResponseCode.NO_PERMISSION, 0)
     assert held(bench)["rules"] == ["the broker refuses the pull with code 16, 2 times in a row"]
+    bench.pass_ms(1000)
+    refused = PullResult(ResponseCode.NO_PERMISSION, 0, remark="the group may not\nCODE: 16")
+    bench.core.handle(ev.Pulled(handle, refused), bench.now)
+    (rule,) = held(bench)["rules"]
+    assert rule == "the broker refuses the pull with code 16 (the group may not), 3 times in a row"
     bench.pass_ms(1000)
     bench.answer(handle, ResponseCode.PULL_NOT_FOUND, 0)
     assert held(bench)["rules"] == []
