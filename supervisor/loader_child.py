@@ -20,13 +20,14 @@ from typing import Any
 import structlog
 
 from ..conf.exit_codes import EXIT_SPARK
-from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
+from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR, ready_files
 from ..conf.settings import Settings, SparkSettings
 from ..conf.sources import environment_name, without_settings
 from ..spark.object_store import absolute
 from ..workers.parent_death import die_with_parent
 from ..workers.stack_dump import StackFile
 from .core.pauses import LoaderPauses
+from .pool.post_mortem import cause_of
 from .pool.stacks import Helper
 from .slot import Slot
 
@@ -65,12 +66,15 @@ class LoaderChild:
         settings: Settings,
         slot: Slot,
         *,
+        oom_kills: Callable[[], int] = lambda: 0,
         run: Callable[[], Awaitable[int]] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
         drain_timeout_s: float = DRAIN_TIMEOUT_S,
     ) -> None:
-        """`run` is one life of the process, and gives its exit code; another one, `sleep` and `clock` (s) are for tests."""
+        """`oom_kills()`: how many kills for want of memory its death by KILL may have been (post_mortem.py). `run` is one
+        life of the process, and gives its exit code; another one, `sleep` and `clock` (s) are for tests."""
+        self._oom_kills = oom_kills
         self._run = run or self._run_once
         self._drain_timeout_s = drain_timeout_s
         self._sleep = sleep
@@ -135,10 +139,33 @@ class LoaderChild:
                 return
             self._count_failure()
             delay_s = pauses.after(self._clock() - begun)
-            hint = "Spark cannot start here, see its message above; results stay on disk" if code == EXIT_SPARK else ""
             ended = NOT_STARTED if code is None else code
-            log.error("loader_ended", exit_code=ended, restart_in_s=delay_s, **({"hint": hint} if hint else {}))
+            log.error("loader_ended", exit_code=ended, restart_in_s=delay_s, **self._why(code))
             await self._sleep(delay_s)
+
+    def _why(self, code: int | None) -> dict[str, object]:
+        """What it cannot say itself, for the log."""
+        if code == EXIT_SPARK:
+            return {"hint": "Spark cannot start here, see its message above; results stay on disk"}
+        if code is None or code >= 0:
+            return {}
+        told: dict[str, object] = {"cause": cause_of(code)}
+        if code == -signal.SIGKILL:
+            if kills := self._oom_kills():
+                return told | {"oom_kills": kills, "hint": self._wants_memory()}
+            told["hint"] = "killed by signal 9: by somebody, or for want of memory, then the kernel's log names it"
+        return told
+
+    def _wants_memory(self) -> str:
+        sizes: list[int] = []
+        with contextlib.suppress(OSError):
+            sizes = [state.st_size for _, state in ready_files(self._segments / READY_DIR)]
+        largest = max(sizes, default=0) >> 20
+        waiting = f" (segments that wait: {len(sizes)} with {sum(sizes) >> 20} MiB, the largest {largest} MiB)"
+        return (
+            f"the kernel killed it for want of memory{waiting if sizes else ''}: give this member (its container or control"
+            " group) more, or lower spark.max_bytes_mib; a batch has one segment at least, and that all rows of a message"
+        )
 
     def _count_failure(self) -> None:
         batches_total = self.status().get("batches_total", 0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import socket
 import struct
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import dill
@@ -19,12 +21,23 @@ from .slab_memory import SharedFd
 LENGTH: Final = struct.Struct("<Q")
 """Before the pickled WorkerBoot that a spare is sent."""
 FDS_MAX: Final = 16
+OOM_SCORE_ADJ: Final = Path("/proc/self/oom_score_adj")
+OOM_SCORE_MORE: Final = 300
+OOM_SCORE_MAX: Final = 1000
 
 
 def run_worker(boot: WorkerBoot) -> None:
     """Run one worker to its end; leaves by SystemExit with the worker's exit code."""
+    be_killed_first()
     main = importlib.import_module(".main", __package__)
     sys.exit(main.worker_main(boot))
+
+
+def be_killed_first(path: Path = OOM_SCORE_ADJ) -> None:
+    """Where memory is wanting, the kernel is to choose a worker, which is replaced by itself, before the supervisor, the
+    forkserver and the loader. More than what is inherited, as that places all of the member among other programs."""
+    with contextlib.suppress(OSError, ValueError):  # not Linux, or not ours to write
+        path.write_text(str(min(int(path.read_text()) + OOM_SCORE_MORE, OOM_SCORE_MAX)))
 
 
 def run_spare(boot_link: SharedFd) -> None:

@@ -10,6 +10,9 @@ convert would do so again and again. But where others stood still with it, or it
 was most likely the machine. Then what it had runs apart as well, since two messages of that kind may meet, but a message that
 was alone is not charged, unless that happens to it again and again.
 
+Two messages that fit into the memory alone may not fit at one time. So of what the kernel killed for want of memory the last
+attempt before the dead letter runs alone in the whole member (quarantine.py): only what dies alone is a dead letter.
+
 When the whole member died, supervisor and workers at once (an operator, a container's limit, the host), a message is charged
 only if it was alone in hand in all of that member. Of several none is: nobody can say which one it was (charges.py).
 """
@@ -142,6 +145,11 @@ class Death:
     """`SIGSEGV`, `exit code 7`."""
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
     """For the log and, as text, for a dead letter's properties: worker, pid, run_ms, rss_peak_bytes, oom_kills, stack."""
+
+    @property
+    def for_memory(self) -> bool:
+        """The kernel killed it for want of memory, most likely; others may have had the rest of that."""
+        return bool(self.facts.get("oom_kills"))
 
     @property
     def verdict(self) -> Verdict:

@@ -8,7 +8,8 @@ The death of the whole member is charged to a record that was alone in hand in i
 noted: an operator who kills the member again and again during one long message makes no dead letter of it. But a message may
 well be what kills its container each time. So one that was in hand at `max_worker_deaths` deaths of the member makes the next
 one *careful*: until it is over, one message at a time is in hand in the whole member. If it dies again, the one that was in
-hand then is charged. The ordered modes note suspects of a worker's death in the same way (quarantine.py).
+hand then is charged. The ordered modes note suspects of a worker's death in the same way. So is noted what the kernel has
+killed for want of memory, before its last attempt (quarantine.py).
 
 A popped message comes again as another record each time, and what its offset was says nothing then. So deaths of the member
 are counted as well, and after `max_worker_deaths` of them a popped record that its broker has shown as often before is noted
@@ -213,8 +214,14 @@ class Charges:
         self.noted = dict(kept[: self.noted_max // 2])
 
     def watch(self, mq: MessageQueue, offset: int, runs_max: int) -> None:
-        """A worker died of this record or of another that keeps its place beside it: be careful until it is over."""
+        """A worker died of this record, of another that keeps its place beside it, or of what others had in memory beside it:
+        be careful until it is over."""
         self._note(mq, offset, ("",), runs_max)
+
+    def watched(self, mq: MessageQueue, offset: int, runs_max: int) -> bool:
+        """The member is careful because of this record: nothing else is in hand when it is."""
+        noted = self.noted.get((mq, offset))
+        return noted is not None and noted.runs >= runs_max
 
     def careful(self, runs_max: int, pulled_to: Callable[[MessageQueue], int]) -> bool:
         """A record that was pulled, or popped, was in hand at so many deaths of the whole member; `pulled_to` says where

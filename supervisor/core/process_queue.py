@@ -210,7 +210,8 @@ class PulledQueue:
     __slots__ = (
         "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "end_told_at", "final_commit",
         "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "lost_to",
-        "move_holds", "moved_to", "ours", "pq", "pull_pending", "refusals", "refused_code", "refused_remark", "settled_to", "skips_from",
+        "move_holds", "moved_to", "ours", "pq", "pull_pending", "refusals", "refused_code", "refused_remark", "settled_to",
+        "skips_from",
         "starved",
     )  # fmt: skip
 

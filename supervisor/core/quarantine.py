@@ -13,6 +13,10 @@ alive.
 The worker that runs such records has nothing else in flight and gets nothing else, so that its death costs no neighbour an
 attempt. There is one such worker at a time: poison never occupies more of the pool. After `max_worker_deaths` the record is
 not run again: it goes to the dead-letter topic with the facts of the crash.
+
+Where the kernel killed for want of memory, what the other workers had may have taken as much. So the last attempt of such a
+record is made while the member is careful, as above, and a kill that would have been the last one before that leaves one
+attempt. (Not of a popped record: that may come again as another one, and nothing says when the first is over.)
 """
 
 from __future__ import annotations
@@ -78,6 +82,9 @@ class Quarantine:
             if blamed.culprit is not None:
                 charge = self._charge(pq, chunk, blamed.culprit, death)
                 keys |= {"charged_to": _place(pq.mq, charge.offset), "deaths": charge.deaths}
+                limit = s.config.max_worker_deaths
+                if charge.deaths < limit and s.charges.watched(pq.mq, charge.offset, limit):
+                    keys["runs_again"] = "alone in this member"
         if death.in_hand is None or death.in_hand.waiting:
             keys |= unreported(s, worker)  # no cell says what was in hand
         if death.end is not End.RETIRED:
@@ -139,8 +146,18 @@ class Quarantine:
         popped = pq.owner.check_of(pq, chunk.offsets[index]) is not None
         known_as = unique_id_of(s.view, chunk.positions[index], chunk.positions[index + 1]) if popped else origin
         charge = s.charges.charge(pq.mq, chunk.offsets[index], mark, facts, known_as)
+        if death.for_memory and not popped and chunk.origin is None:  # what ran again here is sent back now
+            self._last_alone(charge)
         s.charges_grew()
         return charge
+
+    def _last_alone(self, charge: Charge) -> None:
+        """Others may have had the memory: its last attempt is one with nothing else in hand, and only that makes a dead
+        letter of it. Of several that were killed each is found dead by itself, so nobody asks what others have now."""
+        charges, limit = self.s.charges, self.s.config.max_worker_deaths
+        if charge.deaths >= limit - 1 and not charges.watched(charge.mq, charge.offset, limit):
+            charge.deaths = limit - 1
+            charges.watch(charge.mq, charge.offset, limit)
 
     def _origin(self, chunk: Chunk, index: int) -> str:
         """The id by which the message is known through its retries; its bytes are ours as long as it is unfinished."""
@@ -184,6 +201,8 @@ class Quarantine:
         charge = self.s.charges.get(pq.mq, chunk.offsets[0]) if chunk.count == 1 else None
         if charge is None or charge.deaths < self.s.config.max_worker_deaths:
             return False
+        # It runs no more: nobody is to be careful for as long as its sending takes.
+        self.s.survived(pq.mq, chunk.offsets)
         self._dead_letter(pq, chunk, charge)
         return True
 

@@ -85,6 +85,8 @@ class Pool:
         self._segments = segments
         self._cells = cells
         self._post_mortem = PostMortem(cells)
+        self.oom_kills = self._post_mortem.oom_kills
+        """Also for who cares for the loader: a kill is one process's."""
         self._programs = Programs()
         self._acted = acted
         self._loop = asyncio.get_running_loop()
@@ -161,7 +163,7 @@ class Pool:
 
     def _note_kills(self) -> None:
         """Note what the kernel kills for want of memory, so that later deaths are not put down to it."""
-        self._post_mortem.oom_kills.note()
+        self.oom_kills.note()
         self._kills_timer = self._loop.call_later(NOTE_S, self._note_kills)
 
     async def _wait_changed(self, deadline: float) -> bool:

@@ -3,7 +3,8 @@
 Beside the core's own bookkeeping this keeps: the cells (they outlive a member that is killed, as the real file does), which
 record each death must be charged to, and how often each message has cost a worker its life. After each death exactly the
 record that was alone in hand (or was taken last of a batch) may have been charged, with exactly one more; a record that is
-charged runs with nothing beside it; one that has reached the limit never runs again, and is a dead letter.
+charged runs with nothing beside it; one that has reached the limit never runs again, and is a dead letter. Of deaths for want
+of memory the last one is charged only where nothing else was in hand in the whole member.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import record_info
@@ -75,6 +77,12 @@ class Deaths:
         self.of_record[record] = self.of_record.get(record, 0) + 1
         if self.one_ledger and self.of_record[record] > MAX_WORKER_DEATHS:
             raise Violation(f"{record} has cost {self.of_record[record]} workers their lives")
+
+    def spare(self, call: Call, offset: int) -> None:
+        """It cost a life, too, but not one of those that are charged."""
+        self._marks.add(((call.mq, offset), call.in_hand.mark))
+        number = call.numbers[offset]
+        self.of_number[number] = self.of_number.get(number, 0) + 1
 
     def knows(self, call: Call, offset: int) -> bool:
         """It was charged before, by a member that was killed then."""
@@ -173,11 +181,14 @@ class Coroner:
         if call is not None or end in (End.OURS, End.STALLED, End.MACHINE):
             self._world.note(f"died: {end.value}")
         in_hand = call.in_hand if call is not None else worker.key_in_hand
-        death = Death(end, in_hand, "SIGSEGV", {"pid": 1})
+        oom_kills = crc32(call.in_hand.mark.encode()) % 2 if end is End.CRASHED and call is not None else 0
+        death = Death(end, in_hand, "SIGSEGV", {"pid": 1, "oom_kills": oom_kills})
         if worker.key_in_hand is not None and death.verdict is Verdict.CHARGED:
             self._died_over_a_key(worker.key_in_hand)
         expected = self._to_blame(worker.worker_id, call, death)
         before = self._counts()
+        spared = self._to_spare(worker, expected, before) if death.for_memory else set[Record]()
+        expected -= spared
         core.handle(ev.WorkerDied(worker.worker_id, death), self._world.now)
         changed = {record for record, count in self._counts().items() if count != before.get(record, 0)}
         if changed != expected:
@@ -185,8 +196,28 @@ class Coroner:
         for mq, offset in expected:
             assert call is not None
             self._deaths.charge(replace(call, mq=mq), offset)
+        for mq, offset in spared:
+            assert call is not None
+            self._deaths.spare(replace(call, mq=mq), offset)
         self._member.act()
         self.cells.pop(worker.worker_id, None)
+
+    def _to_spare(self, worker: SimWorker, expected: set[Record], counts: dict[Record, int]) -> set[Record]:
+        """The kernel killed for want of memory: who would be a dead letter for it has to have been alone in hand, which it is
+        when the member was careful because of it."""
+        state = self._member.core.state
+        if any(chunk.origin is not None for chunk in state.workers[worker.worker_id].in_flight.values()):
+            return set()  # what ran again here is sent back now
+        last = {record for record in expected if counts.get(record, 0) == MAX_WORKER_DEATHS - 1}
+        watched = {record for record in last if state.charges.watched(*record, MAX_WORKER_DEATHS)}
+        if watched:
+            self._world.note("the last death for want of memory, alone")
+            beside = [name for name in self.cells if name != worker.worker_id]
+            if beside:
+                raise Violation(f"{watched} died for want of memory at last, with calls in hand of {beside}")
+        if last - watched:
+            self._world.note("a death for want of memory left an attempt alone")
+        return last - watched
 
     def _died_over_a_key(self, in_hand: InHand) -> None:
         """Of one assignment, at most so often as the limit says."""

@@ -24,6 +24,7 @@ EVENTS = (
     "died: retired", "counted: late_reports",
     "died: stood still outside of the handler", "died: held up by the machine",
     "a worker crashes between two calls", "a worker stalls between two calls",
+    "a death for want of memory left an attempt alone", "the last death for want of memory, alone",
     "a worker died over a key", "a key was not found out", "a worker that stood still went on",
     "a batch left segments behind", "a batch took all", "a batch was loaded", "a body found no room", "a clean stop",
     "a first offset was not found out", "a guarded commit left the broker's offset",

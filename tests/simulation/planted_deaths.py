@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from rocketcrew.supervisor.core.blame import Blamed, Death, End, Verdict
+from rocketcrew.supervisor.core.charges import Charge
 from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.supervisor.core.decisions import DISPATCHING, Core
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
@@ -106,6 +107,14 @@ class SparesStalls(QuarantineParts):
             super().judge(worker, replace(death, end=End.OURS) if death.end is End.STALLED else death)
 
 
+class LastBesideOthers(QuarantineParts):
+    """What others may have had of the memory makes a dead letter."""
+
+    class quarantine_class(Quarantine):
+        def _last_alone(self, charge: Charge) -> None:
+            del charge
+
+
 class ChargesTheMachine(QuarantineParts):
     """A message is charged with a stand-still although other workers stood still, too."""
 
@@ -129,6 +138,7 @@ PLANTED_DEATHS = {
     ),
     "a death between calls is nobody's": Planted(SparesAll, 20, (), {"deadly": 25}),
     "a stand-still is nobody's": Planted(SparesStalls, 20, (), {"deadly": 25}),
+    "a dead letter for want of memory, beside others": Planted(LastBesideOthers, 20, (), {"deadly": 25}),
     "a machine that stands still is charged to a message": Planted(
         ChargesTheMachine, 120, (STALLS,), {"deadly": 25, "workers": 3, "slow": 0.0, "order": "concurrent"}
     ),

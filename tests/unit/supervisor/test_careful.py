@@ -103,6 +103,99 @@ def test_in_order_one_that_kills_between_two_calls_is_found_and_gets_no_more_wor
     assert not bench.core.state.charges.noted
 
 
+class ShortOfMemory:
+    """Workers of one control group. When `big` is in hand the kernel kills its worker: each time, or only beside others."""
+
+    def __init__(self, bench: Bench, big: tuple[int, int], *, fits_alone: bool) -> None:
+        self.bench = bench
+        self.big = big
+        self.tries: list[int] = []
+        """What was in hand in all, each time that the big one was."""
+        self._fits_alone = fits_alone
+        self._in_hand: list[Chunk] = []
+
+    def work_off(self) -> None:
+        """Go on until nothing more is handed out. All that is handed out in one step is in hand at one time."""
+        while chunks := handed(self.bench):
+            self._in_hand += chunks
+            places = [(chunk.handle, offset) for chunk in self._in_hand for offset in chunk.offsets]
+            if self.big in places:
+                self.tries.append(len(places))
+                if len(places) > 1 or not self._fits_alone:
+                    self._kill(next(c for c in self._in_hand if (c.handle, self.big[1]) == (self.big[0], c.offsets[0])))
+                    continue
+            for chunk in self._in_hand:
+                self.bench.done(chunk)
+            self._in_hand.clear()
+
+    def _kill(self, chunk: Chunk) -> None:
+        self._in_hand.remove(chunk)
+        mark = str(len(self.tries))
+        in_hand = InHand(chunk.chunk_id, chunk.offsets[0], chunk.offsets[0], 1, mark=mark)
+        death = Death(End.CRASHED, in_hand, "SIGKILL", {"oom_kills": 1})
+        worker_id = chunk.worker_id or ""
+        self.bench.core.handle(ev.WorkerDied(worker_id, death), self.bench.now)
+        self.bench.core.handle(ev.SalvageComplete(worker_id), self.bench.now)
+        self.bench.worker(f"n{mark}")
+        if not self.bench.core.state.workers[f"n{mark}"].in_flight:
+            for each in self._in_hand:
+                self.bench.done(each)
+            self._in_hand.clear()
+
+
+@pytest.mark.parametrize("order", ["concurrent", "queue", "key"])
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_what_fits_into_the_memory_alone_is_no_dead_letter(make: Make, order: str, limit: int) -> None:
+    """Its last attempt before that is one with nothing else in hand."""
+    bench = make(order=order, max_worker_deaths=limit, chunks_in_flight=1)
+    handles = bench.open(0, 1, 2)
+    bench.worker("w1", "w2")
+    for handle in handles:
+        bench.found(handle, range(4))
+    short = ShortOfMemory(bench, (handles[0], 1), fits_alone=True)
+    short.work_off()
+    bench.none(act.SendBack)
+    assert short.tries[-1] == 1
+    assert len(short.tries) <= max(limit, 2)
+    assert bench.persist() == [4, 4, 4]
+    assert bench.core.state.charges.empty
+
+
+@pytest.mark.parametrize("order", ["concurrent", "queue", "key"])
+@pytest.mark.parametrize("limit", [1, 3])
+def test_what_needs_too_much_memory_alone_is_a_dead_letter(make: Make, order: str, limit: int) -> None:
+    """And holds nobody up any more, however long its broker does not take it."""
+    bench = make(order=order, max_worker_deaths=limit, chunks_in_flight=1)
+    handles = bench.open(0, 1, 2)
+    bench.worker("w1", "w2")
+    for handle in handles:
+        bench.found(handle, range(4))
+    short = ShortOfMemory(bench, (handles[0], 1), fits_alone=False)
+    short.work_off()
+    back = bench.one(act.SendBack)
+    assert back.facts is not None
+    assert (back.handle, back.facts["deaths"], back.facts["oom_kills"]) == (handles[0], str(limit), "1")
+    assert short.tries[-1] == 1
+    assert len(short.tries) == max(limit, 2)
+    assert not bench.core.state.charges.noted
+    again = [log.keys for log in bench.take(act.Log) if log.event == "worker_died"]
+    assert [keys.get("runs_again") for keys in again[-2:]] == ["alone in this member", None]
+
+
+def test_of_other_deaths_the_last_attempt_runs_beside_others(make: Make) -> None:
+    bench = make(max_worker_deaths=2, chunks_in_flight=1)
+    (handle,) = bench.open(0)
+    bench.worker("w1", "w2", "w3")
+    bench.found(handle, range(2))
+    for number in range(2):
+        chunk = next(chunk for chunk in handed(bench) if 0 in chunk.offsets)
+        death = Death(End.CRASHED, InHand(chunk.chunk_id, 0, 0, 1, mark=str(number)), "SIGSEGV")
+        bench.core.handle(ev.WorkerDied(chunk.worker_id or "", death), bench.now)
+        bench.core.handle(ev.SalvageComplete(chunk.worker_id or ""), bench.now)
+        bench.worker(f"n{number}")
+    assert bench.one(act.SendBack).facts
+
+
 def test_what_was_in_hand_less_often_runs_beside_the_others(make: Make) -> None:
     bench = make()
     kill_runs(bench, 2)

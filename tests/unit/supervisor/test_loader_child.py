@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -16,7 +17,7 @@ from rocketcrew.cli.options import read_sources
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.conf import settings as conf
 from rocketcrew.conf.exit_codes import EXIT_SPARK
-from rocketcrew.conf.segment_format import LOADER_STATUS_FILE
+from rocketcrew.conf.segment_format import LOADER_STATUS_FILE, READY_DIR, SEGMENT_SUFFIX
 from rocketcrew.conf.settings import SparkSettings
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.supervisor.core.pauses import LOADER_HEALTHY_S, LOADER_PAUSE_MAX_S
@@ -113,15 +114,16 @@ AFTER_A_BATCH = -12
 class Lives:
     """A loader that lives for so many seconds each time; after the last one its supervisor stops."""
 
-    def __init__(self, folder: Path, lives: list[tuple[float, int]]) -> None:
+    def __init__(self, folder: Path, lives: list[tuple[float, int]], oom_kills: list[int] | None = None) -> None:
+        kills = iter(oom_kills or [])
         self.now_s = 1000.0
         self.slept_s: list[float] = []
         self._lives = iter(lives)
         self._status = folder / "0" / "segments" / LOADER_STATUS_FILE
-        self._status.parent.mkdir(parents=True)
+        self._status.parent.mkdir(parents=True, exist_ok=True)
         self._child = LoaderChild(
             conf.load({"cluster.name_servers": "h:9876"}, {}, None), Slot(folder / "0", "g", -1),
-            run=self.live, sleep=self.sleep, clock=lambda: self.now_s,
+            oom_kills=lambda: next(kills, 0), run=self.live, sleep=self.sleep, clock=lambda: self.now_s,
         )  # fmt: skip
 
     async def live(self) -> int:
@@ -192,6 +194,25 @@ def test_it_is_said_what_ended_and_what_can_be_done(lives: Callable[..., Lives])
     told = [(log["event"], log["exit_code"], log["restart_in_s"], "hint" in log) for log in logs]
     assert told == [("loader_ended", EXIT_SPARK, 1.0, True), ("loader_ended", 1, 2.0, False)]
     assert "Spark cannot start here" in logs[0]["hint"]
+
+
+def test_a_kill_for_want_of_memory_is_named_with_what_waits(tmp_path: Path) -> None:
+    """It was killed for ever by one segment, and no line said why."""
+    ready = tmp_path / "0" / "segments" / READY_DIR
+    ready.mkdir(parents=True)
+    for name, mib in (("a", 3), ("b", 40)):
+        with (ready / f"{name}{SEGMENT_SUFFIX}").open("wb") as segment:
+            segment.truncate(mib << 20)
+    killed = (5.0, -signal.SIGKILL)
+    with structlog.testing.capture_logs() as logs:
+        Lives(tmp_path, [killed, killed, (5.0, -signal.SIGBUS)], oom_kills=[2, 0]).run()
+    for_memory, by_somebody, by_fault = [log for log in logs if log["event"] == "loader_ended"]
+    assert (for_memory["exit_code"], for_memory["cause"], for_memory["oom_kills"]) == (-9, "SIGKILL", 2)
+    assert "segments that wait: 2 with 43 MiB, the largest 40 MiB" in for_memory["hint"]
+    assert "spark.max_bytes_mib" in for_memory["hint"]
+    assert "oom_kills" not in by_somebody
+    assert "killed by signal 9" in by_somebody["hint"]
+    assert (by_fault["cause"], "hint" in by_fault) == ("SIGBUS", False)
 
 
 STAND_IN = """
