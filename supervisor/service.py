@@ -62,9 +62,10 @@ from .lifecycle import Lifecycle
 from .loader_child import LoaderChild
 from .member.access import in_namespace
 from .member.group_member import GroupMember
+from .member.local_offsets import check_offsets_folder, own_offsets_path
 from .member.route_keeper import ROUTES_FILE
 from .member.stale_locks import StaleLocks
-from .neighbours import Neighbours
+from .neighbours import Neighbours, name_lost_identity
 from .notify import Notify
 from .operating import Operator, check_changes, hold_signals
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
@@ -206,11 +207,19 @@ class Supervisor:
         self._journal_state, self._settled, adopted = adopt(self._slot, self._refused_slots)
         if adopted:
             log.info("slots_taken_over", slots=adopted)
+        if self._slot.member:
+            offsets = own_offsets_path(settings.consumer, self.client_id)
+            check_offsets_folder(offsets)
+            name_lost_identity(self._slot, offsets, self._journal_state)
         self._transport = choose_transport(settings.workers.transport)
         slab = Slab(max(settings.memory.pulled_bytes_mib << 20, SLAB_BYTES_MIN))
         self._memory = SlabMemory(slab.size_bytes) if self._transport is Transport.SLAB else None
         self._view = self._memory.view if self._memory is not None else memoryview(bytearray(slab.size_bytes))
         self.core = Core(core_config(settings, self.client_id, tuple(self.topics)), slab, self._view)
+        self._neighbours = Neighbours(
+            self._slot, self._refused_slots, self.core.unexpected_error, self._stop_asked.is_set
+        )
+        self._neighbours.look(starts=True)
         self._sealing = Sealing(
             self._slot, self.core.state, settings.consumer.persist_consumer_offset_interval_ms, self.core.unexpected_error,
             wanted=settings.results.enabled,
@@ -296,7 +305,7 @@ class Supervisor:
         )  # fmt: skip
         self._to_end.append(self._member.kill)
         self._acting.perform(self._member.performs)
-        self._loader = LoaderChild(settings, self._slot)
+        self._loader = LoaderChild(settings, self._slot, oom_kills=self._pool.oom_kills.take)
         self._acting.perform({act.Load: lambda _: self._loader.load_now()})
         self._backlog = Backlog(self.core, self._slot.segments, backlog_marks(settings), self.acted)
         operator = Operator(
@@ -341,11 +350,8 @@ class Supervisor:
         if settings.spark.load and self._pool.schema is not None:
             self._loader.start()
             self._to_end.append(self._loader.kill)
-            neighbours = Neighbours(
-                self._slot, self._refused_slots, self.core.unexpected_error, self._stop_asked.is_set
-            )
-            neighbours.start()
-            self._to_end.append(neighbours.end)
+            self._neighbours.start()
+            self._to_end.append(self._neighbours.end)
 
     async def _start_workers(self) -> int:
         """How many there are; all of them are ready."""
@@ -426,7 +432,8 @@ class Supervisor:
         """The status, as the control socket and the metrics page show it."""
         now = self._loop.time()
         extra = {
-            "loader": self._loader.status(), "backlog": self._backlog.status(), "schema": self._pool.schema,
+            "loader": self._loader.status(), "schema": self._pool.schema,
+            "backlog": self._neighbours.counted_in(self._backlog.status()),
             "slot": str(self._slot.path),
             "run": self._run_id,
             "pid": os.getpid(),

@@ -172,6 +172,7 @@ def take_slot(
         log.warning("folder_may_be_shared", reason=doubt)
     home = data_dir / group
     _remove_left_copies(home, remove)
+    unsuited = 0
     try:
         for number in range(SLOTS_MAX):
             path = home / str(number)
@@ -189,8 +190,16 @@ def take_slot(
                 slot.release()
                 raise
             slot.release()
+            unsuited += 1
     except OSError as error:
         raise unusable(data_dir, error) from error
+    if unsuited:
+        raise UsageError(
+            f"all {SLOTS_MAX} slots in {home} are taken, {unsuited} of them by members of group {group} that do not run: a"
+            " broadcasting member that comes back with another client id leaves one each time. Give each member a"
+            f" cluster.client_ip and cluster.instance_name of its own that stay. In a slot, the file {MEMBER_FILE} names its"
+            " member, and segments/ has its results: remove the folders of those that never come back"
+        )
     raise UsageError(
         f"all {SLOTS_MAX} slots in {home} are held by running supervisors of group {group}: stop some, or give"
         " this one a supervisor.data_dir of its own"
@@ -655,6 +664,12 @@ def _remove_left_locks(own: Path) -> None:
             if fd is not None:
                 with contextlib.closing(os.fdopen(fd)):
                     path.unlink()
+
+
+def has_client(slot: Slot, client_id: str) -> bool:
+    """Whether a member with that client id runs beside `slot`; soon after `lock_client`, which has removed what killed ones
+    left. Its lock is not tried: a start of that member would find it held meanwhile."""
+    return _lock_file(slot.path.parent.parent, slot.group, client_id).exists()
 
 
 def unlock_client(data_dir: Path, group: str, client_id: str, fd: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from ...client.cluster import Cluster
@@ -21,7 +20,7 @@ from ...remoting.queues import MessageQueue
 from ..core.checks import consume_timestamp_ms
 from ..core.decisions import Core
 from .commits import Commits
-from .local_offsets import LocalCommits, LocalOffsets, offsets_path
+from .local_offsets import LocalCommits, LocalOffsets, own_offsets_path
 
 CONSUME_TIMESTAMP_BACK_MS = 30 * 60 * 1000
 
@@ -107,5 +106,5 @@ def offset_store(
         return Commits(cluster, operations, core, consumer.group, now), FirstOffset(
             operations, stored, where, timestamp_ms
         )
-    local = LocalOffsets(offsets_path(consumer.local_offset_store_dir, client_id, consumer.group, Path.home()))
+    local = LocalOffsets(own_offsets_path(consumer, client_id))
     return LocalCommits(local, core, now), FirstOffset(operations, FileOffsets(local), where, timestamp_ms)

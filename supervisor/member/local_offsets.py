@@ -12,14 +12,15 @@ Queues in the file that are not ours stay in it.
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
 
-from ...durable.files import CALLS, FileCalls, make_folders, write_atomically
-from ...remoting.errors import ProtocolError, UsageError
+from ...conf.settings import ConsumerSettings
+from ...durable.files import CALLS, NO_ROOM, FileCalls, make_folders, write_atomically
+from ...remoting.errors import ProtocolError, RocketcrewError, UsageError
 from ...remoting.fastjson import dumps_object_keys, is_object, loads
 from ...remoting.queues import MessageQueue
 from ..core import events as ev
@@ -36,6 +37,56 @@ log = structlog.get_logger("rocketcrew.member")
 def offsets_path(folder: str, client_id: str, group: str, home: Path) -> Path:
     """Where Java keeps the file; `folder` empty = the default one below the user's `home`."""
     return (Path(folder) if folder else home / DEFAULT_FOLDER) / client_id / group / FILE_NAME
+
+
+def own_offsets_path(consumer: ConsumerSettings, client_id: str, home: Callable[[], Path] = Path.home) -> Path:
+    """The file of this member. Raises UsageError where no folder is configured, and the user has no home."""
+    try:
+        default = Path() if consumer.local_offset_store_dir else home()
+    except RuntimeError as error:  # a container whose user is in no passwd, without HOME
+        raise UsageError(
+            f"the offsets of this broadcasting member have no folder: {error} Name one that stays:"
+            " consumer.local_offset_store_dir"
+        ) from error
+    return offsets_path(consumer.local_offset_store_dir, client_id, consumer.group, default)
+
+
+def check_offsets_folder(path: Path) -> None:
+    """Refuse a folder in which the file at `path` cannot be made: without it a member begins anew at each start, and what
+    came in meanwhile is never handled. Raises UsageError, or RocketcrewError where the disk is full."""
+    probe = path.with_name(f".{FILE_NAME}.probe")
+    try:
+        make_folders(path.parent)
+        write_atomically(probe, "", durable=False)
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        said = f"the offsets of this broadcasting member cannot be kept in {path.parent}: {error.strerror or error}"
+        if error.errno in NO_ROOM:
+            raise RocketcrewError(f"{said}. Make room on that disk, and start again") from error
+        raise UsageError(
+            f"{said}. Set consumer.local_offset_store_dir to a folder that this user may write, on a disk that stays"
+        ) from error
+
+
+def are_kept(path: Path) -> bool:
+    """Whether the member has kept offsets: its file is there, or the one before it."""
+    return path.exists() or _bak_of(path).exists()
+
+
+def _bak_of(path: Path) -> Path:
+    return path.with_name(FILE_NAME + ".bak")
+
+
+def kept_by_others(path: Path) -> dict[str, float]:
+    """Client ids beside this member's that have kept offsets for its group, Java's too, and when they last did."""
+    own, group = path.parent.parent, path.parent.name
+    found: dict[str, float] = {}
+    with contextlib.suppress(PermissionError):  # a folder that only those see into who know its names
+        for folder in own.parent.iterdir():
+            with contextlib.suppress(OSError):  # of another group alone, or another user's
+                if folder != own:
+                    found[folder.name] = (folder / group / FILE_NAME).stat().st_mtime
+    return found
 
 
 def parse(data: bytes) -> dict[MessageQueue, int]:
@@ -85,7 +136,7 @@ class LocalOffsets:
 
     @property
     def _bak(self) -> Path:
-        return self.path.with_name(FILE_NAME + ".bak")
+        return _bak_of(self.path)
 
     def read(self, mq: MessageQueue) -> int | None:
         """The stored offset, None without one."""
@@ -98,7 +149,10 @@ class LocalOffsets:
         if self._is_good and self.path.exists():
             # A second name for what is there, so that at no moment the file itself is missing.
             self._bak.unlink(missing_ok=True)
-            os.link(self.path, self._bak)
+            try:
+                self._calls.link(str(self.path), str(self._bak))
+            except OSError:  # a disk without links: until the new file is there, the one before it is read
+                self._calls.rename(str(self.path), str(self._bak))
         data = dumps_object_keys({"offsetTable": dict(sorted(table.items()))})
         write_atomically(self.path, data, durable=True, calls=self._calls)
         self.table, self._is_good = table, True

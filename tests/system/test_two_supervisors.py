@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import WAIT_S, Broker, Child, Crew, duplicate_keys, send_numbers, stored_messages, wait_until
 
+from rocketcrew.conf.exit_codes import EXIT_USAGE
 from rocketcrew.spark.status import read_status
 
 TOPIC = "numbers"
@@ -191,3 +192,42 @@ def test_rows_of_a_killed_member_are_loaded_by_the_other_that_runs(tmp_path: Pat
     assert one.logged("slots_taken_over")[-1]["segments"] > 0
     assert one.stop() == 0
     assert duplicate_keys(one.loaded_rows()) == 0
+
+
+def test_a_broadcaster_with_another_address_says_what_the_one_before_it_has_left(
+    tmp_path: Path, broker: Broker
+) -> None:
+    """As a container on the same volume: neither its offsets nor its rows are found by the new client id."""
+    settings: dict[str, Any] = {
+        "spark.format": "pyarrow", "results.seal_idle_ms": 100, "workers.count": 1,
+        "consumer.message_model": "BROADCASTING", "consumer.local_offset_store_dir": tmp_path / "offsets",
+        "cluster.client_ip": "10.0.0.1", "spark.max_wait_ms": 200,
+    }  # fmt: skip
+    one = Crew(tmp_path, broker, "numbers_handler:number", TOPIC, load=True, **settings)
+    send_numbers(broker, TOPIC, range(1))  # which makes the topic
+    one.start()
+    wait_until(lambda: one.loader() > 0 and (one.slot / "segments" / "loader.json").exists(), what="a loader")
+    os.kill(one.loader(), signal.SIGSTOP)
+    send_numbers(broker, TOPIC, range(1, 200))
+    wait_until(lambda: one.staged_rows().num_rows > 0, what="sealed rows")
+    left = set(one.staged_rows().column("number").to_pylist())
+    one.kill()
+    settings["cluster.client_ip"] = "10.0.0.2"
+    two = Crew(tmp_path, broker, "numbers_handler:number", TOPIC, load=True, slot=1, **settings)
+    two.start()
+    (line,) = two.logged("broadcasting_as_another_member")
+    assert (line["client_id"], line["before"]) == ("10.0.0.2@DEFAULT", "10.0.0.1@DEFAULT")
+    (line,) = two.logged("slot_of_another_member")
+    assert (line["slot"], line["client_id"]) == ("0", "10.0.0.1@DEFAULT")
+    status = two.status()
+    assert status is not None
+    assert status["backlog"]["segments"] >= line["segments"] > 0
+    assert two.stop() == 0
+    one.start()
+    wait_until(lambda: left <= set(one.loaded_rows().column("number").to_pylist()), what="its rows in the table")
+    assert not one.logged("broadcasting_as_another_member")
+    assert one.stop() == 0
+    assert duplicate_keys(one.loaded_rows()) == 0
+    one.settings["consumer.local_offset_store_dir"] = Path(__file__) / "no folder"
+    refused = one.begin()
+    wait_until(lambda: refused.poll() == EXIT_USAGE, what="a refusal")

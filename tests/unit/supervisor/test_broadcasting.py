@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from rocketcrew.client.identity import client_id, instance_name
+from rocketcrew.conf.settings import load
 from rocketcrew.durable.files import FileCalls
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.fastjson import loads
@@ -21,7 +22,13 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.events import Committed, Event
-from rocketcrew.supervisor.member.local_offsets import LocalCommits, LocalOffsets, offsets_path
+from rocketcrew.supervisor.member.local_offsets import (
+    LocalCommits,
+    LocalOffsets,
+    check_offsets_folder,
+    offsets_path,
+    own_offsets_path,
+)
 from rocketcrew.supervisor.slot import adopt, lock_client, take_slot, unlock_client
 
 A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
@@ -184,6 +191,55 @@ def test_a_file_that_cannot_be_written_is_told_to_the_core(tmp_path: Path) -> No
         assert core.seen == [(1, 9, False)]
 
     asyncio.run(commit())
+
+
+class NoLinks(FileCalls):
+    def link(self, path: str, new_path: str) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+
+
+def test_a_disk_without_links_keeps_offsets_and_what_was_before(tmp_path: Path) -> None:
+    """Shares of Windows, and folders over a bucket: from the second time on nothing was stored."""
+    offsets = LocalOffsets(tmp_path / "offsets.json", NoLinks())
+    for offset in (5, 6, 7):
+        offsets.write({A: offset})
+    assert LocalOffsets(offsets.path).read(A) == 7
+    offsets.path.unlink()
+    assert LocalOffsets(offsets.path).read(A) == 6
+
+
+def test_a_disk_without_links_that_is_full_keeps_what_was_stored(tmp_path: Path) -> None:
+    class Full(NoLinks):
+        def write(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    LocalOffsets(tmp_path / "offsets.json").write({A: 5})
+    offsets = LocalOffsets(tmp_path / "offsets.json", Full())
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            offsets.write({A: 6})
+        assert LocalOffsets(offsets.path).read(A) == 5
+
+
+def test_a_folder_of_offsets_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"cannot be kept in .*/file/c/g.*consumer\.local_offset_store_dir"):
+        check_offsets_folder(offsets_path(str(tmp_path / "file"), "c", "g", tmp_path))
+    good = offsets_path(str(tmp_path / "new"), "c", "g", tmp_path)
+    check_offsets_folder(good)
+    check_offsets_folder(good)
+    assert list(good.parent.iterdir()) == []
+
+
+def test_a_user_without_a_home_needs_a_folder_for_offsets() -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    settings = load({"consumer.group": "g"}, {}, None).consumer
+    with pytest.raises(UsageError, match=r"consumer\.local_offset_store_dir"):
+        own_offsets_path(settings, "c", homeless)
+    settings = load({"consumer.group": "g", "consumer.local_offset_store_dir": "/data"}, {}, None).consumer
+    assert own_offsets_path(settings, "c", homeless) == Path("/data/c/g/offsets.json")
 
 
 def test_an_unexpected_error_of_the_file_is_a_refused_commit(tmp_path: Path) -> None:

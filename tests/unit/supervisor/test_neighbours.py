@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,17 @@ from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.journal import JournalState
 from rocketcrew.supervisor.journal_file import JournalFile
-from rocketcrew.supervisor.neighbours import LOOK_EVERY_S, Neighbours
-from rocketcrew.supervisor.slot import Slot, adopt, dead_slot, take_sealed, take_slot
+from rocketcrew.supervisor.member.local_offsets import check_offsets_folder, offsets_path
+from rocketcrew.supervisor.neighbours import LOOK_EVERY_S, Neighbours, name_lost_identity
+from rocketcrew.supervisor.slot import (
+    Slot,
+    adopt,
+    dead_slot,
+    lock_client,
+    take_sealed,
+    take_slot,
+    unlock_client,
+)
 
 MQ = MessageQueue("orders", "broker-a", 3)
 SEALED = {f"ready/{segment_name('w1', 1)}", f"ready/{segment_name('w1', 2)}"}
@@ -174,13 +184,138 @@ def test_a_slot_with_the_same_request_is_taken(tmp_path: Path) -> None:
     assert files_in(mine) >= SEALED
 
 
-@pytest.mark.parametrize("members", [("", "one"), ("one", ""), ("one", "one")])
-def test_slots_of_broadcasting_members_are_left_to_a_start(tmp_path: Path, members: tuple[str, str]) -> None:
-    """Nobody else would run again what their journals call finished."""
-    mine, dead = take_slot(tmp_path, "g", members[0]), killed(tmp_path, members[1])
+def test_another_slot_of_a_broadcasting_member_is_left_to_its_next_start(tmp_path: Path) -> None:
+    """Nobody else would run again what its journal calls finished."""
+    mine, dead = take_slot(tmp_path, "g", "one"), killed(tmp_path, "one")
     before = files_in(dead)
     assert looks(neighbours_of(mine), 3) == []
     assert files_in(dead) == before
+
+
+OWN, OTHER = "10.0.0.2@DEFAULT", "10.0.0.1@pod-1@u"
+LEFT = SEALED | {OPEN}
+
+
+@pytest.mark.parametrize(
+    ("members", "remedy"),
+    [
+        (("", OTHER), 'cluster.client_ip = "10.0.0.1" and cluster.instance_name = "pod-1" and cluster.unit_name = "u"'),
+        ((OWN, OTHER), 'cluster.client_ip = "10.0.0.1" and cluster.instance_name = "pod-1"'),
+        ((OWN, ""), 'consumer.message_model = "CLUSTERING"'),
+    ],
+)
+def test_what_only_another_member_can_take_over_is_named_once_and_counted(
+    tmp_path: Path, members: tuple[str, str], remedy: str
+) -> None:
+    mine, dead = take_slot(tmp_path, "g", members[0]), killed(tmp_path, members[1])
+    before, neighbours = files_in(dead), neighbours_of(mine)
+    nothing = {"segments": 1, "bytes": 10, "oldest_s": 0.0}
+    assert looks(neighbours, 1) == [], "it may be a restart"
+    assert neighbours.counted_in(nothing) == nothing
+    (line,) = looks(neighbours, 3)
+    assert (line["event"], line["slot"], line["client_id"]) == ("slot_of_another_member", "1", members[1])
+    assert line["segments"] == len(LEFT)
+    assert remedy in line["remedy"]
+    assert files_in(dead) == before
+    os.utime(dead.segments / OPEN, (1, 1))
+    looks(neighbours, 1)
+    counted = neighbours.counted_in(nothing)
+    assert (counted["segments"], counted["bytes"]) == (1 + len(LEFT), 10 + sum(map(len, LEFT)))
+    assert counted["oldest_s"] > 1e9
+
+
+def test_at_a_start_it_is_named_at_once_and_not_again_by_the_looks(tmp_path: Path) -> None:
+    mine = take_slot(tmp_path, "g", OWN)
+    killed(tmp_path, OTHER)
+    neighbours = neighbours_of(mine)
+    with capture_logs() as logs:
+        neighbours.look(starts=True)
+    assert [line["event"] for line in logs] == ["slot_of_another_member"]
+    assert looks(neighbours, 3) == []
+
+
+def test_a_start_takes_nothing_by_its_look(tmp_path: Path) -> None:
+    mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
+    neighbours_of(mine).look(starts=True)
+    assert not files_in(mine)
+    assert dead.journal.exists()
+
+
+def test_a_slot_of_another_member_that_has_come_back_is_none_until_it_is_killed_again(tmp_path: Path) -> None:
+    mine = take_slot(tmp_path, "g", OWN)
+    killed(tmp_path, OTHER)
+    neighbours, nothing = neighbours_of(mine), {"segments": 0, "bytes": 0, "oldest_s": 0.0}
+    looks(neighbours, 2)
+    back = take_slot(tmp_path, "g", OTHER)
+    assert looks(neighbours, 2) == []
+    assert neighbours.counted_in(nothing) == nothing
+    back.release()
+    assert [line["event"] for line in looks(neighbours, 2)] == ["slot_of_another_member"]
+    for name in LEFT:
+        (back.segments / name).unlink()
+    assert looks(neighbours, 1) == []
+    assert neighbours.counted_in(nothing) == nothing
+
+
+def lost_identity(slot: Slot, offsets: Path, known: JournalState | None = None) -> list[Any]:
+    with capture_logs() as logs:
+        name_lost_identity(slot, offsets, known or JournalState())
+    return list(logs)
+
+
+def kept(home: Path, client_id: str, at_s: int, name: str = "offsets.json") -> Path:
+    path = offsets_path("", client_id, "g", home)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_name(name).touch()
+    os.utime(path.with_name(name), (at_s, at_s))
+    return path
+
+
+def test_a_broadcaster_that_begins_anew_beside_the_offsets_of_one_that_does_not_run_hears_of_it(tmp_path: Path) -> None:
+    slot = take_slot(tmp_path, "g", OWN)
+    own = offsets_path("", OWN, "g", tmp_path)
+    check_offsets_folder(own)
+    assert lost_identity(slot, own) == [], "the first member of all"
+    kept(tmp_path, "10.0.0.9@DEFAULT", 5)
+    kept(tmp_path, OTHER, 6)
+    runs = lock_client(tmp_path, "g", "10.0.0.8@DEFAULT")
+    kept(tmp_path, "10.0.0.8@DEFAULT", 7)
+    (own.parents[2] / "file").touch()
+    (own.parents[2] / "of another group" / "h").mkdir(parents=True)
+    (line,) = lost_identity(slot, own)
+    assert (line["event"], line["client_id"]) == ("broadcasting_as_another_member", OWN)
+    assert (line["before"], line["others"]) == (OTHER, 2), "the one that was here last"
+    assert 'cluster.client_ip = "10.0.0.1"' in line["remedy"]
+    unlock_client(tmp_path, "g", "10.0.0.8@DEFAULT", runs)
+
+
+def test_so_does_one_beside_a_slot_of_one_that_does_not_run(tmp_path: Path) -> None:
+    """The offsets were in the container, and the slot on its volume."""
+    slot = take_slot(tmp_path, "g", OWN)
+    for member in (OTHER, ""):
+        take_slot(tmp_path, "g", member).release()
+    own = offsets_path("", OWN, "g", tmp_path / "home")
+    check_offsets_folder(own)
+    (line,) = lost_identity(slot, own)
+    assert (line["event"], line["before"], line["others"]) == ("broadcasting_as_another_member", OTHER, 1)
+
+
+@pytest.mark.parametrize("name", ["offsets.json", "offsets.json.bak"])
+def test_a_broadcaster_that_goes_on_from_its_own_offsets_hears_nothing(tmp_path: Path, name: str) -> None:
+    slot = take_slot(tmp_path, "g", OWN)
+    kept(tmp_path, OTHER, 6)
+    state = JournalState()
+    state.apply(JournalCommitted(MQ, 5, 10))
+    assert lost_identity(slot, kept(tmp_path, OWN, 5, name), state) == []
+
+
+def test_a_broadcaster_whose_journal_is_there_and_whose_offsets_are_not_hears_of_that(tmp_path: Path) -> None:
+    slot, state = take_slot(tmp_path, "g", OWN), JournalState()
+    state.apply(JournalCommitted(MQ, 5, 10))
+    own = offsets_path("", OWN, "g", tmp_path)
+    check_offsets_folder(own)
+    (line,) = lost_identity(slot, own, state)
+    assert (line["event"], line["path"]) == ("local_offsets_missing", str(own))
 
 
 class KilledError(BaseException):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +11,8 @@ import pytest
 
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
-from rocketcrew.remoting.errors import UnreachableError
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.remoting.errors import BrokerError, UnreachableError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import Commit
 from rocketcrew.supervisor.core.decisions import Core
@@ -32,6 +34,12 @@ class Brokers:
         self.updated: list[tuple[str, int]] = []
         self.master = "old:1"
         self.living = {"new:1"}
+        self.deleted = False
+        self.remoting = self
+        self.closed: list[Callable[[str], None]] = []
+
+    def on_close(self, callback: Callable[[str], None]) -> None:
+        self.closed.append(callback)
 
     async def query_consumer_offset(
         self, _group: str, _mq: MessageQueue, *, set_zero_if_not_found: bool | None = None
@@ -49,9 +57,12 @@ class Brokers:
     async def update_consumer_offset(self, _group: str, _mq: MessageQueue, offset: int) -> None:
         if self.master not in self.living:
             raise UnreachableError(self.master, "gone")
+        if self.deleted:
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, "", "UPDATE_CONSUMER_OFFSET")
         self.updated.append((self.master, offset))
 
-    def broker_address(self, _name: str) -> str:
+    def broker_address(self, _name: str, *, only_this: bool = True) -> str:
+        del only_this
         return self.master
 
     async def route(self, _topic: str, refresh: bool = False) -> None:
@@ -109,9 +120,13 @@ class Answers:
         self.seen.append((event.offset, event.ok))
 
 
+def commits_to(brokers: Brokers, core: Any) -> Commits:
+    return Commits(cast("Cluster", brokers), cast("Operations", brokers), cast("Core", core), "g", lambda: 0.0)
+
+
 def commit(brokers: Brokers, *actions: Commit) -> list[tuple[int, bool]]:
     core: Any = Answers()
-    commits = Commits(cast("Cluster", brokers), cast("Operations", brokers), cast("Core", core), "g", lambda: 0.0)
+    commits = commits_to(brokers, core)
 
     async def one_after_the_other() -> None:
         for action in actions:
@@ -143,3 +158,33 @@ def test_a_guarded_commit_neither_lowers_nor_undoes(stored: int | None, known: i
     brokers.master = "new:1"
     assert commit(brokers, Commit(1, MQ, 5, guarded=True, known=known)) == [(5, True)]
     assert bool(brokers.updated) is told
+
+
+def test_the_first_commit_is_alone_again_where_the_broker_may_have_lost_the_one_before() -> None:
+    """A broker that has no offset of the topic keeps one of several that come at once, and answers all with success."""
+
+    async def run() -> None:
+        brokers = Brokers()
+        brokers.master, brokers.living = "old:1", {"old:1", "new:1"}
+        commits = commits_to(brokers, Answers())
+
+        async def committed() -> bool:
+            await commits.commit(Commit(1, MQ, 5, guarded=False))
+            return commits.known(MQ)
+
+        assert not commits.known(MQ)
+        assert await committed()
+        for closed in brokers.closed:
+            closed("another:1")
+        assert commits.known(MQ)
+        for closed in brokers.closed:
+            closed("old:1")
+        assert not commits.known(MQ), "the broker was started anew"
+        assert await committed()
+        brokers.master = "new:1"
+        assert not commits.known(MQ), "another one is master"
+        assert await committed()
+        brokers.deleted = True
+        assert not await committed(), "the topic was deleted, and may be made again"
+
+    asyncio.run(run())

@@ -24,7 +24,7 @@ from rocketcrew.spark.targets.ledger import ledger_of
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, forgotten
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
-from rocketcrew.supervisor.slot import Slot, adopt, slot_mode, take_slot, targets_file
+from rocketcrew.supervisor.slot import SLOTS_MAX, Slot, adopt, slot_mode, take_slot, targets_file
 from rocketcrew.workers.cells import CELLS_FILE, STATE, CellFile, Naming, map_cell
 from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.sealing import open_segments
@@ -520,3 +520,15 @@ def test_something_else_in_the_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="is not a rocketcrew journal"):
         read_journal(tmp_path / "journal")
     assert read_journal(tmp_path / "absent").queues == {}
+
+
+def test_slots_that_are_all_taken_by_members_with_other_client_ids_are_told_as_such(tmp_path: Path) -> None:
+    home = tmp_path / "g"
+    for number in range(SLOTS_MAX):
+        (home / str(number) / "segments").mkdir(parents=True)
+        (home / str(number) / "member").write_text(f"10.0.0.{number}@DEFAULT")
+    held = try_lock(home / "0" / "lock")
+    assert held is not None
+    with pytest.raises(UsageError, match=rf"{SLOTS_MAX - 1} of them by members .* that do not run.*cluster\.client_ip"):
+        take_slot(tmp_path, "g", "10.1.0.0@DEFAULT")
+    os.close(held)
