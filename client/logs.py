@@ -6,11 +6,15 @@ closed) is dropped, as Python's own `logging` does, and the caller's call goes o
 Our own processes configure structlog (conf/logging.py), and so may the user: then that holds. Where nobody has said by a
 `logger_factory` where lines go, structlog prints on standard output, which is the script's own answer: here it is standard
 error. A level, processors or `capture_logs()` alone say nothing of that.
+
+A worker is a process of ours that runs the user's code: there our loggers keep our configuration (`keep_configuration`).
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -25,19 +29,31 @@ _DEFAULT_FACTORY: object = vars(import_module("structlog._config")).get("_BUILTI
 level was set. It is asked first all the same, should a structlog have another name for this."""
 
 
+_kept: dict[str, Any] = {}
+"""The configuration of our loggers; empty where that of structlog holds for them."""
+
+
+def keep_configuration() -> None:
+    """Our loggers go on with structlog's configuration of now. What a handler's code configures later is for its own: a
+    processor that raises, or a wrapper that wants an event loop, would end the worker at its next line."""
+    found = structlog.get_config()
+    _kept.update(found, processors=[*found["processors"]])  # a copy: `capture_logs()` changes the list itself
+
+
 class _Sink:
     """What structlog calls a logger. Which one it is, and which stream, is asked for with each line: loggers are made when a
     module is imported, and configured afterwards."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kept: Mapping[str, Any]) -> None:
         self._name = name
+        self._kept = kept
 
     def __getattr__(self, method: str) -> Any:
         found = getattr(self._logger(), method)
         if not callable(found):
             return found
 
-        if method == "debug" and not structlog.is_configured():
+        if method == "debug" and not self._kept and not structlog.is_configured():
             return structlog.ReturnLogger().debug  # nobody has asked for all that structlog would show
 
         def write(*args: Any, **keys: Any) -> Any:
@@ -49,8 +65,8 @@ class _Sink:
         return write
 
     def _logger(self) -> Any:
-        factory = structlog.get_config()["logger_factory"]
-        if factory is _DEFAULT_FACTORY or not structlog.is_configured():
+        factory = (self._kept or structlog.get_config())["logger_factory"]
+        if not self._kept and (factory is _DEFAULT_FACTORY or not structlog.is_configured()):
             return structlog.ReturnLogger() if sys.stderr is None else structlog.PrintLogger(sys.stderr)
         try:
             return factory(self._name)
@@ -58,6 +74,19 @@ class _Sink:
             return structlog.ReturnLogger()
 
 
+def _bound(kept: Mapping[str, Any], logger: Any, processors: Any, context: Any) -> Any:
+    """The logger that writes one line, as it is configured when the line is written."""
+    del processors
+    config = kept or structlog.get_config()
+    return config["wrapper_class"](logger, processors=config["processors"], context=config["context_class"](context))
+
+
 def get_logger(name: str = "rocketcrew") -> Any:
     """As structlog's, and no line of it is on standard output unless somebody has said so."""
-    return structlog.wrap_logger(_Sink(name))
+    bind: Any = partial(_bound, _kept)
+    return structlog.wrap_logger(_Sink(name, _kept), wrapper_class=bind, context_class=dict)
+
+
+def users_logger(name: str) -> Any:
+    """The same, one of the user's own: what he configures holds for it in a worker, too."""
+    return structlog.wrap_logger(_Sink(name, {}))

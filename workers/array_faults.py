@@ -144,6 +144,8 @@ def makes_other_decimals(given: Any, array: Any) -> bool:
         return False
     try:
         return not array.cast(given.type).equals(given)
+    except MemoryError:
+        raise
     except pa.ArrowException:
         return True
 

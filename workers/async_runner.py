@@ -312,8 +312,12 @@ class AsyncRunner(Runner):
         self.steps.end_all()
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=CLOSING_S)
+        end_s = self._loop.time() + CLOSING_S
+        while self._tasks and (left_s := end_s - self._loop.time()) > 0:
+            try:
+                await asyncio.wait(self._tasks, timeout=left_s)
+            except asyncio.CancelledError:
+                go_on()
 
 
 class AsyncWorkerLoop(WorkerLoop):
@@ -376,19 +380,34 @@ class AsyncWorkerLoop(WorkerLoop):
             while self.step():
                 if runner.due:
                     self.flush()
-                if not self._idle:
-                    await asyncio.sleep(0)
-                    continue
-                something.clear()
-                if runner.pending and not self._holds():
-                    continue
-                sleep_ms = self._sleep_ms()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(None if sleep_ms is None else sleep_ms / 1000):
-                        await something.wait()
+                try:
+                    await self._rest(something)
+                except asyncio.CancelledError:
+                    go_on()
         finally:
             self._loop.remove_reader(self._link.fileno())
             await runner.close()
+
+    async def _rest(self, something: asyncio.Event) -> None:
+        """Let the calls go on, and until there is something to do where nothing is."""
+        if not self._idle:
+            await asyncio.sleep(0)
+            return
+        something.clear()
+        if self._async_runner.pending and not self._holds():
+            return
+        sleep_ms = self._sleep_ms()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if sleep_ms is None else sleep_ms / 1000):
+                await something.wait()
+
+
+def go_on() -> None:
+    """The task in hand, which is ours, has been cancelled, and goes on: a call of the handler that cancels all tasks of the
+    loop means those of its program."""
+    task = asyncio.current_task()
+    while task is not None and task.uncancel():
+        pass
 
 
 class _InTime:
@@ -495,7 +514,9 @@ def one_call_at_a_time(handler: Handler, loop: asyncio.AbstractEventLoop) -> Han
                 os.getpid() == pid and not task.done()
             ):  # something else on the loop has ended it, a task that exits, say
                 task.cancel()
-                loop.run_until_complete(asyncio.wait([task]))
+                while not task.done():  # its clean-up may cancel who waits for it
+                    with contextlib.suppress(asyncio.CancelledError):
+                        loop.run_until_complete(asyncio.wait([task]))
             raise
 
     wrapped.function = wrapped.plain = call

@@ -1,7 +1,8 @@
 """What Python code prints in a worker, as events of the log with the message's keys (`workers.capture_output`).
 
-One event a line, so that the lines of several workers do not run into each other. What C code and started programs
-write goes where the supervisor's own output goes, as without this.
+One event a line, so that the lines of several workers do not run into each other, nor those of a worker's threads: each
+has its own unfinished line. What C code and started programs write goes where the supervisor's own output goes, as without
+this.
 """
 
 from __future__ import annotations
@@ -9,26 +10,30 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Any, Final
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from .context import keys_in_hand
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 LINE_MAX: Final = 10_000
-"""Longer lines come in pieces."""
+"""Bytes. Longer lines come in pieces."""
 
 
-class Captured(io.TextIOBase):
-    """A text stream whose lines become log events."""
+class _Lines(io.RawIOBase):
+    """The bytes below a text stream, whose lines become log events."""
 
     def __init__(self, name: str, fd: int, log: Any) -> None:
-        self._name = name
+        self.name = f"<{name}>"
+        self.mode = "wb"
+        self._stream = name
         self._fd = fd
         self._log = log
-        self._part = ""
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return "utf-8"
+        self._parts: dict[int, bytes] = {}
+        """Unfinished lines, by thread."""
 
     def writable(self) -> bool:
         return True
@@ -37,27 +42,53 @@ class Captured(io.TextIOBase):
         """The descriptor below, for what is handed to started programs."""
         return self._fd
 
-    def isatty(self) -> bool:
-        return False
-
-    def write(self, text: str, /) -> int:
-        *lines, self._part = (self._part + text).split("\n")
-        while len(self._part) > LINE_MAX:
-            lines.append(self._part[:LINE_MAX])
-            self._part = self._part[LINE_MAX:]
+    def write(self, data: ReadableBuffer, /) -> int:
+        thread, taken = threading.get_ident(), memoryview(data).tobytes()
+        *lines, part = (self._parts.pop(thread, b"") + taken).split(b"\n")
+        pieces = list(_pieces(part))
+        if pieces:
+            self._parts[thread] = pieces.pop()
         for line in lines:
-            self._event(line)
-        return len(text)
+            for piece in _pieces(line):
+                self._event(piece)
+        for piece in pieces:
+            self._event(piece)
+        return len(taken)
 
     def flush(self) -> None:
         """A line that was not ended is an event too."""
-        if self._part:
-            line, self._part = self._part, ""
-            self._event(line)
+        self._event(self._parts.pop(threading.get_ident(), b""))
 
-    def _event(self, line: str) -> None:
-        if line.strip():
-            self._log.info("handler_output", stream=self._name, text=line, **keys_in_hand())
+    def close(self) -> None:
+        """It stays open: another text stream that somebody has made of it closes it with itself."""
+        self.flush()
+
+    def _event(self, line: bytes) -> None:
+        text = line.decode(errors="backslashreplace")
+        if text.strip():
+            self._log.info("handler_output", stream=self._stream, text=text, **keys_in_hand())
+
+
+def _pieces(line: bytes) -> Iterator[bytes]:
+    """Of LINE_MAX bytes at most, and of whole characters."""
+    start = 0
+    while len(line) - start > LINE_MAX:
+        end = start + LINE_MAX
+        while end > start + LINE_MAX - 3 and line[end] & 0xC0 == 0x80:  # in the middle of a character of UTF-8
+            end -= 1
+        yield line[start:end]
+        start = end
+    if start < len(line):
+        yield line[start:]
+
+
+class Captured(io.TextIOWrapper):
+    """A text stream whose lines become log events."""
+
+    def __init__(self, name: str, fd: int, log: Any) -> None:
+        lines: Any = _Lines(name, fd, log)
+        super().__init__(lines, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
+        vars(self)["mode"] = "w"  # as `open` gives it
 
 
 def capture_output(log: Any) -> None:

@@ -39,11 +39,11 @@ worker.
 from __future__ import annotations
 
 import errno
-import json
 import mmap
 import os
 import sys
 from collections.abc import Callable
+from json import dumps, loads  # bound here: a handler's module may put a function of its own into `json`
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Final, NamedTuple
@@ -253,7 +253,7 @@ class CellFile:
         words = self.view(slot)
         text = bytes(words[TEXT:])[: words[TEXT_BYTES]]
         try:
-            topic, broker, queue_id = json.loads(text)
+            topic, broker, queue_id = loads(text)
             return MessageQueue(str(topic), str(broker), int(queue_id))
         except (ValueError, TypeError):
             return None
@@ -297,7 +297,7 @@ def private_cell() -> CellView:
 
 def queue_words(topic: str, broker_name: str, queue_id: int) -> tuple[memoryview, int]:
     """The text part of a cell for a queue, in whole words, and its bytes. A name too long for it is left out."""
-    text = json.dumps([topic, broker_name, queue_id], separators=(",", ":"), ensure_ascii=False).encode()
+    text = dumps([topic, broker_name, queue_id], separators=(",", ":"), ensure_ascii=False).encode()
     if len(text) > (RECALLED - TEXT) * 8:
         text = b""
     padded = text.ljust(-(-len(text) // 8) * 8)

@@ -7,10 +7,10 @@ never ask cost nothing. Outside of a worker (a unit test of a handler, a script)
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
+from json import loads  # bound here: a handler's module may put a function of its own into `json`
 from typing import Any, Final
 
 from ..remoting.arguments import NONE, check, number, refuse
@@ -42,7 +42,7 @@ class Context:
         if cell[STATE] in (0, BETWEEN):
             return {}
         try:
-            topic, broker, queue_id = json.loads(bytes(cell[TEXT:])[: cell[TEXT_BYTES]])
+            topic, broker, queue_id = loads(bytes(cell[TEXT:])[: cell[TEXT_BYTES]])
         except (ValueError, TypeError):
             return {}
         return {"topic": topic, "broker": broker, "queue_id": queue_id, "offset": cell[STATE] - 1}
@@ -108,6 +108,6 @@ def logger(message: Message | None = None) -> Any:
     if not isinstance(message, Message | None):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
         refuse("logger", "message", message, "the Message that the handler got, or None")
     keys = keys_in_hand() if message is None else message_keys(message)
-    from ..client.logs import get_logger  # not with the package: `rocketcrew --help` shall stay quick
+    from ..client.logs import users_logger  # not with the package: `rocketcrew --help` shall stay quick
 
-    return get_logger("rocketcrew.handler").bind(**keys)
+    return users_logger("rocketcrew.handler").bind(**keys)

@@ -54,6 +54,12 @@ class RowError(RocketcrewError):
     """A handler returned something that is no row, or a row that does not fit the columns."""
 
 
+def refused(words: str, error: Exception | None) -> RowError:
+    """For rows that could not be converted, by `error`: `words` say why, unless memory was short, for which no value is at
+    fault."""
+    return RowError("not enough memory to convert its rows" if isinstance(error, MemoryError) else words)
+
+
 class UnknownValueError(Exception):
     """A value of a class that may be changed later, in a way that is not known here."""
 
@@ -228,9 +234,8 @@ def _as_it_is(row: Any) -> Any:
         raise
     except Exception as error:
         name = type(row).__name__
-        raise RowError(
-            f"{name} cannot be copied, and may change when the next row is asked for: return all rows in a list"
-        ) from error
+        words = f"{name} cannot be copied, and may change when the next row is asked for: return all rows in a list"
+        raise refused(words, error) from error
 
 
 def _copied_instance(row: Any) -> Any:

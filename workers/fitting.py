@@ -32,7 +32,7 @@ from .array_faults import (
     makes_other_decimals,
     null_in,
 )
-from .copying import NONE_TYPE, UnknownValueError, as_dicts, copier, lasting, plain
+from .copying import NONE_TYPE, UnknownValueError, as_dicts, copier, lasting, plain, refused
 from .copying import RowError as RowError  # noqa: PLC0414  to be imported from here
 from .ddl import fields_of, to_ddl
 from .losses import check_cast, check_of
@@ -317,9 +317,13 @@ class Columns:
         if isinstance(error, LossError):
             return self._misfit(number, str(error))
         words = ""
-        with contextlib.suppress(*CONVERSION_ERRORS):
+        try:
             words = reason(column, self._fields[number].type, check_of) or str(error)
-        return self._misfit(number, words or type(error).__name__)
+        except MemoryError as short:
+            error = short
+        except CONVERSION_ERRORS:
+            pass
+        return self._misfit(number, words or type(error).__name__, error)
 
     def checked(self, batch: Any) -> Any:
         """A batch that `fit_arrow` or `joined` made, once its arrays were looked at. Raises RowError."""
@@ -336,7 +340,7 @@ class Columns:
         try:
             return pa.array(array.to_pylist(), array.type)
         except CONVERSION_ERRORS as error:
-            raise self._misfit(number, str(error)) from error
+            raise self._misfit(number, str(error), error) from error
 
     def _judge(self, number: int, array: Any, given: Callable[[], list[Any]] | None = None) -> None:
         """Look at a column's array, in a few calls for a block of rows, whatever their number. Raises RowError for a null
@@ -385,7 +389,7 @@ class Columns:
         try:
             return self._fitted(table)
         except pa.ArrowException as error:  # nested offsets that point outside are found by the copy alone
-            raise RowError(f"a broken Arrow batch: {error}") from error
+            raise refused(f"a broken Arrow batch: {error}", error) from error
 
     def _fitted(self, table: Any) -> Any:
         known, schema = self._as_declared, table.schema
@@ -405,7 +409,7 @@ class Columns:
             for name, column in zip(table.schema.names, table.columns, strict=True):
                 if name in self._name_set and (fault := _fault_in(column)):
                     raise self._misfit(self.names.index(name), fault) from error
-            raise RowError(f"a broken Arrow batch: {error}") from error
+            raise refused(f"a broken Arrow batch: {error}", error) from error
         return table
 
     def joined(self, parts: list[Any]) -> Any:
@@ -417,7 +421,7 @@ class Columns:
         try:
             columns = [pa.concat_arrays(list(each)) for each in zip(*[part.columns for part in parts], strict=True)]
         except pa.ArrowException as error:
-            raise RowError(f"the rows cannot be joined: {error}") from error
+            raise refused(f"the rows cannot be joined: {error}", error) from error
         return self._batch_of(columns)
 
     def _cast(self, table: Any) -> Arrays:
@@ -455,7 +459,7 @@ class Columns:
                 raise LossError(_OTHER_DECIMAL)
         except CONVERSION_ERRORS as error:
             source = "" if str(given.type) in str(error) else f"given as Arrow's {given.type}: "
-            raise self._misfit(number, f"{source}{error}") from error
+            raise self._misfit(number, f"{source}{error}", error) from error
         if number in self._floats and became_infinite(array, given.cast):
             raise self._misfit(number, _INFINITE)
         return array
@@ -472,8 +476,8 @@ class Columns:
             self._sound_dictionary = words
         return fault
 
-    def _misfit(self, number: int, reason: str) -> RowError:
-        return RowError(f"column {to_ddl(pa.schema([self._fields[number]]))}: {reason}")
+    def _misfit(self, number: int, reason: str, error: Exception | None = None) -> RowError:
+        return refused(f"column {to_ddl(pa.schema([self._fields[number]]))}: {reason}", error)
 
 
 def _column(rows: Sequence[tuple[Any, ...]], number: int) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow
 
 from ..remoting.errors import UsageError
-from .copying import listed
+from .copying import listed, refused
 from .ddl import as_schema, parse_ddl, to_ddl
 from .fitting import NoRowError, RowError, check_ran
 from .misfits import CONVERSION_ERRORS
@@ -126,9 +126,8 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
         try:
             kind: Any = pa.array(values).type
         except CONVERSION_ERRORS as error:
-            raise RowError(
-                f'the type of column "{name}" cannot be inferred ({error}): declare results.schema'
-            ) from None
+            words = f'the type of column "{name}" cannot be inferred ({error}): declare results.schema'
+            raise refused(words, error) from None
         if kind == pa.null():
             raise RowError(
                 f'column "{name}" is null in the first rows, so its type cannot be inferred: declare results.schema'

@@ -288,9 +288,10 @@ def _hidden(module: ModuleType) -> Generator[None]:
 
 
 def search_path() -> list[str]:
-    """`sys.path` as a worker needs it: the current directory in front unless it is there, no relative entries."""
-    here = os.getcwd()
-    entries = [entry or here for entry in sys.path]
+    """`sys.path` as a worker needs it: the current directory in front unless it is there, no relative entries, and none that
+    is no text, which Python passes over."""
+    here, path = os.getcwd(), cast("list[object]", sys.path)
+    entries = [entry or here for entry in path if isinstance(entry, str)]
     return entries if here in entries else [here, *entries]
 
 

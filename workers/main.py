@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
-import structlog
 from multiprocess import forkserver
 
+from ..client.logs import get_logger, keep_configuration
 from ..client.spans import span_api
 from ..conf.exit_codes import EXIT_DESCRIPTORS, EXIT_FINE, EXIT_HANDLER
 from ..conf.logging import log_stream, set_up
@@ -90,8 +90,16 @@ def worker_main(boot: WorkerBoot) -> int:
     block_report_signal()
     end_forks_as_usual()
     _drop_inherited()
-    set_up(boot.log_format, boot.log_level, log_of(boot), process="worker", worker=boot.worker_id, group=boot.group)
-    log = structlog.get_logger()
+    set_up(
+        boot.log_format,
+        boot.log_level,
+        log_of(boot.log_file),
+        process="worker",
+        worker=boot.worker_id,
+        group=boot.group,
+    )
+    keep_configuration()  # before any code of the handler's, which may configure structlog for its own
+    log = get_logger("rocketcrew.worker")
     link = WorkerLink(boot.link, boot.transport)
     try:
         return run_worker_on(boot, link, log)
@@ -179,10 +187,10 @@ def salvage_if_readable(path: Path, log: Any) -> Salvaged:
     return salvaged
 
 
-def log_of(boot: WorkerBoot) -> TextIO:
+def log_of(file: str) -> TextIO:
     """Where it logs to: stderr also where the file cannot be opened any more, for a worker is worth more than its log."""
     try:
-        return log_stream(boot.log_file, sys.stderr)
+        return log_stream(file, sys.stderr)
     except UsageError:
         return sys.stderr
 

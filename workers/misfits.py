@@ -21,6 +21,10 @@ CONVERSION_ERRORS: Final = (Exception,)
 """Arrow's own; and it runs code of the values (`__index__`, `utcoffset` of a time zone), from which anything may come. The
 soft time limit may come there as well, and is that of the whole call: it is no Exception."""
 SHOWN_CHARACTERS_MAX: Final = 40
+BYTES_MAX: Final = (1 << 31) - 2
+"""In a column of strings or bytes, whose offsets have 32 bits."""
+_PIECE: Final = 1 << 20
+"""Characters of a text that are measured at one time."""
 NO_TIME: Final = "a time outside of the years 1 to 9999 (in UTC), which neither Python nor Spark can show: return None"
 
 CheckOf = Callable[[Any], Callable[[Sequence[Any]], None] | None]
@@ -32,7 +36,8 @@ class LossError(TypeError):
 
 
 def reason(values: Iterable[Any], kind: Any, check_of: CheckOf) -> str:
-    """The first of `values` that is not of the Arrow type `kind`; empty where each of them is, taken alone."""
+    """The first of `values` that is not of the Arrow type `kind`; empty where each of them is, taken alone. Raises
+    MemoryError where there is not enough of it to know."""
     for value in values:
         if value is not None and not _goes_in(value, kind, check_of):
             return _where(value, kind, check_of)
@@ -104,6 +109,8 @@ def _fields_given(value: Any, entries: list[Any], kind: Any) -> Iterable[tuple[A
 def _goes_in(value: Any, kind: Any, check_of: CheckOf) -> bool:
     try:
         _try(value, kind, check_of)
+    except MemoryError:
+        raise  # no value is at fault for that
     except CONVERSION_ERRORS:
         return False
     return True
@@ -125,6 +132,8 @@ def _where(value: Any, kind: Any, check_of: CheckOf) -> str:
         _try(value, kind, check_of)
     except (EntryError, LossError) as error:
         return str(error)
+    except MemoryError:
+        raise
     except CONVERSION_ERRORS as error:
         return _words(value, kind) or str(error)
     return ""
@@ -160,6 +169,8 @@ def _words(value: Any, kind: Any) -> str:
 
 def _text(value: Any, kind: Any) -> str:
     del kind
+    if size := _too_large(value):
+        return size
     if isinstance(value, str):
         return (
             "a string with half of a surrogate pair, which no UTF-8 has: return value.encode(errors='replace').decode()"
@@ -170,10 +181,21 @@ def _text(value: Any, kind: Any) -> str:
 
 
 def _bytes(value: Any, kind: Any) -> str:
-    del kind
     if isinstance(value, str):
-        return _text(value, None)
-    return _expected("bytes", value, "return bytes, or declare the column as what it is")
+        return _text(value, kind)
+    return _too_large(value) or _expected("bytes", value, "return bytes, or declare the column as what it is")
+
+
+def _too_large(value: Any) -> str:
+    """That a text or bytes have more than Arrow can count; empty where they have not."""
+    if isinstance(value, str):  # piece by piece: its UTF-8 as a whole may not fit into the memory any more
+        pieces = (value[start : start + _PIECE] for start in range(0, len(value), _PIECE))
+        size = (
+            len(value) if len(value) > BYTES_MAX else sum(len(each.encode(errors="surrogatepass")) for each in pieces)
+        )
+    else:
+        size = len(value) if isinstance(value, bytes | bytearray) else 0
+    return f"{size} bytes: a value has at most 2 GiB" if size > BYTES_MAX else ""
 
 
 def _integer(value: Any, kind: Any) -> str:

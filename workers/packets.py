@@ -37,8 +37,8 @@ unpacked by one call. JSON is for what happens once per queue, worker or segment
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
+from json import dumps, loads  # bound here: a handler's module may put a function of its own into `json`
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Final, NamedTuple, cast
@@ -490,13 +490,13 @@ def decode_directed(packet: Buffer) -> DirectResult:
 
 def encode_notice(about: str, **facts: object) -> bytes:
     """NOTICE packet."""
-    return bytes((NOTICE,)) + json.dumps({"about": about, **facts}).encode()
+    return bytes((NOTICE,)) + dumps({"about": about, **facts}).encode()
 
 
 def decode_notice(packet: Buffer) -> dict[str, Any]:
     """Raises ProtocolError."""
     try:
-        found: Any = json.loads(bytes(packet[1:]))
+        found: Any = loads(bytes(packet[1:]))
         return {"about": str(found["about"]), **found}
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(f"unusable: {error!r}", "NOTICE packet") from error
@@ -514,7 +514,7 @@ def encode_traces(records: Sequence[TraceRecord], packet_max_bytes: int = PACKET
     parts: list[bytes] = []
     size = _TRACES_OVERHEAD_BYTES
     for record in records:
-        part = json.dumps([record.text, record.keys], separators=(",", ":")).encode()
+        part = dumps([record.text, record.keys], separators=(",", ":")).encode()
         if len(part) + _TRACES_OVERHEAD_BYTES > packet_max_bytes:
             continue
         if parts and size + len(part) + 1 > packet_max_bytes:
@@ -534,7 +534,7 @@ def _traces_packet(parts: Sequence[bytes]) -> bytes:
 def decode_traces(packet: Buffer) -> list[TraceRecord]:
     """Raises ProtocolError."""
     try:
-        return [TraceRecord(str(text), tuple(map(str, keys))) for text, keys in json.loads(bytes(packet[1:]))]
+        return [TraceRecord(str(text), tuple(map(str, keys))) for text, keys in loads(bytes(packet[1:]))]
     except (ValueError, TypeError) as error:
         raise ProtocolError(f"not trace records: {error}", "TRACES packet") from error
 
@@ -556,12 +556,12 @@ def _unpack(layout: Struct, packet: Buffer, where: str) -> tuple[Any, ...]:
 
 
 def _to_json(data: object) -> bytes:
-    return json.dumps(data, separators=(",", ":")).encode()
+    return dumps(data, separators=(",", ":")).encode()
 
 
 def _from_json(packet: Buffer, start: int, where: str) -> dict[str, Any]:
     try:
-        data: Any = json.loads(bytes(packet[start:]))
+        data: Any = loads(bytes(packet[start:]))
     except ValueError as error:
         raise ProtocolError(f"not JSON: {error}", where) from error
     if not isinstance(data, dict):

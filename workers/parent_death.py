@@ -21,7 +21,7 @@ import termios
 from pathlib import Path
 from typing import Final
 
-from ..conf.exit_codes import EXIT_ORPHAN
+from ..conf.exit_codes import EXIT_FAILURE, EXIT_HANDLER, EXIT_ORPHAN
 
 _STDIN: Final = 0
 _PR_SET_PDEATHSIG: Final = 1
@@ -29,8 +29,13 @@ _PR_SET_PDEATHSIG: Final = 1
 ORPHAN_SIGNAL: Final[int] = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else 0
 """To the forkserver, when the supervisor has ended; 0 = there is none. Nobody else sends it, unlike TERM."""
 
+_NOTHING_TO_GIVE: Final = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+"""Errors of fork, pipe and accept that no code of a module is to blame for."""
+
 _forkserver_pid: int = 0
 """Process id of the forkserver this process comes from; 0 when it comes from none."""
+_forks_workers: bool = False
+"""The user's module has been imported in the forkserver: who is forked there now is a worker."""
 
 
 def be_forkserver() -> None:
@@ -42,9 +47,12 @@ def be_forkserver() -> None:
 
     It stays in the supervisor's session: the kernel may share the cores among sessions first (autogroup in sched(7)), and the
     supervisor would take them from the workers at every turn: 27 us of CPU beside a call of 0.1 ms, and not 21.
+
+    What the user's module forks while it is imported obeys signals, as a program does: it gets TERM at the end.
     """
     global _forkserver_pid  # noqa: PLW0603  a fact of this process, set once
     _forkserver_pid = os.getpid()
+    os.register_at_fork(after_in_child=_default_signals_unless_worker)
     with contextlib.suppress(PermissionError):  # it leads a session already, since before its execv
         if _has_no_terminal():
             os.setpgid(0, 0)
@@ -102,11 +110,13 @@ def end_programs_too(parent_pid: int) -> None:
     """For the forkserver: when its parent ends, the programs of its workers and its own get TERM, before it ends as by
     `die_with_parent`, and the workers with it. To be called when the user's module has been imported: who never comes back to
     the interpreter would not end. One that is stopped (SIGSTOP) ends when it is continued."""
+    global _forks_workers  # noqa: PLW0603  a fact of this process, set once
+    _forks_workers = True
     if not ORPHAN_SIGNAL:
         return
     signal.signal(ORPHAN_SIGNAL, lambda _number, _frame: _end_as_orphan())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {ORPHAN_SIGNAL})  # who started us may have blocked it
-    atexit.register(_end_as_orphan)  # multiprocess' forkserver may see the end of a pipe before the signal comes
+    atexit.register(_end_by_itself)
     die_with_parent(parent_pid, ORPHAN_SIGNAL)
 
 
@@ -115,13 +125,31 @@ def _end_as_orphan() -> None:
     if own != _forkserver_pid:
         return  # a fork, which has inherited this
     try:
-        # Of children that are dead, too: they keep their numbers until they are reaped, by this very process.
-        for pid in [*map(int, Path(f"/proc/self/task/{own}/children").read_text().split()), own]:
-            with contextlib.suppress(OSError):  # one that has just been forked, or a program of ours, leads no group
-                if os.getsid(pid) == os.getsid(0):  # else the user's module has sent it away
-                    os.killpg(pid, signal.SIGTERM)
+        _end_programs(own)
     finally:
         os.kill(own, signal.SIGKILL)
+
+
+def _end_by_itself() -> None:
+    """The interpreter ends: multiprocess' forkserver has seen the end of a pipe before the signal came, and nobody reads the
+    exit code; or it had an error, which is printed by now. That is the module's, unless the system had nothing to give."""
+    own = os.getpid()
+    if own != _forkserver_pid:
+        return
+    error = getattr(sys, "last_value", None)
+    lacks = isinstance(error, MemoryError) or getattr(error, "errno", None) in _NOTHING_TO_GIVE
+    try:
+        _end_programs(own)
+    finally:
+        os._exit(EXIT_HANDLER if error is not None and not lacks else EXIT_FAILURE)
+
+
+def _end_programs(own: int) -> None:
+    # Of children that are dead, too: they keep their numbers until they are reaped, by this very process.
+    for pid in [*map(int, Path(f"/proc/self/task/{own}/children").read_text().split()), own]:
+        with contextlib.suppress(OSError):  # one that has just been forked, or a program of ours, leads no group
+            if os.getsid(pid) == os.getsid(0):  # else the user's module has sent it away
+                os.killpg(pid, signal.SIGTERM)
 
 
 CONTROL_SIGNALS: Final = (
@@ -145,6 +173,11 @@ def keep_through_stop_signals() -> None:
 def end_forks_as_usual() -> None:
     """Processes that a handler forks (multiprocessing, for one) get the signals back, so that they can be ended."""
     os.register_at_fork(after_in_child=_default_signals)
+
+
+def _default_signals_unless_worker() -> None:
+    if not _forks_workers:
+        _default_signals()
 
 
 def _default_signals() -> None:

@@ -6,8 +6,8 @@ finished, also those without rows.
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
+from json import dumps, loads  # bound here: a handler's module may put a function of its own into `json`
 from typing import Any, Final
 
 from ..durable.intervals import Intervals
@@ -22,7 +22,7 @@ QUEUES_MAX: Final = 4_096
 @lru_cache(maxsize=QUEUES_MAX)
 def _queue_text(topic: str, broker: str, queue_id: int) -> str:
     """The queue's entry as far as its ranges. A worker writes the same with each flush."""
-    return json.dumps([topic, broker, queue_id], separators=(",", ":"))[:-1] + ","
+    return dumps([topic, broker, queue_id], separators=(",", ":"))[:-1] + ","
 
 
 class OffsetSets:
@@ -56,7 +56,7 @@ class OffsetSets:
     def add_json(self, text: bytes, where: str) -> None:
         """Add what `to_json` wrote. Raises ProtocolError."""
         try:
-            queues: list[Any] = json.loads(text)
+            queues: list[Any] = loads(text)
             for topic, broker, queue_id, spans in queues:
                 for start, end in spans:
                     self.add((str(topic), str(broker), int(queue_id)), int(start), int(end))

@@ -24,7 +24,7 @@ from ..conf.folders import NO_FOLDERS, FolderNames
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from ..remoting.errors import ProtocolError
 from .array_faults import Arrays
-from .copying import UnknownValueError, holds_all, listed
+from .copying import UnknownValueError, holds_all, listed, refused
 from .ddl import fields_of, to_ddl
 from .fitting import UNDECLARED, Columns, NoRowError, RowError, check_ran
 from .inferring import as_rows
@@ -86,7 +86,7 @@ class _Shared:
             try:
                 self._given.validate()  # of a column that is too short Arrow cuts nothing: it ends the process
             except pa.ArrowException as error:
-                raise RowError(f"a broken Arrow batch: {error}") from error
+                raise refused(f"a broken Arrow batch: {error}", error) from error
             # A table of many pieces would be put together anew for each row.
             self._whole = self._given.combine_chunks() if isinstance(self._given, pa.Table) else self._given
         return self._whole.slice(number, 1)
@@ -364,7 +364,7 @@ class RowBuffer(Generic[Owner]):
         try:
             keys = key_columns(self._group, messages, counts)
         except _NO_KEYS as error:
-            raise RowError(str(error)) from error
+            raise refused(str(error), error) from error
         batch: Any = pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)
         if batch.num_rows >= _MEASURED_ROWS_MIN:
             # What the handler made may be slices of a larger table. `nbytes` takes 16 times as long as the size in a file.
@@ -507,7 +507,7 @@ def _one_by_one(
         except RowError as error:
             bad.append((owner, error))
         except _NO_KEYS as error:
-            bad.append((owner, RowError(str(error))))
+            bad.append((owner, refused(str(error), error)))
         else:
             good.append((owner, message, (), batch))
         on_converted()

@@ -31,8 +31,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-import structlog
-
+from ..client.logs import get_logger
 from ..conf.units import NS_PER_MS, NS_PER_US
 from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.log_keys import EndedKeys, place_keys, queue_keys
@@ -97,7 +96,7 @@ class Runner:
         self._clock = clock
         self._flush = flush
         self._can_wait = can_wait
-        self._log = log if log is not None else structlog.get_logger()
+        self._log = log if log is not None else get_logger()
         self._runs: list[Run] = []
         self._current: Run | None = None
         """The run under way, where it may be cut beside a call."""

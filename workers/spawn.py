@@ -26,7 +26,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import multiprocess
@@ -35,8 +35,9 @@ from multiprocess.forkserver import ForkServer, read_signed
 from multiprocess.process import BaseProcess, current_process
 from multiprocess.resource_tracker import ensure_running as ensure_tracker
 
+from ..conf.exit_codes import EXIT_HANDLER
 from ..conf.held_signals import held
-from ..remoting.errors import RocketcrewError, UsageError
+from ..remoting.errors import RocketcrewError
 from .boot import WorkerBoot
 from .entry import LENGTH, run_spare, run_worker
 from .loading import search_path
@@ -184,8 +185,8 @@ class _ServerEnd(NamedTuple):
     """How a forkserver has ended."""
 
     text: str
-    crashed: bool = False
-    """By what code does, and not by what it lacks."""
+    by_module: bool = False
+    """By what the handler's module does, and not by what it lacks."""
 
 
 class _Server(ForkServer):
@@ -217,9 +218,14 @@ class _Server(ForkServer):
         if end is None:
             return None
         if end.si_code == os.CLD_EXITED:
-            return _ServerEnd(f"it ended with exit code {end.si_status}")
+            if end.si_status != EXIT_HANDLER:
+                return _ServerEnd(f"it ended with exit code {end.si_status}")
+            changed = "The handler's module may have changed what others use too (socket, os, builtins)"
+            return _ServerEnd(f"it ended by an error. {changed}", by_module=True)
         text = f"it was ended by signal {end.si_status} ({signal.strsignal(end.si_status)})"
-        return _ServerEnd(text, crashed=end.si_status in CRASHES)
+        if end.si_status in CRASHES:
+            return _ServerEnd(f"{text}. The handler's module may have crashed it", by_module=True)
+        return _ServerEnd(f"{text}. Lack of memory may do that" if end.si_status == signal.SIGKILL else text)
 
     def connect_to_new_process(self, fds: Sequence[int]) -> tuple[int, int]:
         with self._in_use:
@@ -257,9 +263,9 @@ class _Server(ForkServer):
             return
         # It is our child, so the number is its own until it is reaped below. One that is just starting leads no group.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._forkserver_pid, signal.SIGTERM)
+            os.kill(self._forkserver_pid, signal.SIGKILL)  # first: it would warn of each of the others that it reaps
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._forkserver_pid, signal.SIGKILL)
+            os.killpg(self._forkserver_pid, signal.SIGTERM)
         with self._in_use:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._forkserver_pid, 0)
@@ -270,16 +276,10 @@ class _Server(ForkServer):
 @contextlib.contextmanager
 def _short_lived_folder() -> Generator[None]:
     """Within this multiprocess makes its sockets in a folder that goes at the end, whatever has become of an earlier one.
-    Raises UsageError when this user has no folder for temporary files, OSError when one cannot be made in it."""
-    try:
-        parent = tempfile.gettempdir()
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"{error.strerror}: mount one at /tmp, or set TMPDIR to a folder that this user may write"
-        ) from error
+    Raises OSError when none can be made."""
     process: Any = current_process()
     config: dict[str, Any] = process._config
-    with tempfile.TemporaryDirectory(prefix="rocketcrew-", dir=parent, ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="rocketcrew-", ignore_cleanup_errors=True) as folder:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         # A Unix socket's path has 107 bytes, and that of a folder may have more.
         before, config["tempdir"] = config.get("tempdir"), f"/proc/self/fd/{fd}"
@@ -293,7 +293,11 @@ def _short_lived_folder() -> Generator[None]:
 class Forkserver:
     """The process that workers are forked from. `modules` (the handler's) are imported in it."""
 
-    def __init__(self, modules: Sequence[str] = (), *, start_timeout_ms: int = START_TIMEOUT_MS) -> None:
+    def __init__(
+        self, modules: Sequence[str] = (), *, start_timeout_ms: int = START_TIMEOUT_MS,
+        log: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """`log` has `format`, `level` and `file` of what the modules log meanwhile, and keys of each such line."""
         self._server = _Server()
         self._warm_pid: int | None = None
         self._spare: _Spare | None = None
@@ -301,6 +305,7 @@ class Forkserver:
         """Where it writes its stacks when asked; None before the start and after stop()."""
         self._server.set_forkserver_preload([PRELOAD_MODULE])
         self._modules = list(modules)
+        self._log = None if log is None else dict(log)
         self._start_timeout_ms = start_timeout_ms
 
     @property
@@ -353,10 +358,9 @@ class Forkserver:
             self._ends_soon()  # its end may be seen a moment after those of its connections
         end, why = self._server.ended(), str(error)
         if end is not None:
-            how = "The handler's module may have crashed it" if end.crashed else "Lack of memory may do that"
-            why = f"the forkserver, which imports the handler, is gone: {end.text}. {how}; what it wrote is on standard error"
+            why = f"the forkserver, which imports the handler, is gone: {end.text}; what it wrote is on standard error"
         failed = WorkerStartError(f"worker {worker_id} could not be started: {why}")
-        failed.by_handler = end is not None and end.crashed
+        failed.by_handler = end is not None and end.by_module
         return failed
 
     def make_spare(self) -> None:
@@ -417,7 +421,7 @@ class Forkserver:
             self.stack_file = StackFile()
         setup = {
             "supervisor_pid": os.getpid(), "sys_path": search_path(), "modules": self._modules,
-            "stacks": self.stack_file.path,
+            "stacks": self.stack_file.path, "log": self._log,
         }  # fmt: skip
         os.environ[ENVIRONMENT_KEY] = json.dumps(setup)
         try:

@@ -2,13 +2,16 @@
 
 `rocketcrew run` starts no broker, takes no slot and joins no group for a handler that could not run. User code is imported
 in a process of its own, which is this one; it ends when it has answered. Nothing is called: set-up hooks run in workers.
+What the module has started by then is ended with it: the module is imported again where workers come from.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -22,15 +25,19 @@ from typing import TYPE_CHECKING, Any, Final
 from ..remoting.errors import RocketcrewError, UsageError
 from .api import Handler
 from .boot import TableSpec
-from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, takes_one
+from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, search_path, takes_one
 from .parent_death import die_with_parent
 
 if TYPE_CHECKING:
     from ..conf.settings import Settings
 
 CHECK_S: Final = 0.05
+READ_MAX: Final = 1 << 20
+"""Bytes: more than a pipe holds, so that one read takes all that a process has left there."""
+PROGRAMS_GRACE_S: Final = 2.0
+"""From TERM to KILL, for programs that the module has started: as those of a worker have it (supervisor/pool/programs.py)."""
 STDERR_SHOWN_MAX: Final = 4_000
-"""Characters of what a process printed that ended without an answer."""
+"""Characters of what a process printed that gave no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ def examine(
     Raises UsageError when it or `schema` is written wrongly, or `partition_by` names what is no column, HandlerLoadError
     when it cannot be imported within the time, cannot take a message, or when the module has none or several, and
     WorkerStartError when others end the process that imports it. Raises what `check` raises, which is called again and again
-    while the process runs, and when it has ended: Ctrl-C at a terminal ends that process too.
+    while the process runs, and when it has ended: Ctrl-C at a terminal does not reach it, as it leads a session of its own.
     """
     return _examined(target, timeout_ms, check, [schema, *partition_by], None).spec
 
@@ -81,26 +88,26 @@ def _examined(
 ) -> Examined:
     if ":" in target or not all(part.isidentifier() for part in target.split(".")) or target.endswith(".py"):
         describe(target)
-    words = [str(os.getpid()), target, json.dumps(columns), *([] if rows is None else [json.dumps(rows)])]
+    words = [str(os.getpid()), json.dumps(search_path()), target, json.dumps(columns)]
+    words += [] if rows is None else [json.dumps(rows)]
     process = subprocess.Popen(
         [sys.executable, "-m", "rocketcrew.workers.trial_import", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
+        start_new_session=True,
     )
     with process:
         try:
-            out, printed = _answer(process, time.monotonic() + timeout_ms / 1000, check)
-        except subprocess.TimeoutExpired:
-            raise HandlerLoadError(
-                f"handler {target} was not imported within workers.boot_timeout_ms = {timeout_ms} ms"
-            ) from None
+            out, printed = _written(process, time.monotonic() + timeout_ms / 1000, check)
+            late = process.poll() is None
         finally:
-            process.kill()
+            _end(process)
     check()
-    if not out:
+    if not out.endswith("\n"):
+        if late:
+            limit = f"workers.boot_timeout_ms = {timeout_ms} ms"
+            raise HandlerLoadError(f"handler {target} was not imported within {limit}", printed[-STDERR_SHOWN_MAX:])
         raise why_no_answer(target, process.returncode, printed)
     answer = json.loads(out)
     if "settings" in answer:
@@ -128,16 +135,49 @@ def why_no_answer(target: str, exit_code: int, printed: str) -> RocketcrewError:
     )
 
 
-def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[], None]) -> tuple[str, str]:
-    """What it wrote to stdout and stderr. Raises TimeoutExpired after the deadline."""
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            return process.communicate(timeout=min(left, CHECK_S))
-        except subprocess.TimeoutExpired:
+def _written(process: subprocess.Popen[bytes], deadline: float, check: Callable[[], None]) -> tuple[str, str]:
+    """What it wrote to stdout and stderr until it had answered or ended, or until the deadline. Not until the end of these:
+    processes that the module has started may keep them open."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    stdout, stderr = bytearray(), bytearray()
+    with selectors.DefaultSelector() as pipes:
+        pipes.register(process.stdout, selectors.EVENT_READ, stdout)
+        pipes.register(process.stderr, selectors.EVENT_READ, stderr)
+        while True:
+            left = deadline - time.monotonic()
+            ended = process.poll() is not None  # before the look: all that it wrote is there
+            for key, _ in pipes.select(0 if ended else max(0, min(left, CHECK_S))):
+                some = os.read(key.fd, READ_MAX)
+                key.data.extend(some)
+                if not some:
+                    pipes.unregister(key.fileobj)
+            if ended or left <= 0 or stdout.endswith(b"\n"):
+                return stdout.decode(errors="replace"), stderr.decode(errors="replace")
             check()
-            if left <= CHECK_S:
-                raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it, and who is left in its group: by TERM, as a program may want to clear up, then by KILL. The number is nobody
+    else's as long as anybody is left."""
+    process.kill()
+    with contextlib.suppress(OSError):  # nobody is left, or none that this user may end
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        until = time.monotonic() + PROGRAMS_GRACE_S
+        while time.monotonic() < until:
+            _reap(process.pid)
+            os.killpg(process.pid, 0)
+            time.sleep(CHECK_S)
+        os.killpg(process.pid, signal.SIGKILL)
+        _reap(process.pid)
+
+
+def _reap(group: int) -> None:
+    """Who is PID 1 (of a container) becomes the parent of those in it, and the dead count until they are waited for."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
 
 
 def look_at_settings(schema: str = "", *partition_by: str) -> dict[str, Any]:
@@ -225,14 +265,15 @@ def _is_of(module: ModuleType, value: Any) -> bool:
 
 
 def main() -> None:
-    """`python -m rocketcrew.workers.trial_import PARENT_PID TARGET COLUMNS [ROWS]`: one JSON object on stdout, and out."""
+    """`python -m rocketcrew.workers.trial_import PARENT_PID PATH TARGET COLUMNS [ROWS]`: one line of JSON, and out."""
     die_with_parent(int(sys.argv[1]))
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)  # what the user's module prints is no answer
-        target, columns, *rows = sys.argv[2:]
+        path, target, columns, *rows = sys.argv[2:]
+        sys.path[:] = json.loads(path)
         wrong = look_at_settings(*json.loads(columns))
         answer = wrong or (look_at_rows(target, json.loads(rows[0])) if rows else look(target))
-        out.write(json.dumps(answer))
+        out.write(json.dumps(answer) + "\n")
     os._exit(0)  # threads that the module has started are not waited for
 
 

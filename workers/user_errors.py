@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import traceback
+from bdb import BdbQuit
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -22,6 +24,11 @@ from .failures import DEAD_LETTER_LEVEL, Cause, Failure, asked
 from .packets import clip
 
 TRACEBACK_FRAMES_MAX: Final = 30
+NO_TERMINAL: Final = (
+    "the debugger had nobody to ask, as a worker has no terminal: debug it under rocketcrew.testing.run, or by"
+    " `rocketcrew dlq replay --handler … --pdb`"
+)
+"""What `breakpoint()` comes to in a worker. Where there is a terminal, nobody needs to be told of the q that he has typed."""
 MESSAGE_CHARS_MAX: Final = 10_000
 """Of what an error says, from its beginning."""
 FRAMES_CHARS_MAX: Final = 10_000
@@ -46,6 +53,8 @@ def describe_error(error: BaseException) -> str:
     """`TypeName: message (file:line)` of the innermost frame that is the user's, for logs and failure texts."""
     text = _in_short(error)
     frames = user_frames(_trace(error))
+    if _is_quit(error):
+        frames = [frame for frame in frames if Path(frame.filename).name not in ("bdb.py", "pdb.py")]
     if not frames:
         return text
     return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
@@ -70,9 +79,18 @@ def _trace(error: BaseException) -> TracebackType | None:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        return str(error) or (NO_TERMINAL if _is_quit(error) and not _has_terminal() else "")
     except BaseException:  # noqa: BLE001  a broken __str__ is the user's too, and must not end the worker
         return "<str() failed>"
+
+
+def _is_quit(error: BaseException) -> bool:
+    """The debugger was left; whatever a property of the error's says of its class."""
+    return issubclass(type(error), BdbQuit)
+
+
+def _has_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
 
 
 def _cut(text: str) -> str:

@@ -26,8 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
-
+from ..client.logs import get_logger
 from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError
 from .api import Handler
@@ -129,7 +128,7 @@ class WorkerLoop:
         self._segments = segments
         self._sealer = sealer
         self._clock = clock
-        self._log = log if log is not None else structlog.get_logger()
+        self._log = log if log is not None else get_logger()
         self._queues: dict[int, QueueInfo] = {}
         self._cell = private_cell() if cell is None else cell
         self._memory = memory

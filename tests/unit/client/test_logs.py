@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-IN_THE_USER_S_PROCESS = ("client", "spark", "broker", "source", "workers/context.py")
+WITH_THE_USER_S_CODE = ("client", "spark", "broker", "source", "workers")
 
 LOAD = "from rocketcrew import load; load('segments', 'table', format='pyarrow')"
 SEND = """
@@ -99,7 +99,45 @@ def test_a_log_file_that_cannot_be_opened_is_not_the_caller_s_exception(tmp_path
     assert said(tmp_path, f"{OWN}{SEND}\nprint('went on')") == ("went on\n", "")
 
 
-def test_rooms_that_run_in_the_user_s_process_have_these_loggers() -> None:
-    files = [file for room in IN_THE_USER_S_PROCESS for file in [ROOT / room, *(ROOT / room).rglob("*.py")]]
-    found = [file for file in files if file.is_file() and "import structlog" in file.read_text(encoding="utf-8")]
+IN_A_WORKER = """
+import asyncio, io, json, structlog
+from rocketcrew import logger
+from rocketcrew.client.logs import get_logger, keep_configuration
+from rocketcrew.conf.logging import set_up
+ours = get_logger("rocketcrew.client")
+stream = io.StringIO()
+set_up("json", "info", stream, process="worker")
+keep_configuration()
+def refuses(*_): raise KeyError("request_id")
+def drops(*_): raise structlog.DropEvent
+def tried():
+    try:
+        structlog.get_logger().warning("his own")
+        logger().warning("his of ours")
+    except (KeyError, RuntimeError) as error:
+        return type(error).__name__
+"""
+CONFIGURED = {
+    "structlog.configure(processors=[refuses])": "KeyError",
+    "structlog.configure(processors=[drops])": "None",
+    "structlog.configure(wrapper_class=structlog.stdlib.AsyncBoundLogger)": "RuntimeError",
+    "structlog.configure(logger_factory=refuses)": "KeyError",
+    "structlog.configure(context_class=refuses)": "KeyError",
+    "structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))": "None",
+    "structlog.get_config()['processors'][:] = [refuses]": "KeyError",
+    "structlog.reset_defaults(); structlog.configure(processors=[drops])": "None",
+}
+
+
+@pytest.mark.parametrize("own", CONFIGURED)
+def test_in_a_worker_what_the_user_configures_is_for_his_own_loggers_only(tmp_path: Path, own: str) -> None:
+    ask = "print(tried()); ours.warning('of ours', n=1); ours.bind(n=2).warning('of ours')"
+    shown = "print([(line['event'], line['n'], line['process']) for line in map(json.loads, stream.getvalue().splitlines())])"
+    out, _ = said(tmp_path, f"{IN_A_WORKER}\n{own}\n{ask}\n{shown}")
+    assert out.splitlines() == [CONFIGURED[own], "[('of ours', 1, 'worker'), ('of ours', 2, 'worker')]"]
+
+
+def test_rooms_that_run_beside_the_user_s_code_have_these_loggers() -> None:
+    files = [file for room in WITH_THE_USER_S_CODE for file in (ROOT / room).rglob("*.py")]
+    found = [file for file in files if "import structlog" in file.read_text(encoding="utf-8")]
     assert found == [ROOT / "client/logs.py"]

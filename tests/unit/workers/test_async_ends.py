@@ -81,6 +81,48 @@ def test_a_call_that_another_one_cancels_before_it_began_is_its_messages_failure
     assert handled == [b"cancels", b"waits"], "what waits for its turn has no task yet"
 
 
+def cancel_all_but_the_test_s() -> None:
+    for task in asyncio.all_tasks():
+        if getattr(task.get_coro(), "__name__", "") not in ("wait_for", "watch") and task is not asyncio.current_task():
+            task.cancel()
+
+
+def test_a_call_that_cancels_all_tasks_of_the_loop_does_not_end_its_worker(make_record: Make, queue: QueueInfo) -> None:
+    async def handle(message: Message) -> None:
+        await Turn()
+        if message.body == b"cancels":
+            cancel_all_but_the_test_s()
+        await Turn()
+        handled.append(message.body)
+
+    handled: list[bytes] = []
+    crew = Crew(Handler(handle), make_record, queue)
+    crew.chunk(1, [b"a", b"cancels", b"c", b"cancels", b"e"])
+    found = crew.run_until_reported(5)
+    assert [place for entry in found for place, _ in entry[3]] == [0, 2]
+    assert handled == [b"cancels", b"cancels", b"e"]
+
+
+def test_a_clean_up_that_cancels_all_tasks_is_awaited_at_the_end(make_record: Make, queue: QueueInfo) -> None:
+    async def handle(_: Message) -> None:
+        crew.link.send(encode_stop())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancel_all_but_the_test_s()
+            for _turn in range(3):
+                await Turn()
+            cleaned_up.append(True)
+
+    cleaned_up: list[bool] = []
+    crew = Crew(Handler(handle), make_record, queue)
+    crew.chunk(1, [b"a"])
+    crew.worker.run()
+    assert cleaned_up == [True]
+    crew.loop.close()
+    crew.link.close()
+
+
 def test_a_call_whose_cancellation_came_too_late_is_done(make_record: Make, queue: QueueInfo) -> None:
     """Its task counts as cancelled all the same."""
 

@@ -321,6 +321,8 @@ def test_in_order_a_call_is_over_before_the_next_begins(ends_by: str) -> None:
             await asyncio.Event().wait()
             del task
         finally:
+            for other in asyncio.all_tasks() - {asyncio.current_task()}:  # who waits for this one, too
+                other.cancel()
             await Turn()
             order.append("is over")
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import threading
 from collections.abc import Iterator
+from typing import Any
 
+import click
 import pytest
 
 from rocketcrew.workers import context
@@ -70,6 +74,54 @@ def test_lines_without_an_end_come_in_pieces() -> None:
     stream = Captured("stderr", 2, log)
     stream.write("x" * (2 * LINE_MAX + 5))
     assert [len(str(event["text"])) for event in log.events] == [LINE_MAX, LINE_MAX]
+
+
+def test_a_line_is_cut_between_two_characters() -> None:
+    log = Log()
+    text = "€" * LINE_MAX
+    print(text, file=Captured("stdout", 1, log))
+    pieces = [str(event["text"]) for event in log.events]
+    assert "".join(pieces) == text
+    assert max(len(piece.encode()) for piece in pieces) <= LINE_MAX
+
+
+def test_a_captured_stream_can_what_standard_output_can() -> None:
+    log = Log()
+    stream = Captured("stdout", 1, log)
+    assert (stream.name, stream.mode, stream.encoding, stream.isatty(), stream.fileno()) == (
+        "<stdout>", "w", "utf-8", False, 1,
+    )  # fmt: skip
+    stream.reconfigure(line_buffering=True)
+    stream.write("half ")
+    stream.buffer.write(b"a line\nno UTF-8: \xff\n")
+    below: Any = stream.buffer
+    below.writelines([bytearray(b"un"), memoryview(b"ended")])
+    stream.buffer.flush()
+    click.echo(b"bytes", file=stream)
+    print("half of a pair: \udc80", file=stream)
+    with io.TextIOWrapper(stream.buffer, encoding="utf-8") as another:
+        another.write("by another stream")
+    stream.close()
+    print("after", file=stream)
+    assert [event["text"] for event in log.events] == [
+        "half a line", "no UTF-8: \\xff", "unended", "bytes", "half of a pair: \\udc80", "by another stream", "after",
+    ]  # fmt: skip
+
+
+def test_threads_have_their_own_unfinished_lines() -> None:
+    log = Log()
+    stream = Captured("stdout", 1, log)
+
+    def prints() -> None:
+        print("another", "line", file=stream, flush=True)
+        print("left ", end="", file=stream)
+
+    print("one", end=" ", file=stream)
+    thread = threading.Thread(target=prints)
+    thread.start()
+    thread.join()
+    print("line", file=stream)
+    assert [event["text"] for event in log.events] == ["another line", "one line"]
 
 
 def test_progress_is_told_seldom_but_its_end_always(told: list[bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
@@ -97,8 +98,13 @@ def test_what_a_terminal_sends_does_not_reach_the_tracker_nor_a_forkserver_that_
 
 def blocked(pid: int) -> set[int]:
     """Signals that the process's main thread holds back."""
+    return signals(pid, "SigBlk")
+
+
+def signals(pid: int, kind: str) -> set[int]:
+    """Those that the process has in this line of its status."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    [mask] = [int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:")]
+    [mask] = [int(line.split()[1], 16) for line in lines if line.startswith(f"{kind}:")]
     return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
@@ -144,7 +150,7 @@ from rocketcrew.workers.spawn import Forkserver
 if len(sys.argv) > 1:  # we lead a session: the first terminal that is opened becomes its own
     os.dup2(os.open(sys.argv[1], os.O_RDWR), 0)
     assert os.get_terminal_size(os.open("/dev/tty", os.O_RDWR))
-forkserver = Forkserver(["asks"])
+forkserver = Forkserver(["asks"], log={"format": "json", "level": "info", "file": "crew.log", "group": "g"})
 forkserver.start()
 forkserver.make_spare()
 print(forkserver.pid, flush=True)
@@ -166,6 +172,20 @@ def supervisor(folder: Path, module: str, *arguments: str) -> Generator[tuple[su
             yield process, process.stdin, process.stdout
         finally:
             process.kill()
+
+
+def test_what_the_module_logs_while_it_is_imported_is_in_the_log(tmp_path: Path) -> None:
+    says = """
+import logging, structlog
+logging.getLogger("shop").setLevel(logging.INFO)
+logging.getLogger("shop").info("by logging")
+structlog.get_logger().info("by structlog", a=1)
+"""
+    with supervisor(tmp_path, says) as (_, _, output):
+        output.readline()
+        lines = [json.loads(line) for line in (tmp_path / "crew.log").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["by logging", "by structlog"]
+    assert {(line["process"], line["group"], line["level"]) for line in lines} == {("forkserver", "g", "info")}
 
 
 def test_the_supervisors_terminal_is_nothing_to_read_for_workers(tmp_path: Path) -> None:
@@ -200,6 +220,59 @@ subprocess.Popen(["sleep", "1000"])
         words.write("after\n")
         words.close()
         assert output.read() == "after\n", "and the end of the output: the other program has ended"
+
+
+def test_what_the_module_forks_at_its_import_obeys_term(tmp_path: Path) -> None:
+    """A manager or a pool of multiprocessing, which would stay when all others have ended."""
+    asks = """
+import os
+if not (child := os.fork()):
+    os.kill(os.getpid(), 15)
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+    with supervisor(tmp_path, asks) as (_, _, output):
+        assert output.readline() == "-15\n"
+        [spare] = psutil.Process(int(output.readline())).children()
+        assert signal.SIGTERM in signals(spare.pid, "SigCgt"), "a worker is told by its supervisor alone"
+
+
+STARTS = """
+import json
+import sys
+from rocketcrew.workers.spawn import Forkserver
+
+forkserver = Forkserver(["ends"])
+forkserver.start()
+try:
+    forkserver.make_spare()
+except (OSError, EOFError) as error:
+    failed = forkserver._failed("w.1", error)
+    print(json.dumps([failed.by_handler, str(failed)]))
+"""
+CHANGED = "it ended by an error. The handler's module may have changed what others use too (socket, os, builtins)"
+BUSY = "import os\ndef none(): raise BlockingIOError(11, 'no processes')\nos.fork = none"
+
+
+@pytest.mark.parametrize(
+    ("module", "by_handler", "words"),
+    [
+        ("import os\nos.fork = None", True, CHANGED),
+        ("import socket\ndef none(*a, **k): raise OSError('no network in tests')\nsocket.socket = none", True, CHANGED),
+        (BUSY, False, "exit code 1; what it"),
+        ("import os\ndef none(): raise MemoryError\nos.fork = none", False, "exit code 1; what it"),
+        ("import os\nos._exit(7)", False, "exit code 7; what it"),
+        ("import os\nos.kill(os.getpid(), 9)", False, "signal 9 (Killed). Lack of memory may do that; what it"),
+        ("import os\nos.kill(os.getpid(), 11)", True, "signal 11 (Segmentation fault). The handler's module may have"),
+    ],
+)
+def test_how_a_forkserver_ended_is_told(tmp_path: Path, module: str, *, by_handler: bool, words: str) -> None:
+    (tmp_path / "ends.py").write_text(module)
+    starts = [sys.executable, "-c", STARTS]
+    done = subprocess.run(starts, stdout=subprocess.PIPE, cwd=tmp_path, text=True, timeout=DEADLINE_S, check=True)
+    found, text = json.loads(done.stdout)
+    assert words in text
+    assert found is by_handler
 
 
 @dataclass

@@ -15,8 +15,11 @@ from rocketcrew.conf.folders import FOLDER_BYTES_MAX, NO_FOLDERS, FolderNames, f
 from rocketcrew.testing import message, run
 from rocketcrew.workers.api import handler
 from rocketcrew.workers.boot import TableSpec
+from rocketcrew.workers.copying import refused
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import Columns, RowError
+from rocketcrew.workers.message import Message
+from rocketcrew.workers.misfits import reason
 from rocketcrew.workers.rows import RowBuffer
 
 from .test_rows_cost import calls_in
@@ -271,3 +274,47 @@ def test_a_late_time_is_a_failed_message_and_no_failed_test() -> None:
 
     done = run(handle, [message("b", topic="o")], settings={"consumer.max_reconsume_times": 0})
     assert (done.rows, len(done.dead_letters)) == ([], 1)
+
+
+class LargeText(str):
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return 1 << 31
+
+
+class LargeBytes(bytes):
+    def __len__(self) -> int:
+        return 1 << 31
+
+
+@pytest.mark.parametrize("value", [LargeText("a"), LargeBytes(b"a")])
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_a_value_that_arrow_cannot_count_is_told_as_that(value: object, kind: Any) -> None:
+    def refuse(_values: Any) -> None:
+        raise ValueError("array cannot contain more than 2147483646 bytes")
+
+    assert reason([None, value], kind, lambda _kind: refuse) == "2147483648 bytes: a value has at most 2 GiB"
+
+
+class Hungry:
+    """Its conversion takes more memory than there is."""
+
+    def __index__(self) -> int:
+        raise MemoryError
+
+
+@pytest.mark.parametrize(("ddl", "value"), [("c bigint", Hungry()), ("c array<bigint>", [1, Hungry()])])
+def test_of_a_want_of_memory_no_column_is_told(ddl: str, value: object) -> None:
+    @handler(schema=ddl)
+    def count(_message: Message) -> dict[str, object]:
+        return {"c": value}
+
+    result = run(count, [message("x")], settings={"consumer.max_reconsume_times": 0})
+    assert [letter.error for letter in result.dead_letters] == ["RowError: not enough memory to convert its rows"]
+
+
+def test_of_a_want_of_memory_of_arrow_s_own_none_is_told_either() -> None:
+    words = "not enough memory to convert its rows"
+    assert str(refused("a broken Arrow batch: malloc of size 9 failed", pa.ArrowMemoryError("malloc"))) == words
+    assert str(refused("a broken Arrow batch: no offsets", pa.ArrowInvalid("no"))) == "a broken Arrow batch: no offsets"

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -12,8 +18,9 @@ from rocketcrew.conf.exit_codes import EXIT_FAILURE, EXIT_HANDLER
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.loading import HandlerLoadError
 from rocketcrew.workers.spawn import WorkerStartError
-from rocketcrew.workers.trial_import import examine, handlers_of, why_no_answer
+from rocketcrew.workers.trial_import import _written, examine, handlers_of, why_no_answer
 
+DEADLINE_S = 60.0
 HERE = "rocketcrew.workers.trial_import"
 
 
@@ -97,3 +104,71 @@ def test_an_exit_in_the_module_is_the_handler_s_too() -> None:
 def test_an_import_has_a_limit() -> None:
     with pytest.raises(HandlerLoadError, match="was not imported within workers"):
         examine(f"{HERE}:look", 0)
+
+
+EXAMINES = """
+import sys
+from pathlib import Path
+sys.path[:0] = [Path("no text"), sys.argv[1]]
+from rocketcrew.workers.loading import HandlerLoadError
+from rocketcrew.workers.trial_import import examine
+try:
+    print(examine("shop", 300_000).name)
+except HandlerLoadError as error:
+    print(error, error.traceback)
+"""
+
+
+def examined(folder: Path, text: str) -> str:
+    """What a script says of the module `shop` with this text, which is where only the script's own search path finds it."""
+    (folder / "found").mkdir()
+    (folder / "found" / "shop.py").write_text(text)
+    words = [sys.executable, "-c", EXAMINES, str(folder / "found")]
+    done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=DEADLINE_S, check=True)
+    return done.stdout
+
+
+def test_a_module_is_found_where_who_asks_would_find_it(tmp_path: Path) -> None:
+    assert examined(tmp_path, "def count(message): pass") == "shop:count\n"
+
+
+def test_what_a_module_starts_is_not_waited_for_and_ends_with_its_process(tmp_path: Path) -> None:
+    """Also a program that has its stdout and stderr, a fork, and what does not obey TERM."""
+    os.mkfifo(tmp_path / "kept")
+    kept = os.open(tmp_path / "kept", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        starts = f"""
+import multiprocessing, os, subprocess
+kept = os.open({str(tmp_path / "kept")!r}, os.O_WRONLY)
+os.write(kept, b"begun")
+subprocess.Popen(["sleep", "1000"], pass_fds=[kept])
+manager = multiprocessing.get_context("fork").Manager()
+deaf = ["sh", "-c", "trap '' TERM; echo deaf; sleep 1000; sleep 1000"]
+assert subprocess.Popen(deaf, stdout=subprocess.PIPE, stderr=-3, pass_fds=[kept]).stdout.readline()
+def count(message): pass
+"""
+        assert examined(tmp_path, starts) == "shop:count\n"
+        os.set_blocking(kept, True)
+        said: list[bytes] = []
+        while said[-1:] != [b""]:
+            assert select.select([kept], [], [], DEADLINE_S)[0], "somebody has the other end"
+            said.append(os.read(kept, 100))
+        assert said == [b"begun", b""]
+    finally:
+        os.close(kept)
+
+
+def test_what_a_process_printed_is_shown_while_its_programs_have_its_output(tmp_path: Path) -> None:
+    ends = "import os, subprocess\nsubprocess.Popen(['sleep', '1000'])\nos.write(2, b'no licence')\nos._exit(3)"
+    assert "ended with exit code 3 no licence" in examined(tmp_path, ends)
+
+
+def test_what_a_process_printed_is_shown_when_its_time_is_over() -> None:
+    asks = ["sh", "-c", "echo password: >&2; exec sleep 1000"]
+    with subprocess.Popen(asks, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            assert select.select([process.stderr], [], [], DEADLINE_S)[0]
+            assert _written(process, time.monotonic(), lambda: None) == ("", "password:\n")
+        finally:
+            process.kill()

@@ -3,8 +3,11 @@ error of our own between two calls, its cell names whom that is charged to."""
 
 from __future__ import annotations
 
+import io
+import pdb  # noqa: T100  a debugger without a terminal
 import struct
 import tracemalloc
+from bdb import BdbQuit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +28,7 @@ from rocketcrew.workers.run import Run
 from rocketcrew.workers.user_errors import (
     FRAMES_CHARS_MAX,
     MESSAGE_CHARS_MAX,
+    NO_TERMINAL,
     describe_error,
     failure_of,
     usable,
@@ -189,6 +193,21 @@ def test_what_an_error_does_when_it_is_looked_at_ends_nobody(error: BaseExceptio
     assert (failure.cause, failure.level) == (Cause.FAILED, 0)
     assert text in failure.error
     assert text.partition(":")[0] in user_traceback(usable(error))
+
+
+def stops_in_the_debugger(debugger: pdb.Pdb) -> None:
+    debugger.set_trace()
+    raise AssertionError("goes on")
+
+
+def test_a_debugger_that_has_no_terminal_is_told_as_that() -> None:
+    """By the user's own line, and not the debugger's."""
+    with pytest.raises(BdbQuit) as raised:
+        stops_in_the_debugger(pdb.Pdb(stdin=io.StringIO(), stdout=io.StringIO(), nosigint=True, readrc=False))
+    line = stops_in_the_debugger.__code__.co_firstlineno
+    told = failure_of(raised.value).error
+    assert told.startswith(f"BdbQuit: {NO_TERMINAL} (test_unusable_errors.py:")
+    assert told.endswith((f":{line + 1})", f":{line + 2})"))  # Python 3.13 stops in the call itself
 
 
 LONG: Final = "x" * 100_000
