@@ -8,6 +8,8 @@ traceback: that is what a report needs.
 from __future__ import annotations
 
 import errno
+import os
+import re
 import resource
 import sys
 import traceback
@@ -35,6 +37,10 @@ BY_NAME: Final = {
     "rocketcrew.workers.loading.HandlerLoadError": EXIT_HANDLER,
     "rocketcrew.supervisor.pool.child.HandlerError": EXIT_HANDLER,
 }
+
+
+NO_TEMPORARY_FOLDER: Final = "No usable temporary directory found"
+"""How the words of Python's `tempfile` begin, whoever asks it: libraries do when they are imported."""
 
 
 class ForcedStopError(RocketcrewError):
@@ -88,7 +94,12 @@ def guarded(command: Callable[[], object]) -> int:
         drop_rest((1,))
         return EXIT_FAILURE
     except OSError as error:
-        tell(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "") + _limit_of(error))
+        text = error.strerror or f"{error}"
+        if text.startswith(NO_TEMPORARY_FOLDER):
+            remedy = "mount one at /tmp, or set TMPDIR to a folder that this user may write and that has room"
+            tell(f"{text}: {remedy}")
+            return _code_without_temporary_folder(text)
+        tell(text + (f": {error.filename}" if error.filename else "") + _limit_of(error))
         return EXIT_FAILURE
     except Exception:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
         traceback.print_exc()
@@ -100,6 +111,11 @@ def guarded(command: Callable[[], object]) -> int:
         return EXIT_FAILURE
     # With standalone_mode off, click hands the code of `context.exit(code)` back as the result.
     return result if isinstance(result, int) and not isinstance(result, bool) else EXIT_FINE
+
+
+def _code_without_temporary_folder(named: str) -> int:
+    """A folder that may be written is full, and that may pass."""
+    return EXIT_FAILURE if any(os.access(folder, os.W_OK) for folder in re.findall("'(.*?)'", named)) else EXIT_USAGE
 
 
 def _limit_of(error: OSError) -> str:

@@ -7,8 +7,11 @@ Rules:
 - Several that miss the same topic at once wait for one lookup, and go on in the order in which they came. So do those that
   borrow the default topic's route.
 - A route that cannot be renewed stays in use, as in Java: the name server may be away for hours while brokers work. Also when
-  the name server has lost the topic, since a restarting broker looks just like that. Callers that must know ask with
-  `refresh=True`, which never answers from memory.
+  the name server has lost the topic, since a restarting broker looks just like that: until nobody has used it for
+  REFUSED_POLLS_MAX polls that were refused. Callers that must know ask with `refresh=True`, which never answers from memory.
+- Where a broker is says the route that was learnt last (as in Java: the newest replaces all of a broker's addresses). What
+  the name server refused, and what the last run knew, counts only for brokers that no other route names: a topic that was
+  deleted must not lead the others to where a broker was then.
 - A route that nobody could be asked for comes from the last run, when one was offered (`offer`; route_cache.py): so a start
   works while every name server is away. "No such topic" is an answer, and not made up for.
 - Which brokers exist follows from the routes in use alone. A broker that no route names any more is gone from
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Container, Coroutine, Hashable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -45,6 +48,8 @@ from .routes import BrokerTable, default_route, judged, queues_to_read, queues_t
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 ROUTES_MAX = 4_096
 REFRESH_PARALLEL_MAX = 8
+REFUSED_POLLS_MAX = 20
+"""Ten minutes: brokers register anew at a name server that restarted within one."""
 
 _log = get_logger("rocketcrew.client")
 
@@ -52,8 +57,12 @@ _log = get_logger("rocketcrew.client")
 @dataclass(slots=True)
 class _Entry:
     route: TopicRouteData
+    learnt: int
+    """Which answer of the name server it is, by number; 0 = none, it is from the last run."""
     checked_s: float
     used_s: float
+    refused_s: float | None = None
+    """Since when the name server has no route of the topic."""
 
 
 class Cluster:
@@ -80,9 +89,9 @@ class Cluster:
         self._borrowed: dict[str, _Entry] = {}
         self._questions: dict[Hashable, asyncio.Task[TopicRouteData]] = {}
         """Those under way: after a topic, and after the route by which it may be published."""
-        self._brokers = BrokerTable()
-        self.without_route: set[str] = set()
-        """Topics in use that the name server had no route of at the last refresh (code 17)."""
+        self._answers = 0
+        self._brokers: BrokerTable | None = None
+        """None = to be made anew of the routes."""
         self._offered: Mapping[str, TopicRouteData] = {}
 
     # Routes.
@@ -104,7 +113,7 @@ class Cluster:
         except RocketcrewError as error:
             if entry is None and not refresh and topic in self._offered and _nobody_knew(error):
                 _log.warning("route_of_the_last_run", topic=topic, error=str(error))
-                self._keep(self._routes, topic, self._offered[topic])
+                self._keep(self._routes, topic, self._offered[topic], learnt=0)
                 return self._offered[topic]
             if entry is None or refresh:
                 raise
@@ -138,30 +147,42 @@ class Cluster:
                 route = default_route(await self._ask_route(default_topic), queue_nums)
             except BrokerError:
                 raise error from None  # no automatic creation here: what the user must hear is their own topic's name
-        self._keep(self._borrowed, topic, route)
+        self._keep_answer(self._borrowed, topic, route)
         return route
 
-    async def refresh(self) -> set[str]:
-        """Renew every route in use (for a timer of 30 s); the topics whose route changed. Failures are logged."""
+    async def refresh(self, held: Container[str] = ()) -> set[str]:
+        """Renew every route in use (for a timer of 30 s); the topics whose route changed. Failures are logged. Those `held`
+        are in use whoever asks for them."""
         await self.name_servers.refresh()
         changed: set[str] = set()
         turns = asyncio.Semaphore(REFRESH_PARALLEL_MAX)
 
         async def renew(topic: str) -> None:
-            before = self._routes[topic].route if topic in self._routes else None
             async with turns:
+                entry = self._routes.get(topic)
+                if entry is None:
+                    return  # forgotten meanwhile
                 try:
-                    if await self.route(topic, refresh=True) != before:
+                    if await self.route(topic, refresh=True) != entry.route:
                         changed.add(topic)
-                    self.without_route.discard(topic)
                 except RocketcrewError as error:
-                    if isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
-                        self.without_route.add(topic)
                     _log.warning("route_not_renewed", topic=topic, error=str(error))
 
         await asyncio.gather(*(renew(topic) for topic in list(self._routes)))
+        self._forget_unused(held)
         self._leave_vanished()
         return changed
+
+    def _forget_unused(self, held: Container[str]) -> None:
+        long_ago_s = self._clock() - REFUSED_POLLS_MAX * self._poll_interval_s
+        for topic, entry in list(self._routes.items()):
+            if entry.refused_s is not None and max(entry.refused_s, entry.used_s) <= long_ago_s and topic not in held:
+                self.forget(topic)
+
+    @property
+    def without_route(self) -> set[str]:
+        """Topics in use that the name server had no route of when it was asked last (code 17)."""
+        return {topic for topic, entry in self._routes.items() if entry.refused_s is not None}
 
     def offer(self, known: KnownRoutes) -> None:
         """What the last run knew, for what nobody can be asked for now."""
@@ -183,8 +204,7 @@ class Cluster:
         """The topic is not used any more: its route is not renewed, its brokers vanish unless others name them."""
         self._routes.pop(topic, None)
         self._borrowed.pop(topic, None)
-        self.without_route.discard(topic)
-        self._rebuild()
+        self._brokers = None
 
     async def close(self) -> None:
         """Cancel lookups under way. The connections are the remoting's."""
@@ -206,19 +226,20 @@ class Cluster:
 
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str | None:
         """The address of a broker's replica (0: master), None when no route in use names it."""
-        return self._brokers.address(broker_name, broker_id, only_this=only_this)
+        return self._table().address(broker_name, broker_id, only_this=only_this)
 
     def all_broker_addresses(self, *, masters_only: bool = False) -> list[str]:
         """The addresses of every broker that a route in use names, slaves too."""
-        return self._brokers.all_addresses(masters_only=masters_only)
+        return self._table().all_addresses(masters_only=masters_only)
 
     def broker_at(self, address: str) -> str | None:
         """The name of the broker that has a replica at the address, None when no route in use names it."""
-        return next((name for name in self._brokers.names if address in self._brokers.ids(name).values()), None)
+        table = self._table()
+        return next((name for name in table.names if address in table.ids(name).values()), None)
 
     def broker_names(self) -> list[str]:
         """The names of every broker that a route in use names."""
-        return self._brokers.names
+        return self._table().names
 
     async def address_of(self, mq: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
         """The address for this queue, its topic's route asked for where it is not known.
@@ -250,9 +271,16 @@ class Cluster:
             task.exception()  # everybody may have given up: then nobody else takes it
 
     async def _learn(self, topic: str) -> TopicRouteData:
-        route = await self._ask_route(topic)
+        try:
+            route = await self._ask_route(topic)
+        except BrokerError as error:
+            entry = self._routes.get(topic)
+            if error.code == ResponseCode.TOPIC_NOT_EXIST and entry is not None and entry.refused_s is None:
+                entry.refused_s = self._clock()
+                self._brokers = None
+            raise
         self._borrowed.pop(topic, None)
-        self._keep(self._routes, topic, route)
+        self._keep_answer(self._routes, topic, route)
         return route
 
     async def _ask_route(self, topic: str) -> TopicRouteData:
@@ -263,18 +291,27 @@ class Cluster:
             raise refusal(answer, code, f"{where} for topic {topic}")
         return judged(TopicRouteData.decode(answer.body), f"route of topic {topic} from {where}")
 
-    def _keep(self, table: dict[str, _Entry], topic: str, route: TopicRouteData) -> None:
+    def _keep_answer(self, table: dict[str, _Entry], topic: str, route: TopicRouteData) -> None:
+        self._answers += 1
+        self._keep(table, topic, route, self._answers)
+
+    def _keep(self, table: dict[str, _Entry], topic: str, route: TopicRouteData, learnt: int) -> None:
         now_s = self._clock()
         known = table.get(topic)
-        table[topic] = _Entry(route, now_s, known.used_s if known is not None else now_s)
+        table[topic] = _Entry(route, learnt, now_s, known.used_s if known is not None else now_s)
         if len(table) > ROUTES_MAX:
             del table[min(table, key=lambda name: table[name].used_s)]
         if known is None or known.route != route:
-            self._rebuild()
+            self._brokers = None
+        elif self._brokers is not None:
+            self._brokers.add(route)  # the newest that is known of its brokers
 
-    def _rebuild(self) -> None:
-        entries = [*self._routes.values(), *self._borrowed.values()]
-        self._brokers = BrokerTable(entry.route for entry in entries)
+    def _table(self) -> BrokerTable:
+        if self._brokers is None:
+            entries = [*self._routes.values(), *self._borrowed.values()]
+            entries.sort(key=lambda entry: (entry.refused_s is None, entry.learnt))
+            self._brokers = BrokerTable(entry.route for entry in entries)
+        return self._brokers
 
 
 def _nobody_knew(error: RocketcrewError) -> bool:

@@ -69,7 +69,7 @@ class Remoting:
         self._on_request = on_request
         self._served: dict[int, PeerHandler] = {}
         self._on_connect = [on_connect] if on_connect is not None else []
-        self._on_close = on_close
+        self._on_close = [on_close] if on_close is not None else []
         self._rules = RequestRules(access)
         self._tls = access.tls
         self._context = client_context(access.tls) if access.tls is not None else None
@@ -89,6 +89,10 @@ class Remoting:
     def on_connect(self, callback: Callable[[str], None]) -> None:
         """Call this too for each new connection."""
         self._on_connect.append(callback)
+
+    def on_close(self, callback: Callable[[str], None]) -> None:
+        """Call this too for each connection that is gone."""
+        self._on_close.append(callback)
 
     @property
     def addresses(self) -> list[str]:
@@ -283,8 +287,8 @@ class Remoting:
             del self._connections[connection.address]
         if not self._closed:
             _log.info("connection_closed", address=connection.address, reason=connection.why)
-        if self._on_close is not None:
-            self._on_close(connection.address)
+        for told in self._on_close:
+            told(connection.address)
 
 
 def reason_of(error: OSError) -> str:

@@ -126,13 +126,17 @@ def default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteData:
 
 
 class BrokerTable:
-    """Broker name -> id -> address, made of all routes in use: what no route names any more is not in it."""
+    """Broker name -> id -> address, made of all routes in use: what no route names any more is not in it. Of routes that name
+    the same broker the last one counts: each says all of its addresses."""
 
     def __init__(self, routes: Iterable[TopicRouteData] = ()) -> None:
-        self._brokers: dict[str, dict[int, str]] = {}
+        self._brokers: dict[str, Mapping[int, str]] = {}
         for route in routes:
-            for data in route.broker_datas:
-                self._brokers.setdefault(data.broker_name, {}).update(data.broker_addrs)
+            self.add(route)
+
+    def add(self, route: TopicRouteData) -> None:
+        """A route that was learnt after all that are in it."""
+        self._brokers.update((data.broker_name, data.broker_addrs) for data in route.broker_datas)
 
     @property
     def names(self) -> list[str]:

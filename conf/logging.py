@@ -10,12 +10,16 @@ which costs nothing to look up; that is also where the keys of a queue or a work
 
 A log line must never stop the work: a stream that is closed, or whose reader has gone, drops the line.
 
+A line is one write to the descriptor, however long it is, so that those of several processes stay apart: Python's own streams
+would write a long one in pieces.
+
 With `log.file` the processes of a crew write to one file (`LogFile`), which may be rotated under them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import re
@@ -69,38 +73,65 @@ def recent_faults() -> list[dict[str, object]]:
 
 
 class LineWriter:
-    """What structlog calls a logger: writes finished lines to one stream, each with a single `write`.
-
-    One write per line keeps the lines of several processes on one stderr apart (up to PIPE_BUF bytes on a pipe).
-    """
+    """What structlog calls a logger: writes finished lines to one stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._descriptor = _descriptor_of(stream)
 
     def msg(self, message: str) -> None:
         """Write one line; a stream that cannot be written to drops it."""
         with contextlib.suppress(OSError, ValueError):
-            self._stream.write(message + "\n")
-            self._stream.flush()
+            if self._descriptor is None:
+                self._stream.write(message + "\n")
+            self._stream.flush()  # what others have left in it comes first; ValueError where it was closed
+            if self._descriptor is not None:
+                self._descriptor.write(message + "\n")
 
     debug = info = warning = error = critical = exception = fatal = log = msg
 
 
-class LogFile:
+class _Descriptor:
+    """A descriptor that several processes write lines to, each in one write where it takes all of it at once."""
+
+    def __init__(self, number: int, encoding: str = "utf-8", errors: str = "backslashreplace") -> None:
+        self._number = number
+        self._encoding, self._errors = encoding, errors
+        self._cut = False
+        """It took only a part of the last line, as a disk that is full does: the next one begins a line all the same."""
+
+    def write(self, text: str) -> int:
+        """Append whole lines. Raises OSError, as when the disk is full."""
+        data, written = (("\n" if self._cut else "") + text).encode(self._encoding, self._errors), 0
+        try:
+            while written < len(data):
+                written += os.write(self._number, data[written:] if written else data)
+        finally:
+            self._cut = 0 < written < len(data) or (self._cut and not written)
+        return len(text)
+
+
+def _descriptor_of(stream: TextIO) -> _Descriptor | None:
+    """None for what is no stream of Python's own, as in notebooks, or has no descriptor, as in tests."""
+    if isinstance(stream, io.TextIOWrapper):
+        with contextlib.suppress(OSError, ValueError):
+            return _Descriptor(stream.fileno(), stream.encoding, stream.errors or "strict")
+    return None
+
+
+class LogFile(_Descriptor):
     """A log file that several processes append to, and that is rotated in either of logrotate's ways.
 
     Renamed, or deleted: the next line goes to a new file of that name, and no signal is needed; as long as that cannot be
-    made, lines go on into the old one. Copied and cut short (`copytruncate`): the next line is at the new end. A line is one
-    write, so those of several processes stay apart. Nothing is locked: a signal's handler and a fork's child may log.
+    made, lines go on into the old one. Copied and cut short (`copytruncate`): the next line is at the new end. Nothing is
+    locked: a signal's handler and a fork's child may log.
     """
 
     def __init__(self, path: str) -> None:
         """`path` counts from the current folder, also when the process leaves that. Raises UsageError."""
         self._path = os.path.abspath(path)
-        self._cut = False
-        """The disk was full in the middle of a line."""
         try:
-            self._number = self._open()
+            super().__init__(self._open())
         except OSError as error:
             raise UsageError(
                 f"log.file = {path!r} cannot be written ({error.strerror}): name a file in a folder that is there and that"
@@ -112,12 +143,9 @@ class LogFile:
         return False
 
     def write(self, text: str) -> int:
-        """Append whole lines. Raises OSError, as when the disk is full."""
+        """As above, to the file that has the name now."""
         self._follow()
-        data = (("\n" if self._cut else "") + text).encode("utf-8", "backslashreplace")
-        written = os.write(self._number, data)
-        self._cut = written < len(data)
-        return len(text)
+        return super().write(text)
 
     def flush(self) -> None:
         """Nothing is kept back."""
@@ -173,16 +201,15 @@ class _LineHandler(logging.Handler):
         self._writer.msg(line)
 
 
-class _Bound:
-    """A processor that puts the process's own keys on each line, without covering keys of the event."""
+_own_keys: dict[str, object] = {}
 
-    def __init__(self, keys: dict[str, object]) -> None:
-        self._keys = keys
 
-    def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
-        for key, value in self._keys.items():
-            event.setdefault(key, value)
-        return event
+def _with_own_keys(_logger: object, _name: str, event: EventDict) -> EventDict:
+    """A processor that puts the process's own keys on each line, without covering keys of the event. A logger that was bound
+    in the forkserver, while it imported the handler's module, has the worker's keys in a worker."""
+    for key, value in _own_keys.items():
+        event.setdefault(key, value)
+    return event
 
 
 class _Counted:
@@ -235,22 +262,25 @@ class _Remembered:
 
 
 def set_up(
-    format: str, level: str, stream: TextIO, process: str = "supervisor", *, colors: bool | None = None, **bound: object
-) -> None:
+    format: str, level: str, stream: TextIO, process: str = "supervisor", *,
+    colors: bool | None = None, for_imports: bool = False, **bound: object,
+) -> None:  # fmt: skip
     """Set up logging for this process. May be called again: the last call holds.
 
     `format` is "human", "json" or "auto" (human when `stream` is a terminal), `level` one of LEVELS. `colors` None means
-    colours on a terminal only. `process` and `bound` stand on every line. Raises ValueError for another word.
+    colours on a terminal only. `process` and `bound` stand on every line. `for_imports`: the user's modules are imported
+    next, and find the root logger as Python makes it. Raises ValueError for another word.
     """
     if format not in ("auto", "human", "json") or level not in LEVELS:
         raise ValueError(f"log format {format!r} or level {level!r} is none that is known")
     terminal = _is_terminal(stream)
     human = format == "human" or (format == "auto" and terminal)
-    keys: dict[str, object] = {"process": process, **bound}
+    _own_keys.clear()
+    _own_keys.update({"process": process, **bound})
     shared: list[Processor] = [
         _Counted(),
         structlog.processors.add_log_level,
-        _Bound(keys),
+        _with_own_keys,
         _with_trace,
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if human else "iso", utc=not human),
         structlog.processors.StackInfoRenderer(),
@@ -273,7 +303,7 @@ def set_up(
         logger_factory=lambda *_: writer,
         cache_logger_on_first_use=False,
     )
-    _take_over_logging(shared, render, writer, LEVELS[level])
+    _take_over_logging(shared, render, writer, LEVELS[level], for_imports=for_imports)
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -283,8 +313,10 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-def _take_over_logging(shared: list[Processor], render: list[Processor], writer: LineWriter, level: int) -> None:
-    root = logging.getLogger()
+def _take_over_logging(
+    shared: list[Processor], render: list[Processor], writer: LineWriter, level: int, *, for_imports: bool
+) -> None:
+    root, warned = logging.getLogger(), logging.getLogger("py.warnings")
     old = [handler for handler in root.handlers if isinstance(handler, _LineHandler)]
     users_level = old[0].users_level if old else logging.NOTSET if root.level == logging.WARNING else root.level
     handler = _LineHandler(writer, users_level)
@@ -294,10 +326,18 @@ def _take_over_logging(shared: list[Processor], render: list[Processor], writer:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
-    for each in old:
-        root.removeHandler(each)
+    for logger in (root, warned):
+        for each in [each for each in logger.handlers if isinstance(each, _LineHandler)]:
+            logger.removeHandler(each)
+    logging.captureWarnings(True)
+    if for_imports:
+        # Where the root logger has a handler `logging.basicConfig` does nothing, and a level that it is given would be lost.
+        # The logger of warnings gets one of Python's own, which writes nothing, unless it has another.
+        handler.setLevel(level)
+        logging.lastResort = handler
+        warned.addHandler(handler)
+        return
     root.addHandler(handler)
     # Libraries tell at INFO what only their authors want to know (py4j: each command). Who has set a level wants to hear it.
     usual = max(level, logging.WARNING) if level > logging.DEBUG else logging.INFO
     root.setLevel(max(users_level, level) if users_level else usual)
-    logging.captureWarnings(True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from math import ceil
 from pathlib import Path
 
 from ..client.identity import client_id, client_ip, instance_name
@@ -34,6 +36,7 @@ from .core.state import CoreConfig
 from .loader_child import DRAIN_TIMEOUT_S, where
 from .member.access import access_of
 from .pool.child import NewWorker
+from .pool.post_mortem import CGROUP, OWN_CGROUP
 from .slot import Slot
 
 CELL_SLOTS = 512
@@ -138,10 +141,55 @@ def staff_policy(settings: Settings) -> Policy:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores that this process may use: those of its affinity, or as many as the CPU quota of its container amounts to.
+
+    A quota gives time, and hides no core from who counts them. The kernel stops all threads of a control group that has used
+    up its time of a period: more busy workers than that would stand still together, and the supervisor with them.
+    """
+
+    def text(name: str) -> str:
+        try:
+            return (CGROUP / name).read_text()
+        except OSError:
+            return ""
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    own = OWN_CGROUP.read_text() if OWN_CGROUP.exists() else ""
+    return min(cores, quota_cores(own, text) or cores)
+
+
+def quota_cores(own: str, text: Callable[[str], str]) -> int | None:
+    """The smallest quota of this process's control group and those above it, in cores, of which a part counts as one; None
+    where there is no quota. Pure but for `text`.
+
+    `own` is the text of /proc/self/cgroup. `text` reads a file below /sys/fs/cgroup, and is empty where there is none. In a
+    container what is mounted there is the group itself, whatever path is named.
+    """
+    found = [cores for each in _quotas(own, text) if (cores := _cores_of(each))]
+    return min(found, default=None)
+
+
+def _quotas(own: str, text: Callable[[str], str]) -> Iterator[str]:
+    """As "quota period", in us."""
+    for line in own.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        version_1 = "cpu" in controllers.split(",")
+        if controllers and not version_1:
+            continue
+        folder = "cpu/" if version_1 else ""
+        for part in ("", *path.split("/")):
+            folder += f"{part}/" if part else ""
+            if version_1:
+                yield f"{text(f'{folder}cpu.cfs_quota_us')} {text(f'{folder}cpu.cfs_period_us')}"
+            else:
+                yield text(f"{folder}cpu.max")
+
+
+def _cores_of(quota: str) -> int | None:
+    """None where it is "max" or -1."""
+    numbers = [int(each) for each in quota.split() if each.isdigit()]
+    return max(1, ceil(numbers[0] / numbers[1])) if len(numbers) == 2 and numbers[1] else None
 
 
 def with_topics(settings: Settings, handler: HandlerSpec) -> Settings:
@@ -155,7 +203,8 @@ def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
     modules = [handler.module] if handler.module else []
     if settings.sentry.dsn:
         modules.insert(0, SENTRY_MODULE)  # takes 200 ms to import, and starts no thread
-    return Forkserver(modules, start_timeout_ms=settings.workers.boot_timeout_ms)
+    log = {**asdict(settings.log), "group": settings.consumer.group}
+    return Forkserver(modules, start_timeout_ms=settings.workers.boot_timeout_ms, log=log)
 
 
 def table_spec(settings: Settings, slot: Slot) -> TableSpec:

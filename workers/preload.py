@@ -2,7 +2,7 @@
 
 Only the forkserver that spawn.py starts does anything here (it finds its instructions in ENVIRONMENT_KEY and is the
 child of the process that wrote them). The user's module is imported inside a guard: an import that raises must not end
-the forkserver; the worker imports it again and reports the error with its traceback.
+the forkserver; the worker imports it again and reports the error with its traceback. What the import logs is in the log.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ def prepare_forkserver(setup: dict[str, Any]) -> None:
     die_with_parent(setup["supervisor_pid"])
     sys.path[:] = setup["sys_path"]
     with uncollected():  # not the user's modules, which may do more than define things
-        importlib.import_module(".main", __package__)
+        main = importlib.import_module(".main", __package__)
         importlib.import_module(".rows", __package__).warm_up()
         with contextlib.suppress(Exception):
             # Where OpenTelemetry is installed: 20 ms of imports, which every worker would take between its start and "ready".
             importlib.import_module("..client.spans", __package__).span_api()
+    if log := dict(setup["log"] or {}):
+        main.set_up(stream=main.log_of(log.pop("file")), process="forkserver", for_imports=True, **log)
     for module in setup["modules"]:
         with contextlib.suppress(BaseException):
             importlib.import_module(module)

@@ -32,9 +32,14 @@ class Commits:
         self._core = core
         self._group = group
         self._now = now
-        self._known: set[tuple[str, str]] = set()
-        """(broker, topic) that has an offset of the group for certain, because we committed one."""
+        self._known: dict[tuple[str, str], str] = {}
+        """(broker, topic) that has an offset of the group for certain, because we committed one: at which address, since we
+        are connected there. A broker that was killed may have forgotten it, and one forgets those of a deleted topic."""
         self._first: dict[tuple[str, str], asyncio.Lock] = {}
+        cluster.remoting.on_close(self._connection_lost)
+
+    def _connection_lost(self, address: str) -> None:
+        self._known = {each: where for each, where in self._known.items() if where != address}
 
     async def commit(self, action: Commit) -> None:
         """One commit, answered by `Committed`."""
@@ -42,10 +47,13 @@ class Commits:
         try:
             async with self._alone_if_first(action.mq):
                 await self._tell(action)
-                self._known.add((action.mq.broker_name, action.mq.topic))
+                if (where := self._address(action.mq)) is not None:
+                    self._known[action.mq.broker_name, action.mq.topic] = where
         except RocketcrewError as error:
             # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
             ok = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+            if ok:
+                self._known.pop((action.mq.broker_name, action.mq.topic), None)
             log.warning("commit_failed", **place_keys(action.mq, action.offset), error=str(error))
         self._core.handle(ev.Committed(action.handle, action.offset, ok), self._now())
 
@@ -70,7 +78,11 @@ class Commits:
 
     def known(self, mq: MessageQueue) -> bool:
         """A commit of the topic is in at that broker for certain."""
-        return (mq.broker_name, mq.topic) in self._known
+        where = self._known.get((mq.broker_name, mq.topic))
+        return where is not None and where == self._address(mq)
+
+    def _address(self, mq: MessageQueue) -> str | None:
+        return self._cluster.broker_address(mq.broker_name, only_this=False)
 
     def _alone_if_first(self, mq: MessageQueue) -> contextlib.AbstractAsyncContextManager[None]:
         """One commit at a time until the first of a topic is in at that broker.

@@ -109,7 +109,7 @@ class GroupMember:
         interval_ms = settings.cluster.heartbeat_interval_ms
         self._heartbeats = Heartbeats(self._cluster, self._operations, self._heartbeat_data, interval_ms, self._run)
         self._routes = RouteKeeper(
-            self._cluster, lambda: list(self._subscriptions), RouteCache(routes_file) if routes_file else None,
+            self._cluster, self._subscriptions.keys, RouteCache(routes_file) if routes_file else None, held=core.topics_held,
             changed=self._rebalance, new_brokers=self._heartbeats.now, renewed=self._look_for_deleted, run=self._run,
         )  # fmt: skip
         self._commits, self._first_offset = offset_store(
@@ -248,7 +248,8 @@ class GroupMember:
         """Queues of deleted topics begin at 0, so that nothing is passed when the topic is made again. What is remembered of
         queues that have left is forgotten here too, as this is called every little while."""
         self._pulls.keep(self._core.state.by_mq.keys())
-        self._begun_anew = {mq for mq in self._begun_anew if mq.topic in self._cluster.without_route}
+        without_route = self._cluster.without_route
+        self._begun_anew = {mq for mq in self._begun_anew if mq.topic in without_route}
         deleted = await deleted_queues(self._cluster, self._core.state.by_mq)
         if deleted:
             log.warning("topic_deleted", queues=[tuple(mq) for mq in deleted])

@@ -41,10 +41,11 @@ CLOCKS_APART_MS: Final = 600_000
 
 async def deleted_queues(cluster: Cluster, queues: Mapping[MessageQueue, ProcessQueue]) -> list[MessageQueue]:
     """Those of our queues whose topic was deleted since we read from them."""
+    without_route = cluster.without_route
     suspects = [
         mq
         for mq, pq in queues.items()
-        if mq.topic in cluster.without_route and pq.state is QueueState.ASSIGNED and pq.next_offset > 0
+        if mq.topic in without_route and pq.state is QueueState.ASSIGNED and pq.next_offset > 0
     ]
     gone: dict[tuple[str, str], bool] = {}
     for mq in suspects:

@@ -3,14 +3,15 @@
 A topic that does not exist yet is no reason not to start: it is consumed as soon as it exists. The retry topic of a new
 group is one of these: brokers make it after the first heartbeat, and name servers hear of it a moment later. A start while
 every name server is away goes by the routes of the last run (client/route_cache.py). A changed route is rebalanced at once,
-and brokers that came or went are named in the log, by whichever question their route was learnt.
+and brokers that came or went are named in the log, by whichever question their route was learnt. The route of a topic that
+is not subscribed any more is forgotten when nothing of the topic is held here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -18,6 +19,7 @@ import structlog
 from ...client.cluster import Cluster
 from ...client.route_cache import RouteCache
 from ...client.routes import refuse_static
+from ...remoting.bodies import TopicRouteData
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.names import RETRY_PREFIX
@@ -30,19 +32,20 @@ log = structlog.get_logger("rocketcrew.member")
 
 
 class RouteKeeper:
-    """`topics` says which are subscribed now.
+    """`topics` says which are subscribed now, `held` of which queues or messages are here, subscribed or not.
 
     `changed` is called after a route changed, `new_brokers` after brokers came, `renewed` after every renewal.
     """
 
     def __init__(
         self, cluster: Cluster, topics: Callable[[], Collection[str]], cache: RouteCache | None, *,
-        changed: Callable[[], None], new_brokers: Callable[[], None], renewed: Callable[[], Awaitable[None]],
-        run: Callable[[Coroutine[Any, Any, None]], None],
+        held: Callable[[], set[str]], changed: Callable[[], None], new_brokers: Callable[[], None],
+        renewed: Callable[[], Awaitable[None]], run: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._topics = topics
         self._cache = cache
+        self._held = held
         self._changed = changed
         self._new_brokers = new_brokers
         self._renewed = renewed
@@ -56,13 +59,15 @@ class RouteKeeper:
         """Topics that have a route."""
         self._brokers: set[str] = set()
         """Addresses of the brokers that were reported."""
+        self._routes: Mapping[str, TopicRouteData] = {}
+        """Those that were reported, by topic."""
 
     async def start(self) -> None:
         """Find the topics. Raises UnreachableError when no name server answers and the last run left no routes, UsageError
         for a static topic."""
         if self._cache is not None:
             self._cluster.offer(self._cache.load())
-        for topic in self._topics():
+        for topic in list(self._topics()):
             if topic.startswith(RETRY_PREFIX):
                 continue  # made by the first heartbeat
             try:
@@ -80,7 +85,7 @@ class RouteKeeper:
 
     def arm(self) -> None:
         """Renew at the interval from now on, and report brokers that are not known now."""
-        self._brokers = set(self._cluster.all_broker_addresses())
+        self._brokers, self._routes = set(self._cluster.all_broker_addresses()), self._cluster.known_routes().routes
         self._rearm()
         self._look_soon()
 
@@ -135,20 +140,26 @@ class RouteKeeper:
         self._rearm()
 
     async def refresh(self) -> None:
-        """Renew the routes; topics that were not found before are asked for again."""
-        changed = await self._cluster.refresh()
-        changed |= await self._find([topic for topic in self._topics() if topic not in self._found])
+        """Renew the routes of what is in use; topics that were not found before are asked for again."""
+        in_use = self._held().union(self._topics())
+        for topic in self._found - in_use:
+            self._found.remove(topic)
+            self._cluster.forget(topic)
+        changed = await self._cluster.refresh(in_use)
+        changed |= await self._find(self._missing())
         await self._tell(changed)
 
     async def _tell(self, changed: Collection[str]) -> None:
-        # Against what was reported, not against what was known a moment ago: a broker may come by another question too.
+        # Against what was reported, not against what was known a moment ago: a broker, or a topic's new route, may come by
+        # another question too.
         before, now = self._brokers, set(self._cluster.all_broker_addresses())
-        self._brokers = now
+        routes_before, routes = self._routes, self._cluster.known_routes().routes
+        self._brokers, self._routes = now, routes
         if now != before:
             log.info("brokers_changed", new=sorted(now - before), gone=sorted(before - now))
         if now - before:
             self._new_brokers()
-        if changed:
+        if changed or any(routes.get(topic, route) != route for topic, route in routes_before.items()):
             self._changed()
         await self._renewed()
         self._save()

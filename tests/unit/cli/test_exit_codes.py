@@ -3,11 +3,14 @@ from __future__ import annotations
 import errno
 import importlib
 import resource
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 import pytest
 
-from rocketcrew.cli.exit_codes import BY_NAME, ForcedStopError, NotStartedError, exit_code, guarded
+from rocketcrew.cli.exit_codes import BY_NAME, NO_TEMPORARY_FOLDER, ForcedStopError, NotStartedError, exit_code, guarded
 from rocketcrew.remoting.errors import (
     BrokerError,
     ProtocolError,
@@ -67,6 +70,28 @@ def test_a_file_that_is_too_large_is_told_with_the_limit(capsys: pytest.CaptureF
     assert all(text.startswith("rocketcrew: File too large: /d/journal") for text in found)
     assert ("ulimit -f" in found[0]) is (before != resource.RLIM_INFINITY)
     assert "than 1099511627776 bytes here: raise `ulimit -f`" in found[1]
+
+
+def test_without_a_folder_for_temporary_files_there_is_something_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Libraries ask for one when they are imported. A folder that is only full may have room again."""
+    for folder, code in ((tmp_path / "none", 2), (tmp_path, 1)):
+        words = f"No usable temporary directory found in ['/none', '{folder}']"
+        assert raising(FileNotFoundError(errno.ENOENT, words)) == code
+        assert capsys.readouterr().err == (
+            f"rocketcrew: {words}: mount one at /tmp, or set TMPDIR to a folder that this user may write and that has room\n"
+        )
+
+
+def test_pythons_words_about_temporary_files_are_known() -> None:
+    program = """
+import resource, tempfile
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))  # no file can be made anywhere
+tempfile.gettempdir()
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert NO_TEMPORARY_FOLDER in said.stderr
 
 
 def test_a_fault_of_ours_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
-from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.cluster import REFUSED_POLLS_MAX, Cluster
 from rocketcrew.client.remoting_client import Remoting
+from rocketcrew.client.route_cache import KnownRoutes
 from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rocketcrew.remoting.errors import BrokerError, ProtocolError, UnreachableError, UsageError
 from rocketcrew.remoting.queues import MessageQueue
@@ -200,6 +201,116 @@ async def test_refresh_tells_what_changed_and_cleans_up_brokers_that_vanished(ma
         await server.stop()
         assert await cluster.refresh() == set()
         assert cluster.all_broker_addresses() == ["a:10911"]
+
+
+def at(port, *, slave=None, name="a", queues=2, perm=6):
+    """A route to one broker, and its slave."""
+    addresses = {0: f"{name}:{port}"} | ({1: f"{name}:{slave}"} if slave else {})
+    return TopicRouteData((QueueData(name, queues, queues, perm),), (BrokerData(name, addresses),))
+
+
+@pytest.mark.parametrize("deleted", ["first", "second"])
+async def test_a_topic_that_was_deleted_does_not_lead_others_to_where_their_broker_was(make_peer, deleted):
+    known = Routes(first=at(1, slave=2), second=at(1, slave=2))
+    async with make_peer(known) as server, cluster_of(server.address) as cluster:
+        for topic in ("first", "second"):
+            await cluster.route(topic)
+        del known.routes[deleted]
+        await cluster.refresh()
+        assert cluster.all_broker_addresses() == ["a:1", "a:2"]
+        known.routes = {topic: at(3) for topic in known.routes}
+        for _ in range(2):
+            await cluster.refresh()
+            assert cluster.broker_address("a") == "a:3"
+            assert cluster.all_broker_addresses() == ["a:3"], "the slave left with the move"
+        known.routes[deleted] = at(3)
+        await cluster.refresh()
+        assert (cluster.without_route, cluster.broker_address("a")) == (set(), "a:3")
+
+
+@pytest.mark.parametrize("asked", ["first", "second"])
+async def test_where_a_broker_is_says_the_route_that_was_learnt_last(make_peer, asked):
+    """The other one could not be renewed, and says so of no deletion."""
+    clock, known = Clock(), Routes(first=at(1), second=at(1))
+    async with make_peer(known) as server, cluster_of(server.address, clock=clock) as cluster:
+        for topic in ("first", "second"):
+            await cluster.route(topic)
+        known.routes = dict.fromkeys(known.routes, b"no route") | {asked: at(3)}
+        await cluster.refresh()
+        assert cluster.broker_address("a") == "a:3"
+        clock.now_s += 31
+        for topic in ("first", "second"):
+            await cluster.route(topic)
+        assert cluster.broker_address("a") == "a:3", "asking in vain makes nothing newer"
+        known.routes = dict.fromkeys(known.routes, at(3)) | {asked: b"no route"}
+        await cluster.refresh()
+        known.routes = dict.fromkeys(known.routes, b"no route") | {asked: at(3)}
+        await cluster.refresh()
+        assert cluster.broker_address("a") == "a:3"
+
+
+async def test_a_route_that_says_again_what_it_said_is_the_newest_too(make_peer):
+    """Two name servers may not agree: whoever answers last is right."""
+    known = Routes(t=at(1), u=at(3))
+    async with make_peer(known) as server, cluster_of(server.address) as cluster:
+        for topic in ("t", "u", "t", "u"):
+            await cluster.route(topic, refresh=True)
+            assert cluster.broker_address("a") == f"a:{1 if topic == 't' else 3}"
+
+
+async def test_a_name_server_that_has_lost_every_topic_changes_nothing(make_peer):
+    known = Routes(t=at(1), u=at(3), v=at(5, name="b"))
+    async with make_peer(known) as server, cluster_of(server.address) as cluster:
+        for topic in ("t", "u", "v"):
+            await cluster.route(topic)
+        before, known.routes = known.routes, {}
+        assert await cluster.refresh() == set()
+        assert cluster.without_route == {"t", "u", "v"}
+        assert cluster.all_broker_addresses() == ["a:3", "b:5"]
+        known.routes = before | {"t": at(7)}  # this broker is back already, and elsewhere
+        del known.routes["u"], known.routes["v"]
+        assert await cluster.refresh() == {"t"}
+        assert cluster.all_broker_addresses() == ["a:7", "b:5"]
+
+
+async def test_what_the_last_run_knew_is_older_than_any_answer(make_peer):
+    known = Routes(t=at(3))
+    async with make_peer(known) as server, cluster_of(server.address) as cluster:
+        await cluster.route("t")
+        known.not_ready = True
+        cluster.offer(KnownRoutes((), {"u": at(1)}))
+        assert await cluster.route("u") == at(1)
+        assert cluster.broker_address("a") == "a:3"
+
+
+async def test_a_borrowed_route_grows_old_too(make_peer):
+    known = Routes(t=at(1), TBW102=at(1, queues=8))
+    async with make_peer(known) as server, cluster_of(server.address) as cluster:
+        await cluster.publish_route("new")
+        await cluster.route("t")
+        known.routes["t"] = at(3)
+        await cluster.refresh()
+        assert cluster.broker_address("a") == "a:3"
+
+
+async def test_a_topic_that_stays_refused_is_forgotten_unless_it_is_in_use(make_peer):
+    clock, topics = Clock(), ("dead", "held", "used")
+    known = Routes(t=at(1), **{topic: at(1, name=topic) for topic in topics})
+    async with make_peer(known) as server, cluster_of(server.address, clock=clock) as cluster:
+        for topic in ("t", *topics):
+            await cluster.route(topic)
+        known.routes = {"t": at(1)}
+        for _ in range(REFUSED_POLLS_MAX):
+            await cluster.refresh(held={"held"})
+            assert cluster.without_route == set(topics)
+            clock.now_s += 30
+            await cluster.route("used")
+        await cluster.refresh(held={"held"})
+        assert cluster.without_route == {"held", "used"}
+        assert cluster.broker_names() == ["a", "held", "used"]
+        known.asked.clear()
+        await cluster.refresh()
+        assert sorted(known.asked) == ["held", "t", "used"]
 
 
 async def test_the_order_in_an_answer_is_no_change(make_peer):

@@ -71,3 +71,9 @@ def test_addresses_by_name_and_id():
     assert table.all_addresses() == ["a:1", "a:2", "b:2", "r:1", "w:1"]
     assert table.all_addresses(masters_only=True) == ["a:1", "r:1", "w:1"]
     assert table.names == ["a", "b", "r", "w"]
+
+
+def test_of_routes_that_name_one_broker_the_last_says_all_of_its_addresses():
+    moved = TopicRouteData(broker_datas=(BrokerData("a", {0: "a:9"}),))
+    assert dict(BrokerTable([ROUTE, moved]).ids("a")) == {0: "a:9"}
+    assert dict(BrokerTable([moved, ROUTE]).ids("a")) == {0: "a:1", 1: "a:2"}

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import logging
 import os
 import resource
 import signal
+import socket
+import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -21,12 +24,20 @@ from rocketcrew.remoting.errors import UsageError
 @pytest.fixture(autouse=True)
 def leave_no_trace() -> Iterator[None]:
     root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+    level, handlers, last_resort = root.level, list(root.handlers), logging.lastResort
     yield
     root.setLevel(level)
     root.handlers[:] = handlers
     logging.captureWarnings(False)
+    logging.lastResort = last_resort
+    logging.getLogger("py.warnings").handlers.clear()
     structlog.reset_defaults()
+
+
+def bare_root() -> None:
+    """Makes it as Python does; `leave_no_trace` gives back what it had."""
+    logging.getLogger().handlers.clear()
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 class Terminal(io.StringIO):
@@ -124,6 +135,75 @@ def test_the_last_set_up_holds_alone() -> None:
     structlog.get_logger().error("twice")
     assert first.getvalue() == ""
     assert len(second.getvalue().splitlines()) == 2
+
+
+def test_what_modules_log_while_they_are_imported_are_lines_too() -> None:
+    bare_root()
+    out = io.StringIO()
+    set_up("json", "info", out, "forkserver", for_imports=True, group="g")
+    logging.getLogger("shop").setLevel(logging.DEBUG)
+    logging.getLogger("shop").info("of a logger with a level")
+    logging.getLogger("shop").debug("below log.level")
+    logging.getLogger("lib").warning("of any")
+    logging.getLogger("lib").info("nobody has asked for")
+    warnings.warn("deprecated", UserWarning, stacklevel=1)
+    structlog.get_logger().info("by structlog")
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["event"].rpartition("Warning: ")[2].split("\n")[0] for line in lines] == [
+        "of a logger with a level", "of any", "deprecated", "by structlog"
+    ]  # fmt: skip
+    assert {(line["process"], line["group"]) for line in lines} == {("forkserver", "g")}
+
+
+def test_basic_config_of_a_module_that_is_imported_does_what_it_did() -> None:
+    bare_root()
+    out, its_own = io.StringIO(), io.StringIO()
+    set_up("json", "info", io.StringIO(), "forkserver", for_imports=True)
+    logging.basicConfig(level=logging.INFO, stream=its_own, format="%(message)s")
+    set_up("json", "info", out, "worker")
+    logging.getLogger("shop").info("counted")
+    warnings.warn("once", UserWarning, stacklevel=1)
+    assert its_own.getvalue().startswith("counted\n")
+    assert json.loads(out.getvalue().splitlines()[0])["event"] == "counted"
+    assert len(out.getvalue().splitlines()) == 2
+
+
+def test_a_logger_that_a_module_has_bound_while_it_was_imported_has_the_keys_of_the_worker() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out, "forkserver", for_imports=True)
+    bound = structlog.get_logger().bind(shop=1)
+    set_up("json", "info", out, "worker", worker="w1")
+    bound.info("counted")
+    line = json.loads(out.getvalue())
+    assert (line["process"], line["worker"], line["shop"]) == ("worker", "w1", 1)
+
+
+LONG = 20_000
+
+
+def test_a_line_is_one_write_however_long_it_is() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, open(theirs.fileno(), "w", encoding="utf-8", closefd=False) as stream:
+        set_up("json", "info", stream)
+        stream.write("printed before")
+        structlog.get_logger().info("x" * LONG)
+        assert ours.recv(1 << 20) == b"printed before"
+        line = ours.recv(1 << 20)
+        assert json.loads(line)["event"] == "x" * LONG
+        assert line.endswith(b"}\n")
+
+
+def test_a_line_that_a_pipe_takes_in_parts_is_written_to_its_end_and_one_that_is_cut_takes_no_other_along() -> None:
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)  # somebody else's doing
+    size = fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 65536)
+    with open(reads, "rb", buffering=0) as read, open(writes, "w", encoding="utf-8") as stream:
+        set_up("json", "info", stream)
+        log = structlog.get_logger()
+        log.info("x" * 2 * size)
+        assert len(read.read(2 * size)) == size
+        log.info("after")
+        assert [json.loads(line)["event"] for line in read.read(size).splitlines() if line] == ["after"]
 
 
 def test_a_line_that_cannot_be_written_is_dropped() -> None:

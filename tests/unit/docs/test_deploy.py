@@ -19,10 +19,11 @@ from rocketcrew.cli.commands.init import DOCKERFILE
 from rocketcrew.cli.commands.stop import WAIT_S
 from rocketcrew.cli.main import rocketcrew as cli
 from rocketcrew.conf.exit_codes import EXIT_HANDLER, EXIT_USAGE
-from rocketcrew.conf.settings import load
+from rocketcrew.conf.settings import Settings, load
 from rocketcrew.conf.sources import CONFIG_FILE_VARIABLE, KNOWN, environment_name
 from rocketcrew.engine.fitting import check_settings
 from rocketcrew.engine.table import check_target
+from rocketcrew.spark.needs import check_installed
 from rocketcrew.spark.status import LoaderStatus
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
@@ -32,7 +33,7 @@ from rocketcrew.supervisor.loader_child import DRAIN_TIMEOUT_S, STOP_TIMEOUT_S
 from rocketcrew.supervisor.metrics import PictureCollector
 from rocketcrew.supervisor.service import HOOKS_STOP_S, WORKER_STOP_MS
 from rocketcrew.supervisor.status import picture
-from rocketcrew.supervisor.wiring import core_config
+from rocketcrew.supervisor.wiring import core_config, own_client_id
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -181,6 +182,69 @@ def test_the_configuration_of_the_manifest_can_be_loaded_and_its_ports_agree(tmp
     (keda,) = documents("kubernetes/keda.yaml")
     scaled = keda["spec"]["scaleTargetRef"]
     assert (scaled["kind"], scaled["name"]) == ("StatefulSet", objects["StatefulSet"]["metadata"]["name"])
+
+
+def member_settings(tmp_path: Path) -> Settings:
+    objects = {each["kind"]: each for each in documents("kubernetes/member.yaml")}
+    (file := tmp_path / "rocketcrew.toml").write_text(objects["ConfigMap"]["data"]["rocketcrew.toml"])
+    return load({}, {}, file)
+
+
+def test_the_image_can_write_the_format_that_its_users_set(tmp_path: Path) -> None:
+    text = (DEPLOY / "docker/Dockerfile").read_text()
+    extras = re.findall(r"^ARG EXTRAS=(\S+)$", text, re.MULTILINE)
+    assert extras == ["duckdb"], "brings none of what formats ask for"
+    (compose,) = documents("docker/compose.yaml")
+    in_compose = compose["services"]["member"]["environment"]["ROCKETCREW_SPARK_FORMAT"]
+    in_example = re.findall(r"ROCKETCREW_SPARK_FORMAT=(\w+)", text)
+    for format_ in (member_settings(tmp_path).spark.format, in_compose, *in_example):
+        check_installed(format_, installed=lambda package: "")
+    assert len(in_example) == 1
+
+
+def test_a_pod_has_as_many_workers_as_cores_are_requested(tmp_path: Path) -> None:
+    (members,) = [each for each in documents("kubernetes/member.yaml") if each["kind"] == "StatefulSet"]
+    (member,) = members["spec"]["template"]["spec"]["containers"]
+    assert member_settings(tmp_path).workers.count == int(member["resources"]["requests"]["cpu"])
+
+
+def test_what_is_commented_out_in_the_manifest_can_be_taken(tmp_path: Path) -> None:
+    text = (DEPLOY / "kubernetes/member.yaml").read_text()
+    taken = re.sub(r"^( +)# (- \{name: ROCKETCREW_)", r"\1\2", text, flags=re.MULTILINE)
+    taken = re.sub(r"^( +)#   (format|target) = ", r"\1\2_taken = ", taken, flags=re.MULTILINE)
+    (members,) = [each for each in yaml.safe_load_all(taken) if each["kind"] == "StatefulSet"]
+    kubernetes_validate.validate(members, kubernetes_validate.latest_version(), strict=True)
+    (member,) = members["spec"]["template"]["spec"]["containers"]
+    values = {each["name"]: each.get("value", "rocketcrew-billing-0") for each in member["env"]}
+    del values[CONFIG_FILE_VARIABLE]
+    assert len(values) == 3
+    told = re.findall(r'(\w+)_taken = (".*")', taken)
+    assert [name for name, _ in told] == ["format", "target"]
+    (file := tmp_path / "rocketcrew.toml").write_text(
+        '[consumer]\nmessage_model = "BROADCASTING"\n[spark]\n' + "".join(f"{name} = {value}\n" for name, value in told)
+    )
+    settings = load({}, values, file)
+    assert settings.spark.target.startswith("s3://")
+    assert own_client_id(settings) == "127.0.0.1@rocketcrew-billing-0"
+    mounts = [mount["mountPath"] for mount in member["volumeMounts"]]
+    assert any(settings.consumer.local_offset_store_dir.startswith(f"{mount}/") for mount in mounts)
+
+
+def test_members_leave_after_a_while_by_what_kubernetes_knows() -> None:
+    """KEDA hands `behavior` on to the HorizontalPodAutoscaler that it makes; its cooldownPeriod is for 0 members alone."""
+    (keda,) = documents("kubernetes/keda.yaml")
+    spec = keda["spec"]
+    assert spec["minReplicaCount"] > 0
+    assert "cooldownPeriod" not in spec
+    made: dict[str, Any] = {
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "made-by-keda"},
+        "spec": {
+            "scaleTargetRef": spec["scaleTargetRef"], "maxReplicas": spec["maxReplicaCount"],
+            "behavior": spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"],
+        },
+    }  # fmt: skip
+    kubernetes_validate.validate(made, kubernetes_validate.latest_version(), strict=True)
+    assert made["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] <= 3600, "Kubernetes' own bound"
 
 
 @pytest.mark.parametrize("words", [

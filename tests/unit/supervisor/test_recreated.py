@@ -66,9 +66,12 @@ def test_a_queue_of_a_deleted_topic_is_found_once_and_an_unread_one_never() -> N
 def test_a_route_that_is_missing_while_the_broker_has_the_topic_means_nothing() -> None:
     async def run() -> None:
         async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
-            await Admin(cluster).create_topic(broker.address, TOPIC_CONFIG)
+            admin = Admin(cluster)
+            await admin.create_topic(broker.address, TOPIC_CONFIG)
             await cluster.route(TOPIC)
-            cluster.without_route.add(TOPIC)
+            await admin.delete_route(TOPIC)
+            await cluster.refresh()
+            assert cluster.without_route == {TOPIC}
             assert await deleted_queues(cluster, read_to(5)) == []
 
     asyncio.run(run())

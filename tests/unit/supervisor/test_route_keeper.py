@@ -48,17 +48,25 @@ class Routes:
         self.known = [A, B]
         self.later: list[str] | None = None
         self.renewals = 0
+        self.held: set[str] | None = None
+        """What was in use at the last renewal."""
+        self.forgotten: list[str] = []
+        self.routes: dict[str, TopicRouteData] = {}
 
     def all_broker_addresses(self) -> list[str]:
         return self.known
+
+    def forget(self, topic: str) -> None:
+        self.forgotten.append(topic)
 
     def offer(self, _known: KnownRoutes) -> None:
         """What the last run left is not asked for here."""
 
     def known_routes(self) -> Any:
-        return SimpleNamespace(routes={})
+        return SimpleNamespace(routes=dict(self.routes))
 
-    async def refresh(self) -> set[str]:
+    async def refresh(self, held: set[str]) -> set[str]:
+        self.held = held
         self.renewals += 1
         if self.later is not None:
             self.known, self.later = self.later, None
@@ -74,7 +82,7 @@ def test_a_broker_that_came_by_another_question_is_told_of_too() -> None:
 
     async def scene() -> None:
         keeper = RouteKeeper(
-            cast("Any", routes), list, None, changed=lambda: told.append("changed"),
+            cast("Any", routes), list, None, held=set, changed=lambda: told.append("changed"),
             new_brokers=lambda: told.append("new"), renewed=nothing, run=lambda _: None,
         )  # fmt: skip
         keeper.arm()
@@ -91,6 +99,31 @@ def test_a_broker_that_came_by_another_question_is_told_of_too() -> None:
         asyncio.run(scene())
     assert [(log["new"], log["gone"]) for log in logs] == [([], [B]), ([B], [])]
     assert told == ["new"]
+
+
+def test_a_route_that_another_question_has_learned_is_rebalanced_too() -> None:
+    """Else the queues that this member is to have now stand still until the next timer of the rebalance."""
+    routes, told = Routes(), list[str]()
+    few, many = (TopicRouteData((QueueData("a", number, number, 6, 0),)) for number in (4, 8))
+
+    async def scene() -> None:
+        keeper = RouteKeeper(
+            cast("Any", routes), lambda: ["t"], None, held=set, changed=lambda: told.append("changed"),
+            new_brokers=lambda: None, renewed=nothing, run=lambda _: None,
+        )  # fmt: skip
+        keeper.has_route("t")
+        routes.routes["t"] = few
+        keeper.arm()
+        await keeper.refresh()
+        assert told == []
+        routes.routes["t"] = many  # by a question between two renewals: the renewal finds nothing new
+        await keeper.refresh()
+        assert told == ["changed"]
+        await keeper.refresh()
+        keeper.disarm()
+
+    asyncio.run(scene())
+    assert told == ["changed"]
 
 
 class Growing(Routes):
@@ -114,7 +147,7 @@ def test_a_topic_that_is_missing_at_the_start_is_looked_for_soon() -> None:
         changed = asyncio.Event()
         work: set[asyncio.Task[None]] = set()
         keeper = RouteKeeper(
-            cast("Any", routes), lambda: ["orders"], None, changed=changed.set, new_brokers=lambda: None,
+            cast("Any", routes), lambda: ["orders"], None, held=set, changed=changed.set, new_brokers=lambda: None,
             renewed=nothing, run=lambda coroutine: work.add(asyncio.ensure_future(coroutine)),
         )  # fmt: skip
         await keeper.start()
@@ -151,8 +184,8 @@ def test_the_retry_topic_of_a_new_group_is_looked_for_soon() -> None:
         changed = asyncio.Event()
         work: set[asyncio.Task[None]] = set()
         keeper = RouteKeeper(
-            cast("Any", routes), lambda: ["orders", "%RETRY%g"], None, changed=changed.set, new_brokers=lambda: None,
-            renewed=nothing, run=lambda coroutine: work.add(asyncio.ensure_future(coroutine)),
+            cast("Any", routes), lambda: ["orders", "%RETRY%g"], None, held=set, changed=changed.set,
+            new_brokers=lambda: None, renewed=nothing, run=lambda coroutine: work.add(asyncio.ensure_future(coroutine)),
         )  # fmt: skip
         await keeper.start()
         assert routes.asked == ["orders"], "before the first heartbeat nobody has made it"
@@ -188,7 +221,7 @@ def test_a_route_that_the_assignment_found_is_kept_for_the_next_start(tmp_path: 
 
     async def scene() -> None:
         keeper = RouteKeeper(
-            cast("Any", routes), lambda: ["orders", "%RETRY%g"], RouteCache(file), changed=lambda: None,
+            cast("Any", routes), lambda: ["orders", "%RETRY%g"], RouteCache(file), held=set, changed=lambda: None,
             new_brokers=lambda: None, renewed=nothing, run=lambda _: None,
         )  # fmt: skip
         await keeper.start()
@@ -198,6 +231,34 @@ def test_a_route_that_the_assignment_found_is_kept_for_the_next_start(tmp_path: 
 
     asyncio.run(scene())
     assert RouteCache(file).load().routes.keys() == {"orders", "%RETRY%g"}
+
+
+def test_the_route_of_an_unsubscribed_topic_is_forgotten_when_nothing_of_it_is_held() -> None:
+    """Or it is asked for every 30 s for ever, and its brokers get heartbeats."""
+    routes, subscribed, held = Known(), ["orders", "old"], {"old"}
+
+    async def scene() -> None:
+        keeper = RouteKeeper(
+            cast("Any", routes), lambda: subscribed, None, held=lambda: held, changed=lambda: None,
+            new_brokers=lambda: None, renewed=nothing, run=lambda _: None,
+        )  # fmt: skip
+        await keeper.start()
+        subscribed.remove("old")
+        await keeper.refresh()
+        assert (routes.held, routes.forgotten) == ({"orders", "old"}, []), "its queues are still to be committed"
+        held.clear()
+        await keeper.refresh()
+        await keeper.refresh()
+        assert (routes.held, routes.forgotten) == ({"orders"}, ["old"])
+        subscribed.append("old")
+        assert keeper.missing() == ["old"], "until it is found"
+        await keeper.refresh()
+        assert keeper.missing() == []
+        keeper.has_route("late")  # of a look-up that was on its way
+        await keeper.refresh()
+        assert routes.forgotten == ["old", "late"]
+
+    asyncio.run(scene())
 
 
 class Static(Routes):
@@ -210,7 +271,7 @@ class Static(Routes):
 def test_a_static_topic_is_refused_at_the_start() -> None:
     async def scene() -> None:
         keeper = RouteKeeper(
-            cast("Any", Static()), lambda: ["orders"], None, changed=lambda: None, new_brokers=lambda: None,
+            cast("Any", Static()), lambda: ["orders"], None, held=set, changed=lambda: None, new_brokers=lambda: None,
             renewed=nothing, run=lambda _: None,
         )  # fmt: skip
         with pytest.raises(UsageError, match="topic orders is a static topic"):

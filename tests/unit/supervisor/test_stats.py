@@ -100,3 +100,30 @@ def test_the_core_counts_pulls_and_outcomes(make: Callable[..., Bench]) -> None:
     assert status.consume_rt == 2.0
     assert status.consume_ok_tps > 0
     assert status.consume_failed_tps > 0
+
+
+def test_an_unsubscribed_topic_leaves_when_its_last_queue_has_ended(make: Callable[..., Bench]) -> None:
+    bench = make(topics=(TOPIC, "old"))
+    topics = bench.core.state.stats.topics
+    bench.core.handle(ev.Start(), bench.now)
+    bench.worker("w")
+    old = bench.open_topic("old")
+    (kept,) = bench.open(0)
+    for handle in (old, kept):
+        bench.found(handle, range(1))
+    (chunk,) = [chunk for chunk in bench.dispatched() if chunk.handle == old]
+    bench.core.handle(ev.Unsubscribe("old"), bench.now)
+    bench.pass_ms(10_000)
+    assert set(topics) == {TOPIC, "old"}, "its message still runs"
+    bench.done(chunk)
+    bench.commits()
+    bench.pass_ms(10_000)
+    assert set(topics) == {TOPIC}
+
+
+def test_retries_that_are_popped_stay_with_their_topic() -> None:
+    stats = ConsumerStats()
+    for topic in (TOPIC, f"%RETRY%g_{TOPIC}", f"%RETRY%g+{TOPIC}", "old", "%RETRY%g_old"):
+        stats.pulled(topic, 1, 1.0)
+    stats.keep({TOPIC}, "g")
+    assert set(stats.topics) == {TOPIC, f"%RETRY%g_{TOPIC}", f"%RETRY%g+{TOPIC}"}
