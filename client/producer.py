@@ -347,7 +347,7 @@ class Producer:
         async def guarded() -> None:
             try:
                 await lane()
-            except Exception as error:  # noqa: BLE001 - raised below, after the other lanes have ended
+            except BaseException as error:  # noqa: BLE001 - raised below, after the other lanes have ended
                 failures.append(error)
 
         await asyncio.gather(*(guarded() for _ in range(in_flight_max)))

@@ -239,9 +239,10 @@ class SyncProducer:
             raise
         context = contextvars.copy_context()  # the caller's span is the parent of what is sent
         try:
-            if not self._background:
-                runner.run(self._notice_lost_connections())
-            return runner.run(work, context=context)
+            if self._background:
+                return runner.run(work, context=context)
+            runner.run(self._notice_lost_connections())
+            return _run_to_its_end(runner, work, context)
         finally:
             self._user = None
 
@@ -293,6 +294,29 @@ class SyncProducer:
         # One turn polls the sockets, the next reads the end of those that the peer has closed, the third tells of it.
         for _ in range(3):
             await asyncio.sleep(0)
+
+
+def _run_to_its_end(runner: Runner, work: Coroutine[Any, Any, T], context: contextvars.Context) -> T:
+    """What it returns or raises. An exception that a signal raises out of the loop (a handler's time limit, say) leaves
+    nothing of it that would go on in the next call."""
+    begun: list[asyncio.Task[Any] | None] = []
+
+    async def noted() -> T:
+        begun.append(asyncio.current_task())
+        return await work
+
+    try:
+        return runner.run(noted(), context=context)
+    except BaseException:
+        for task in begun:
+            if task is not None and not task.done():
+                task.cancel()
+                runner.run(_ended(task))
+        raise
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    await asyncio.wait([task])
 
 
 class _CallLoop(asyncio.SelectorEventLoop):

@@ -24,7 +24,7 @@ from typing import Any, SupportsIndex, cast
 from ..remoting.errors import ProtocolError
 from ..remoting.log_keys import place_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
-from .api import BatchResult, Retry, SoftTimeLimitExceeded
+from .api import BatchResult, Retry
 from .cells import TAKEN, CellView
 from .copying import holds_all, listed
 from .fitting import NoRowError, RowError, check_ran
@@ -35,7 +35,7 @@ from .packets import QueueInfo
 from .rows import rows_of_table, tables_in
 from .run import Run
 from .steps import call_under_way
-from .user_errors import describe_error, user_traceback
+from .user_errors import describe_error, is_soft_limit, user_traceback
 
 Wants = Callable[[Message], bool]
 
@@ -137,7 +137,7 @@ def raise_if_ours(error: BaseException | None = None) -> None:
 def raise_if_of_all(error: BaseException, pid: int) -> None:
     """Raise what ends the whole call and not only the part of it that raised: the soft limit is that of the whole call, and a
     child that the handler forked must not go on with the other parts. `pid` is the process in which the call started."""
-    if isinstance(error, SoftTimeLimitExceeded) or os.getpid() != pid:
+    if is_soft_limit(error) or os.getpid() != pid:
         raise error
 
 

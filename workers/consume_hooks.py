@@ -32,7 +32,7 @@ from .api import (
     Suspend,
 )
 from .message import Message
-from .user_errors import CallTimedOutError, describe_error
+from .user_errors import describe_error, is_time_out
 
 CONSUME_SUCCESS: Final = "CONSUME_SUCCESS"
 RECONSUME_LATER: Final = "RECONSUME_LATER"
@@ -151,4 +151,4 @@ def return_type(said: object, *, ordered: bool) -> ReturnType:
         return ReturnType.SUCCESS
     if isinstance(said, (Retry, Suspend)):
         return ReturnType.FAILED
-    return ReturnType.TIME_OUT if isinstance(said, (SoftTimeLimitExceeded, CallTimedOutError)) else ReturnType.EXCEPTION
+    return ReturnType.TIME_OUT if is_time_out(said) else ReturnType.EXCEPTION

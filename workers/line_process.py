@@ -7,10 +7,10 @@ supervisor/member/user_process.py.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
+from json import dumps, loads  # bound before the user's code, which may replace them
 from typing import Any, TextIO
 
 from ..remoting.errors import UsageError
@@ -24,7 +24,7 @@ def serve(load: Callable[[], Answer], lines: TextIO, out: TextIO) -> None:
     """`load` gives what answers a question (decoded JSON); whatever that raises becomes the error's text."""
 
     def say(reply: dict[str, object]) -> None:
-        out.write(json.dumps(reply) + "\n")
+        out.write(dumps(reply) + "\n")
         out.flush()
 
     try:
@@ -37,7 +37,7 @@ def serve(load: Callable[[], Answer], lines: TextIO, out: TextIO) -> None:
         return
     say({"ready": True})
     for line in lines:
-        say(_answered(answer, json.loads(line)))
+        say(_answered(answer, loads(line)))
 
 
 def _answered(answer: Answer, question: Any) -> dict[str, object]:

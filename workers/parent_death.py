@@ -114,9 +114,9 @@ def end_programs_too(parent_pid: int) -> None:
     _forks_workers = True
     if not ORPHAN_SIGNAL:
         return
+    atexit.register(_end_by_itself)
     signal.signal(ORPHAN_SIGNAL, lambda _number, _frame: _end_as_orphan())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {ORPHAN_SIGNAL})  # who started us may have blocked it
-    atexit.register(_end_by_itself)
     die_with_parent(parent_pid, ORPHAN_SIGNAL)
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
 import signal
 import sys
 import threading
+from json import dumps, loads  # bound before the user's code, which may replace them
 from typing import Any, Final
 
 from ..conf.importing import uncollected
@@ -43,17 +43,17 @@ def prepare_forkserver(setup: dict[str, Any]) -> None:
         with contextlib.suppress(BaseException):
             importlib.import_module(module)
     if setup["modules"] and threading.active_count() > 1:
-        os.environ[ENVIRONMENT_KEY] = json.dumps(setup | {"modules": []})
+        os.environ[ENVIRONMENT_KEY] = dumps(setup | {"modules": []})
         signal.pthread_sigmask(signal.SIG_BLOCK, CONTROL_SIGNALS)  # as at its first start: until it has handlers again
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606  the very command this process was started with
+    end_programs_too(setup["supervisor_pid"])
     # What is here now is shared by all workers: keep the collector from touching (and so copying) its pages.
     gc.collect()
     gc.freeze()
-    end_programs_too(setup["supervisor_pid"])
 
 
 if ENVIRONMENT_KEY in os.environ:
-    _setup = json.loads(os.environ[ENVIRONMENT_KEY])
+    _setup = loads(os.environ[ENVIRONMENT_KEY])
     if _setup["supervisor_pid"] == os.getppid():
         del os.environ[ENVIRONMENT_KEY]
         prepare_forkserver(_setup)

@@ -8,13 +8,13 @@ Between the supervisor's look and the signal the worker may have gone on to the 
 again: it raises only while a call is under way that is over its limit, and only into the handler's own frames. In the
 loop's frames the exception would fail nobody's message and end the worker; in a callback of an event loop that the handler
 runs (a SyncProducer's, `asyncio.run`) it would be logged there, and nobody would know. Where it was not raised, the
-supervisor sends the signal again.
+supervisor sends the signal again. (In a step of a task it is that task's, as of any error: whether somebody awaits it is the
+handler's affair.)
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import signal
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -63,30 +63,36 @@ class SoftLimit:
         cell = self._cell
         if not cell[STATE] or self._clock() - cell[STARTED_NS] < self._limit_ns - EARLY_NS:
             return  # it was meant for a call that is over
-        if self._in_handler(frame):
+        if self._in_handler(frame) and not _in_a_callback(frame):
             cell[SOFT_RAISED] = cell[STARTED_NS]
             raise SoftTimeLimitExceeded(self._limit_ns / NS_PER_S)
 
     def _in_handler(self, frame: FrameType | None) -> bool:
-        """Whether the user's code is between the interrupted frame and the one that called the handler, and all that is
-        between them hands on what is raised."""
+        """Whether the user's code is between the interrupted frame and the one that called the handler."""
         users = False
-        inner: FrameType | None = None
         while frame is not None:
             if frame.f_code in self._never:
-                return False
-            if frame.f_code is RUNS_CALLBACKS and not _steps_a_task(inner):
                 return False
             if frame.f_code in self._callers:
                 return users
             users = users or not str(frame.f_globals.get("__name__", "")).startswith(OURS)
-            inner, frame = frame, frame.f_back
+            frame = frame.f_back
         return False
 
 
-def _steps_a_task(called: FrameType | None) -> bool:
-    """Whether what an event loop has called is a coroutine, whose task takes what is raised."""
-    return called is not None and bool(called.f_code.co_flags & inspect.CO_COROUTINE)
+def _in_a_callback(frame: FrameType | None) -> bool:
+    """Whether an event loop that the handler runs is in no step of a task, and would swallow what is raised: in a callback;
+    uvloop, of which no frame is seen, wherever it is."""
+    loop = asyncio._get_running_loop()
+    if loop is None or asyncio.current_task(loop) is not None:
+        return False
+    if not isinstance(loop, asyncio.BaseEventLoop):
+        return True
+    while frame is not None:
+        if frame.f_code is RUNS_CALLBACKS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def obey(soft: SoftLimit, cell: CellView, soft_ns: int, hard_ns: int) -> None:

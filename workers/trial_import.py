@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import os
 import selectors
 import signal
@@ -18,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from json import dumps, loads  # bound before the user's code, which may replace them
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -88,8 +88,8 @@ def _examined(
 ) -> Examined:
     if ":" in target or not all(part.isidentifier() for part in target.split(".")) or target.endswith(".py"):
         describe(target)
-    words = [str(os.getpid()), json.dumps(search_path()), target, json.dumps(columns)]
-    words += [] if rows is None else [json.dumps(rows)]
+    words = [str(os.getpid()), dumps(search_path()), target, dumps(columns)]
+    words += [] if rows is None else [dumps(rows)]
     process = subprocess.Popen(
         [sys.executable, "-m", "rocketcrew.workers.trial_import", *words],
         stdin=subprocess.DEVNULL,
@@ -109,7 +109,7 @@ def _examined(
             limit = f"workers.boot_timeout_ms = {timeout_ms} ms"
             raise HandlerLoadError(f"handler {target} was not imported within {limit}", printed[-STDERR_SHOWN_MAX:])
         raise why_no_answer(target, process.returncode, printed)
-    answer = json.loads(out)
+    answer = loads(out)
     if "settings" in answer:
         raise UsageError(answer["settings"])
     if "wrong" in answer:
@@ -270,10 +270,10 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)  # what the user's module prints is no answer
         path, target, columns, *rows = sys.argv[2:]
-        sys.path[:] = json.loads(path)
-        wrong = look_at_settings(*json.loads(columns))
-        answer = wrong or (look_at_rows(target, json.loads(rows[0])) if rows else look(target))
-        out.write(json.dumps(answer) + "\n")
+        sys.path[:] = loads(path)
+        wrong = look_at_settings(*loads(columns))
+        answer = wrong or (look_at_rows(target, loads(rows[0])) if rows else look(target))
+        out.write(dumps(answer) + "\n")
     os._exit(0)  # threads that the module has started are not waited for
 
 

@@ -149,10 +149,21 @@ def usable(error: BaseException) -> BaseException:
     return error
 
 
+def is_soft_limit(error: BaseException) -> bool:
+    """Also where it was raised in a task of a group."""
+    return isinstance(error, SoftTimeLimitExceeded) or (
+        isinstance(error, BaseExceptionGroup) and error.subgroup(SoftTimeLimitExceeded) is not None
+    )
+
+
+def is_time_out(error: BaseException) -> bool:
+    """The call was stopped at one of its limits."""
+    return isinstance(error, CallTimedOutError) or is_soft_limit(error)
+
+
 def failure_of(error: BaseException) -> Failure:
     """Why the message failed whose handler ended with this."""
     error = usable(error)
     if isinstance(error, (Retry, BodyError)):
         return asked(error.delay_level, clip(_cut(_text(error))))
-    timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
-    return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))
+    return Failure(Cause.TIME_LIMIT if is_time_out(error) else Cause.FAILED, clip(describe_error(error)))

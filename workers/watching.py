@@ -27,6 +27,7 @@ from .api import Handler
 from .consume_hooks import CallResult, ConsumeHooks, return_type
 from .message import Message
 from .sentry import SentryEvents
+from .user_errors import describe_error
 
 RECORDS_MAX = 2_048
 
@@ -136,7 +137,15 @@ class ProcessSpans:
             yield done
             return
         with span as current:
-            yield done
+            try:
+                yield done
+            except BaseException as error:
+                if not isinstance(
+                    error, Exception
+                ):  # the span itself takes these alone for an error: not the soft limit
+                    current.record_exception(error)
+                    self._api.failed(current, describe_error(error))
+                raise
             if isinstance(done.result, BaseException):
                 self._api.failed(current, str(done.result))
 

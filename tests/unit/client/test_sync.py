@@ -272,6 +272,49 @@ def test_after_a_call_that_was_interrupted_another_thread_may_call(served):
         assert other.submit(producer.send, TOPIC, b"y").result().mq.topic == TOPIC
 
 
+class Interrupted(BaseException):
+    """As the exception of a handler's soft time limit."""
+
+
+@pytest.mark.parametrize("where", ["lane", "loop"])
+def test_after_a_call_that_was_interrupted_nothing_of_it_goes_on_in_the_next_one(served, where):
+    drawn = []
+
+    def source():
+        for number in range(1000):
+            drawn.append(number)
+            if number == 20 and where == "lane":
+                raise Interrupted
+            yield OutgoingMessage(TOPIC, b"x")
+
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, hooks=[LeavesTheLoop(where)]) as producer:
+        with pytest.raises(Interrupted if where == "lane" else KeyboardInterrupt):
+            producer.send_many(source(), in_flight_max=4)
+        before = len(drawn)
+        assert before < 100
+        for _ in range(3):
+            producer.send(TOPIC, b"y")
+        assert len(drawn) == before
+
+
+class LeavesTheLoop:
+    """At the twentieth send an exception comes out of the loop beside all tasks, as by a signal while it waits."""
+
+    def __init__(self, where):
+        self.left = 20 if where == "loop" else 0
+
+    def before_send(self, context):
+        self.left -= 1
+        if self.left == 0:
+            asyncio.get_running_loop().call_soon(self.leave)
+
+    def leave(self):
+        raise KeyboardInterrupt
+
+    def after_send(self, context):
+        pass
+
+
 def test_with_a_thread_of_its_own_any_number_may_begin_it_at_once(served):
     with (
         SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -162,6 +162,61 @@ def test_in_a_callback_of_an_event_loop_it_waits_for_a_place_where_it_is_not_swa
     bench.chunk([make_record()])
     bench.steps(2)
     assert seen == [("callback", False), ("task", True)]
+    assert [failure.cause for _, failure in bench.outcomes()[1]] == [Cause.TIME_LIMIT]
+
+
+class Stepped(Coroutine[Any, Any, None]):
+    """A coroutine that is no function of Python's, as a compiled one."""
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step = step
+
+    def send(self, _value: object) -> None:
+        self._step()
+        raise StopIteration
+
+    def throw(self, *_error: Any) -> None:
+        """It has no clean-up."""
+
+    def __await__(self) -> Any:
+        return self
+
+
+def test_it_is_raised_in_a_tasks_turn_whatever_the_task_runs(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]
+) -> None:
+    def runs_a_task(_message: Message) -> None:
+        bench.clock.advance_ms(60)
+
+        async def waits() -> None:
+            await asyncio.get_running_loop().create_task(Stepped(bench.interrupt))
+
+        asyncio.run(waits())
+
+    bench = interrupted(runs_a_task)
+    bench.chunk([make_record()])
+    bench.steps(2)
+    assert [failure.cause for _, failure in bench.outcomes()[1]] == [Cause.TIME_LIMIT]
+
+
+def test_in_a_group_of_tasks_it_is_the_limit_too(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]
+) -> None:
+    def runs_a_group(_message: Message) -> None:
+        bench.clock.advance_ms(60)
+
+        async def interrupt() -> None:
+            bench.interrupt()
+
+        async def group() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(interrupt())
+
+        asyncio.run(group())
+
+    bench = interrupted(runs_a_group)
+    bench.chunk([make_record()])
+    bench.steps(2)
     assert [failure.cause for _, failure in bench.outcomes()[1]] == [Cause.TIME_LIMIT]
 
 

@@ -18,7 +18,7 @@ from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.remoting.traces import TraceRecord
-from rocketcrew.workers.api import Handler, Retry
+from rocketcrew.workers.api import Handler, Retry, SoftTimeLimitExceeded
 from rocketcrew.workers.message import Message
 from rocketcrew.workers.packets import TRACES, QueueInfo, decode_traces, encode_traces
 from rocketcrew.workers.watching import RECORDS_MAX, ProcessSpans, TraceLog, watched, watched_async
@@ -78,7 +78,12 @@ def raising(error: Exception) -> Any:
 
 @pytest.mark.parametrize(
     ("function", "code"),
-    [(raising(ValueError("no")), "2"), (raising(Retry(3)), "4"), (lambda _: Retry(3), "4"), (lambda _: None, "0")],
+    [
+        (raising(ValueError("no")), "2"),
+        (raising(Retry(3)), "4"),
+        (lambda _: Retry(3), "4"),
+        (lambda _: None, "0"),
+    ],
 )
 def test_how_it_ended(function: Any, code: str) -> None:
     _, records = run(trace_log(), function, message(UNIQ_KEY="U1"))
@@ -183,11 +188,13 @@ def test_a_call_continues_the_senders_trace() -> None:
     assert span.attributes["messaging.rocketmq.message.tag"] == "t"
 
 
-@pytest.mark.parametrize("function", [raising(ValueError("no")), lambda _: Retry(reason="not yet")])
+@pytest.mark.parametrize(
+    "function", [raising(ValueError("no")), raising(SoftTimeLimitExceeded(1.0)), lambda _: Retry(reason="not yet")]
+)
 def test_a_failure_is_an_error(function: Any) -> None:
     api = OwnProvider()
     handler = watched(Handler(function), "group", [ProcessSpans(api)])
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, SoftTimeLimitExceeded):
         handler.function(message())
     (span,) = api.spans.get_finished_spans()
     assert span.status.status_code is StatusCode.ERROR
