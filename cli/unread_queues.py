@@ -8,20 +8,24 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from ..client.asking import ask
 from ..client.cluster import Cluster
-from ..client.operations import Operations
+from ..client.operations import BOUND_TIMEOUT_MS, Operations
+from ..remoting.admin_bodies import SubscriptionGroupConfig
+from ..remoting.admin_headers import GroupName
 from ..remoting.bodies import TopicRouteData
-from ..remoting.codes import PERM_READ, ResponseCode
+from ..remoting.codes import PERM_READ, RequestCode, ResponseCode
 from ..remoting.errors import BrokerError
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from .tables import counted
 from .watch import QueueLag, lag_of
 
-NUMBERS_AT_ONCE: Final = 3
-"""Queues that a broker is asked for, until it has none of so many: it takes them at random, so a few messages leave gaps."""
+NUMBERS_AT_ONCE: Final = 16
+"""Queues that a broker is asked for, up to the group's retryQueueNums and on until it has none of so many: it takes them at
+random, so a few messages leave gaps. Not each broker tells that number, and what lies above it came before it was lowered."""
 
-NUMBERS_MAX: Final = 63
+NUMBERS_MAX: Final = 1024
 """Of each broker."""
 
 
@@ -43,6 +47,7 @@ async def unread_retries(cluster: Cluster, group: str) -> list[QueueLag]:
 
     async def above(broker: str, first: int) -> list[QueueLag]:
         found: list[QueueLag] = []
+        filled = await _retry_queue_nums(cluster, broker, group)
         for start in range(first, first + NUMBERS_MAX, NUMBERS_AT_ONCE):
             queues = [MessageQueue(topic, broker, start + number) for number in range(NUMBERS_AT_ONCE)]
             try:
@@ -51,7 +56,7 @@ async def unread_retries(cluster: Cluster, group: str) -> list[QueueLag]:
                 found += await lag_of(operations, there, group)
             except BrokerError:  # one that knows the queues of the route only, or tells this account nothing
                 break
-            if not there:
+            if not there and start + NUMBERS_AT_ONCE >= filled:
                 break
         return found
 
@@ -65,6 +70,17 @@ async def unread_retries(cluster: Cluster, group: str) -> list[QueueLag]:
     return [one._replace(unread=True) for part in parts for one in part if one.lag]
 
 
+async def _retry_queue_nums(cluster: Cluster, broker: str, group: str) -> int:
+    """In how many queues the broker puts what fails; 0 where it does not say, as one that does not know the request."""
+    address = await cluster.address_of(MessageQueue(RETRY_PREFIX + group, broker, 0))
+    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+    try:
+        answer = await ask(cluster.remoting, address, code, GroupName(group), timeout_ms=BOUND_TIMEOUT_MS)
+    except BrokerError:
+        return 0
+    return SubscriptionGroupConfig.decode(answer.body).retry_queue_nums
+
+
 def unread_words(unread: Sequence[QueueLag]) -> str:
     """What waits in such queues of one topic, as a sentence without its end."""
     waiting = counted(sum(one.lag for one in unread), "message")
@@ -76,6 +92,9 @@ def unread_words(unread: Sequence[QueueLag]) -> str:
 
 
 def cure(mqs: Sequence[MessageQueue]) -> str:
-    """How such queues, of one topic, get their readers."""
+    """How such queues, of one topic, get their readers. Those that are empty by chance may get messages at any time."""
     queues = 1 + max(mq.queue_id for mq in mqs)
-    return f"`mqadmin updateTopic -t {mqs[0].topic} -r {queues} -w {queues}` at each of its brokers"
+    return (
+        f"`mqadmin updateTopic -t {mqs[0].topic} -r {queues} -w {queues}` at each of its brokers (with the group's"
+        " retryQueueNums, where that is more)"
+    )

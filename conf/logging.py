@@ -24,6 +24,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections import defaultdict, deque
 from typing import TextIO, cast
@@ -63,6 +64,9 @@ _NUMBER = re.compile(r"\d+")
 ERROR_MAX = 200
 """Characters of an error that tell one fault from another."""
 
+OTHERS_S_MAX = 1.0
+"""For so long a line waits for those of other threads; then it is written into the middle of one."""
+
 FAULTS_MAX = 50
 _faults: deque[dict[str, object]] = deque(maxlen=FAULTS_MAX)
 
@@ -92,30 +96,70 @@ class LineWriter:
 
 
 class _Descriptor:
-    """A descriptor that several processes write lines to, each in one write where it takes all of it at once."""
+    """A descriptor that several processes write lines to, each in one write where it takes all of it at once.
 
-    def __init__(self, number: int, encoding: str = "utf-8", errors: str = "backslashreplace") -> None:
+    One that takes a line in parts, as a pipe does that is full, lets go of it between them. Threads of this process wait for
+    each other, but not for ever: a signal's handler may log, and whoever it keeps waiting may be who reads the pipe.
+    """
+
+    def __init__(self, number: int) -> None:
         self._number = number
-        self._encoding, self._errors = encoding, errors
         self._cut = False
-        """It took only a part of the last line, as a disk that is full does: the next one begins a line all the same."""
+        """It took only a part of the last line, as far as is known: the next one begins a line all the same. So does a
+        signal's handler that logs between the parts of one."""
+        self._locks: dict[int, threading.RLock] = {}
+        """By process: what a thread of its parent held when it was forked nobody gives back in a child."""
 
     def write(self, text: str) -> int:
         """Append whole lines. Raises OSError, as when the disk is full."""
-        data, written = (("\n" if self._cut else "") + text).encode(self._encoding, self._errors), 0
+        lock = self._locks.setdefault(os.getpid(), threading.RLock())
+        locked = lock.acquire(timeout=OTHERS_S_MAX)
+        try:
+            self._write(text)
+        finally:
+            if locked:
+                lock.release()
+        return len(text)
+
+    def _write(self, text: str) -> None:
+        data, written = self._encoded(("\n" if self._cut else "") + text), 0
+        cut_before, self._cut = self._cut, True  # what a signal's handler raises says nothing of what was written
+        cut = True
         try:
             while written < len(data):
                 written += os.write(self._number, data[written:] if written else data)
+            cut = False
+        except OSError as error:
+            cut = (
+                cut_before or written > 0 or not error.errno
+            )  # without a number it is a handler's own, as TimeoutError
+            raise
         finally:
-            self._cut = 0 < written < len(data) or (self._cut and not written)
-        return len(text)
+            self._cut = cut
+
+    def _encoded(self, text: str) -> bytes:
+        return text.encode("utf-8", "backslashreplace")
+
+
+class _StreamDescriptor(_Descriptor):
+    """That of one of Python's own streams, whose encoding may be changed at any time (`reconfigure`)."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(stream.fileno())
+        self._stream = stream
+
+    def _encoded(self, text: str) -> bytes:
+        return text.encode(self._stream.encoding, self._stream.errors or "strict")
 
 
 def _descriptor_of(stream: TextIO) -> _Descriptor | None:
-    """None for what is no stream of Python's own, as in notebooks, or has no descriptor, as in tests."""
+    """None for what has none, as in tests, and for what does something else with a line than to write it there: a notebook's
+    stream, a tee, a file that is compressed."""
     if isinstance(stream, io.TextIOWrapper):
         with contextlib.suppress(OSError, ValueError):
-            return _Descriptor(stream.fileno(), stream.encoding, stream.errors or "strict")
+            plain = isinstance(stream.buffer, io.BufferedWriter | io.BufferedRandom | io.FileIO)
+            if plain and stream.write == io.TextIOWrapper.write.__get__(stream):
+                return _StreamDescriptor(stream)
     return None
 
 
@@ -123,8 +167,8 @@ class LogFile(_Descriptor):
     """A log file that several processes append to, and that is rotated in either of logrotate's ways.
 
     Renamed, or deleted: the next line goes to a new file of that name, and no signal is needed; as long as that cannot be
-    made, lines go on into the old one. Copied and cut short (`copytruncate`): the next line is at the new end. Nothing is
-    locked: a signal's handler and a fork's child may log.
+    made, lines go on into the old one. Copied and cut short (`copytruncate`): the next line is at the new end. The
+    file is not locked, so no process waits for another.
     """
 
     def __init__(self, path: str) -> None:

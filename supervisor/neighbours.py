@@ -2,10 +2,10 @@
 
 A member that was killed or scaled down leaves sealed segments, and its loader is dead too. The next start takes over all of
 its slot (`adopt` in slot.py); until then, which may be weeks, the rows would be missing while nothing looks wrong. So each
-member with a loader looks now and then, and moves what is sealed into its own folder, where its loader finds it.
+member that keeps rows looks now and then; one with a loader moves what is sealed into its own folder, where that finds it.
 
-A slot is taken only if it was free at two looks: a member that is restarted at once finds its journal and its segments. Of
-two members that look at the same time the slot's lock decides.
+A slot is taken, or named, only if it was free at two looks: a member that is restarted at once, or starts with this one when
+the host does, finds its journal and its segments. Of two members that look at the same time the slot's lock decides.
 
 A slot of another member, where one of the two broadcasts, is not taken: what its journal calls finished nobody else runs
 again, so its rows, those of open segments too, wait for a start of that very member. Where each start has another client id,
@@ -19,6 +19,7 @@ import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -58,9 +59,11 @@ class Neighbours:
         self._one_at_a_time = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Look every LOOK_EVERY_S; the start has just taken over what there was."""
-        self._task = asyncio.create_task(keep("neighbours", self._look_often, self._failed, self._sleep))
+    def start(self, *, takes: bool = True) -> None:
+        """Look now and every LOOK_EVERY_S; the start has just taken over what there was. `takes`: there is a loader for what
+        is sealed; without one, what only other members take over is named and counted."""
+        work = partial(self._look_often, takes=takes)
+        self._task = asyncio.create_task(keep("neighbours", work, self._failed, self._sleep))
 
     async def end(self) -> None:
         """Look no more; a look under way is finished."""
@@ -69,17 +72,14 @@ class Neighbours:
                 self._task.cancel()
             self._task = None
 
-    async def _look_often(self) -> None:
-        while True:
-            await self._sleep(LOOK_EVERY_S)
-            if self._is_stopping():
-                return
+    async def _look_often(self, *, takes: bool) -> None:
+        while not self._is_stopping():
             async with self._one_at_a_time:
-                await asyncio.to_thread(self.look)
+                await asyncio.to_thread(self.look, takes=takes)
+            await self._sleep(LOOK_EVERY_S)
 
-    def look(self, *, starts: bool = False) -> None:
-        """One look, which takes as long as the disk does. `starts`: what can be taken over has just been, and what cannot is
-        named at once."""
+    def look(self, *, takes: bool = True) -> None:
+        """One look, which takes as long as the disk does."""
         free: set[Path] = set()
         stranded: dict[Path, list[os.stat_result]] = {}
         taken: list[str] = []
@@ -88,13 +88,13 @@ class Neighbours:
             try:
                 member = member_of(path)
                 left = [] if member == self._slot.member else _segments_in(path)
-                if not left and (starts or member or self._slot.member or not has_sealed(path)):
+                if not left and (not takes or member or self._slot.member or not has_sealed(path)):
                     continue
                 with dead_slot(self._slot, path) as other:
                     if other is None:
                         continue
                     free.add(path)
-                    if not starts and path not in self._free:
+                    if path not in self._free:
                         continue
                     count = None if left else take_sealed(self._slot, other, self._told)
             except (OSError, ValueError) as error:  # of a file that is no text, too

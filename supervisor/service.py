@@ -219,7 +219,6 @@ class Supervisor:
         self._neighbours = Neighbours(
             self._slot, self._refused_slots, self.core.unexpected_error, self._stop_asked.is_set
         )
-        self._neighbours.look(starts=True)
         self._sealing = Sealing(
             self._slot, self.core.state, settings.consumer.persist_consumer_offset_interval_ms, self.core.unexpected_error,
             wanted=settings.results.enabled,
@@ -341,17 +340,18 @@ class Supervisor:
             self._to_end.append(self._web.stop)
 
     def _start_loading(self) -> None:
-        """The loader, and the look at what waits for it."""
+        """The loader, and the looks at what waits for it, here and beside us."""
         settings = self.settings
         if not settings.results.enabled:
             return
         self._backlog.start()
         self._to_end.append(self._backlog.stop)
-        if settings.spark.load and self._pool.schema is not None:
+        loads = settings.spark.load and self._pool.schema is not None
+        if loads:
             self._loader.start()
             self._to_end.append(self._loader.kill)
-            self._neighbours.start()
-            self._to_end.append(self._neighbours.end)
+        self._neighbours.start(takes=loads)
+        self._to_end.append(self._neighbours.end)
 
     async def _start_workers(self) -> int:
         """How many there are; all of them are ready."""

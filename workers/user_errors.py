@@ -14,7 +14,7 @@ import traceback
 from bdb import BdbQuit
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, cast
 
 from ..remoting.arguments import TEXT, Rule, check, whole
 from ..remoting.errors import UsageError
@@ -151,9 +151,10 @@ def usable(error: BaseException) -> BaseException:
 
 def is_soft_limit(error: BaseException) -> bool:
     """Also where it was raised in a task of a group."""
-    return isinstance(error, SoftTimeLimitExceeded) or (
-        isinstance(error, BaseExceptionGroup) and error.subgroup(SoftTimeLimitExceeded) is not None
-    )
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return group.subgroup(SoftTimeLimitExceeded) is not None
+    return isinstance(error, SoftTimeLimitExceeded)
 
 
 def is_time_out(error: BaseException) -> bool:

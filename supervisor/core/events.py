@@ -37,7 +37,8 @@ class Stop:
 
 @dataclass(slots=True, eq=False)
 class Pause:
-    """Pull nothing until `Resume` with the same reason; what was pulled is still consumed, the membership stays."""
+    """Pull nothing until `Resume` with the same reason; the membership stays. What was pulled is still consumed, but for want
+    of room for rows (BACKLOG, DISK): then only what was begun is."""
 
     reason: str = OPERATOR
 

@@ -5,7 +5,8 @@
 - A message is acknowledged when its rows are sealed. One that fails gets a new invisible time, by which the broker shows it
   again (from its retry topic).
 - A message in hand is renewed at half of its invisible time, again and again, until it is finished. Java does not renew: a
-  handler that takes longer than the invisible time runs beside its own repetition there.
+  handler that takes longer than the invisible time runs beside its own repetition there. One that never began is not
+  renewed while there is no room for rows: other members may have some.
 - What one pop brought from one queue is a process queue of its own. It is never pulled and commits nothing: it is made with
   its messages, and ends when the last of them was acknowledged or given back. Everything between (dispatch, reports,
   seals, the deaths of workers) is as for queues that are pulled.
@@ -321,11 +322,21 @@ class Popping:
 
     def _renew(self, q: PopQueue, now: float) -> None:
         """Half of the time is over: ask for more, for all that is not finished."""
-        if q.pq.state is QueueState.ENDED or not q.checks:
+        if q.pq.state is QueueState.ENDED:
+            return
+        if self.s.rows_wait and q.pq.waiting:
+            self._forget_waiting(q, now)
+        if not q.checks:
             return
         for offset in q.checks:
             self._ask_renewal(q, offset)
         self.s.at(now + q.invisible_s / 2, lambda at: self._renew(q, at))
+
+    def _forget_waiting(self, q: PopQueue, now: float) -> None:
+        """What never began does not run here. The broker shows it again when its time is over, to whoever has room for rows."""
+        q.pq.unfinished_bytes -= sum(run.positions[run.end] - run.positions[run.at] for run in q.pq.waiting)
+        self._dispatching.drop_waiting(q.pq)
+        self.progress(q.pq, now)
 
     def _ask_renewal(self, q: PopQueue, offset: int) -> None:
         if offset in q.checks and offset not in q.renewing and offset not in q.returning:

@@ -213,10 +213,11 @@ def test_a_broadcaster_with_another_address_says_what_the_one_before_it_has_left
     left = set(one.staged_rows().column("number").to_pylist())
     one.kill()
     settings["cluster.client_ip"] = "10.0.0.2"
-    two = Crew(tmp_path, broker, "numbers_handler:number", TOPIC, load=True, slot=1, **settings)
+    two = Crew(tmp_path, broker, "numbers_handler:number", TOPIC, load=False, slot=1, **settings)
     two.start()
     (line,) = two.logged("broadcasting_as_another_member")
     assert (line["client_id"], line["before"]) == ("10.0.0.2@DEFAULT", "10.0.0.1@DEFAULT")
+    wait_until(lambda: bool(two.logged("slot_of_another_member")), what="the second look, without a loader, too")
     (line,) = two.logged("slot_of_another_member")
     assert (line["slot"], line["client_id"]) == ("0", "10.0.0.1@DEFAULT")
     status = two.status()

@@ -149,7 +149,7 @@ def test_what_nobody_reads_of_a_retry_topic_comes_with_the_cure() -> None:
     ]
     said = (
         f"{NOT_READ}. Brokers put what fails there (the group's retryQueueNums): `mqadmin updateTopic -t %RETRY%g -r 3 -w 3`"
-        " at each of its brokers"
+        " at each of its brokers (with the group's retryQueueNums, where that is more)"
     )
     assert as_lines(Report(tuple(its), None), []) == [
         "%RETRY%g b 0: 3 waiting", "%RETRY%g b 1: 3 waiting", said, "%RETRY%g b 2: 3 waiting", said,

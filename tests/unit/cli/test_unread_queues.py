@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from rocketcrew.conf.settings import Settings, load
 from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.reconciling import QueueEnds
 from rocketcrew.supervisor.member.access import access_of
@@ -34,7 +35,10 @@ from rocketcrew.supervisor.member.access import access_of
 RETRY = [MessageQueue("%RETRY%g", "broker-a", number) for number in range(8)]
 WAITING = (0, 2, 0, 3, 4, 0, 0, 0)
 """By queue. Of the fifth all were read, when the topic had it."""
-CURE = "`mqadmin updateTopic -t %RETRY%g -r 4 -w 4` at each of its brokers"
+CURE = (
+    "`mqadmin updateTopic -t %RETRY%g -r 4 -w 4` at each of its brokers (with the group's retryQueueNums, where that is"
+    " more)"
+)
 WORDS = (
     "5 messages of %RETRY%g in queues that nobody can read now (broker-a 1, broker-a 3): brokers put what fails there (the"
     " group's retryQueueNums), and the topic has fewer queues"
@@ -85,6 +89,43 @@ def test_queues_above_those_of_the_route_are_found_where_messages_wait(broker: E
     there = [QueueLag(RETRY[1], 2, None, unread=True), QueueLag(RETRY[3], 3, None, unread=True)]
     assert unread(broker, "g") == there
     assert unread(broker, "another") == []
+
+
+async def fail_into(cluster: Cluster, address: str, nums: int, queues: Iterable[int]) -> None:
+    """One message each in these queues of a group whose retryQueueNums was raised when its retry topic was there."""
+    admin, producer = Admin(cluster), Producer(cluster, "senders")
+    await admin.create_group(address, SubscriptionGroupConfig("raised", retry_queue_nums=nums))
+    await admin.create_topic(address, TopicConfig("%RETRY%raised", read_queue_nums=nums, write_queue_nums=nums))
+    for number in queues:
+        mq = MessageQueue("%RETRY%raised", "broker-a", number)
+        await producer.send(OutgoingMessage(mq.topic, b"x"), selector=to_queue(mq))
+    await admin.create_topic(address, TopicConfig("%RETRY%raised", read_queue_nums=1, write_queue_nums=1))
+
+
+@pytest.mark.parametrize(
+    ("nums", "queues", "says"), [(64, [63], True), (64, [20, 60], True), (8, [7], False), (40, [16, 32], False)]
+)
+def test_few_messages_in_many_queues_are_found_all(
+    broker: EmbeddedBroker, nums: int, queues: list[int], *, says: bool
+) -> None:
+    """The gaps between them are wide: what the broker says of the group tells how far to look."""
+    run_with_cluster(broker.name_server, lambda cluster: fail_into(cluster, broker.address, nums, queues))
+    if not says:
+        refuse(broker, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    assert [one.mq.queue_id for one in unread(broker, "raised")] == queues
+
+
+def test_no_more_queues_are_asked_for_than_it_takes(broker: EmbeddedBroker) -> None:
+    run_with_cluster(broker.name_server, lambda cluster: fail_into(cluster, broker.address, 20, []))
+    asked: list[int] = []
+
+    def note(command: Command) -> None:
+        if command.code == RequestCode.GET_MAX_OFFSET:
+            asked.append(int(command.fields["queueId"]))
+
+    broker.intercepts.append(note)
+    assert unread(broker, "raised") == []
+    assert sorted(asked) == list(range(1, 33))
 
 
 def test_a_broker_that_tells_nothing_of_other_queues_is_no_error(broker: EmbeddedBroker) -> None:

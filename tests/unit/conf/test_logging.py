@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
 import io
 import json
 import logging
@@ -9,10 +10,12 @@ import os
 import resource
 import signal
 import socket
+import threading
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TextIO, cast
 
 import pytest
 import structlog
@@ -204,6 +207,106 @@ def test_a_line_that_a_pipe_takes_in_parts_is_written_to_its_end_and_one_that_is
         assert len(read.read(2 * size)) == size
         log.info("after")
         assert [json.loads(line)["event"] for line in read.read(size).splitlines() if line] == ["after"]
+
+
+def small_pipe() -> tuple[int, int]:
+    reads, writes = os.pipe()
+    fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 4096)
+    return reads, writes
+
+
+def test_lines_of_threads_stay_apart_though_a_pipe_takes_them_in_parts() -> None:
+    reads, writes = small_pipe()
+    with open(reads, "rb") as read, open(writes, "w", encoding="utf-8") as stream:
+        set_up("json", "info", stream)
+
+        def tell(event: str) -> None:
+            for _ in range(3):
+                structlog.get_logger().info(event)
+
+        events = ["x" * LONG, "y" * LONG, "short"]
+        tellers = [threading.Thread(target=tell, args=(event,)) for event in events]
+        for teller in tellers:
+            teller.start()
+        told = [json.loads(read.readline())["event"] for _ in range(9)]
+        for teller in tellers:
+            teller.join()
+    assert sorted(told) == sorted(events * 3)
+
+
+def told_around_a_signal(handler: Callable[[], None]) -> list[str]:
+    """The whole lines, when a signal comes while a pipe has a part of the first one, and "next" follows."""
+    reads, writes = small_pipe()
+    main, parts, comes = threading.main_thread().ident or 0, list[bytes](), threading.Event()
+
+    def read_on() -> None:
+        with open(reads, "rb", buffering=0) as read:
+            parts.append(read.read(1))
+            signal.pthread_kill(main, signal.SIGUSR1)
+            comes.wait()  # no more is read before the write was broken off
+            parts.append(read.readall())
+
+    def handle(_number: int, _frame: object) -> None:
+        comes.set()
+        handler()
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    reader = threading.Thread(target=read_on)
+    try:
+        with open(writes, "w", encoding="utf-8") as stream:
+            set_up("json", "info", stream)
+            reader.start()
+            with contextlib.suppress(KeyboardInterrupt):
+                structlog.get_logger().info("x" * LONG)
+            structlog.get_logger().info("next")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        reader.join()
+    lines = b"".join(parts).splitlines()
+    return [json.loads(line)["event"] for line in lines if line.startswith(b"{") and line.endswith(b"}")]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+def test_a_line_that_a_signal_has_cut_takes_no_other_along(error: type[BaseException]) -> None:
+    def stop() -> None:
+        raise error
+
+    assert told_around_a_signal(stop) == ["next"]
+
+
+def test_a_line_of_a_signals_handler_stands_for_itself() -> None:
+    assert told_around_a_signal(lambda: structlog.get_logger().info("handled")) == ["handled", "next"]
+
+
+def test_a_stream_that_does_more_than_write_gets_the_lines_itself(tmp_path: Path) -> None:
+    class Tee(io.TextIOWrapper):
+        copy = ""
+
+        def write(self, text: str, /) -> int:
+            self.copy += text
+            return super().write(text)
+
+    with Tee(open(tmp_path / "log", "wb")) as tee:
+        set_up("json", "info", tee)
+        structlog.get_logger().info("both")
+        assert tee.copy == (tmp_path / "log").read_text()
+        assert json.loads(tee.copy)["event"] == "both"
+    with gzip.open(tmp_path / "log.gz", "wt", encoding="utf-8") as packed:
+        set_up("json", "info", cast("TextIO", packed))
+        structlog.get_logger().info("packed")
+    with gzip.open(tmp_path / "log.gz", "rt", encoding="utf-8") as unpacked:
+        assert json.loads(unpacked.read())["event"] == "packed"
+
+
+def test_an_encoding_that_is_changed_later_is_that_of_the_lines_that_follow(tmp_path: Path) -> None:
+    with open(tmp_path / "log", "w", encoding="ascii", errors="replace") as stream:
+        set_up("human", "info", stream)
+        structlog.get_logger().info("one é")
+        stream.reconfigure(encoding="latin-1")
+        structlog.get_logger().info("two é")
+    before, after = (tmp_path / "log").read_bytes().splitlines()
+    assert b"one ?" in before
+    assert b"two \xe9" in after
 
 
 def test_a_line_that_cannot_be_written_is_dropped() -> None:

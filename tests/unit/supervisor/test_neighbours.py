@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -224,19 +224,61 @@ def test_what_only_another_member_can_take_over_is_named_once_and_counted(
     assert counted["oldest_s"] > 1e9
 
 
-def test_at_a_start_it_is_named_at_once_and_not_again_by_the_looks(tmp_path: Path) -> None:
+Z = {"segments": 0, "bytes": 0, "oldest_s": 0.0}
+
+
+def run_between(slot: Slot, pauses: Sequence[Callable[[Neighbours], object]], *, takes: bool) -> list[str]:
+    """What is logged of the looks of a member that runs; these happen between them, and it is stopped after the last look."""
+    left = iter(pauses)
+
+    async def run() -> None:
+        done = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            assert seconds == LOOK_EVERY_S
+            if (happens := next(left, None)) is None:
+                done.set()
+                await asyncio.Event().wait()
+            else:
+                happens(neighbours)
+
+        neighbours = neighbours_of(slot, sleep=sleep)
+        neighbours.start(takes=takes)
+        await done.wait()
+        await neighbours.end()
+
+    with capture_logs() as logs:
+        asyncio.run(run())
+    return [line["event"] for line in logs]
+
+
+def test_a_member_that_starts_with_this_one_is_not_named(tmp_path: Path) -> None:
+    """As when their host starts again: it was free at the start's look, and it is there at the next."""
+    mine = take_slot(tmp_path, "g", OWN)
+    back = killed(tmp_path, OTHER)
+    assert not run_between(mine, [lambda _: take_slot(tmp_path, "g", OTHER)], takes=True)
+    assert files_in(back) >= LEFT
+
+
+def test_a_member_without_a_loader_names_and_counts_until_the_other_is_back(tmp_path: Path) -> None:
     mine = take_slot(tmp_path, "g", OWN)
     killed(tmp_path, OTHER)
-    neighbours = neighbours_of(mine)
-    with capture_logs() as logs:
-        neighbours.look(starts=True)
-    assert [line["event"] for line in logs] == ["slot_of_another_member"]
-    assert looks(neighbours, 3) == []
+    counted: list[float] = []
+
+    def count(neighbours: Neighbours) -> None:
+        counted.append(neighbours.counted_in(Z)["segments"])
+
+    def come_back(neighbours: Neighbours) -> None:
+        count(neighbours)
+        take_slot(tmp_path, "g", OTHER)
+
+    assert run_between(mine, [count, come_back, count], takes=False) == ["slot_of_another_member"]
+    assert counted == [0, len(LEFT), 0]
 
 
-def test_a_start_takes_nothing_by_its_look(tmp_path: Path) -> None:
+def test_a_member_without_a_loader_takes_nothing(tmp_path: Path) -> None:
     mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
-    neighbours_of(mine).look(starts=True)
+    assert not run_between(mine, [lambda _: None] * 3, takes=False)
     assert not files_in(mine)
     assert dead.journal.exists()
 

@@ -27,7 +27,7 @@ from rocketcrew.supervisor.core.charges import Charges, Left
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
-from rocketcrew.supervisor.core.state import CoreConfig, Worker
+from rocketcrew.supervisor.core.state import BACKLOG, CoreConfig, Worker
 from rocketcrew.supervisor.core.states import ServiceState
 from rocketcrew.supervisor.member.running_info import Clocks, offsets_of, running_info
 from rocketcrew.supervisor.metrics import PictureCollector
@@ -458,6 +458,49 @@ def test_what_is_in_hand_is_renewed_at_half_its_time():
     finish(member)
     assert broker.messages[0].acked
     assert member.runs == [0]
+
+
+def test_what_never_began_goes_back_while_there_is_no_room_for_rows():
+    """Other members may have room; what was begun goes on, and stays ours."""
+    broker = PopBroker(32)
+    member = Member(broker, workers=1, chunks_in_flight=1)
+    member.pop()
+    running = list(member.chunks[0].chunk.offsets)
+    assert len(running) < 32
+    member.core.handle(ev.Pause(BACKLOG), member.now)
+    member.later(INVISIBLE_S / 2)
+    assert member.counter("pop_renewals") == len(running)
+    (q,) = member.core.popping.queues.values()
+    assert list(q.checks) == running
+    assert (q.pq.unfinished, q.pq.unfinished_bytes) == (len(running), member.chunks[0].chunk.length_bytes)
+    assert (q.loop.in_hand, member.core.state.waiting_messages) == (len(running), 0)
+    member.later(INVISIBLE_S / 2)
+    finish(member)
+    assert member.runs == running
+    assert [message.number for message in broker.messages if message.acked] == running
+    assert member.core.state.queues == {}
+    assert member.core.state.slab.used_units == 0
+
+    other = Member(broker)
+    other.now = member.now
+    other.pop()
+    finish(other)
+    assert all(message.acked for message in broker.messages)
+    assert sorted(member.runs + other.runs) == list(range(32)), "each ran once"
+
+
+def test_what_goes_on_before_its_time_is_half_over_was_not_given_back():
+    broker = PopBroker(32)
+    member = Member(broker)
+    member.core.handle(ev.Pause(BACKLOG), member.now)
+    member.pop()
+    assert member.chunks == []
+    member.later(INVISIBLE_S / 3)
+    member.core.handle(ev.Resume(BACKLOG), member.now)
+    member.act()
+    finish(member)
+    assert all(message.acked for message in broker.messages)
+    assert member.runs == list(range(32))
 
 
 def test_pops_stop_while_too_many_wait_for_their_acknowledgement():
