@@ -113,11 +113,11 @@ class _Descriptor:
     def write(self, text: str) -> int:
         """Append whole lines. Raises OSError, as when the disk is full."""
         lock = self._locks.setdefault(os.getpid(), threading.RLock())
-        locked = lock.acquire(timeout=OTHERS_S_MAX)
         try:
+            lock.acquire(timeout=OTHERS_S_MAX)  # in the `try`: a signal's handler may raise as soon as it is held
             self._write(text)
         finally:
-            if locked:
+            with contextlib.suppress(RuntimeError):  # not held: it took too long
                 lock.release()
         return len(text)
 
@@ -130,9 +130,8 @@ class _Descriptor:
                 written += os.write(self._number, data[written:] if written else data)
             cut = False
         except OSError as error:
-            cut = (
-                cut_before or written > 0 or not error.errno
-            )  # without a number it is a handler's own, as TimeoutError
+            # Without a number it is an error of a signal's handler, as TimeoutError.
+            cut = cut_before or written > 0 or not error.errno
             raise
         finally:
             self._cut = cut
@@ -156,10 +155,11 @@ def _descriptor_of(stream: TextIO) -> _Descriptor | None:
     """None for what has none, as in tests, and for what does something else with a line than to write it there: a notebook's
     stream, a tee, a file that is compressed."""
     if isinstance(stream, io.TextIOWrapper):
+        wrapper = cast("io.TextIOWrapper", stream)
         with contextlib.suppress(OSError, ValueError):
-            plain = isinstance(stream.buffer, io.BufferedWriter | io.BufferedRandom | io.FileIO)
-            if plain and stream.write == io.TextIOWrapper.write.__get__(stream):
-                return _StreamDescriptor(stream)
+            plain = isinstance(wrapper.buffer, io.BufferedWriter | io.BufferedRandom | io.FileIO)
+            if plain and wrapper.write == io.TextIOWrapper.write.__get__(wrapper):
+                return _StreamDescriptor(wrapper)
     return None
 
 

@@ -59,7 +59,7 @@ class Neighbours:
         self._one_at_a_time = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, *, takes: bool = True) -> None:
+    def start(self, *, takes: bool) -> None:
         """Look now and every LOOK_EVERY_S; the start has just taken over what there was. `takes`: there is a loader for what
         is sealed; without one, what only other members take over is named and counted."""
         work = partial(self._look_often, takes=takes)

@@ -333,7 +333,7 @@ class Popping:
         self.s.at(now + q.invisible_s / 2, lambda at: self._renew(q, at))
 
     def _forget_waiting(self, q: PopQueue, now: float) -> None:
-        """What never began does not run here. The broker shows it again when its time is over, to whoever has room for rows."""
+        """What never began does not run here. The broker shows it when its time is over, to whoever has room for rows."""
         q.pq.unfinished_bytes -= sum(run.positions[run.end] - run.positions[run.at] for run in q.pq.waiting)
         self._dispatching.drop_waiting(q.pq)
         self.progress(q.pq, now)

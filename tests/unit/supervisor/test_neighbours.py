@@ -224,9 +224,6 @@ def test_what_only_another_member_can_take_over_is_named_once_and_counted(
     assert counted["oldest_s"] > 1e9
 
 
-Z = {"segments": 0, "bytes": 0, "oldest_s": 0.0}
-
-
 def run_between(slot: Slot, pauses: Sequence[Callable[[Neighbours], object]], *, takes: bool) -> list[str]:
     """What is logged of the looks of a member that runs; these happen between them, and it is stopped after the last look."""
     left = iter(pauses)
@@ -266,7 +263,7 @@ def test_a_member_without_a_loader_names_and_counts_until_the_other_is_back(tmp_
     counted: list[float] = []
 
     def count(neighbours: Neighbours) -> None:
-        counted.append(neighbours.counted_in(Z)["segments"])
+        counted.append(neighbours.counted_in({"segments": 0, "bytes": 0, "oldest_s": 0.0})["segments"])
 
     def come_back(neighbours: Neighbours) -> None:
         count(neighbours)
@@ -278,7 +275,7 @@ def test_a_member_without_a_loader_names_and_counts_until_the_other_is_back(tmp_
 
 def test_a_member_without_a_loader_takes_nothing(tmp_path: Path) -> None:
     mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
-    assert not run_between(mine, [lambda _: None] * 3, takes=False)
+    assert not run_between(mine, [id, id, id], takes=False)
     assert not files_in(mine)
     assert dead.journal.exists()
 
@@ -504,7 +501,7 @@ def test_a_member_looks_until_it_is_to_stop(tmp_path: Path) -> None:
             return stopping.is_set()
 
         neighbours = Neighbours(mine, {}, lambda: None, is_stopping, sleep)
-        neighbours.start()
+        neighbours.start(takes=True)
         await stopping.wait()
         await neighbours.end()
 
