@@ -36,6 +36,7 @@ GROWS = {
     ),
     "RecentFailures._kept": "the newest, so many at most (KEPT_MAX)",
     "Item._notes": "one for each kind of figure and topic, made when the first is noted",
+    "Latencies.counts": "as many for each topic, made when its first message is done",
 }
 """What may be more, and why; it is in the report."""
 GROWS_BY_RESETS = {"OffsetSet.queues": "the table's loaded set has a gap for each stretch that an operator skipped"}
