@@ -120,8 +120,8 @@ class KeepsItsSegments(Parts):
     ("parts", "name", "script"),
     [(RemembersEnded, "assigning_class.bodies", {}), (RemembersWorkers, "assigning_class.hands", {}),
      (RemembersInAClosure, ".note()", {}),
-     (KeepsItsSegments, "JournalState.pending",
-      {"order": "concurrent", "seal_rows": 12, "rows_always": True})],  # many small segments
+     (KeepsItsSegments, "JournalState.pending",  # many small segments, and no take-over, which makes a state anew
+      {"order": "concurrent", "seal_rows": 12, "rows_always": True, "members": 1, "members_max": 1})],
 )  # fmt: skip
 def test_what_is_never_cleared_is_found(parts: type[Parts], name: str, script: dict[str, object]) -> None:
     found = ""
