@@ -152,6 +152,18 @@ def _end_programs(own: int) -> None:
                 os.killpg(pid, signal.SIGTERM)
 
 
+PROGRAMS_GRACE_S: Final = 2.0
+"""From TERM to KILL, for programs that users' code has started."""
+
+
+def reap(group: int) -> None:
+    """Wait for the dead of a process group. Who is PID 1 (a container's) becomes the parent of who has lost its own, and
+    until somebody waits for them the dead count as left in it."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+
+
 CONTROL_SIGNALS: Final = (
     signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU,
     signal.SIGTSTP,

@@ -26,7 +26,7 @@ from ..remoting.errors import RocketcrewError, UsageError
 from .api import Handler
 from .boot import TableSpec
 from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, search_path, takes_one
-from .parent_death import die_with_parent
+from .parent_death import PROGRAMS_GRACE_S, die_with_parent, reap
 
 if TYPE_CHECKING:
     from ..conf.settings import Settings
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 CHECK_S: Final = 0.05
 READ_MAX: Final = 1 << 20
 """Bytes: more than a pipe holds, so that one read takes all that a process has left there."""
-PROGRAMS_GRACE_S: Final = 2.0
-"""From TERM to KILL, for programs that the module has started: as those of a worker have it (supervisor/pool/programs.py)."""
 STDERR_SHOWN_MAX: Final = 4_000
 """Characters of what a process printed that gave no answer."""
 
@@ -166,18 +164,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
         until = time.monotonic() + PROGRAMS_GRACE_S
         while time.monotonic() < until:
-            _reap(process.pid)
+            reap(process.pid)
             os.killpg(process.pid, 0)
             time.sleep(CHECK_S)
         os.killpg(process.pid, signal.SIGKILL)
-        _reap(process.pid)
-
-
-def _reap(group: int) -> None:
-    """Who is PID 1 (of a container) becomes the parent of those in it, and the dead count until they are waited for."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-group, os.WNOHANG)[0]:
-            pass
+        reap(process.pid)
 
 
 def look_at_settings(schema: str = "", *partition_by: str) -> dict[str, Any]:

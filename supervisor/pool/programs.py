@@ -11,15 +11,12 @@ When the supervisor itself is killed, its forkserver sends TERM to all (workers/
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
 from typing import Final
 
+from ...workers.parent_death import PROGRAMS_GRACE_S, reap
 from ...workers.spawn import WorkerProcess
 
-GRACE_S: Final = 2.0
-"""From TERM to KILL. A stop by force waits for it, where somebody does not obey."""
 LOOK_S: Final = 0.05
 """Who has ended is looked for so often."""
 
@@ -27,7 +24,7 @@ LOOK_S: Final = 0.05
 class Programs:
     """Of all dead workers of a pool."""
 
-    def __init__(self, *, grace_s: float = GRACE_S) -> None:
+    def __init__(self, *, grace_s: float = PROGRAMS_GRACE_S) -> None:
         self._grace_s = grace_s
         self._left: dict[WorkerProcess, float] = {}
         """Workers whose group had somebody in it, and until when they may clear up (loop time)."""
@@ -49,7 +46,7 @@ class Programs:
         loop = asyncio.get_running_loop()
         for process, until in list(self._left.items()):
             late_s = loop.time() - until
-            _reap(process.pid)
+            reap(process.pid)  # of the children that others here wait for, none is in a worker's group
             some_left = process.signal_group(signal.SIGKILL if late_s >= 0 else 0)
             if late_s >= LOOK_S or not some_left:
                 del self._left[process]
@@ -60,13 +57,5 @@ class Programs:
             self._none_left.set()
 
     async def ended(self) -> None:
-        """Returns when all have ended, or got KILL."""
+        """Returns when all have ended, or got KILL: a stop by force waits for that, where somebody does not obey."""
         await self._none_left.wait()
-
-
-def _reap(group: int) -> None:
-    """A supervisor that is PID 1 (a container's) becomes the parent of who has lost its own. Until somebody waits for them
-    the dead count as left in the group. Of the children that others here wait for, none is in a worker's group."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-group, os.WNOHANG)[0]:
-            pass
