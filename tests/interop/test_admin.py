@@ -179,7 +179,9 @@ def test_a_reset_to_the_end_skips_what_is_pulled_and_has_not_run(
     topic = "reset-to-the-end"
     servers.create_topic(topic, 1)
     crew = Crew(tmp_path, servers, "pressure_handlers:stuck_or_done", topic, load=False, group=f"{topic}-group",
-                **{"consumer.suspend_timeout_ms": 1000, "workers.count": 1})  # fmt: skip
+                **{"consumer.suspend_timeout_ms": 1000, "workers.count": 1,
+                   "supervisor.stop_deadline_ms": 150_000,
+                   "supervisor.drain_deadline_ms": 150_000})  # fmt: skip  # longer than the tool takes on a busy machine
     crew.start()
     try:
         with patient_producer(servers) as producer:
