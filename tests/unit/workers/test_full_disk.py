@@ -62,7 +62,7 @@ def test_a_disk_without_room_for_it_is_an_error_with_its_name(tmp_path: Path) ->
     with pytest.raises(OSError, match="No space left on device") as raised:
         CellFile(tmp_path / "cells", SLOTS, full)
     assert raised.value.filename == str(tmp_path / "cells")
-    assert before in (0, len(os.listdir("/proc/self/fd")))
+    assert not before or len(os.listdir("/proc/self/fd")) <= before  # others' may go meanwhile, with the collector
 
 
 class Disk:
