@@ -24,7 +24,7 @@ from pathlib import Path
 
 import structlog
 
-from ..conf.segment_format import READY_DIR
+from ..conf.segment_format import READY_DIR, ready_files
 from ..workers.sealing import open_segments
 from .core.journal import JournalState
 from .keeping import keep
@@ -142,9 +142,11 @@ def _segments_in(path: Path) -> list[os.stat_result]:
     """The files of the segments that lie in the slot at `path`, open and sealed."""
     segments = path / "segments"
     found: list[os.stat_result] = []
-    for file in (*open_segments(segments), *(segments / READY_DIR).glob("[!.]*")):
-        with contextlib.suppress(FileNotFoundError):  # of a member that runs: sealed or loaded meanwhile
+    for file in open_segments(segments):
+        with contextlib.suppress(FileNotFoundError):  # of a member that runs: sealed meanwhile
             found.append(file.stat())
+    with contextlib.suppress(FileNotFoundError):  # it keeps no rows
+        found += [state for _, state in ready_files(segments / READY_DIR)]
     return found
 
 

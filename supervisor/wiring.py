@@ -36,7 +36,7 @@ from .core.state import CoreConfig
 from .loader_child import DRAIN_TIMEOUT_S, where
 from .member.access import access_of
 from .pool.child import NewWorker
-from .pool.post_mortem import CGROUP, OWN_CGROUP
+from .pool.post_mortem import CGROUP, OWN_CGROUP, own_groups
 from .slot import Slot
 
 CELL_SLOTS = 512
@@ -171,12 +171,7 @@ def quota_cores(own: str, text: Callable[[str], str]) -> int | None:
 
 def _quotas(own: str, text: Callable[[str], str]) -> Iterator[str]:
     """As "quota period", in us."""
-    for line in own.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        version_1 = "cpu" in controllers.split(",")
-        if controllers and not version_1:
-            continue
+    for version_1, path in own_groups(own, "cpu"):
         folder = "cpu/" if version_1 else ""
         for part in ("", *path.split("/")):
             folder += f"{part}/" if part else ""

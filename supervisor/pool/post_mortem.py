@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -225,20 +225,24 @@ def oom_kills(own: Path = OWN_CGROUP, root: Path = CGROUP) -> int:
     groups the path is the host's, and what is mounted is the group itself.
     """
     try:
-        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+        text = own.read_text()
     except OSError:
         return 0
-    for _, controllers, path in (line for line in lines if len(line) == 3):
-        if not controllers:
-            folder, name = root, "memory.events"
-        elif "memory" in controllers.split(","):
-            folder, name = root / "memory", "memory.oom_control"
-        else:
-            continue
-        for file in (folder / path.lstrip("/") / name, folder / name):
+    for version_1, path in own_groups(text, "memory"):
+        folder, name = (root / "memory", "memory.oom_control") if version_1 else (root, "memory.events")
+        for file in (folder / path / name, folder / name):
             if (found := _count_in(file)) is not None:
                 return found
     return 0
+
+
+def own_groups(text: str, controller: str) -> Iterator[tuple[bool, str]]:
+    """The control groups of /proc/self/cgroup, whose `text` this is, that may have the controller: whether each is of
+    version 1, and its path below the hierarchy's root, without a slash in front."""
+    for line in text.splitlines():
+        _, *named = line.split(":", 2)
+        if len(named) == 2 and (not named[0] or controller in named[0].split(",")):
+            yield bool(named[0]), named[1].lstrip("/")
 
 
 def _count_in(file: Path) -> int | None:

@@ -143,17 +143,23 @@ class ShortOfMemory:
             self._in_hand.clear()
 
 
-@pytest.mark.parametrize("order", ["concurrent", "queue", "key"])
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_what_fits_into_the_memory_alone_is_no_dead_letter(make: Make, order: str, limit: int) -> None:
-    """Its last attempt before that is one with nothing else in hand."""
+def worked_off(make: Make, order: str, limit: int, *, fits_alone: bool) -> tuple[Bench, ShortOfMemory]:
+    """Three queues of four messages each, of which the second of the first queue is the big one, after all of them."""
     bench = make(order=order, max_worker_deaths=limit, chunks_in_flight=1)
     handles = bench.open(0, 1, 2)
     bench.worker("w1", "w2")
     for handle in handles:
         bench.found(handle, range(4))
-    short = ShortOfMemory(bench, (handles[0], 1), fits_alone=True)
+    short = ShortOfMemory(bench, (handles[0], 1), fits_alone=fits_alone)
     short.work_off()
+    return bench, short
+
+
+@pytest.mark.parametrize("order", ["concurrent", "queue", "key"])
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_what_fits_into_the_memory_alone_is_no_dead_letter(make: Make, order: str, limit: int) -> None:
+    """Its last attempt before that is one with nothing else in hand."""
+    bench, short = worked_off(make, order, limit, fits_alone=True)
     bench.none(act.SendBack)
     assert short.tries[-1] == 1
     assert len(short.tries) <= max(limit, 2)
@@ -165,16 +171,10 @@ def test_what_fits_into_the_memory_alone_is_no_dead_letter(make: Make, order: st
 @pytest.mark.parametrize("limit", [1, 3])
 def test_what_needs_too_much_memory_alone_is_a_dead_letter(make: Make, order: str, limit: int) -> None:
     """And holds nobody up any more, however long its broker does not take it."""
-    bench = make(order=order, max_worker_deaths=limit, chunks_in_flight=1)
-    handles = bench.open(0, 1, 2)
-    bench.worker("w1", "w2")
-    for handle in handles:
-        bench.found(handle, range(4))
-    short = ShortOfMemory(bench, (handles[0], 1), fits_alone=False)
-    short.work_off()
+    bench, short = worked_off(make, order, limit, fits_alone=False)
     back = bench.one(act.SendBack)
     assert back.facts is not None
-    assert (back.handle, back.facts["deaths"], back.facts["oom_kills"]) == (handles[0], str(limit), "1")
+    assert (back.handle, back.facts["deaths"], back.facts["oom_kills"]) == (short.big[0], str(limit), "1")
     assert short.tries[-1] == 1
     assert len(short.tries) == max(limit, 2)
     assert not bench.core.state.charges.noted

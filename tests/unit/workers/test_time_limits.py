@@ -35,6 +35,12 @@ class Interrupted(Bench):
     def interrupt(self) -> None:
         self.soft.on_signal(0, sys._getframe())
 
+    def causes_of(self, record: bytes) -> list[Cause]:
+        """Handle the message; why it has failed, if it has."""
+        self.chunk([record])
+        self.steps(2)
+        return [failure.cause for _, failure in self.outcomes()[1]]
+
 
 @pytest.fixture
 def interrupted() -> Iterator[Callable[..., Interrupted]]:
@@ -131,9 +137,7 @@ def test_a_handler_that_tries_again_after_any_error_is_ended(
                 bench.interrupt()
 
     bench = interrupted(persistent)
-    bench.chunk([make_record()])
-    bench.steps(2)
-    assert [failure.cause for _, failure in bench.outcomes()[1]] == [Cause.TIME_LIMIT]
+    assert bench.causes_of(make_record()) == [Cause.TIME_LIMIT]
     assert len(tries) == 1
 
 
@@ -194,9 +198,7 @@ def test_it_is_raised_in_a_tasks_turn_whatever_the_task_runs(
         asyncio.run(waits())
 
     bench = interrupted(runs_a_task)
-    bench.chunk([make_record()])
-    bench.steps(2)
-    assert [failure.cause for _, failure in bench.outcomes()[1]] == [Cause.TIME_LIMIT]
+    assert bench.causes_of(make_record()) == [Cause.TIME_LIMIT]
 
 
 def test_in_a_group_of_tasks_it_is_the_limit_too(
@@ -215,9 +217,7 @@ def test_in_a_group_of_tasks_it_is_the_limit_too(
         asyncio.run(group())
 
     bench = interrupted(runs_a_group)
-    bench.chunk([make_record()])
-    bench.steps(2)
-    assert [failure.cause for _, failure in bench.outcomes()[1]] == [Cause.TIME_LIMIT]
+    assert bench.causes_of(make_record()) == [Cause.TIME_LIMIT]
 
 
 def test_it_is_never_raised_beside_a_call(
