@@ -470,8 +470,10 @@ class Servers:
         run_with_cluster(self.name_server, tell)
 
     def admin(self, *words: str) -> list[str]:
-        """What RocketMQ's own `mqadmin` prints."""
-        return self.tools(*words).splitlines()
+        """What RocketMQ's own `mqadmin` prints; what it could not do is an AssertionError, since it ends with 0 then, too."""
+        printed = self.tools(*words)
+        assert "SubCommandException" not in printed, printed
+        return printed.splitlines()
 
 
 def wait_until_answered(condition: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> None:
