@@ -161,6 +161,7 @@ def take_slot(
     mode: int = PRIVATE,
     mounts: Iterable[Mount] | None = None,
     remove: Callable[[Path], None] = remove_tree,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Slot:
     """Lock the lowest free slot of the group, making it if need be. Raises UsageError when the folder is unusable,
     RocketcrewError when its disk is full. What dead loaders of all its slots have left of copies is deleted first.
@@ -178,6 +179,9 @@ def take_slot(
             path = home / str(number)
             make_folders(path, mode)
             fd = try_lock(path / "lock")
+            if fd is None and member and member_of(path) == member:
+                # Another one that starts looks at it for a moment: not in a second slot, where nothing is known of the first.
+                fd = _turn(path / "lock", TURN_PAUSE_S, sleep)
             if fd is None:
                 continue
             slot = Slot(path, group, fd, member)
@@ -645,12 +649,12 @@ def lock_client(data_dir: Path, group: str, client_id: str, *, pause_s: float = 
     return fd
 
 
-def _turn(path: Path, pause_s: float) -> int | None:
+def _turn(path: Path, pause_s: float, sleep: Callable[[float], None] = time.sleep) -> int | None:
     for _ in range(TURN_TRIES):
         turn = try_lock(path)
         if turn is not None:
             return turn
-        time.sleep(pause_s)
+        sleep(pause_s)
     return None
 
 

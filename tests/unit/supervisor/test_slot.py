@@ -24,7 +24,7 @@ from rocketcrew.spark.targets.ledger import ledger_of
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, forgotten
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
-from rocketcrew.supervisor.slot import SLOTS_MAX, Slot, adopt, slot_mode, take_slot, targets_file
+from rocketcrew.supervisor.slot import SLOTS_MAX, TURN_TRIES, Slot, adopt, slot_mode, take_slot, targets_file
 from rocketcrew.workers.cells import CELLS_FILE, STATE, CellFile, Naming, map_cell
 from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.sealing import open_segments
@@ -532,3 +532,21 @@ def test_slots_that_are_all_taken_by_members_with_other_client_ids_are_told_as_s
     with pytest.raises(UsageError, match=rf"{SLOTS_MAX - 1} of them by members .* that do not run.*cluster\.client_ip"):
         take_slot(tmp_path, "g", "10.1.0.0@DEFAULT")
     os.close(held)
+
+
+def test_a_broadcasting_member_waits_for_its_own_slot_while_another_start_looks_at_it(tmp_path: Path) -> None:
+    take_slot(tmp_path, "g", "10.0.0.1@DEFAULT").release()
+    looked_at = try_lock(tmp_path / "g/0/lock")
+    assert looked_at is not None
+    slot = take_slot(tmp_path, "g", "10.0.0.1@DEFAULT", sleep=lambda _: os.close(looked_at))
+    assert slot.path.name == "0"
+    slot.release()
+
+
+def test_a_broadcasting_member_whose_slot_stays_held_is_not_kept_from_starting(tmp_path: Path) -> None:
+    held = take_slot(tmp_path, "g", "10.0.0.1@DEFAULT")
+    waits: list[float] = []
+    slot = take_slot(tmp_path, "g", "10.0.0.1@DEFAULT", sleep=waits.append)
+    assert (slot.path.name, len(waits)) == ("1", TURN_TRIES)
+    for taken in (held, slot):
+        taken.release()
