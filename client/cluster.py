@@ -150,28 +150,23 @@ class Cluster:
         self._keep_answer(self._borrowed, topic, route)
         return route
 
-    async def refresh(self, held: Container[str] = ()) -> set[str]:
-        """Renew every route in use (for a timer of 30 s); the topics whose route changed. Failures are logged. Those `held`
-        are in use whoever asks for them."""
+    async def refresh(self, held: Container[str] = ()) -> None:
+        """Renew every route in use (for a timer of 30 s), also of topics `held` that nobody asks for. Failures are logged."""
         await self.name_servers.refresh()
-        changed: set[str] = set()
         turns = asyncio.Semaphore(REFRESH_PARALLEL_MAX)
 
         async def renew(topic: str) -> None:
             async with turns:
-                entry = self._routes.get(topic)
-                if entry is None:
+                if topic not in self._routes:
                     return  # forgotten meanwhile
                 try:
-                    if await self.route(topic, refresh=True) != entry.route:
-                        changed.add(topic)
+                    await self.route(topic, refresh=True)
                 except RocketcrewError as error:
                     _log.warning("route_not_renewed", topic=topic, error=str(error))
 
         await asyncio.gather(*(renew(topic) for topic in list(self._routes)))
         self._forget_unused(held)
         self._leave_vanished()
-        return changed
 
     def _forget_unused(self, held: Container[str]) -> None:
         long_ago_s = self._clock() - REFUSED_POLLS_MAX * self._poll_interval_s

@@ -145,9 +145,8 @@ class RouteKeeper:
         for topic in self._found - in_use:
             self._found.remove(topic)
             self._cluster.forget(topic)
-        changed = await self._cluster.refresh(in_use)
-        changed |= await self._find(self._missing())
-        await self._tell(changed)
+        await self._cluster.refresh(in_use)
+        await self._tell(await self._find(self._missing()))
 
     async def _tell(self, changed: Collection[str]) -> None:
         # Against what was reported, not against what was known a moment ago: a broker, or a topic's new route, may come by

@@ -128,7 +128,7 @@ async def test_connections_to_brokers_that_vanished_end_when_they_are_answered(m
             pull = await wire.next()
             await remoting.request(stays.address, Command(34), timeout_ms=9000)
             del there["gone"]
-            assert await cluster.refresh() == {"t"}
+            await cluster.refresh()
             assert cluster.all_broker_addresses() == [stays.address]
             assert sorted(remoting.addresses) == sorted([stays.address, names.address])
             wire.answer(pull, 19)
