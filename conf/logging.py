@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import TextIO, cast
 
 import structlog
@@ -226,6 +227,15 @@ def log_stream(file: str, otherwise: TextIO) -> TextIO:
     return cast("TextIO", LogFile(file)) if file else otherwise
 
 
+def log_of(file: str) -> TextIO:
+    """The same for a process that was started by another: stderr also where the file cannot be opened any more, for what it
+    does is worth more than its log."""
+    try:
+        return log_stream(file, sys.stderr)
+    except UsageError:
+        return sys.stderr
+
+
 class _LineHandler(logging.Handler):
     """Python's own `logging` through the same writer: libraries, asyncio, warnings."""
 
@@ -348,6 +358,11 @@ def set_up(
         cache_logger_on_first_use=False,
     )
     _take_over_logging(shared, render, writer, LEVELS[level], for_imports=for_imports)
+
+
+def set_up_as(log: Mapping[str, str], process: str, *, for_imports: bool = False) -> None:
+    """`set_up` for a process that was started with what settings.py `logs_as` says."""
+    set_up(log["format"], log["level"], log_of(log["file"]), process, for_imports=for_imports, group=log["group"])
 
 
 def _is_terminal(stream: TextIO) -> bool:

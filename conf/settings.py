@@ -8,7 +8,7 @@ this room looks at the process it runs in, apart from opening that one file. Wha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -338,6 +338,11 @@ def load(
 def is_broadcasting(settings: Settings) -> bool:
     """Every member gets everything, and nothing is retried."""
     return settings.consumer.message_model == "BROADCASTING"
+
+
+def logs_as(settings: Settings) -> dict[str, str]:
+    """How a process that the supervisor starts logs, for `logging.set_up_as`."""
+    return {**asdict(settings.log), "group": settings.consumer.group}
 
 
 def value_of(settings: Settings, name: str) -> object:

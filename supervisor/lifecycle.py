@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from ..conf.settings import HooksSettings
+from ..conf.settings import Settings, logs_as
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from .core import actions as act
@@ -99,15 +99,15 @@ def moved(before: frozenset[MessageQueue], after: frozenset[MessageQueue]) -> di
 class Lifecycle:
     """Hears of what happens, and calls the hooks."""
 
-    def __init__(self, settings: HooksSettings, core: Core) -> None:
-        hooks = {name: getattr(settings, name) for name in (ON_START, ON_REBALANCE, *OF_LOG.values())}
+    def __init__(self, settings: Settings, core: Core) -> None:
+        hooks = {name: getattr(settings.hooks, name) for name in (ON_START, ON_REBALANCE, *OF_LOG.values())}
         self._named = {name: path for name, path in hooks.items() if path}
-        self._timeout_s = settings.timeout_ms / 1000
+        self._timeout_s = settings.hooks.timeout_ms / 1000
         self._core = core
         self._line = Line(self._named)
         self._faults = Faults()
         arguments = [f"{name}={path}" for name, path in self._named.items()]
-        self._process = UserProcess("hooks", "rocketcrew.workers.lifecycle", arguments)
+        self._process = UserProcess("hooks", "rocketcrew.workers.lifecycle", arguments, log=logs_as(settings))
         self._renew = False
         self._more = asyncio.Event()
         self._idle = asyncio.Event()

@@ -233,7 +233,7 @@ class Supervisor:
             act.CountCellsAnew: lambda _: self._count_cells_anew(),
         })  # fmt: skip
         self.acted = self._acting.acted
-        self._lifecycle = Lifecycle(settings.hooks, self.core)
+        self._lifecycle = Lifecycle(settings, self.core)
         self._acting.logged = self._lifecycle.logged
         self._loop.set_exception_handler(self._unexpected)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from math import ceil
 from pathlib import Path
 
 from ..client.identity import client_id, client_ip, instance_name
 from ..conf.formats import on_hdfs, per_second
 from ..conf.segment_format import FOLDER_FORMATS
-from ..conf.settings import Settings, is_broadcasting
+from ..conf.settings import Settings, is_broadcasting, logs_as
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
 from ..spark.iceberg_catalog import ICEBERG, ICEBERG_SPARK, catalog_of, hadoop_catalog_of
@@ -198,8 +198,7 @@ def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
     modules = [handler.module] if handler.module else []
     if settings.sentry.dsn:
         modules.insert(0, SENTRY_MODULE)  # takes 200 ms to import, and starts no thread
-    log = {**asdict(settings.log), "group": settings.consumer.group}
-    return Forkserver(modules, start_timeout_ms=settings.workers.boot_timeout_ms, log=log)
+    return Forkserver(modules, start_timeout_ms=settings.workers.boot_timeout_ms, log=logs_as(settings))
 
 
 def table_spec(settings: Settings, slot: Slot) -> TableSpec:

@@ -50,4 +50,4 @@ def check_hook_ran(result: object) -> None:
 
 
 if __name__ == "__main__":
-    run(lambda: hooks_at(sys.argv[1:]))
+    run("hooks", lambda: hooks_at(sys.argv[2:]))

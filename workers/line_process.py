@@ -13,6 +13,7 @@ from collections.abc import Callable
 from json import dumps, loads  # bound before the user's code, which may replace them
 from typing import Any, TextIO
 
+from ..conf.logging import set_up_as
 from ..remoting.errors import UsageError
 from .loading import HandlerLoadError
 from .user_errors import describe_error
@@ -47,9 +48,18 @@ def _answered(answer: Answer, question: Any) -> dict[str, object]:
         return {"error": describe_error(error)}
 
 
-def run(load: Callable[[], Answer]) -> None:
-    """`serve` on this process's stdin and stdout; from here on, prints go to stderr, line by line (it may be killed)."""
+def run(process: str, load: Callable[[], Answer]) -> None:
+    """`serve` on this process's stdin and stdout. Prints go to stderr from here on, line by line (it may be killed), and what
+    the user's code logs goes to where the first argument says (`logs_as` in conf/settings.py)."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    serve(load, sys.stdin, out)
+    log = loads(sys.argv[1])
+    set_up_as(log, process, for_imports=True)
+
+    def loaded() -> Answer:
+        answer = load()
+        set_up_as(log, process)
+        return answer
+
+    serve(loaded, sys.stdin, out)

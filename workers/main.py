@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from multiprocess import forkserver
@@ -26,7 +26,7 @@ from multiprocess import forkserver
 from ..client.logs import get_logger, keep_configuration
 from ..client.spans import span_api
 from ..conf.exit_codes import EXIT_DESCRIPTORS, EXIT_FINE, EXIT_HANDLER
-from ..conf.logging import log_stream, set_up
+from ..conf.logging import log_of, set_up
 from ..conf.segment_format import READY_DIR
 from ..conf.units import NS_PER_MS
 from ..remoting.errors import UsageError
@@ -185,14 +185,6 @@ def salvage_if_readable(path: Path, log: Any) -> Salvaged:
         return nothing_of(path)
     log.info("segment_salvaged", file=salvaged.file, sealed=salvaged.sealed_name, rows=salvaged.rows)
     return salvaged
-
-
-def log_of(file: str) -> TextIO:
-    """Where it logs to: stderr also where the file cannot be opened any more, for a worker is worth more than its log."""
-    try:
-        return log_stream(file, sys.stderr)
-    except UsageError:
-        return sys.stderr
 
 
 def make_outbox(handler: Handler, access: Access | None) -> Outbox | None:

@@ -32,13 +32,13 @@ def prepare_forkserver(setup: dict[str, Any]) -> None:
     die_with_parent(setup["supervisor_pid"])
     sys.path[:] = setup["sys_path"]
     with uncollected():  # not the user's modules, which may do more than define things
-        main = importlib.import_module(".main", __package__)
+        importlib.import_module(".main", __package__)
         importlib.import_module(".rows", __package__).warm_up()
         with contextlib.suppress(Exception):
             # Where OpenTelemetry is installed: 20 ms of imports, which every worker would take between its start and "ready".
             importlib.import_module("..client.spans", __package__).span_api()
-    if log := dict(setup["log"] or {}):
-        main.set_up(stream=main.log_of(log.pop("file")), process="forkserver", for_imports=True, **log)
+    if setup["log"]:
+        importlib.import_module("..conf.logging", __package__).set_up_as(setup["log"], "forkserver", for_imports=True)
     for module in setup["modules"]:
         with contextlib.suppress(BaseException):
             importlib.import_module(module)

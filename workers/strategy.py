@@ -43,4 +43,4 @@ def positions(queues: list[MessageQueue], mine: object) -> list[int]:
 
 
 if __name__ == "__main__":
-    run(lambda: strategy_at(sys.argv[1]))
+    run("strategy", lambda: strategy_at(sys.argv[2]))

@@ -126,7 +126,7 @@ class GroupMember:
             self._cluster, core, view, settings.consumer, self._subscriptions, self._send_backs, self._loop.time
         )
         self._queue_ends = QueueEnds(core, self._operations.max_offset, self._loop.time, self._run)
-        self._look_ups = LookUps(self._cluster, self._operations, self._heartbeats, settings.consumer, client_id)
+        self._look_ups = LookUps(self._cluster, self._operations, self._heartbeats, settings, client_id)
         asked = Asked(
             rebalance=self._rebalance,
             reset_offsets=self._reset_offsets,

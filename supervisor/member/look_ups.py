@@ -19,7 +19,7 @@ from ...client.asking import ask
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...client.routes import queues_to_read, refuse_static
-from ...conf.settings import ConsumerSettings
+from ...conf.settings import Settings, logs_as
 from ...remoting.bodies import TopicRouteData
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
@@ -29,7 +29,7 @@ from ...remoting.queues import MessageQueue
 from ..core.allocation import is_users_own
 from ..core.machine_rooms import AllocationError
 from .heartbeats import Heartbeats
-from .user_strategy import UserStrategy
+from .user_strategy import UserStrategy, strategy_process
 
 QUERY_TIMEOUT_MS = 3_000
 STRATEGIES = ("AVG", "AVG_BY_CIRCLE")
@@ -98,29 +98,31 @@ class LookUps:
         cluster: Cluster,
         operations: Operations,
         heartbeats: Heartbeats,
-        settings: ConsumerSettings,
+        settings: Settings,
         client_id: str,
     ) -> None:
         self._cluster = cluster
         self._operations = operations
         self._heartbeats = heartbeats
-        self._group = settings.group
+        consumer = settings.consumer
+        self._group = consumer.group
         self._client_id = client_id
-        self._alone = settings.message_model == "BROADCASTING"
+        self._alone = consumer.message_model == "BROADCASTING"
         self._by_brokers: BrokerAssignments | None = None
-        if not settings.client_rebalance and not self._alone:
+        if not consumer.client_rebalance and not self._alone:
             self._by_brokers = BrokerAssignments(
-                cluster, settings.group, client_id, settings.allocate_strategy, settings.message_model
+                cluster, consumer.group, client_id, consumer.allocate_strategy, consumer.message_model
             )
         self._leaves_retries = (
-            settings.allocate_strategy == "CONFIG" and not self._alone and settings.client_rebalance
-            and not any(text.startswith(RETRY_PREFIX) for text in settings.allocate_queues)
+            consumer.allocate_strategy == "CONFIG" and not self._alone and consumer.client_rebalance
+            and not any(text.startswith(RETRY_PREFIX) for text in consumer.allocate_queues)
         )  # fmt: skip
         self._static: set[str] = set()
         """Topics that became static and were refused."""
         self._strategy: UserStrategy | None = None
-        if is_users_own(settings.allocate_strategy) and not self._alone:
-            self._strategy = UserStrategy(settings.allocate_strategy, settings.group, client_id)
+        if is_users_own(consumer.allocate_strategy) and not self._alone:
+            path = consumer.allocate_strategy
+            self._strategy = UserStrategy(path, consumer.group, client_id, strategy_process(path, logs_as(settings)))
 
     async def start(self) -> None:
         """Raises UsageError when the user's strategy cannot be had."""

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...workers.parent_death import die_with_parent
@@ -30,15 +30,16 @@ class UserProcess:
     """`python -m MODULE ARGUMENTS`, one question at a time."""
 
     def __init__(
-        self, name: str, module: str, arguments: Sequence[str], *, start_timeout_s: float = START_TIMEOUT_S
-    ) -> None:
-        """`name` is how its user knows it, for messages; `arguments` are what it imports."""
+        self, name: str, module: str, arguments: Sequence[str], *,
+        log: Mapping[str, str], start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:  # fmt: skip
+        """`name` is how its user knows it, for messages; `arguments` are what it imports; `log` is how it logs (logs_as)."""
         self._name = name
         self._late = (
             f"{name}: not imported within {start_timeout_s:g} s ({', '.join(arguments)}): do the long work later"
         )
         self._start_timeout_s = start_timeout_s
-        self._command = (sys.executable, "-m", module, *arguments)
+        self._command = (sys.executable, "-m", module, json.dumps(log), *arguments)
         self.child: asyncio.subprocess.Process | None = None
 
     @property

@@ -7,7 +7,7 @@ and is asked again, in a new process if need be, at the next. Whether it can be 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -33,6 +33,11 @@ class _Answer(NamedTuple):
     error: str = ""
 
 
+def strategy_process(import_path: str, log: Mapping[str, str]) -> UserProcess:
+    """The process that imports the function and calls it; `log` is how it logs."""
+    return UserProcess(import_path, "rocketcrew.workers.strategy", [import_path], log=log)
+
+
 class UserStrategy:
     """The function at `import_path`, called in its own process with (group, client id, queues, client ids)."""
 
@@ -41,16 +46,16 @@ class UserStrategy:
         import_path: str,
         group: str,
         client_id: str,
+        process: UserProcess,
         *,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
-        process: UserProcess | None = None,
     ) -> None:
-        """`process` answers in place of one that imports the function."""
+        """`process` is what calls the function (strategy_process)."""
         self._answer_timeout_s = answer_timeout_s
         self._path = import_path
         self._group = group
         self._client_id = client_id
-        self.process = process or UserProcess(import_path, "rocketcrew.workers.strategy", [import_path])
+        self.process = process
         self._turn = asyncio.Lock()
         self._numbers = count()
         self._known: dict[str, _Known] = {}

@@ -13,9 +13,10 @@ import pytest
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.machine_rooms import AllocationError
-from rocketcrew.supervisor.member.user_strategy import UserStrategy
+from rocketcrew.supervisor.member.user_strategy import UserStrategy, strategy_process
 
 MEMBERS = ["b", "a"]
+AS_JSON = {"format": "json", "level": "info", "file": "", "group": "g"}
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +31,17 @@ def queues(count: int) -> list[MessageQueue]:
     return [MessageQueue("t", "b", number) for number in range(count)]
 
 
+def strategy_of(path: str, client_id: str, **more: float) -> UserStrategy:
+    return UserStrategy(path, "g", client_id, strategy_process(path, AS_JSON), **more)
+
+
 def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 240))
 
 
 def test_it_is_asked_with_sorted_lists_and_answers_with_its_queues() -> None:
     async def ask() -> None:
-        strategy = UserStrategy("strategies:backwards", "g", "b")
+        strategy = strategy_of("strategies:backwards", "b")
         await strategy.start()
         try:
             assert await strategy.allocate(queues(4)[::-1], MEMBERS) == [queues(4)[2], queues(4)[0]]
@@ -49,7 +54,7 @@ def test_it_is_asked_with_sorted_lists_and_answers_with_its_queues() -> None:
 
 def test_whatever_it_does_is_an_error_of_that_round() -> None:
     async def ask() -> None:
-        strategy = UserStrategy("strategies:moody", "g", "a")
+        strategy = strategy_of("strategies:moody", "a")
         await strategy.start()
         try:
             for count, text in ((1, "no mood"), (2, "SystemExit"), (3, "none of the queues"), (4, "returned int")):
@@ -70,7 +75,7 @@ def test_whatever_it_does_is_an_error_of_that_round() -> None:
 def test_one_that_hangs_is_killed_and_asked_anew() -> None:
     async def ask() -> None:
         # Time enough for the new process, which only has to answer, on a machine that does other things.
-        strategy = UserStrategy("strategies:moody", "g", "a", answer_timeout_s=3.0)
+        strategy = strategy_of("strategies:moody", "a", answer_timeout_s=3.0)
         await strategy.start()
         try:
             with pytest.raises(AllocationError, match="no answer within"):
@@ -89,6 +94,6 @@ def test_one_that_hangs_is_killed_and_asked_anew() -> None:
 def test_one_that_cannot_be_had_is_a_clear_error_at_the_start(path: str, text: str) -> None:
     async def ask() -> None:
         with pytest.raises(UsageError, match=text):
-            await UserStrategy(path, "g", "a").start()
+            await strategy_of(path, "a").start()
 
     run(ask())

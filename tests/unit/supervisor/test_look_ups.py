@@ -47,7 +47,7 @@ def test_a_topic_that_becomes_static_is_given_up_and_reported_once(bench: Bench)
     )
     routes = Routes()
     cluster = cast("Cluster", routes)
-    look_ups = LookUps(cluster, cast("Operations", None), cast("Heartbeats", None), settings.consumer, "me")
+    look_ups = LookUps(cluster, cast("Operations", None), cast("Heartbeats", None), settings, "me")
 
     def rebalance() -> Assignment:
         found = asyncio.run(look_ups.assignment(TOPIC))

@@ -20,7 +20,7 @@ class Slow(UserProcess):
     """Has all queues for the member that asks, when it is let go on."""
 
     def __init__(self) -> None:
-        super().__init__("slow", "", [])
+        super().__init__("slow", "", [], log={})
         self.questions: list[Any] = []
         self.error = ""
         self._go_on = asyncio.Semaphore(0)
@@ -55,7 +55,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def test_what_is_asked_while_it_is_busy_is_one_question_a_topic_of_what_is_known_last() -> None:
     async def ask() -> None:
         slow = Slow()
-        strategy = UserStrategy("slow:one", "g", "a", process=slow)
+        strategy = UserStrategy("slow:one", "g", "a", slow)
         asked: list[asyncio.Task[list[MessageQueue]]] = []
         for count in range(1, 31):
             asked += [asyncio.create_task(strategy.allocate(queues(topic, count), ["a"])) for topic in TOPICS]
@@ -78,7 +78,7 @@ def test_what_is_asked_while_it_is_busy_is_one_question_a_topic_of_what_is_known
 def test_a_failure_is_one_of_all_that_it_answers() -> None:
     async def ask() -> None:
         slow = Slow()
-        strategy = UserStrategy("slow:one", "g", "a", process=slow)
+        strategy = UserStrategy("slow:one", "g", "a", slow)
         slow.error = "no mood"
         asked = [asyncio.create_task(strategy.allocate(queues("t", count), ["a"])) for count in (1, 2, 3)]
         await settle()
@@ -94,7 +94,7 @@ def test_a_failure_is_one_of_all_that_it_answers() -> None:
 def test_one_that_was_given_up_leaves_the_line_to_the_others() -> None:
     async def ask() -> None:
         slow = Slow()
-        strategy = UserStrategy("slow:one", "g", "a", process=slow)
+        strategy = UserStrategy("slow:one", "g", "a", slow)
         asked = [asyncio.create_task(strategy.allocate(queues("t", count), ["a"])) for count in (1, 2)]
         await settle()
         asked[0].cancel()
