@@ -137,9 +137,9 @@ class Admin:
             raise refusal(answer, code, self._cluster.name_servers.where)
 
     async def delete_group(self, address: str, group: str) -> None:
-        """Delete a consumer group's settings and, where the broker knows how, its offsets on one broker."""
-        code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-        await ask(self._remoting, address, code, DeleteGroup(group, clean_offset=True), timeout_ms=self._timeout_ms)
+        """Delete a consumer group's settings and its offsets on one broker."""
+        code, header = RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup(group, clean_offset=True, remove_offset=True)
+        await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms)
 
     async def create_group(self, address: str, config: SubscriptionGroupConfig) -> None:
         """Create or change a consumer group's settings on one broker."""

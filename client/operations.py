@@ -163,6 +163,19 @@ class Operations:
         answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms, accept=accept)
         return None if answer.code == _NOT_FOUND else OffsetResponse.from_fields(answer.fields).offset
 
+    async def has_offsets(self, group: str, mq: MessageQueue, *, timeout_ms: int = OFFSET_TIMEOUT_MS) -> bool:
+        """Whether the queue's broker has an offset of the group for any queue of the topic; True where it does not say."""
+        from ..remoting.admin_bodies import ConsumeStats
+        from ..remoting.admin_headers import ConsumeStatsRequest
+
+        address = await self._cluster.address_of(mq, only_this=False)
+        code, unknown = RequestCode.GET_CONSUME_STATS, int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        header = ConsumeStatsRequest(group)  # of one topic it would tell 0 as well
+        answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms, accept=(_SUCCESS, unknown))
+        return answer.code == unknown or any(
+            mq.topic == each.topic for each in ConsumeStats.decode(answer.body).offset_table
+        )
+
     async def update_consumer_offset(
         self, group: str, mq: MessageQueue, offset: int, *, oneway: bool = False, timeout_ms: int = OFFSET_TIMEOUT_MS
     ) -> None:

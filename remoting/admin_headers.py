@@ -165,6 +165,8 @@ class DeleteGroup(Header):
 
     group_name: str
     clean_offset: bool | None = None
+    remove_offset: bool | None = None
+    """The same for brokers of 4.9, and from its tools."""
 
 
 @dataclass(frozen=True, slots=True)

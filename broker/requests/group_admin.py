@@ -54,7 +54,7 @@ def _delete(state: BrokerState, request: DeleteGroup) -> None:
     try:
         state.groups.remove(name)
         state.save_groups(sync=True)
-        if request.clean_offset:
+        if request.clean_offset or request.remove_offset:
             state.offsets.forget_group(name)
             state.save_offsets(sync=True)
             state.pops.forget(group=name)

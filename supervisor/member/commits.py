@@ -36,6 +36,8 @@ class Commits:
         """(broker, topic) that has an offset of the group for certain, because we committed one: at which address, since we
         are connected there. A broker that was killed may have forgotten it, and one forgets those of a deleted topic."""
         self._first: dict[tuple[str, str], asyncio.Lock] = {}
+        self._forgotten: dict[tuple[str, str], set[int]] = {}
+        """Where a broker had no offset any more, and the queues that have one of ours since."""
         cluster.remoting.on_close(self._connection_lost)
 
     def _connection_lost(self, address: str) -> None:
@@ -45,10 +47,7 @@ class Commits:
         """One commit, answered by `Committed`."""
         ok = True
         try:
-            async with self._alone_if_first(action.mq):
-                await self._tell(action)
-                if (where := self._address(action.mq)) is not None:
-                    self._known[action.mq.broker_name, action.mq.topic] = where
+            await self._tell(action)
         except RocketcrewError as error:
             # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
             ok = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
@@ -69,12 +68,33 @@ class Commits:
             await self._store(action)
 
     async def _store(self, action: Commit) -> None:
-        mq = action.mq
+        mq, place = action.mq, (action.mq.broker_name, action.mq.topic)
         if action.guarded:
-            stored = await self._operations.query_consumer_offset(self._group, mq)
-            if stored is not None and not action.known <= stored < action.offset:
+            stored = await self._stored(mq, action.known)
+            if stored is None:  # the broker was killed, or made to forget them (deleteSubGroup)
+                self._known.pop(place, None)
+                self._forgotten.setdefault(place, set())
+            elif not action.known <= stored < action.offset:
                 return
-        await self._operations.update_consumer_offset(self._group, mq, action.offset)
+        async with self._alone_if_first(mq):
+            await self._operations.update_consumer_offset(self._group, mq, action.offset)
+            if (where := self._address(mq)) is not None:
+                self._known[place] = where
+            if place in self._forgotten:
+                self._forgotten[place].add(mq.queue_id)
+
+    async def _stored(self, mq: MessageQueue, known: int) -> int | None:
+        """The group's offset at the broker, None without one.
+
+        Brokers of 4.9 also say 0 where they have none and the queue's first message is in memory still. Whether they have any
+        of the topic tells another question, and no more once the first queue has committed.
+        """
+        stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
+        if stored != 0 or known <= 0:
+            return stored
+        kept = await self._operations.has_offsets(self._group, mq)
+        since = self._forgotten.get((mq.broker_name, mq.topic))
+        return stored if kept and (since is None or mq.queue_id in since) else None
 
     def known(self, mq: MessageQueue) -> bool:
         """A commit of the topic is in at that broker for certain."""

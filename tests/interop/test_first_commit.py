@@ -21,11 +21,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import SEND_TIMEOUT_MS
 from load import VERDICTS
-from servers import Kind, Servers
+from servers import VERSIONS, Kind, Servers
 
+from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import OFFSET_TIMEOUT_MS, Operations
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import Commit
 from rocketcrew.supervisor.core.allocation import average
@@ -36,6 +38,7 @@ from rocketcrew.supervisor.member.commits import Commits
 
 TOPIC, QUEUES = "first_commits", 16
 GROUPS_MIN, GROUPS_MAX = 200, 2000
+DELETED_GROUPS = 40
 GroupCommit = Callable[[str, Sequence[MessageQueue]], Awaitable[None]]
 
 
@@ -71,6 +74,18 @@ async def lost_of(operations: Operations, group: str, mqs: Sequence[MessageQueue
     return sum(offset != 1 for offset in stored)
 
 
+def commits_of(cluster: Cluster, operations: Operations, group: str) -> Commits:
+    core = Core(CoreConfig("me", group, (TOPIC,), average), Slab(2), bytearray(2 * UNIT_BYTES))
+    core.begin()
+    return Commits(cluster, operations, core, group, asyncio.get_running_loop().time)
+
+
+async def commit_all(commits: Commits, mqs: Sequence[MessageQueue], offset: int, *, guarded: bool) -> None:
+    """All at once; `guarded` as in a stop, by a member that has committed it before."""
+    each = (Commit(number, mq, offset, guarded, known=offset) for number, mq in enumerate(mqs))
+    await asyncio.gather(*map(commits.commit, each))
+
+
 async def both_ways(cluster: Cluster, operations: Spread, mqs: Sequence[MessageQueue]) -> tuple[int, int, int]:
     """(groups, commits lost of a member, commits lost of plain ones)."""
 
@@ -78,10 +93,7 @@ async def both_ways(cluster: Cluster, operations: Spread, mqs: Sequence[MessageQ
         await asyncio.gather(*(operations.update_consumer_offset(group, mq, 1) for mq in mqs))
 
     async def members(group: str, mqs: Sequence[MessageQueue]) -> None:
-        core = Core(CoreConfig("me", group, (TOPIC,), average), Slab(2), bytearray(2 * UNIT_BYTES))
-        core.begin()
-        commits = Commits(cluster, operations, core, group, asyncio.get_running_loop().time)
-        await asyncio.gather(*(commits.commit(Commit(number, mq, 1, guarded=False)) for number, mq in enumerate(mqs)))
+        await commit_all(commits_of(cluster, operations, group), mqs, 1, guarded=False)
 
     await operations.connect(mqs[0])
     groups = lost_plain = lost_ours = 0
@@ -107,3 +119,33 @@ def test_the_first_commits_of_a_topic_are_all_kept(servers: Servers) -> None:
         f" {plain} of plain ones"
     )
     assert ours == 0
+
+
+@pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
+def test_the_last_commits_of_a_stop_are_kept_where_the_group_was_deleted_with_its_offsets(servers: Servers) -> None:
+    """Both brokers say 0 for an offset that they do not have and whose queue has its first message in memory; 5.x are asked
+    not to. It is no reset of an operator."""
+    topic = "last_commits"
+    servers.create_topic(topic, QUEUES)
+
+    async def run() -> int:
+        async with AsyncExitStack() as open_ones:
+            clusters = [await open_ones.enter_async_context(open_cluster(servers.name_server)) for _ in range(QUEUES)]
+            cluster, operations = clusters[0], Spread(clusters)
+            admin, mqs = Admin(cluster), await cluster.queues_to_read(topic)
+            lost = 0
+            for number in range(DELETED_GROUPS):
+                group = f"deleted-{number}"
+                await admin.create_group(servers.address, SubscriptionGroupConfig(group))
+                commits = commits_of(cluster, operations, group)
+                await commit_all(commits, mqs, 1, guarded=False)
+                await admin.delete_group(servers.address, group)
+                await admin.create_group(servers.address, SubscriptionGroupConfig(group))
+
+                async def stop(_group: str, mqs: Sequence[MessageQueue], commits: Commits = commits) -> None:
+                    await commit_all(commits, mqs, 1, guarded=True)
+
+                lost += await lost_of(operations, group, mqs, stop)
+            return lost
+
+    assert asyncio.run(run()) == 0

@@ -108,6 +108,14 @@ def test_a_deleted_topic_is_gone_with_its_offsets_and_starts_anew(broker):
     assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("TBW102")).code == ResponseCode.INVALID_PARAMETER
 
 
+@pytest.mark.parametrize("header", [DeleteGroup("g", clean_offset=True), DeleteGroup("g", remove_offset=True)])
+def test_a_group_is_deleted_with_its_offsets_by_tools_of_both_eras(broker, header):
+    broker.send()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
+    assert broker.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, header).code == 0
+    assert broker.core.state.offsets.query("T", "g", 0) is None
+
+
 def test_groups(broker):
     group = SubscriptionGroupConfig("g", retry_max_times=3)
     assert broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group.encode()).code == 0

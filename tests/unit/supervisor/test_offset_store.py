@@ -37,6 +37,9 @@ class Brokers:
         self.deleted = False
         self.remoting = self
         self.closed: list[Callable[[str], None]] = []
+        self.tells_none = True
+        """By `set_zero_if_not_found=False`: brokers of 4.9 say 0 then, too."""
+        self.at_once = self.most_at_once = 0
 
     def on_close(self, callback: Callable[[str], None]) -> None:
         self.closed.append(callback)
@@ -44,9 +47,12 @@ class Brokers:
     async def query_consumer_offset(
         self, _group: str, _mq: MessageQueue, *, set_zero_if_not_found: bool | None = None
     ) -> int | None:
-        if self.stored is None and self.young and set_zero_if_not_found is not False:
+        if self.stored is None and self.young and (set_zero_if_not_found is not False or not self.tells_none):
             return 0
         return self.stored
+
+    async def has_offsets(self, _group: str, _mq: MessageQueue) -> bool:
+        return self.stored is not None
 
     async def max_offset(self, _mq: MessageQueue) -> int:
         return 100
@@ -59,6 +65,10 @@ class Brokers:
             raise UnreachableError(self.master, "gone")
         if self.deleted:
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, "", "UPDATE_CONSUMER_OFFSET")
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
         self.updated.append((self.master, offset))
 
     def broker_address(self, _name: str, *, only_this: bool = True) -> str:
@@ -158,6 +168,46 @@ def test_a_guarded_commit_neither_lowers_nor_undoes(stored: int | None, known: i
     brokers.master = "new:1"
     assert commit(brokers, Commit(1, MQ, 5, guarded=True, known=known)) == [(5, True)]
     assert bool(brokers.updated) is told
+
+
+@pytest.mark.parametrize("tells_none", [True, False], ids=["5.x", "4.9"])
+def test_the_zero_that_a_broker_makes_up_is_no_reset_of_an_operator(tells_none: bool) -> None:
+    brokers = Brokers(young=True)
+    brokers.master, brokers.tells_none = "new:1", tells_none
+    assert commit(brokers, Commit(1, MQ, 5, guarded=True, known=3)) == [(5, True)]
+    assert brokers.updated == [("new:1", 5)]
+
+
+def test_a_reset_to_zero_stays() -> None:
+    brokers = Brokers(0, young=True)
+    brokers.master = "new:1"
+    assert commit(brokers, Commit(1, MQ, 5, guarded=True, known=3)) == [(5, True)]
+    assert not brokers.updated
+
+
+@pytest.mark.parametrize(("forgotten", "at_once"), [(True, 1), (False, 4)])
+def test_the_last_commits_of_a_stop_go_one_by_one_where_the_broker_has_forgotten_the_group(
+    forgotten: bool, at_once: int
+) -> None:
+    """It was told to (deleteSubGroup): of several that come at once it would keep one, and answer all with success."""
+
+    async def run() -> None:
+        brokers = Brokers(4)
+        brokers.master = "new:1"
+        commits = commits_to(brokers, Answers())
+        await commits.commit(Commit(1, MQ, 4, guarded=False))
+        if forgotten:
+            brokers.stored = None
+        await asyncio.gather(
+            *(
+                commits.commit(Commit(queue, MQ._replace(queue_id=queue), 5, guarded=True, known=4))
+                for queue in range(4)
+            )
+        )
+        assert len(brokers.updated) == 5
+        assert brokers.most_at_once == at_once
+
+    asyncio.run(run())
 
 
 def test_the_first_commit_is_alone_again_where_the_broker_may_have_lost_the_one_before() -> None:
