@@ -7,9 +7,9 @@ pyiceberg names the files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset
@@ -17,7 +17,7 @@ import pyarrow.dataset
 from ..conf.columns import BATCH_COLUMN
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
-from ..spark.delta_log import LOG_DIR, is_delta
+from ..spark.delta_log import LOG_DIR, is_delta, mapped_columns
 from ..spark.errors import LoaderError
 from ..spark.iceberg_catalog import failures, is_iceberg
 from ..spark.iceberg_catalog import short as short_line
@@ -27,6 +27,8 @@ from ..spark.views import UNREADABLE_REMEDY, latest_of, newest_state, nothing_lo
 from ..workers.ddl import table_schema
 
 ds: Any = pyarrow.dataset
+
+ASK_SPARK: Final = "--engine spark asks Spark, which knows more of Delta's features"
 
 
 def dataset(table: Place) -> Any:
@@ -60,17 +62,41 @@ def _delta(table: Place) -> Any:
     try:
         options = table.storage_options if isinstance(table, ObjectPath) else None
         delta: Any = DeltaTable(str(table), storage_options=options)  # its types are partial
-        return delta.to_pyarrow_dataset()
+        if mapped := mapped_columns(delta):
+            raise LoaderError(
+                f"the Delta table {table} can't be read: its files have other names for {', '.join(mapped)} (Delta's column"
+                f" mapping, by a renamed column, say). {ASK_SPARK}"
+            )
+        return _all_files(delta.to_pyarrow_dataset(), delta.metadata().partition_columns)
     except OSError as error:
         if isinstance(table, Path):
             raise
         raise LoaderError(f"{table}: the S3 server can't be asked: {short(error)}. {KEYS_REMEDY}") from None
-    except DeltaError as error:
+    except (DeltaError, ValueError) as error:  # the latter by a date in its log that Python does not have
         said = str(error).partition("\n")[0]  # what follows are the stacks of delta-rs
         raise LoaderError(
             f"the Delta table {table} can't be read: {said}. Look at its log ({table / LOG_DIR}), and put back what is"
-            " damaged or gone; --engine spark asks Spark, which knows more of Delta's features"
+            f" damaged or gone; {ASK_SPARK}"
         ) from None
+
+
+def _all_files(rows: Any, folders: Sequence[str]) -> Any:
+    """delta-rs's dataset without what it has made of the log's statistics: by it Arrow leaves out files in which a filter
+    would find rows, where a file's bounds or a column that came later are not noted. What a file's folders say stays."""
+
+    kinds: Any = pa
+
+    def told_by(file: Any) -> Any:
+        said: Any = ds.scalar(True)
+        for name, value in ds.get_partition_keys(file.partition_expression).items():
+            if name in folders:
+                of = kinds.scalar(value, rows.schema.field(name).type)
+                said = said & (ds.field(name).is_null() if value is None else ds.field(name) == of)
+        return said
+
+    made = rows.format.make_fragment
+    files = [made(one.path, rows.filesystem, told_by(one)) for one in rows.get_fragments()]
+    return ds.FileSystemDataset(files, rows.schema, rows.format, rows.filesystem)
 
 
 def _iceberg(table: Path) -> Any:

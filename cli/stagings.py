@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..conf.segment_format import READY_DIR
 from ..conf.settings import Settings
+from ..remoting.errors import UsageError
 from ..remoting.namespaces import wrap
 from ..remoting.subscription import split_subscription
 from ..supervisor.member.access import namespace_of
@@ -29,3 +31,15 @@ def group_home(settings: Settings) -> Path:
 def staging_folders(settings: Settings) -> list[Path]:
     """The folders of segments of all slots of the group in supervisor.data_dir."""
     return sorted(path for path in group_home(settings).glob("*/segments") if path.is_dir())
+
+
+def check_staging(folder: Path) -> None:
+    """Raise UsageError for a folder of something else: it would be made one, and nothing found to wait in it.
+    An empty one may become one."""
+    below = (f"{slots}segments/{READY_DIR}" for slots in ("", "*/", "*/*/"))
+    if meant := sorted(str(ready.parent) for pattern in below for ready in folder.glob(pattern)):
+        raise UsageError(f"{folder} is no folder of segments: did you mean {', '.join(meant)}?")
+    if not (folder / READY_DIR).is_dir() and any(folder.glob("[!.]*")):
+        raise UsageError(
+            f"{folder} has no {READY_DIR}: it is no folder of segments (<data_dir>/<group>/<slot>/segments)"
+        )

@@ -1,14 +1,19 @@
-"""Where the log of a Delta table is, and how its entries are named."""
+"""Where the log of a Delta table is, how its entries are named, and whether its columns are as in the files."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, overload
+from typing import Any, Final, overload
 
 from .object_store import ObjectPath, Place
 
 LOG_DIR: Final = "_delta_log"
+COLUMN_MAPPING: Final = "delta.columnMapping.mode"
+NOT_MAPPED: Final = "none"
+PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 
 
 def is_delta(table: Place) -> bool:
@@ -36,3 +41,31 @@ def entry_of(table: Place, version: int) -> Place: ...
 def entry_of(table: Place, version: int) -> Place:
     """The entry that makes a version."""
     return table / LOG_DIR / f"{version:020d}.json"
+
+
+def mapped_columns(log: Any) -> list[str]:
+    """The columns, with those in nested ones, that the data files of delta-rs's snapshot may have under another name.
+
+    Delta's protocol ("Column Mapping"): in mode `name` the schema notes that name, in mode `id` a number alone counts.
+    """
+    mode = column_mapping(log)
+    return [] if mode == NOT_MAPPED else list(_renamed(json.loads(log.schema().to_json()), by_name=mode == "name"))
+
+
+def column_mapping(log: Any) -> str:
+    """How columns are found in the files of delta-rs's snapshot: by their own names (NOT_MAPPED), `name` or `id`."""
+    return str(log.metadata().configuration.get(COLUMN_MAPPING, NOT_MAPPED))
+
+
+def _renamed(kind: Any, *, by_name: bool, within: str = "") -> Iterator[str]:
+    """Of a type as the log writes it: a text, or what has others in it."""
+    if isinstance(kind, str):
+        return
+    fields: list[dict[str, Any]] = kind.get("fields", [])
+    for field in fields:
+        name = str(field["name"])
+        if not by_name or field.get("metadata", {}).get(PHYSICAL_NAME, name) != name:
+            yield within + name
+        yield from _renamed(field["type"], by_name=by_name, within=f"{within}{name}.")
+    for part in ("elementType", "keyType", "valueType"):
+        yield from _renamed(kind.get(part, ""), by_name=by_name, within=within)

@@ -49,6 +49,10 @@ _REMEDIES = (
         "rocketcrew must be installed on every node, in the Python that spark.pyspark.python in spark.conf names",
     ),
     (
+        ("Schema evolution on column-mapped tables",),
+        "spark.format = delta, by which Spark writes the table, can add the new columns",
+    ),
+    (
         ("Mkdirs failed to create file:",),
         "Executors may not write there. Where they run as another user, spark.format = pyarrow writes the same table here",
     ),
@@ -96,7 +100,13 @@ def unreadable(file: object, error: Exception, *, iceberg: bool = False) -> str:
         return (
             f"{file} is gone, and the table's log names it: DeltaTable.repair() of the deltalake package takes it out"
         )
+    from pyarrow import ArrowNotImplementedError
+
     said = " ".join(str(error).split())
+    if isinstance(error, ArrowNotImplementedError):  # of a type that others have written
+        return (
+            f"{file}: {said}. Leave it where it is, as nothing in it is damaged: a newer pyarrow may read it, and Spark"
+        )
     return (
         f"{file}: {said}. Move the file away, as readers of the table fail while it is there, and run its messages again:"
         " rocketcrew reconcile --rerun"

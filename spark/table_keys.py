@@ -8,9 +8,10 @@ log names and the disk does not have is a finding, no failure: its records are t
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -32,12 +33,13 @@ from ..conf.segment_format import (
     SEQ,
     STORE_TIME,
     TOPIC,
+    key_fields,
 )
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import NO_ROWS, SETTLED, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
 from .accounts import NO_DETAIL, detail_after
-from .delta_log import is_delta
+from .delta_log import is_delta, mapped_columns
 from .errors import BadSegmentError, LoaderError, unreadable
 from .iceberg_catalog import is_iceberg
 from .object_store import Place
@@ -61,6 +63,9 @@ pads: Any = pyarrow.dataset
 pq: Any = pyarrow.parquet
 
 _QUEUE = (GROUP, TOPIC, BROKER, QUEUE_ID)
+
+Files = Callable[[], Sequence[Place]]
+"""The data files of a table, once they are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     presence = Presence()
     with _held(table):
         ledger, files = _nothing_loaded() if _is_to_come(table, stagings) else _opened(table)
-        for file in files:
+        for file in files():
             try:
                 presence.add(_keys_of(file))
             except ForeignFileError as error:
@@ -148,8 +153,8 @@ def _loaded_nothing(staging: Staging, table: Path) -> bool:
     return not (staging.done_plans() or staging.left() or (staging.root / LEDGER_AT).exists())
 
 
-def _nothing_loaded() -> tuple[Ledger, Sequence[Place]]:
-    return Ledger(TableState(0, "", OffsetSet(), ()), Outcomes(), 0), ()
+def _nothing_loaded() -> tuple[Ledger, Files]:
+    return Ledger(TableState(0, "", OffsetSet(), ()), Outcomes(), 0), tuple
 
 
 def _held(table: Place) -> AbstractContextManager[None]:
@@ -171,7 +176,15 @@ def _keys_of(file: Place) -> Any:
     check_ours(file, reader.schema_arrow.names)
     wanted = [name for name in (*_QUEUE, OFFSET, SEQ, EPOCH) if name in reader.schema_arrow.names]
     batches = [batch.select(wanted) for batch in reader.iter_batches(use_threads=True)]
-    return pa.Table.from_batches(batches, pa.schema([reader.schema_arrow.field(name) for name in wanted]))
+    found = pa.Table.from_batches(batches, pa.schema([reader.schema_arrow.field(name) for name in wanted]))
+    return found.cast(_plain(wanted))
+
+
+def _plain(names: Iterable[str]) -> Any:
+    """The schema of key columns as loaders write them. Others that change rows write the same values in layouts that Arrow
+    hardly computes with: delta-rs's UPDATE, DELETE and MERGE views of texts."""
+    kinds = {field.name: field.type for field in key_fields()} | {EPOCH: pa.int64()}
+    return pa.schema([(name, kinds[name]) for name in names])
 
 
 def store_times(table: Place, wanted: Mapping[QueueKey, Iterable[int]]) -> dict[QueueKey, dict[int, int]]:
@@ -183,7 +196,7 @@ def store_times(table: Place, wanted: Mapping[QueueKey, Iterable[int]]) -> dict[
         return found
     wherever = sorted({offset for _, offset in places})
     with _held(table):
-        for file in _opened(table)[1]:
+        for file in _opened(table)[1]():
             with suppress(LoaderError, OSError, pa.ArrowException):
                 for key, offset, time_us in _times_in(file, wherever):
                     if (key, offset) in places:
@@ -193,13 +206,14 @@ def store_times(table: Place, wanted: Mapping[QueueKey, Iterable[int]]) -> dict[
 
 def _times_in(file: Place, offsets: Sequence[int]) -> Iterator[tuple[QueueKey, int, int]]:
     """Of the records of all queues with these offsets, which are in order. Row groups with none of them are not read."""
-    data = pads.dataset(str(file), format="parquet")
-    check_ours(file, data.schema.names)
+    there = pq.read_schema(str(file)).names
+    check_ours(file, there)
+    names = [name for name in (*_QUEUE, OFFSET, SEQ, STORE_TIME, EPOCH) if name in there]
+    data = pads.dataset(str(file), schema=_plain(names), format="parquet")
     at = pc.field(OFFSET)
     here = (at >= offsets[0]) & (at <= offsets[-1]) & at.isin(offsets) & (pc.field(SEQ) == 0)
-    names = [name for name in (*_QUEUE, OFFSET, STORE_TIME, EPOCH) if name in data.schema.names]
-    rows = data.to_table(columns=names, filter=here, use_threads=False)
-    times = rows.column(STORE_TIME).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    rows = data.to_table(filter=here, use_threads=False)
+    times = rows.column(STORE_TIME).cast(pa.int64()).to_pylist()
     for row, time_us in zip(rows.to_pylist(), times, strict=True):
         key = QueueKey(row[GROUP], row[TOPIC], row[BROKER], row[QUEUE_ID], row.get(EPOCH) or 0)
         yield key, row[OFFSET], time_us
@@ -266,7 +280,7 @@ def overlapping(pieces: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         reached = max(reached, stop)
 
 
-def _opened(table: Place) -> tuple[Ledger, Sequence[Place]]:
+def _opened(table: Place) -> tuple[Ledger, Files]:
     if not isinstance(table, Path) or is_delta(table):
         return _delta(table)
     if is_iceberg(table):
@@ -276,27 +290,42 @@ def _opened(table: Place) -> tuple[Ledger, Sequence[Place]]:
         raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to reconcile")
     told = folder_outcomes(table, max(folders)).read()
     state = read_state(folders[max(folders)] / STATE_FILE)
-    files = [file for folder in folders.values() for file in data_files(folder)]
-    return _ledger(state, told), files
+    return _ledger(state, told), lambda: [file for folder in folders.values() for file in data_files(folder)]
 
 
-def _delta(table: Place) -> tuple[Ledger, Sequence[Place]]:
+def _delta(table: Place) -> tuple[Ledger, Files]:
     target = DeltaTarget(table, append_by_delta_rs, lambda: None)
     state = target.state()
     if not state.batch:
         raise UsageError(f"{table} holds no batch yet: nothing to reconcile")
-    ledger = _ledger(state, list(target.outcomes()))
+    return _ledger(state, list(target.outcomes())), partial(_delta_files, table)
+
+
+def _delta_files(table: Place) -> list[Place]:
+    """Raises UsageError where the rows in them are not those of the table."""
+    log = open_log(table)
+    if any(batch.num_rows for batch in log.deletion_vectors()):
+        raise UsageError(
+            f"{table} has deletion vectors, and the rows that they delete are in its files still: have Spark rewrite these"
+            f" (REORG TABLE delta.`{table}` APPLY (PURGE)), then try again"
+        )
+    keys = (*_QUEUE, OFFSET, SEQ, EPOCH, STORE_TIME)
+    if mapped := [name for name in mapped_columns(log) if name in keys]:
+        raise UsageError(
+            f"the files of {table} have other names for {', '.join(mapped)} (Delta's column mapping): its records can't be"
+            " looked at without Spark"
+        )
     # Not file_uris(): that has the table's folder encoded as a URI and what is below it as the disk has it.
-    log: Any = pa.table(open_log(table).get_add_actions())
-    return ledger, [table / unquote(path) for path in log.column("path").to_pylist()]
+    added: Any = pa.table(log.get_add_actions())
+    return [table / unquote(path) for path in added.column("path").to_pylist()]
 
 
-def _iceberg(table: Path) -> tuple[Ledger, Sequence[Place]]:
+def _iceberg(table: Path) -> tuple[Ledger, Files]:
     target = opened(table)
     state = target.state()
     if not state.batch:
         raise UsageError(f"{table} holds no batch yet: nothing to reconcile")
-    return _ledger(state, list(target.outcomes())), target.files()
+    return _ledger(state, list(target.outcomes())), target.files
 
 
 def _ledger(state: TableState, told: Sequence[BatchOutcomes]) -> Ledger:

@@ -14,12 +14,12 @@ import click
 
 from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR
 from ...conf.settings import Settings, require
-from ...remoting.errors import UsageError
 from ...spark.needs import check_writer
 from ...spark.status import read_status
 from ..changing import changes, would
 from ..options import FOLDER_THERE, with_settings
 from ..program_lines import own_stdout
+from ..stagings import check_staging
 from ..surroundings import import_from_here, surroundings
 from ..tables import counted
 
@@ -107,6 +107,8 @@ def load(
     config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:],
                      quarantine=quarantine)  # fmt: skip
     check_writer(spark)
+    for staging in stagings:
+        check_staging(staging)
     if dry_run:
         sizes = [size for staging in stagings for size in _sealed_bytes(staging)]
         what = f"load {counted(len(sizes), 'sealed file')} of {sum(sizes)} bytes into {config.target}"
@@ -124,14 +126,9 @@ def load(
 
 
 def _sealed_bytes(staging: Path) -> list[int]:
-    """The size of each file that waits to be loaded. Raises UsageError for a folder that is none of segments."""
-    ready = staging / READY_DIR
-    if not ready.is_dir():
-        raise UsageError(
-            f"{staging} has no {READY_DIR}: it is no folder of segments (<data_dir>/<group>/<slot>/segments)"
-        )
+    """The size of each file that waits to be loaded."""
     found: list[int] = []
-    for path in ready.glob("[!.]*"):
+    for path in (staging / READY_DIR).glob("[!.]*"):
         with contextlib.suppress(FileNotFoundError):  # a loader that runs takes them meanwhile
             found.append(path.stat().st_size)
     return found

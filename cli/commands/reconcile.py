@@ -29,8 +29,8 @@ from ...supervisor.member.access import access_of
 from ..changing import changes
 from ..options import FOLDER_THERE, table_place, with_settings
 from ..program_lines import own_stdout
-from ..stagings import group_home, group_in_keys, staging_folders, topics_in_keys
-from ..tables import counted
+from ..stagings import check_staging, group_home, group_in_keys, staging_folders, topics_in_keys
+from ..tables import counted, seen
 from ..unread_queues import cure, read_counts, unread_retries
 from ..wording import in_words
 
@@ -108,6 +108,7 @@ def reconcile(
     that is known: rows that were set aside would look so. Where a topic was made again and the group went on at its old
     offset, what it passed is unknown ("made again"), if the table has rows of records of before: a message of each queue is
     fetched to see that, five at most. A queue that the table knows and no broker does is named, and the exit code is 1.
+    So it is where --no-brokers finds nothing of the group, and records of others: its name may be wrong.
     Every page of the table is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts
     as waiting.
 
@@ -126,8 +127,12 @@ def reconcile(
         names["cluster.name_servers"] = "-n HOST:PORT"
     require(settings, list(names), flag_names=names)
     table = table_place(settings, not_on_hdfs=NOT_ON_HDFS)
+    for folder in stagings:
+        check_staging(folder)
     folders = list(stagings) or staging_folders(settings)
     report, broken = _compare(settings, table, folders, brokers=brokers or rerun is not None)
+    if not (brokers or rerun or group_home(settings).is_dir()):
+        check_known(report, group_in_keys(settings), table)
     if rerun and dry_run:
         missing = report.to_run_again().count()
         click.echo(f"would run {counted(missing, 'message')} through {rerun}; nothing was done", err=True)
@@ -143,7 +148,7 @@ def reconcile(
     nowhere = None if folders else group_home(settings)
     ended = ended_loaders(folders)
     shown = json.dumps(as_object(report, broken, nowhere, ended)) if as_json else None
-    said = shown or "\n".join(as_lines(report, broken, nowhere, ended))
+    said = shown or seen("\n".join(as_lines(report, broken, nowhere, ended)))
     click.echo(said)
     context.exit(0 if all_explained(report, broken, nowhere) else EXIT_FAILURE)
 
@@ -327,6 +332,16 @@ async def _ends_of(cluster: Cluster, key: QueueKey) -> QueueEnds | None:
     return QueueEnds(first, last, committed, read)
 
 
+def check_known(report: Report, group: str, table: Place) -> None:
+    """Raise RocketcrewError where all that is known is of others: a name that is wrong would be found fine."""
+    known = sorted({queue.key.group.partition("@")[0] for queue in report.queues})
+    if known and group not in known:
+        raise RocketcrewError(
+            f"nothing in {table}, or in the folders of segments that were looked at, is of the group {group}: they have"
+            f" records of {', '.join(known)}"
+        )
+
+
 def check_begun(table: Place) -> None:
     """Raise UsageError for a table without a batch: how it is to be written only its loader knows."""
     from ...spark.table_keys import table_state
@@ -347,7 +362,7 @@ def as_brokers_know(settings: Settings, report: Report) -> Report:
     try:
         return report.as_told(run_with_cluster(access_of(settings), partial(told, report=report)))
     except RocketcrewError as error:
-        click.echo(f"rocketcrew: where failed messages went could not be asked: {error}", err=True)
+        click.echo(seen(f"rocketcrew: where failed messages went could not be asked: {error}", err=True), err=True)
         return report
 
 
@@ -379,7 +394,8 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str, fo
             Staging(folders[0]).note(f"{time.time_ns():020d}-rerun", finished)
     click.echo(f"run again: {rerun.handled} messages, {rows} rows loaded", err=True)
     for (key, offset), error in sorted(rerun.failed.items()):
-        click.echo(f"failed: {key.topic} {key.broker} {key.queue_id} offset {offset}: {error}", err=True)
+        said = f"failed: {key.topic} {key.broker} {key.queue_id} offset {offset}: {error}"
+        click.echo(seen(said, err=True), err=True)
     if gone:
         click.echo(f"no longer at the brokers: {gone.count()} messages", err=True)
 

@@ -29,6 +29,7 @@ Sources: Delta's protocol ("Transaction Identifiers"), and OptimisticTransaction
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..column_bounds import with_bounds
 from ..convert import Staged
-from ..delta_log import entry_of
+from ..delta_log import NOT_MAPPED, column_mapping, entry_of
 from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
 from ..delta_vacuum import unneeded
 from ..errors import BatchTakenError, LoaderError, remedy
@@ -84,6 +85,10 @@ TABLE_NAME = "rocketcrew results"
 """Given to a table that is made before its first batch, so that the next start knows it for ours."""
 MARK = "rocketcrew"
 """In a commit of delta-rs: the key of the plan's id. In one of Spark's: the first word of its user metadata."""
+RESTORED = (
+    "an older version was restored: rows that were loaded after it are gone and not loaded again; rocketcrew reconcile"
+    " names them, and reconcile --rerun brings them back"
+)
 STATES_KEPT = 2
 HISTORY_FIRST = 50
 """Commits of the log that are looked at before all of them are."""
@@ -124,6 +129,8 @@ class DeltaTarget:
         self._snapshot: Any = None
         self._opened_at = 0
         """The version with which the snapshot was opened."""
+        self._looked = -1
+        """The version up to which the log was looked at for a RESTORE."""
         self._staged: Staged | None = None
 
     def state(self) -> TableState:
@@ -292,6 +299,7 @@ class DeltaTarget:
         # (Parquet), or our log's first entry: an Iceberg table may still be made before that is there.
         if plan.batch == 1 and self._own():
             raise _taken(self.path, plan)
+        self._tell_of_restore()
         self._sync()  # before ours is on top of it
         try:
             self._append(self.path, plan, staged, self._snapshot)
@@ -310,6 +318,22 @@ class DeltaTarget:
             raise _taken(self.path, plan)
         self._sync()
         self._tidy(plan)
+
+    def _tell_of_restore(self) -> None:
+        """Warn where somebody has taken the table behind the last commit of ours: its rows are gone and count as loaded."""
+        if self._snapshot is None:
+            return
+        newest = int(self._snapshot.version())
+        unseen, self._looked = newest - self._looked, newest
+        entries: list[dict[str, Any]] = self._snapshot.history(min(unseen, HISTORY_FIRST)) if unseen > 0 else []
+        since = list(itertools.takewhile(lambda entry: not _plan_noted(entry), entries))
+        restore = next((entry for entry in since if entry.get("operation") == "RESTORE"), None)
+        if restore is None:
+            return
+        to = restore.get("operationParameters", {}).get("version")
+        if to is None or int(to) < newest - len(since):
+            version: int = restore["version"]
+            get_logger().warning("delta_table_restored", table=str(self.path), version=version, error=RESTORED)
 
     def _is_ours(self, plan: Plan, newest: int) -> bool:
         """Whether the log names this plan for its number: asked always, as Spark skips a repeated number in silence.
@@ -510,7 +534,7 @@ def append_by_spark(writer: SparkWriter, partition_by: Sequence[str] = ()) -> Ap
 
 
 def append_by_delta_rs(
-    path: Place, plan: Plan, staged: Staged, snapshot: object | None, file_bytes: int = FILE_BYTES,
+    path: Place, plan: Plan, staged: Staged, snapshot: Any, file_bytes: int = FILE_BYTES,
     partition_by: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Commits without a JVM, in this process: the rows stream through memory, a batch of Arrow at a time."""
@@ -520,14 +544,18 @@ def append_by_delta_rs(
         app_transactions=[library.Transaction(APP_ID, plan.batch)],
     )
     try:
-        rows = numbered_rows(staged.files, plan.batch)
+        # delta-rs (1.6) merges no schema into one with mapped columns, be there nothing new in it.
+        known: Any = pa.schema([])
+        if snapshot is not None and column_mapping(snapshot) != NOT_MAPPED:
+            known = pa.schema(snapshot.schema())
+        rows = numbered_rows(staged.files, plan.batch, [field for field in known if field.name != BATCH_COLUMN])
         if snapshot is None:
             snapshot = _created(path, rows.schema, partition_by)
         library.write_deltalake(
             snapshot,
             rows,
             mode="append",
-            schema_mode="merge",
+            schema_mode=None if len(rows.schema) == len(known) else "merge",
             partition_by=list(partition_by) or None,
             target_file_size=file_bytes,
             commit_properties=properties,
@@ -541,12 +569,14 @@ def append_by_delta_rs(
 
 def _writing(library: Any, schema: Any) -> Any:
     """How delta-rs writes files: it takes the statistics of the log from those of Parquet (column_bounds.py)."""
-    bounded = with_bounds(schema)
+    bounded = with_bounds(schema, in_log=True)
     if bounded is True:
         return None
     kept = library.ColumnProperties(statistics_enabled="CHUNK")
     return library.WriterProperties(
-        compression="SNAPPY",  # delta-rs's choice, and not that of these properties
+        # delta-rs's choices, and not those of these properties: the log would have texts of any length.
+        compression="SNAPPY",
+        statistics_truncate_length=64,
         default_column_properties=library.ColumnProperties(statistics_enabled="NONE"),
         column_properties=dict.fromkeys(bounded, kept),
     )
@@ -576,10 +606,11 @@ def _created(path: Place, schema: Any, partition_by: Sequence[str]) -> object:
     return made
 
 
-def numbered_rows(files: Sequence[Path], batch: int) -> Any:
-    """All rows as a RecordBatchReader, with the types that table formats have and the batch's number as the last column."""
+def numbered_rows(files: Sequence[Path], batch: int, known: Sequence[Any] = ()) -> Any:
+    """All rows as a RecordBatchReader, with the types that table formats have and the batch's number as the last column; of
+    the fields `known` they have every one."""
     schemas = [plain_schema(pa.parquet.read_schema(str(file))) for file in files]
-    schema = pa.unify_schemas(schemas)
+    schema = pa.unify_schemas([*schemas, pa.schema(known)])
     out = schema.append(pa.field(BATCH_COLUMN, pa.int64()))
     scanner = ds.dataset([str(file) for file in files], schema=schema, format="parquet").scanner(use_threads=False)
 

@@ -38,10 +38,33 @@ def test_a_load_says_what_is_sealed_and_leaves_it(tmp_path: Path, capsys: pytest
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_without_segments_is_refused_by_a_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--staging", str(tmp_path), "--target", "t", "--set", "spark.format=pyarrow", "--dry-run")
-    code, _, err = said(capsys, tmp_path, "load", *words)
-    assert (code, "it is no folder of segments" in err) == (2, True)
+@pytest.mark.parametrize("words", [("load", "--dry-run"), ("load",), ("reconcile", "-g", "billing", "--no-brokers")])
+@pytest.mark.parametrize("was_used", [False, True])
+def test_the_folder_around_the_segments_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], *, was_used: bool
+) -> None:
+    """Such as the slot: nothing waits in it, and all would be said to be loaded. `was_used`: by an earlier version."""
+    slot, more = tmp_path / "billing/0", ("--target", "t", "--set", "spark.format=pyarrow")
+    (slot / "segments/ready").mkdir(parents=True)
+    if was_used:
+        (slot / "ready").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    for folder in (slot, slot.parent):
+        code, _, err = said(capsys, tmp_path, *words, *more, "--staging", str(folder))
+        assert (code, f"did you mean {slot / 'segments'}?" in " ".join(err.split())) == (2, True), err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", [("load", "--dry-run"), ("load",)])
+def test_a_folder_of_something_else_is_refused_and_an_empty_one_may_become_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "used/notes").mkdir(parents=True)
+    more = ("--target", str(tmp_path / "t"), "--set", "spark.format=pyarrow", "--staging")
+    code, _, err = said(capsys, tmp_path, *words, *more, str(tmp_path / "used"))
+    assert (code, "it is no folder of segments" in " ".join(err.split())) == (2, True)
+    assert said(capsys, tmp_path, *words, *more, str(tmp_path / "new"))[0] == 0
 
 
 def test_chaos_names_its_faults_and_does_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,11 @@
-"""NaN is in no file's statistics that Arrow writes, and Spark's greatest number: of floats none are written."""
+"""NaN is in no file's statistics that Arrow writes, and Spark's greatest number: of floats none are written, nor, in Delta's
+log, of decimals that JSON's numbers do not hold."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +36,20 @@ def bounded(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "wanted"),
+    ("kinds", "wanted", "in_log"),
     [
-        ({"n": pa.int64(), "l": pa.list_(pa.int64())}, True),
-        ({"n": pa.int64(), "x": pa.float32()}, ["n"]),
-        ({"n": pa.int64(), "l": pa.list_(pa.struct([("y", pa.float64())]))}, ["n"]),
-        ({"x": pa.float64()}, []),
+        ({"n": pa.int64(), "l": pa.list_(pa.int64())}, True, True),
+        ({"n": pa.int64(), "x": pa.float32()}, ["n"], ["n"]),
+        ({"n": pa.int64(), "l": pa.list_(pa.struct([("y", pa.float64())]))}, ["n"], ["n"]),
+        ({"x": pa.float64()}, [], []),
+        ({"n": pa.int64(), "d": pa.decimal128(15, 2)}, True, True),
+        ({"n": pa.int64(), "d": pa.decimal128(16, 2)}, True, ["n"]),
+        ({"d": pa.decimal128(15, 15), "s": pa.struct([("y", pa.list_(pa.decimal128(38, 18)))])}, True, ["d"]),
     ],
 )
-def test_columns_with_bounds(kinds: dict[str, Any], wanted: object) -> None:
-    assert with_bounds(pa.schema(list(kinds.items()))) == wanted
+def test_columns_with_bounds(kinds: dict[str, Any], wanted: object, in_log: object) -> None:
+    schema = pa.schema(list(kinds.items()))
+    assert (with_bounds(schema), with_bounds(schema, in_log=True)) == (wanted, in_log)
 
 
 def test_a_merged_file(tmp_path: Path) -> None:
@@ -57,17 +64,57 @@ def test_a_file_that_arrow_writes_once_more(tmp_path: Path) -> None:
     assert bounded(file) == {"n"}
 
 
+def noted(world: World) -> dict[str, Any]:
+    """What the newest entry of the log says of its only file; numbers as they are written."""
+    entries = sorted((world.table / LOG_DIR).glob("*.json"))
+    (add,) = [json.loads(line)["add"] for line in entries[-1].read_text().splitlines() if line.startswith('{"add"')]
+    stats: dict[str, Any] = json.loads(add["stats"], parse_float=Decimal)
+    return stats
+
+
 @pytest.mark.parametrize("world", ["deltalake"], indirect=True)
 @pytest.mark.parametrize("value", [float("nan"), 6.5])
 def test_an_entry_of_delta_rs(world: World, segments: Any, value: float) -> None:
     world.seal([segments.Record(1, extra={"x": value})], columns=[("x", pa.float64())])
     world.drain(world.loader(target=DeltaTarget(world.table, append_by_delta_rs, lambda: None)))
-    entries = sorted((world.table / LOG_DIR).glob("*.json"))
-    (add,) = [json.loads(line)["add"] for line in entries[-1].read_text().splitlines() if line.startswith('{"add"')]
-    stats = json.loads(add["stats"])
+    stats = noted(world)
     assert "x" not in stats["minValues"] | stats["maxValues"]
     assert stats["maxValues"]["_offset"] == 1
     (file,) = world.table.glob("*.parquet")
     assert "x" not in bounded(file)
     assert "_offset" in bounded(file)
     assert file.name.endswith(".snappy.parquet"), "as delta-rs writes where nothing is said"
+
+
+MOMENT = datetime(1950, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+BOUNDED: dict[str, tuple[Any, Any, Any, tuple[object, object]]] = {
+    "i": (pa.int64(), -(2**63), 2**53 + 1, (-(2**63), 2**53 + 1)),
+    "b": (pa.bool_(), False, True, (False, True)),
+    "d9": (pa.decimal128(9, 2), Decimal("-1234567.89"), Decimal("0.10"), (Decimal("-1234567.89"), Decimal("0.1"))),
+    "d15": (
+        pa.decimal128(15, 1),
+        Decimal("0.1"),
+        Decimal("90071992547409.9"),
+        (Decimal("0.1"), Decimal("90071992547409.9")),
+    ),
+    "d16": (pa.decimal128(16, 2), Decimal("0.1"), Decimal("90071992547409.93"), (None, None)),
+    "d38": (pa.decimal128(38, 18), Decimal(1), Decimal(2), (None, None)),
+    # To a millisecond below: Delta's readers know it.
+    "t": (pa.timestamp("us", "UTC"), MOMENT, MOMENT, ("1950-01-01T12:00:00.123Z", "1950-01-01T12:00:00.123Z")),
+    "day": (pa.date32(), date(1, 1, 1), date(9999, 12, 31), ("0001-01-01", "9999-12-31")),
+    "s": (pa.string(), "a" * 70, "\u00ff" * 70, ("a" * 64, "\u00ff" * 31 + "\u0100")),
+    "bin": (pa.binary(), b"a", b"b", (None, None)),
+    "x": (pa.struct([("y", pa.decimal128(18, 2))]), {"y": Decimal(1)}, {"y": Decimal(2)}, (None, None)),
+}
+"""Of each kind two values, and what the log may say of them: no more than the one, no less than the other."""
+
+
+@pytest.mark.parametrize("world", ["deltalake"], indirect=True)
+def test_what_the_log_says_of_every_kind(world: World, segments: Any) -> None:
+    both = [segments.Record(n, extra={name: of[1 + n] for name, of in BOUNDED.items()}) for n in (0, 1)]
+    world.seal(both, columns=[(name, of[0]) for name, of in BOUNDED.items()])
+    world.drain(world.loader())
+    stats = noted(world)
+    assert {name: (stats["minValues"].get(name), stats["maxValues"].get(name)) for name in BOUNDED} == {
+        name: of[3] for name, of in BOUNDED.items()
+    }

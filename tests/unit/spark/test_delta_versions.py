@@ -35,6 +35,29 @@ def test_loading_goes_on_after_a_restore_and_what_is_gone_is_named(world: World,
     assert wanted == {20, 21, 22, 30, 31, 32, 40, 41, 42}
 
 
+def restored(capture: pytest.CaptureFixture[str]) -> int:
+    return capture.readouterr().err.count("delta_table_restored")
+
+
+@pytest.mark.parametrize(("to", "told"), [("an older one", 1), ("the newest of ours", 0)])
+def test_a_restore_is_told_once(
+    world: World, segments: Any, capsys: pytest.CaptureFixture[str], to: str, told: int
+) -> None:
+    fill(world, segments)
+    log = DeltaTable(str(world.table))
+    ours = int(log.version())
+    log.delete("_offset = 2")
+    log.restore(2 if told else ours)
+    loader = world.loader()
+    counts: list[int] = []
+    for offset in (97, 98):
+        world.seal([segments.Record(offset)])
+        world.drain(loader)
+        counts.append(restored(capsys))
+    world.load(99)
+    assert (counts, restored(capsys)) == ([told, 0], 0)
+
+
 def test_a_table_without_the_state_of_its_batch_is_refused_with_the_ways_out(world: World, segments: Any) -> None:
     fill(world, segments)
     for path in (world.table / "_rocketcrew").glob("5-*.json"):

@@ -1,0 +1,51 @@
+"""A Delta table whose columns others have mapped: loading without Spark goes on as long as no column is new."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from loader_world import World
+from test_reading_filters import renamed
+
+from rocketcrew.spark.errors import LoaderError
+
+pq: Any = pyarrow.parquet
+TABLES = ("deltalake",)
+
+
+def test_the_same_columns(world: World) -> None:
+    world.load(1)
+    renamed(world.table, "name", "value")
+    world.load(2)
+    world.load(3)
+    world.assert_exact()
+
+
+def test_a_column_that_segments_do_not_have(world: World) -> None:
+    both = [("value", pa.string()), ("more", pa.int64())]
+    world.seal([world.helpers.Record(1, extra={"more": 7})], columns=both)
+    world.drain(world.loader())
+    renamed(world.table, "name", "value")
+    world.load(2)
+    assert world.rows("_offset", "value", "more") == [(1, "row", 7), (2, "row", None)]
+
+
+def test_a_column_of_another_name_has_that_in_the_files(world: World) -> None:
+    world.load(1)
+    before = set(world.table.rglob("*.parquet"))
+    renamed(world.table, "name", "col-1")
+    world.load(2)
+    (file,) = set(world.table.rglob("*.parquet")) - before
+    assert pq.read_table(file, partitioning=None).column("col-1").to_pylist() == ["row"]
+
+
+def test_a_new_column_needs_spark(world: World) -> None:
+    world.load(1)
+    renamed(world.table, "name", "value")
+    columns = [("value", pa.string()), ("more", pa.int64())]
+    world.seal([world.helpers.Record(2, extra={"more": 7})], columns=columns)
+    with pytest.raises(LoaderError, match=r"spark\.format = delta.*The segments stay"):
+        world.drain(world.loader())

@@ -1,0 +1,177 @@
+"""What a filter finds is what the rows say, whatever the table notes of its files: Arrow leaves out files by it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute
+import pytest
+from deltalake import DeltaTable
+from loader_world import World
+from test_partitions import loaded
+
+from rocketcrew.cli.reading import DuckViews, dataset
+from rocketcrew.spark.delta_log import LOG_DIR, mapped_columns
+from rocketcrew.spark.errors import LoaderError
+
+FORMATS = ("pyarrow", "deltalake", "iceberg")
+INNER: Any = pa.struct([("x", pa.int64()), ("f", pa.float64()), ("d", pa.decimal128(38, 18))])
+NOON = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+KINDS: dict[str, tuple[Any, list[Any]]] = {
+    "b": (pa.bool_(), [True, False, True]),
+    "i": (pa.int64(), [2**53 + 1, -(2**63), 2**63 - 1]),
+    "f": (pa.float64(), [9.5, -0.0, float("nan")]),
+    "g": (pa.float32(), [0.5, float("-inf"), 1.5]),
+    "d9": (pa.decimal128(9, 2), [Decimal("1234567.89"), Decimal("-0.01"), Decimal("0.10")]),
+    "d18": (pa.decimal128(18, 2), [Decimal("1234567890123456.78"), Decimal("1234567890123456.79"), Decimal("0.10")]),
+    "d38": (pa.decimal128(38, 18), [Decimal("12345678901234567890.123456789012345678"), Decimal(-1), Decimal(1)]),
+    "t": (pa.timestamp("us", "UTC"), [NOON + timedelta(microseconds=n) for n in range(3)]),
+    "n": (pa.timestamp("us"), [NOON.replace(year=1950, tzinfo=None) + timedelta(microseconds=n) for n in range(3)]),
+    "day": (pa.date32(), [date(1, 1, 1), date(2026, 1, 1), date(9999, 12, 31)]),
+    "s": (pa.string(), ["y" * 70 + "1", "y" * 70 + "2", "\U0010ffff" * 40]),
+    "bin": (pa.binary(), [b"\xff" * 70, b"\xff" * 70 + b"\x01", b""]),
+    "st": (
+        INNER,
+        [{"x": 2**60, "f": 1.5, "d": Decimal(10**19) + Decimal("0.1")}, {"x": None, "f": -0.0, "d": None}, None],
+    ),
+}
+LATE: dict[str, tuple[Any, list[Any]]] = {f"late_{name}": of for name, of in KINDS.items()}
+COMPARED = [
+    *(name for name in (*KINDS, *LATE) if not name.endswith("st")),
+    *(f"{name}.{part}" for name in ("st", "late_st") for part in ("x", "f", "d")),
+]
+SIGNS = ("=", "<", ">")
+
+
+def values() -> list[dict[str, object]]:
+    """Rows of two batches: three with every kind, and then three that have the late columns too; the last one is all null."""
+    first: list[dict[str, object]] = [{name: of[n] for name, (_, of) in KINDS.items()} for n in range(3)]
+    later: list[dict[str, object]] = [{name: of[n] for name, (_, of) in (KINDS | LATE).items()} for n in (0, 1)]
+    return [*first, *later, {}]
+
+
+@pytest.fixture(params=FORMATS)
+def table(request: pytest.FixtureRequest, world: World, segments: Any) -> Path:
+    columns = [(name, kind) for name, (kind, _) in KINDS.items()]
+    rows = [segments.Record(offset, extra=extra) for offset, extra in enumerate(values())]
+    for batch, more in ((rows[:3], []), (rows[3:], [(name, kind) for name, (kind, _) in LATE.items()])):
+        world.seal(batch, columns=[*columns, *more])
+        loaded(world, request.param)
+    return world.table
+
+
+def questions(connection: Any, name: str) -> list[str]:
+    """Every comparison of a column with each of its values."""
+    ((kind,), *_) = connection.sql(f"SELECT typeof({name}) FROM results").fetchall()
+    texts = connection.sql(
+        f"SELECT DISTINCT {name}::VARCHAR FROM results WHERE {name} IS NOT NULL ORDER BY 1"
+    ).fetchall()
+    literals = [f"'{text}'::{kind}" for (text,) in texts]
+    compared = [f"{name} {sign} {literal}" for literal in literals for sign in SIGNS]
+    return [*compared, f"{name} IN ({', '.join(literals)})", f"{name} IS NULL", f"{name} IS NOT NULL"]
+
+
+def test_every_filter_finds_the_rows_that_were_loaded(table: Path) -> None:
+    kinds = {name: kind for name, (kind, _) in (KINDS | LATE).items()}
+    columns: dict[str, Any] = {
+        name: pa.array([row.get(name) for row in values()], kind) for name, kind in kinds.items()
+    }
+    with contextlib.closing(duckdb.connect()) as plain, contextlib.closing(DuckViews(table)) as views:
+        for run in (plain.execute, views.answer):
+            run("SET TimeZone = 'UTC'")
+        plain.register("arrow", pa.table({"_offset": list(range(len(values()))), **columns}))
+        plain.execute("CREATE TABLE results AS SELECT * FROM arrow")
+        wrong: list[str] = []
+        for condition in (one for name in COMPARED for one in questions(plain, name)):
+            asked = f"SELECT _offset FROM results WHERE {condition} ORDER BY 1"
+            wanted, found = plain.sql(asked).fetchall(), [(row["_offset"],) for row in views.answer(asked)]
+            wrong += [f"{condition}: {found}, not {wanted}"] if found != wanted else []
+    assert wrong == []
+
+
+def test_folders_are_left_out_by_their_values(world: World, segments: Any) -> None:
+    """Those without a value, too; and what is in the files of the others counts, whatever the log says of it."""
+    columns = [("value", pa.string()), ("n", pa.int32()), ("x", pa.float64())]
+    places: list[dict[str, object]] = [{"value": "a/b", "n": 1}, {"value": "a/b", "n": None}, {"value": None, "n": 1}]
+    world.seal([segments.Record(at, extra={**one, "x": 9.5}) for at, one in enumerate(places)], columns=columns)
+    loaded(world, "deltalake", "value", "n")
+    rows, field = dataset(world.table), pyarrow.compute.field
+    for of, offsets in (
+        (field("value") == "a/b", [0, 1]), (field("n").is_null(), [1]), (field("n") == 1, [0, 2]),
+        (field("value").is_null(), [2]), ((field("value") == "a/b") & (field("n") == 1), [0]), (field("n") > 1, []),
+    ):  # fmt: skip
+        assert len(list(rows.get_fragments(filter=of))) == len(offsets)
+        found = rows.to_table(columns=["_offset", "value", "n"], filter=of & (field("x") == 9.5)).sort_by("_offset")
+        assert found.to_pylist() == [{"_offset": at, **places[at]} for at in offsets]
+
+
+def renamed(table: Path, mode: str, physical: str) -> None:
+    """A version in which Delta's columns are mapped, and those of the files for `value` have this name, as Spark notes it."""
+    log = DeltaTable(str(table))
+    fields: list[dict[str, Any]] = json.loads(log.schema().to_json())["fields"]
+    for number, field in enumerate(fields, 1):
+        own = physical if field["name"] == "value" else field["name"]
+        field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": own}
+    metadata = next(
+        action["metaData"]
+        for action in map(json.loads, (table / LOG_DIR / f"{0:020d}.json").read_text().splitlines())
+        if "metaData" in action
+    )
+    mapping = {"delta.columnMapping.mode": mode, "delta.columnMapping.maxColumnId": str(len(fields))}
+    schema = json.dumps({"type": "struct", "fields": fields})
+    commit = (
+        {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
+        {"metaData": {**metadata, "schemaString": schema, "configuration": mapping}},
+    )
+    entry = table / LOG_DIR / f"{log.version() + 1:020d}.json"
+    entry.write_text("".join(json.dumps(action) + "\n" for action in commit))
+
+
+@pytest.mark.parametrize(
+    ("mode", "physical", "said"), [("name", "col-1", "for value"), ("id", "value", "for _group, ")]
+)
+def test_mapped_columns_are_refused(world: World, segments: Any, mode: str, physical: str, said: str) -> None:
+    """The files are read by name: such a column would be null in every row."""
+    world.seal([segments.Record(1)])
+    loaded(world, "deltalake")
+    renamed(world.table, mode, physical)
+    with pytest.raises(LoaderError, match=f"other names {said}.*--engine spark asks Spark"):
+        dataset(world.table)
+
+
+def test_columns_that_are_mapped_to_their_own_names_are_read(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    loaded(world, "deltalake")
+    renamed(world.table, "name", "value")
+    assert dataset(world.table).to_table().column("value").to_pylist() == ["row"]
+
+
+def test_a_date_that_python_does_not_have_is_an_error_in_words(world: World, segments: Any) -> None:
+    """delta-rs makes no dataset of a log that has one among its bounds."""
+    day = pa.scalar(20_000_000, pa.int32()).cast(pa.date32())
+    world.seal([segments.Record(1, extra={"day": day})], columns=[("value", pa.string()), ("day", pa.date32())])
+    loaded(world, "deltalake")
+    with pytest.raises(LoaderError, match=r"can't be read: .*56728.*--engine spark asks Spark"):
+        dataset(world.table)
+
+
+def test_mapped_columns_within_others_are_found() -> None:
+    def field(name: str, kind: object, physical: str) -> dict[str, object]:
+        return {"name": name, "type": kind, "metadata": {"delta.columnMapping.physicalName": physical}}
+
+    inner = {"type": "struct", "fields": [field("x", "long", "x"), field("y", "long", "col-2")]}
+    kind = {"type": "array", "elementType": {"type": "map", "keyType": "string", "valueType": inner}}
+    schema = {"type": "struct", "fields": [field("a", "long", "a"), field("l", kind, "l")]}
+    log = SimpleNamespace(
+        schema=lambda: SimpleNamespace(to_json=lambda: json.dumps(schema)),
+        metadata=lambda: SimpleNamespace(configuration={"delta.columnMapping.mode": "name"}),
+    )
+    assert mapped_columns(log) == ["l.y"]
