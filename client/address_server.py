@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from ..remoting.errors import UnreachableError, UsageError
 from .address import split_address, split_name_servers
-from .remoting_client import reason_of
+from .connecting import connect, reason_of
 
 PORT = 8080
 TIMEOUT_MS = 3_000
@@ -76,7 +76,7 @@ async def fetch(url: str, *, timeout_ms: int = TIMEOUT_MS) -> list[str]:
 
 async def _get(host_port: str, path: str) -> bytes:
     host, port = split_address(host_port)
-    reader, writer = await asyncio.open_connection(host, port)
+    reader, writer = await asyncio.open_connection(sock=await connect(host, port))
     try:
         request = f"GET {path} HTTP/1.1\r\nHost: {host_port}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
         writer.write(request.encode("ascii"))

@@ -14,6 +14,8 @@ Rules:
   deleted must not lead the others to where a broker was then.
 - A route that nobody could be asked for comes from the last run, when one was offered (`offer`; route_cache.py): so a start
   works while every name server is away. "No such topic" is an answer, and not made up for.
+- Whoever cannot reach a broker says so (`look_again`): it may be elsewhere now. The topic's route is asked for at once, but
+  once a second at most, and nobody waits for that. (Java's client learns of it at the next poll.)
 - Which brokers exist follows from the routes in use alone. A broker that no route names any more is gone from
   `broker_address` and from heartbeats at once, and its connection ends at the next refresh, when its requests are answered.
 - A producer's topic that does not exist yet borrows the default topic's route (`publish_route`), for 30 s and only for
@@ -48,6 +50,7 @@ from .routes import BrokerTable, default_route, judged, queues_to_read, queues_t
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 ROUTES_MAX = 4_096
 REFRESH_PARALLEL_MAX = 8
+LOOK_AGAIN_S = 1.0
 REFUSED_POLLS_MAX = 20
 """Ten minutes: brokers register anew at a name server that restarted within one."""
 
@@ -149,6 +152,13 @@ class Cluster:
                 raise error from None  # no automatic creation here: what the user must hear is their own topic's name
         self._keep_answer(self._borrowed, topic, route)
         return route
+
+    def look_again(self, topic: str) -> None:
+        """A broker of the topic could not be reached: ask where it is, for those that come later."""
+        entry, now_s = self._routes.get(topic), self._clock()
+        if entry is not None and now_s - entry.checked_s >= LOOK_AGAIN_S:
+            entry.checked_s = now_s  # also where nobody answers: nobody else waits for this question
+            self._question(topic, lambda: self._learn(topic))
 
     async def refresh(self, held: Container[str] = ()) -> None:
         """Renew every route in use (for a timer of 30 s), also of topics `held` that nobody asks for. Failures are logged."""
@@ -254,11 +264,16 @@ class Cluster:
 
     async def _once(self, question: Hashable, ask: Callable[[], Coroutine[Any, Any, TopicRouteData]]) -> TopicRouteData:
         """Ask the name server; concurrent callers share one question, and one who gives up does not end it."""
+        return await asyncio.shield(self._question(question, ask))
+
+    def _question(
+        self, question: Hashable, ask: Callable[[], Coroutine[Any, Any, TopicRouteData]]
+    ) -> asyncio.Task[TopicRouteData]:
         task = self._questions.get(question)
         if task is None:
             task = self._questions[question] = background(ask())
             task.add_done_callback(lambda done: self._answered(question, done))
-        return await asyncio.shield(task)
+        return task
 
     def _answered(self, question: Hashable, task: asyncio.Task[TopicRouteData]) -> None:
         del self._questions[question]

@@ -12,8 +12,9 @@ Rules:
   (A read is one synchronous step of the loop: choose the place, receive, account. Nothing can come in between.)
 - **One timer for all deadlines**, set to the earliest (pending.py).
 - **Frames written in one turn of the loop leave in one system call.**
-- **A silent connection is a dead one.** If a request expires and not one byte has come since it was sent, for at least
-  `silent_ms`, the connection is cut, so that the next request makes a new one. (Java closes the channel of every
+- **A silent connection is a dead one.** If a request expires and not one byte has come since it was sent, or since an
+  earlier one that expired was, for at least `silent_ms`, the connection is cut, so that the next request makes a new one:
+  also where each request has less time than that. (Java closes the channel of every
   synchronous request that times out, remoting/netty/NettyRemotingClient.java invokeSync; here other requests, such as
   held pulls, share it, so a timeout alone does not cut.) 120 s without reading or writing also end it, as in Java.
 - When it is lost, every pending request fails with UnreachableError.
@@ -82,6 +83,8 @@ class Connection(asyncio.BufferedProtocol):
         self._timer_s = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_read_s = self._loop.time()
+        self._unanswered_s: float | None = None
+        """When the first of the requests was sent that have expired since the last byte came."""
 
     # What callers use.
 
@@ -140,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.address,
                 f"{len(table)} requests wait for an answer already; {name_of_request(command.code)} not sent",
             )
+        self._check_time(command.code, timeout_ms)
         now_s = self._loop.time()
         deadline_s = now_s + timeout_ms / 1000
         command.opaque = table.next_opaque()
@@ -161,11 +165,12 @@ class Connection(asyncio.BufferedProtocol):
         return await self.start(command, timeout_ms=timeout_ms, body_sink=body_sink)
 
     async def oneway(self, command: Command, *, timeout_ms: float = 3000) -> None:
-        """Send a request that is never answered; returns when it is handed to the transport."""
+        """Send a request that is never answered; returns when it is handed to the transport. Raises as `start` does."""
         if self._outbox.full:
             await self._wait_for_room(self._loop.time() + timeout_ms / 1000, command.code)
         if not self.open:
             raise self._not_open(command.code)
+        self._check_time(command.code, timeout_ms)
         command.opaque = self._table.next_opaque()
         command.flag |= FLAG_ONEWAY
         self._put(command)
@@ -219,6 +224,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._last_read_s = self._loop.time()
+        self._unanswered_s = None
         self._stats.read_bytes += nbytes
         try:
             self._receiver.received(nbytes)
@@ -358,8 +364,10 @@ class Connection(asyncio.BufferedProtocol):
         # A timer may fire a clock tick early (the loop rounds up by its clock's resolution), so its own time counts too.
         for pending in self._table.expire(max(now_s, self._timer_s)):
             self._stats.timeouts += 1
-            if self._last_read_s <= pending.sent_s and now_s - pending.sent_s >= self._limits.silent_ms / 1000:
-                silent = True
+            if self._last_read_s <= pending.sent_s:
+                first_s = self._unanswered_s
+                self._unanswered_s = pending.sent_s if first_s is None else min(first_s, pending.sent_s)
+                silent = now_s - self._unanswered_s >= self._limits.silent_ms / 1000
             if not pending.waiter.done():
                 text = f"no answer to {name_of_request(pending.code)} within {pending.timeout_ms} ms"
                 pending.waiter.set_exception(TimedOutError(self.address, text))
@@ -382,6 +390,11 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"idle for {self._limits.idle_ms} ms")
         else:
             self._idle_timer = self._loop.call_later(left_s, self._check_idle)
+
+    def _check_time(self, code: int, timeout_ms: float) -> None:
+        """Nobody waits for the answer to a request whose time has run out before it is sent."""
+        if timeout_ms <= 0:
+            raise TimedOutError(self.address, f"{name_of_request(code)} not sent: its time ran out before it could be")
 
     def _not_open(self, code: int) -> UnreachableError:
         why = self._why or self._retired or "not connected"

@@ -17,8 +17,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import ssl
 from collections.abc import Callable, Collection
 from typing import Any
@@ -29,6 +27,7 @@ from ..remoting.errors import TimedOutError, UnreachableError, UsageError
 from .access import Access
 from .address import split_address
 from .background import background
+from .connecting import connect, reason_of
 from .connection import Connection, PeerHandler, name_of_request
 from .limits import ConnectionLimits
 from .logs import get_logger
@@ -244,8 +243,9 @@ class Remoting:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                connected = await connect(host, port)
                 _, connection = await loop.create_connection(
-                    lambda: self._new_connection(address), host, port, **self._tls_arguments(host)
+                    lambda: self._new_connection(address), sock=connected, **self._tls_arguments(host)
                 )
         except UnicodeError as error:  # a name with an empty label, or one of more than 63 characters
             return UnreachableError(address, f"cannot connect: the host is no name ({error})")
@@ -289,10 +289,3 @@ class Remoting:
             _log.info("connection_closed", address=connection.address, reason=connection.why)
         for told in self._on_close:
             told(connection.address)
-
-
-def reason_of(error: OSError) -> str:
-    """What the system says, without asyncio's "Connect call failed"; a name that does not resolve has texts of its own."""
-    if error.errno is None or isinstance(error, socket.gaierror):
-        return str(error)
-    return os.strerror(error.errno)

@@ -1,7 +1,8 @@
 """One send: at most `1 + retries` attempts within one deadline, and where each of them goes.
 
 First the next queue in turn, after a failure one of another broker where there is one. Tried again is what Java tries
-again: no connection, no answer, and the refusals of `SendRules.retry_codes`; a refusal of the message itself is not. An
+again: no connection, no answer, and the refusals of `SendRules.retry_codes`; a refusal of the message itself is not. What
+could not be reached may be elsewhere now: where, is asked for later attempts and sends, and no send waits for that. An
 attempt that was lost may have been stored: a retried message can arrive twice, with one message id (UNIQ_KEY).
 
 Sources: client/impl/producer/DefaultMQProducerImpl.java (sendDefaultImpl, sendKernelImpl, sendSelectImpl).
@@ -130,7 +131,7 @@ class Sender:
         try:
             await self._cluster.remoting.oneway(address, prepared.command(mq), timeout_ms=timeout_ms)
         except RocketcrewError as error:
-            context.error = error
+            self._failed(context, error, prepared.topic)
             raise
         finally:
             run_after(self._hooks, context)
@@ -179,12 +180,17 @@ class Sender:
             if context.result is None:
                 raise refusal(answer, prepared.code, address)
         except RocketcrewError as error:
-            context.error = error
+            self._failed(context, error, prepared.topic)
             raise
         finally:
             self._rate(context, began_s)
             run_after(self._hooks, context)
         return context.result
+
+    def _failed(self, context: SendContext, error: RocketcrewError, topic: str) -> None:
+        context.error = error
+        if isinstance(error, UnreachableError):
+            self._cluster.look_again(topic)
 
     def _is_retried(self, error: BrokerError | UnreachableError) -> bool:
         return not isinstance(error, BrokerError) or error.code in self._rules.retry_codes

@@ -32,9 +32,12 @@ _HINTS = (
     ("UNEXPECTED_EOF", "the server ended the handshake: is TLS on there, and does it want a client certificate?"),
 )
 NO_ANSWER_HINT = (
-    "closed by the peer before it answered anything: does it want a client certificate (security.tls_cert_path)?"
+    "closed by the peer before it answered anything: does it want a client certificate (security.tls_cert_path), or is"
+    " nothing behind it?"
 )
-NO_TLS_HINT = "closed by the peer before it answered anything: if it wants TLS, set security.tls_enable"
+NO_TLS_HINT = (
+    "closed by the peer before it answered anything: if it wants TLS, set security.tls_enable; or nothing is behind it"
+)
 
 
 def client_context(options: TlsOptions) -> ssl.SSLContext:

@@ -7,6 +7,7 @@ frozen (a frozen dataclass costs three times as much to make) and compared by id
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...remoting.check_points import CheckPoint
@@ -99,11 +100,12 @@ class Pop:
 
 @dataclass(slots=True, eq=False)
 class Ack:
-    """Acknowledge popped messages; answer `Acked`."""
+    """Acknowledge popped messages, which had no answer so many times before; answer `Acked`."""
 
     handle: int
     mq: MessageQueue
-    checks: list[CheckPoint]
+    checks: Sequence[CheckPoint]
+    tries: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -314,8 +316,8 @@ class Heartbeat:
 class Finished:
     """Every queue has ended after a stop; what may be repeated, 0 = clean: messages `unfinished`, and those finished of which
     rows are `unsealed`: they come again. What is `uncommitted` at the broker is finished for good, and in the journal: it
-    comes again only where another member takes over the queue. Of `moves_given_up` no broker has confirmed where their queues
-    go on."""
+    comes again only where another member takes over the queue; or it was popped, and no broker has taken its acknowledgement.
+    Of `moves_given_up` no broker has confirmed where their queues go on."""
 
     unfinished: int
     unsealed: int

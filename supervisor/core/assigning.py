@@ -427,9 +427,9 @@ class Assigning:
         del pq, offset, then
         return False
 
-    def given_back(self, pq: ProcessQueue, offset: int) -> None:
+    def given_back(self, pq: ProcessQueue, offset: int, *, last: bool) -> None:
         """A last commit that was asked for while the send-back was under way stops before the message: ask again."""
-        del offset
+        del offset, last
         self.s.pulled[pq.handle].final_commit = False
 
     def revoked(self, pq: ProcessQueue, now: float) -> None:

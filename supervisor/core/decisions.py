@@ -211,8 +211,8 @@ class Core:
             ev.PopAssigned: lambda e, now: popping.assigned(e.topic, e.mqs, now),
             ev.Popped: self._popped,
             ev.NoAnswer: self._no_answer,
-            ev.Renewed: lambda e, now: popping.renewed(e.handle, e.offset, e.check, now),
-            ev.Acked: lambda e, now: popping.acked(e.handle, e.count, e.refused, now),
+            ev.Renewed: lambda e, now: popping.renewed(e.handle, e.offset, e.check, e.unanswered, now),
+            ev.Acked: lambda e, now: popping.acked(e.handle, e.count, e.refused, e.unanswered, e.tries, now),
             ev.SentBack: self._sent_back,
         }
 

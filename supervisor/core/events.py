@@ -176,20 +176,23 @@ class Popped:
 
 @dataclass(slots=True, eq=False)
 class Renewed:
-    """Answer to Renew: the new check point; None = refused."""
+    """Answer to Renew: the new check point; None = refused, or `unanswered`."""
 
     handle: int
     offset: int
     check: CheckPoint | None
+    unanswered: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Acked:
-    """Answer to Ack: of `count` messages so many were refused."""
+    """Answer to Ack: of `count` messages so many were refused, and for these no answer came. `tries` is the action's."""
 
     handle: int
     count: int
     refused: int
+    unanswered: Sequence[CheckPoint] = ()
+    tries: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -31,7 +31,7 @@ EVENTS: dict[type, Failed] = {
     act.Commit: lambda core, a, now: core.handle(ev.Committed(a.handle, a.offset, False), now),
     act.SendBack: lambda core, a, now: core.handle(ev.SentBack(a.handle, a.chunk_id, a.index, False), now),
     act.Pop: lambda core, a, now: core.handle(ev.NoAnswer(a.handle), now),
-    act.Ack: lambda core, a, now: core.handle(ev.Acked(a.handle, len(a.checks), len(a.checks)), now),
+    act.Ack: lambda core, a, now: core.handle(ev.Acked(a.handle, len(a.checks), len(a.checks), (), a.tries), now),
     act.Renew: lambda core, a, now: core.handle(ev.Renewed(a.handle, a.offset, None), now),
     act.LockQueues: lambda core, a, now: core.handle(ev.Locked(a.mqs, None, now), now),
     act.Dispatch: _kill,

@@ -7,6 +7,10 @@
 - A message in hand is renewed at half of its invisible time, again and again, until it is finished. Java does not renew: a
   handler that takes longer than the invisible time runs beside its own repetition there. One that never began is not
   renewed while there is no room for rows: other members may have some.
+- An acknowledgement that had no answer is tried again, until the invisible time is over or a stop's deadline has come: one
+  that got through changes nothing by coming twice. Nothing is popped while too many of them wait. A changed invisible time is
+  another matter: a broker shows a message once for each change whose answer was lost. So a renewal is tried again in the
+  middle of the time that is left, and a message that failed goes back once only.
 - What one pop brought from one queue is a process queue of its own. It is never pulled and commits nothing: it is made with
   its messages, and ends when the last of them was acknowledged or given back. Everything between (dispatch, reports,
   seals, the deaths of workers) is as for queues that are pulled.
@@ -46,6 +50,8 @@ NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 WAIT_FOR_BYTES_S = 0.1
 INVISIBLE_S_MIN = 0.1
 """A shorter invisible time, as a check point may name it, is not kept up with."""
+ASK_AGAIN_TIMES_MAX = 3
+"""By which the pause between two tries of an acknowledgement grows: it may have to go out for ten thousand messages."""
 
 
 @dataclass(slots=True)
@@ -73,7 +79,7 @@ class PopLoop:
         self.waiting = False
         """The next pop waits for acknowledgements or for bytes of the slab."""
         self.in_hand = 0
-        """Messages popped and not yet acknowledged or given back."""
+        """Messages popped for which no acknowledgement was sent, or had no answer, and that were not given back."""
         self.last_body_bytes = 0
         self.last_pop = 0.0
         """When the last one was sent; 0 = never yet."""
@@ -82,16 +88,24 @@ class PopLoop:
 class PopQueue:
     """What one pop brought from one queue, beside its process queue."""
 
-    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing", "returning", "suspects", "then")
+    __slots__ = (
+        "acking", "checks", "invisible_s", "loop", "over_at", "pq", "renewing", "returning", "suspects", "then", "unanswered",
+    )  # fmt: skip
 
-    def __init__(self, pq: ProcessQueue, loop: PopLoop, checks: dict[int, CheckPoint], invisible_s: float) -> None:
+    def __init__(
+        self, pq: ProcessQueue, loop: PopLoop, checks: dict[int, CheckPoint], invisible_s: float, now: float
+    ) -> None:
         self.pq = pq
         self.loop = loop
         self.checks = checks
         """By queue offset: messages that are neither acknowledged nor given back."""
         self.invisible_s = invisible_s
+        self.over_at = now + invisible_s
+        """When the last of its invisible times is over."""
         self.acking = 0
-        """Acknowledgements under way."""
+        """Acknowledgements under way, or to be tried again."""
+        self.unanswered = 0
+        """Those of them that had no answer yet."""
         self.renewing: set[int] = set()
         """Offsets whose invisible time is being changed: they are not acknowledged with the check point that is replaced."""
         self.returning: set[int] = set()
@@ -279,7 +293,7 @@ class Popping:
         pq.unfinished = len(offsets)
         pq.unfinished_bytes = positions[-1] - positions[0]
         s.waiting_messages += len(offsets)
-        q = PopQueue(pq, loop, mine, invisible_s)
+        q = PopQueue(pq, loop, mine, invisible_s, now)
         if s.charges.asks_for_ids:
             self._look_for_killers(q, positions, offsets)
         s.queues[pq.handle], self.queues[pq.handle] = pq, q
@@ -343,8 +357,8 @@ class Popping:
             q.renewing.add(offset)
             self.s.out.append(Renew(q.pq.handle, q.pq.mq, offset, q.checks[offset]))
 
-    def renewed(self, handle: int, offset: int, check: CheckPoint | None, now: float) -> None:
-        """Answer to Renew; None = refused, the broker may show the message to somebody else."""
+    def renewed(self, handle: int, offset: int, check: CheckPoint | None, unanswered: bool, now: float) -> None:
+        """Answer to Renew; no check point = refused, the broker may show the message to somebody else; or `unanswered`."""
         q = self.queues.get(handle)
         if q is None:
             self.s.counters.late_answers += 1
@@ -352,9 +366,13 @@ class Popping:
         q.renewing.discard(offset)
         if check is None:
             self.s.counters.pop_renewals_refused += 1
+            after_s = (q.over_at - now) / 2  # the next regular renewal may come too late
+            if unanswered and after_s >= self.s.config.pop_ask_again_ms / 1000:
+                self.s.at(now + after_s, lambda _: self._ask_renewal(q, offset))
         elif offset in q.checks:
             self.s.counters.pop_renewals += 1
             q.checks[offset] = check
+            q.over_at = now + q.invisible_s
         then = q.then.pop(offset, None)
         if then is not None:
             then()
@@ -381,23 +399,50 @@ class Popping:
         if checks:
             for check in checks:
                 self.s.outcomes.add(SETTLED, pq.mq, check.offset, check.offset + 1)
-            q.loop.in_hand -= len(checks)
-            q.acking += len(checks)
-            self.s.out.append(Ack(pq.handle, pq.mq, checks))
+            self._acknowledge(q, checks)
         if q.loop.waiting:
             self._consider(q.loop, now)
         if not q.checks and not q.acking:
             self._end(q, QueueEvent.DRAINED)
 
-    def acked(self, handle: int, count: int, refused: int, now: float) -> None:
+    def _acknowledge(self, q: PopQueue, checks: Sequence[CheckPoint]) -> None:
+        q.loop.in_hand -= len(checks)
+        q.acking += len(checks)
+        self.s.out.append(Ack(q.pq.handle, q.pq.mq, checks))
+
+    def acked(
+        self, handle: int, count: int, refused: int, unanswered: Sequence[CheckPoint], tries: int, now: float
+    ) -> None:
         """Answer to Ack. What was refused is shown again by the broker: it is too late to do anything about it."""
-        s = self.s
-        s.counters.pop_acks += count - refused
-        s.counters.pop_acks_refused += refused
-        q = self.queues.get(handle)
+        s, q, lost = self.s, self.queues.get(handle), refused + len(unanswered)
+        s.counters.pop_acks += count - lost
         if q is not None:
             q.acking -= count
+            if tries:
+                q.unanswered -= count
+                q.loop.in_hand -= count
+            if self._tries_again(q, unanswered, tries + 1, now):
+                lost = refused
+            if s.stopping:
+                s.uncommitted_at_stop += lost
             self.progress(q.pq, now)
+        s.counters.pop_acks_refused += lost
+
+    def _tries_again(self, q: PopQueue, checks: Sequence[CheckPoint], tries: int, now: float) -> bool:
+        """Whether these, which had no answer so many times, are acknowledged again: there is time left for it."""
+        due = now + self.s.config.pop_ask_again_ms / 1000 * min(tries, ASK_AGAIN_TIMES_MAX)
+        if not checks or due >= q.over_at:
+            return False
+
+        def again(_: float) -> None:
+            if q.pq.state is not QueueState.ENDED:
+                self.s.out.append(Ack(q.pq.handle, q.pq.mq, checks, tries))
+
+        q.acking += len(checks)
+        q.unanswered += len(checks)
+        q.loop.in_hand += len(checks)
+        self.s.at(due, again)
+        return True
 
     def _end(self, q: PopQueue, event: QueueEvent) -> None:
         """Nothing of it is in flight any more, or its deadline has come."""
@@ -405,7 +450,7 @@ class Popping:
         if pq.state is QueueState.ASSIGNED:
             pq.state = move(QUEUE, pq.state, QueueEvent.REVOKED, s.seen)
         pq.state = move(QUEUE, pq.state, event, s.seen)
-        q.loop.in_hand -= len(q.checks)
+        q.loop.in_hand -= len(q.checks) + q.unanswered
         q.checks.clear()
         over = [offset for offset in q.suspects if s.charges.popped_over(pq.mq, offset)]
         if over:
@@ -438,11 +483,14 @@ class Popping:
         q.returning.discard(offset)
         self._ask_renewal(q, offset)
 
-    def given_back(self, pq: ProcessQueue, offset: int) -> None:
-        """The broker shows the message again: it is not acknowledged."""
+    def given_back(self, pq: ProcessQueue, offset: int, *, last: bool) -> None:
+        """The broker shows the message again: it is not acknowledged, unless it is a dead letter."""
         q = self.queues[pq.handle]
         q.returning.discard(offset)
-        if q.checks.pop(offset, None) is not None:
+        check = q.checks.pop(offset, None)
+        if check is not None and last:
+            self._acknowledge(q, [check])
+        elif check is not None:
             q.loop.in_hand -= 1
 
     def revoked(self, pq: ProcessQueue, now: float) -> None:
@@ -456,7 +504,10 @@ class Popping:
         if q is not None:
             if self.s.stopping:
                 self.s.unfinished_at_stop += len(q.checks)
-            self.s.log("warning", "drain_deadline", **queue_keys(pq.mq), unfinished=len(q.checks))
+                self.s.uncommitted_at_stop += q.acking
+            self.s.log(
+                "warning", "drain_deadline", **queue_keys(pq.mq), unfinished=len(q.checks), not_acknowledged=q.acking
+            )
             self._dispatching.give_up(pq)
             self._end(q, QueueEvent.DEADLINE)
 

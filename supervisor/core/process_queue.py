@@ -105,8 +105,8 @@ class Owner(Protocol):
     def going_back(self, pq: ProcessQueue, offset: int) -> None:
         """The message at that offset is being sent back: `given_back` or `stays` follows."""
 
-    def given_back(self, pq: ProcessQueue, offset: int) -> None:
-        """A broker has accepted the send-back of the message at that offset."""
+    def given_back(self, pq: ProcessQueue, offset: int, *, last: bool) -> None:
+        """A broker has accepted the send-back of the message at that offset; `last`: as a dead letter."""
 
     def stays(self, pq: ProcessQueue, offset: int) -> None:
         """No broker has accepted it: the message stays with us."""

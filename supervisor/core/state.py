@@ -59,6 +59,8 @@ class CoreConfig:
     """PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL (DefaultMQPushConsumerImpl.java)."""
     pop_threshold_for_queue: int = 96
     """popThresholdForQueue: messages of one assignment that wait for their acknowledgement, above which nothing is popped."""
+    pop_ask_again_ms: int = 1000
+    """What had no answer is asked again after this time, then after twice and three times that."""
     pop_elsewhere_after_ms: int = 120_000
     """When a message that a broker has shown to others counts as theirs: its invisible time is over then, and their rows are
     in the table, by the defaults."""
@@ -369,7 +371,7 @@ class State(Workers):
         self.stopping = self.finished = self.rows_wait = False
         self.unfinished_at_stop = self.unsealed_at_stop = self.uncommitted_at_stop = 0
         """Messages of queues that ended at their deadline: not finished, or finished and their rows not sealed: these come
-        again; and finished for good, but not committed: these come again at another member."""
+        again; and finished for good, but not committed: these come again at another member, or where they were popped."""
         self.sizer = ChunkSizer(config.chunk_target_us, config.chunk_messages_max)
         self.handles, self.chunk_ids, self._timer_ids = count(1), count(1), count()
         self._timers: list[tuple[float, int, Callable[[float], None]]] = []

@@ -1,7 +1,7 @@
 """POP at the edge: pops into the slab, acknowledgements, invisible times. Everything is decided in popping.py.
 
 What fails here is no loss: a message that is neither acknowledged nor renewed is shown again by its broker when its
-invisible time is over.
+invisible time is over. What was refused is told from what had no answer, and is tried again.
 
 Sources: CL/impl/consumer/{DefaultMQPushConsumerImpl,ConsumeMessagePopConcurrentlyService}.java (popMessage, ackAsync,
 changePopInvisibleTime), CL/impl/MQClientAPIImpl.java.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -22,7 +23,7 @@ from ...remoting.bodies import SubscriptionData
 from ...remoting.check_points import CheckPoint
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
-from ...remoting.errors import RocketcrewError
+from ...remoting.errors import RocketcrewError, UnreachableError
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.pop_headers import (
     INIT_MAX,
@@ -68,7 +69,8 @@ class Pops:
         self._subscriptions = subscriptions
         self._send_backs = send_backs
         self._now = now
-        self._ack_turns = asyncio.Semaphore(ACKS_AT_ONCE)
+        self._ack_turns = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(ACKS_AT_ONCE))
+        """By broker: one that does not answer holds up no others."""
 
     async def pop(self, action: Pop) -> None:
         """One pop, answered by `Popped` or `NoAnswer`."""
@@ -81,6 +83,8 @@ class Pops:
             result = _result(answer, sink.slot)
         except RocketcrewError as error:
             log.warning("pop_failed", **queue_keys(action.mq), error=str(error))
+            if isinstance(error, UnreachableError):
+                self._cluster.look_again(action.mq.topic)
             self._core.handle(ev.NoAnswer(action.handle, sink.slot), self._now())
         except BaseException:
             sink.give_back()
@@ -112,25 +116,38 @@ class Pops:
     async def ack(self, action: Ack) -> None:
         """Each message by a request of its own, as Java's consumer does; several at a time."""
         answers = await asyncio.gather(*(self._ack(check, action.mq) for check in action.checks))
-        self._core.handle(ev.Acked(action.handle, len(answers), answers.count(False)), self._now())
+        failed = [(check, error) for check, error in zip(action.checks, answers, strict=True) if error is not None]
+        if failed:
+            check, error = failed[0]
+            log.warning(
+                "ack_failed", **place_keys(action.mq, check.offset), messages=len(failed), tries=action.tries + 1,
+                error=str(error),
+            )  # fmt: skip
+        unanswered = [check for check, error in failed if isinstance(error, UnreachableError)]
+        refused = len(failed) - len(unanswered)
+        self._core.handle(ev.Acked(action.handle, len(answers), refused, unanswered, action.tries), self._now())
 
-    async def _ack(self, check: CheckPoint, mq: MessageQueue) -> bool:
+    async def _ack(self, check: CheckPoint, mq: MessageQueue) -> RocketcrewError | None:
         header = AckRequest(
             self._settings.group, mq.topic, check.queue_id, check.encode(), check.offset, check.broker_name
         )
         try:
-            async with self._ack_turns:
+            async with self._ack_turns[mq.broker_name]:
                 address = await self._address(mq)
                 await ask(self._cluster.remoting, address, RequestCode.ACK_MESSAGE, header, timeout_ms=ACK_TIMEOUT_MS)
         except RocketcrewError as error:
-            log.warning("ack_failed", **place_keys(mq, check.offset), error=str(error))
-            return False
-        return True
+            return error
+        return None
 
     async def renew(self, action: Renew) -> None:
         """The whole invisible time again, from now."""
-        check = await self._change(action.check, action.mq, self._settings.pop_invisible_time_ms)
-        self._core.handle(ev.Renewed(action.handle, action.offset, check), self._now())
+        check, unanswered = None, False
+        try:
+            check = await self._change(action.check, action.mq, self._settings.pop_invisible_time_ms)
+        except RocketcrewError as error:
+            log.warning("invisible_time_not_changed", **place_keys(action.mq, action.offset), error=str(error))
+            unanswered = isinstance(error, UnreachableError)
+        self._core.handle(ev.Renewed(action.handle, action.offset, check, unanswered), self._now())
 
     async def later(self, action: SendBack, record: bytes, message: StoredMessage | None) -> bool:
         """A failed message: shown again after its delay, or a dead letter. False: no broker took what must be a dead letter
@@ -143,11 +160,11 @@ class Pops:
         if check is None:
             return True
         if action.last:
-            if not await self._to_dead_letters(action, record, message):
-                return False
-            await self._ack(check, action.mq)
-            return True
-        await self._change(check, action.mq, pop_delay_ms(action.delay_level, reconsume_times_of(record, 0)))
+            return await self._to_dead_letters(action, record, message)
+        try:
+            await self._change(check, action.mq, pop_delay_ms(action.delay_level, reconsume_times_of(record, 0)))
+        except RocketcrewError as error:
+            log.warning("invisible_time_not_changed", **place_keys(action.mq, check.offset), error=str(error))
         return True
 
     async def _to_dead_letters(self, action: SendBack, record: bytes, message: StoredMessage | None) -> bool:
@@ -160,7 +177,7 @@ class Pops:
             return False
         return True
 
-    async def _change(self, check: CheckPoint, mq: MessageQueue, invisible_ms: int) -> CheckPoint | None:
+    async def _change(self, check: CheckPoint, mq: MessageQueue, invisible_ms: int) -> CheckPoint:
         header = ChangeInvisibleRequest(
             self._settings.group,
             mq.topic,
@@ -171,12 +188,8 @@ class Pops:
             check.broker_name,
         )
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        try:
-            answer = await ask(self._cluster.remoting, await self._address(mq), code, header, timeout_ms=ACK_TIMEOUT_MS)
-            found = ChangeInvisibleResponse.from_fields(answer.fields)
-        except RocketcrewError as error:
-            log.warning("invisible_time_not_changed", **place_keys(mq, check.offset), error=str(error))
-            return None
+        answer = await ask(self._cluster.remoting, await self._address(mq), code, header, timeout_ms=ACK_TIMEOUT_MS)
+        found = ChangeInvisibleResponse.from_fields(answer.fields)
         return check.renewed(found.pop_time, found.invisible_time, found.revive_qid)
 
     async def _address(self, mq: MessageQueue) -> str:

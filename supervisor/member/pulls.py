@@ -24,7 +24,7 @@ from ...conf.settings import ConsumerSettings
 from ...remoting.bodies import SubscriptionData
 from ...remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
 from ...remoting.command import Command, PreparedHeader
-from ...remoting.errors import RocketcrewError
+from ...remoting.errors import RocketcrewError, UnreachableError
 from ...remoting.frame import prepare
 from ...remoting.headers import PullRequest
 from ...remoting.log_keys import place_keys, queue_keys
@@ -281,6 +281,8 @@ class Pulls:
 
     def _unanswered(self, action: Pull, sink: BodySink, error: RocketcrewError) -> None:
         log.warning("pull_failed", **place_keys(action.mq, action.offset), error=str(error))
+        if isinstance(error, UnreachableError):
+            self._cluster.look_again(action.mq.topic)
         self._core.handle(ev.NoAnswer(action.handle, sink.slot), self._now())
 
     def _wanted(self, mq: MessageQueue) -> int:

@@ -3,11 +3,11 @@
 The model is strict: an acknowledgement counts only with the message's newest check point and in time; a message whose time is
 over is shown again. Answers are late or lost, and actions fail in ways that nobody expected; renewals and send-backs take so
 long that messages end, and times run out, while they are under way. What must hold: no message is acknowledged before it is
-finished and durable, none that was finished in time is shown again without having been acknowledged, none is popped of a
-topic that is not subscribed, no request names a check point that a renewal or a send-back of the same record has replaced;
-when all is quiet every message is acknowledged, and nothing is kept. Another member pops the same queue, acknowledges or
-dies; what this member says of that is in pop_ends.py. Now and then the broker loses its newest messages, none of which this
-member has in hand, and gives their offsets to others.
+finished and durable, none that was finished in time is shown again without having been acknowledged, or tried again while
+there was time, none is popped of a topic that is not subscribed, no request names a check point that a renewal or a send-back
+of the same record has replaced; when all is quiet every message is acknowledged, and nothing is kept. Another member pops
+the same queue, acknowledges or dies; what this member says of that is in pop_ends.py. Now and then the broker loses its
+newest messages, none of which this member has in hand, and gives their offsets to others.
 
 Whole runs die, and another one takes over what their slot has. In some seeds a message kills each run that handles it: it
 becomes a dead letter in the end, and none that was never alone in hand does.
@@ -49,6 +49,9 @@ INVISIBLE_MS = 400
 POLL_MS = 300
 ACK_MS = 250
 """More than an acknowledgement takes that waits for a renewal."""
+ASK_AGAIN_MS = 20
+AGAIN_MS = 80
+"""More than an acknowledgement takes that had no answer, and is tried once more."""
 BATCH = 8
 MESSAGES = 120
 REST_MS = 60_000
@@ -104,7 +107,7 @@ class PopSimulation:
             "c1", "g", (TOPIC,), strategy=average, persist_interval_ms=random.choice([50, 250]), send_back_retry_ms=100,
             rebalance_interval_ms=700, pull_delay_on_error_ms=60, stop_deadline_ms=20_000,
             pop_threshold_for_queue=random.choice([4, 16, 96]), chunk_messages_max=random.choice([1, 4]),
-            max_worker_deaths=DEATHS_MAX, pop_elsewhere_after_ms=ELSEWHERE_MS,
+            max_worker_deaths=DEATHS_MAX, pop_elsewhere_after_ms=ELSEWHERE_MS, pop_ask_again_ms=ASK_AGAIN_MS,
         )  # fmt: skip
         self._make_core = lambda: _begun(make_core(config, Slab(len(self.view)), self.view))
         self.core = self._make_core()
@@ -123,6 +126,8 @@ class PopSimulation:
         self.subscribed = True
         self.durable: set[int] = set()
         """Numbers of messages that are finished, their rows sealed."""
+        self.dead: set[int] = set()
+        """Numbers of those that are dead letters."""
         self.awaited: set[int] = set()
         """Numbers of those whose acknowledgement is to come."""
         self.workers: dict[str, PopWorker] = {}
@@ -336,26 +341,34 @@ class PopSimulation:
 
     def _ack(self, action: act.Ack) -> None:
         for check in action.checks:
-            self.awaited.discard(check.offset)
-            if check.offset not in self.durable:
+            if action.tries == 0 and check.offset not in self.durable | self.dead:
                 raise Violation(f"{check.offset} is acknowledged before it is finished and durable")
         self._later(5, self._acked, action)
 
     def _acked(self, action: act.Ack) -> None:
-        refused = 0
+        refused, unanswered = 0, [check for check in action.checks if self._lost()]
         for check in action.checks:
-            message = None if self._lost() else self._holds(check)
-            refused += message is None
+            message = self._holds(check)
+            lost = check in unanswered
+            if lost:
+                self.world.note("an acknowledgement had no answer")
+            if lost and self.world.chance(0.5):  # the request was lost
+                if message is not None and message.visible_from_ms - self.world.now_ms <= AGAIN_MS:
+                    self.awaited.discard(check.offset)
+                continue
+            self.awaited.discard(check.offset)
+            refused += message is None and not lost
             if message is not None:
                 message.acked = True
-        self._hear(ev.Acked(action.handle, len(action.checks), refused))
+        self._hear(ev.Acked(action.handle, len(action.checks), refused, unanswered, action.tries))
 
     def _renew(self, action: act.Renew) -> None:
         self._later(150 if self.world.chance(0.5) else 3, self._renewed, action)
 
     def _renewed(self, action: act.Renew) -> None:
-        check = None if self._lost() else self._change(action.check, INVISIBLE_MS)
-        self._hear(ev.Renewed(action.handle, action.offset, check))
+        lost = self._lost()
+        check = None if lost else self._change(action.check, INVISIBLE_MS)
+        self._hear(ev.Renewed(action.handle, action.offset, check, lost))
 
     def _change(self, check: CheckPoint, invisible_ms: float) -> CheckPoint | None:
         message = self._holds(check)
@@ -392,6 +405,7 @@ class PopSimulation:
             )
         self.world.note("a popped message that kills runs became a dead letter")
         message.acked = True
+        self.dead.add(message.number)
         self.awaited.discard(message.number)
 
     # --- workers ------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from rocketcrew.durable.outcomes import ELSEWHERE, SETTLED
+from rocketcrew.remoting.check_points import CheckPoint
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.dispatching import Dispatching
@@ -22,7 +23,7 @@ from .world import Violation
 
 SEEDS, STEPS = 40, 1_500
 PLANTED_SEEDS = 40
-LOOKED_THROUGH = 20
+LOOKED_THROUGH = 40
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -43,7 +44,7 @@ def test_what_is_looked_for_happens() -> None:
         "pop_renewals_refused", "pop_acks", "pop_acks_refused", "sent_back_messages", "late_answers",
         "redispatched_messages", "a whole run died", "a popped message that kills runs became a dead letter",
         "a popped message was not taken back", "another member popped", "what others had of a popped queue was said",
-        "a broker lost its newest messages",
+        "a broker lost its newest messages", "an acknowledgement had no answer",
         *(f"{kind.__name__} failed" for kind in MAY_FAIL),
     }  # fmt: skip
 
@@ -92,6 +93,16 @@ class AcknowledgesTooEarly(Core):
             for token in list(pq.ledger.held):
                 pq.ledger.release(token)
             super().progress(pq, now)
+
+
+class AcknowledgesOnce(Core):
+    """What had no answer counts as refused: nobody tries again."""
+
+    class popping_class(Popping):
+        def acked(
+            self, handle: int, count: int, refused: int, unanswered: Sequence[CheckPoint], tries: int, now: float
+        ) -> None:
+            super().acked(handle, count, refused + len(unanswered), (), tries, now)
 
 
 class NeverCareful(Core):
@@ -180,7 +191,7 @@ class SettlesWhatIsReported(Core):
 BUGS = (
     SaysTooEarly, SaysWhatIsInHand, NeverSaysIt, SaysWhatItWasShown, SaysTheSameOfNewMessages, SettlesWhatIsReported,
     PopsOn, ForgetsWhatWaits, RenewsBesideASendBack, SendsBackBesideARenewal, AcknowledgesTooEarly, KeepsTheirPlaces,
-    NeverCareful,
+    AcknowledgesOnce, NeverCareful,
 )  # fmt: skip
 
 

@@ -406,3 +406,30 @@ async def test_the_address_of_a_queue_is_looked_up_on_a_miss(make_peer):
         with pytest.raises(UnreachableError, match="b: the route of topic t names no address of a master"):
             await cluster.address_of(MessageQueue("t", "b", 0))
         assert known.asked == ["t", "t"]
+
+
+async def test_who_cannot_reach_a_broker_has_its_route_asked_for_once_a_second_and_waits_for_nothing(make_peer):
+    clock, known = Clock(), Routes(t=route_of("a"))
+    async with make_peer(known) as server, cluster_of(server.address, clock=clock) as cluster:
+        cluster.look_again("t")  # of a topic that nobody uses
+        await cluster.route("t")
+        cluster.look_again("t")  # it has just been asked for
+        known.routes["t"] = route_of("b")
+        clock.now_s += 1
+        for _ in range(3):
+            cluster.look_again("t")
+        assert await cluster.route("t") == route_of("a"), "those that use it go on"
+        assert await cluster.route("t", refresh=True) == route_of("b"), "it is the same question"
+        assert known.asked == ["t", "t"]
+
+
+async def test_where_no_name_server_answers_looking_again_changes_nothing(make_peer):
+    clock, known = Clock(), Routes(t=route_of("a"))
+    async with make_peer(known) as server, cluster_of(server.address, clock=clock) as cluster:
+        await cluster.route("t")
+        await server.stop()
+        clock.now_s += 1
+        cluster.look_again("t")
+        with pytest.raises(UnreachableError):
+            await cluster.route("t", refresh=True)
+        assert await cluster.route("t") == route_of("a")

@@ -380,6 +380,52 @@ async def test_silence_after_a_timeout_cuts_the_connection_but_a_living_one_stay
         assert not connection.open
 
 
+async def expired(connection, wire):
+    """A request that the peer has, and does not answer in time."""
+    asked = connection.start(Command(34), timeout_ms=30_000)
+    command = await wire.next()
+    asyncio.get_running_loop().skip_ms(30_000)
+    with pytest.raises(TimedOutError):
+        await asked
+    return command
+
+
+async def test_silence_is_found_too_where_no_request_has_so_much_time(make_peer):
+    async with connected(make_peer, limits=ConnectionLimits(silent_ms=45_000)) as (connection, wire):
+        held = connection.start(Command(11), timeout_ms=FOR_EVER_MS)
+        await wire.next()
+        await expired(connection, wire)
+        assert connection.open
+        await expired(connection, wire)
+        with pytest.raises(UnreachableError, match="nothing had been received"):
+            await held
+
+
+async def test_an_answer_that_is_late_is_a_sign_of_life(make_peer):
+    async with connected(make_peer, limits=ConnectionLimits(silent_ms=45_000)) as (connection, wire):
+        wire.answer(await expired(connection, wire))
+        next_one = connection.start(Command(36), timeout_ms=LONG_MS)
+        wire.answer(await wire.next())
+        await next_one
+        assert connection.stats.late_answers == 1
+        await expired(connection, wire)
+        assert connection.open
+
+
+@pytest.mark.parametrize("left_ms", [0, -21])
+async def test_what_has_no_time_left_is_not_sent(make_peer, left_ms):
+    async with connected(make_peer) as (connection, wire):
+        with pytest.raises(TimedOutError, match=r"HEART_BEAT \(34\) not sent: its time ran out"):
+            connection.start(Command(34), timeout_ms=left_ms)
+        with pytest.raises(TimedOutError, match="not sent: its time ran out"):
+            await connection.oneway(Command(15), timeout_ms=left_ms)
+        asked = connection.start(Command(36), timeout_ms=LONG_MS)
+        command = await wire.next()
+        assert command.code == 36, "the first that it has"
+        wire.answer(command)
+        await asked
+
+
 async def test_idle_connections_close(make_peer):
     async with connected(make_peer, limits=ConnectionLimits(idle_ms=30)) as (connection, wire):
         await wire.closed_by_client()

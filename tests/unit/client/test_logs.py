@@ -94,6 +94,19 @@ def test_a_line_that_cannot_be_written_is_not_the_caller_s_exception(
     assert said(tmp_path, code) == ("went on\n", "")
 
 
+@pytest.mark.parametrize("own", ["", "structlog.configure(processors=[structlog.processors.JSONRenderer()])"])
+def test_a_value_that_cannot_be_rendered_is_not_the_caller_s_exception(tmp_path: Path, own: str) -> None:
+    code = (
+        "import structlog\nfrom rocketcrew import logger\nfrom structlog.testing import capture_logs\n"
+        "class Detached:\n    def __repr__(self): raise RuntimeError\n"
+        f"{own}\nlog = logger().bind(n=1)\nlog.info('odd', value={{('a', 1): Detached()}})\n"
+        "with capture_logs() as logs: log.info('odd')\nprint(logs)"
+    )
+    out, err = said(tmp_path, code)
+    assert out == "[{'n': 1, 'event': 'odd', 'log_level': 'info'}]\n"
+    assert "<repr failed: RuntimeError>" in err
+
+
 def test_a_log_file_that_cannot_be_opened_is_not_the_caller_s_exception(tmp_path: Path) -> None:
     (tmp_path / "rocketcrew.client.log").mkdir()
     assert said(tmp_path, f"{OWN}{SEND}\nprint('went on')") == ("went on\n", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from random import Random
 
 import pytest
@@ -210,9 +211,9 @@ def two_brokers(*addresses):
 
 
 @contextlib.asynccontextmanager
-async def producer_at(name_server, seed=3, **options):
+async def producer_at(name_server, seed=3, clock=time.monotonic, **options):
     remoting = Remoting()
-    cluster = Cluster(name_server, client_id="127.0.0.1@test", remoting=remoting, random=Random(seed))
+    cluster = Cluster(name_server, client_id="127.0.0.1@test", remoting=remoting, clock=clock, random=Random(seed))
     async with Producer(
         cluster, "senders", owns_cluster=True, **{"send_timeout_ms": PATIENT_MS, **options}
     ) as producer:
@@ -379,3 +380,26 @@ async def test_heartbeats_go_to_the_masters_in_use_and_close_unregisters():
         with pytest.raises(UsageError, match="closed"):
             producer.start()
         await producer.close()
+
+
+async def test_a_broker_that_is_at_another_port_is_found_before_the_next_poll(make_peer, closed_port):
+    where, asked, now_s = [closed_port], asyncio.Event(), [0.0]
+
+    def names(command):
+        if where[0] != closed_port:
+            asked.set()
+        return two_brokers(*where)(command)
+
+    async with (
+        EmbeddedBroker(config=BrokerConfig(name="a")) as broker,
+        make_peer(names) as server,
+        producer_at(server.address, clock=lambda: now_s[0], retries=0) as producer,
+    ):
+        await producer.queues(TOPIC)
+        where[0] = broker.address
+        now_s[0] += 1
+        with pytest.raises(UnreachableError, match="cannot connect"):
+            await producer.send(OutgoingMessage(TOPIC, b"x"))
+        await asked.wait()
+        await producer.cluster.route(TOPIC, refresh=True)  # the same question, where it is not answered yet
+        assert (await producer.send(OutgoingMessage(TOPIC, b"x"))).attempts == 1

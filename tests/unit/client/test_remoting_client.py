@@ -10,6 +10,7 @@ import socket
 import pytest
 
 from rocketcrew.client.access import Access
+from rocketcrew.client.connecting import first_of
 from rocketcrew.client.limits import ConnectionLimits
 from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.remoting.command import Command
@@ -105,6 +106,39 @@ async def test_connecting_is_bounded_by_its_own_timeout():
         async with client(access=Access(connect_timeout_ms=50)) as remoting:
             with pytest.raises(TimedOutError, match="not connected within 50 ms"):
                 await remoting.request(address, Command(34), timeout_ms=LONG_MS)
+
+
+async def test_a_request_whose_time_ran_out_while_connecting_is_not_sent(make_peer):
+    loop = asyncio.get_running_loop()
+    async with make_peer(echo) as peer, client(on_connect=lambda _: loop.skip_ms(LONG_MS)) as remoting:
+        with pytest.raises(TimedOutError, match=r"HEART_BEAT \(34\) not sent: its time ran out"):
+            await remoting.request(peer.address, Command(34), timeout_ms=LONG_MS)
+        await remoting.request(peer.address, Command(36), timeout_ms=LONG_MS)
+        assert [command.code for command in peer.requests] == [36]
+
+
+def resolved(address):
+    host, port = address.split(":")
+    return socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, int(port))
+
+
+async def test_of_a_name_with_several_addresses_one_that_is_alive_is_found(make_peer, closed_port):
+    async with make_peer(echo) as peer:
+        with deaf_address() as deaf:
+            for addresses in ((deaf, peer.address), (closed_port, peer.address), (peer.address, deaf)):
+                with await first_of([resolved(address) for address in addresses], next_after_s=0.0) as found:
+                    assert found.getpeername()[1] == peer.port
+        with pytest.raises(ConnectionRefusedError):
+            await first_of([resolved(closed_port)] * 2)
+
+
+async def test_a_name_is_looked_up_and_an_address_is_not(make_peer):
+    async with make_peer(echo) as peer, client() as remoting:
+        answer = await remoting.request(f"localhost:{peer.port}", Command(36), timeout_ms=LONG_MS)
+        assert answer.code == 0
+    asyncio.get_running_loop().set_default_executor(NoThreads())
+    async with make_peer(echo) as peer, client() as remoting:
+        assert (await remoting.request(peer.address, Command(36), timeout_ms=LONG_MS)).code == 0
 
 
 async def test_a_caller_with_less_time_gives_up_alone():

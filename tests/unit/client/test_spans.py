@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import types
 
 import pytest
 from opentelemetry import trace
@@ -15,7 +17,7 @@ from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
-from rocketcrew.client.spans import SpanApi, span_api
+from rocketcrew.client.spans import PROVIDERS, SpanApi, flush_providers, process_span, span_api
 from rocketcrew.client.sync import SyncProducer
 from rocketcrew.remoting.errors import UsageError
 
@@ -77,6 +79,72 @@ async def test_a_send_has_a_span_whose_context_travels():
         "messaging.rocketmq.message.tag": "t",
         "messaging.rocketmq.message.keys": ("a", "b"),
     }
+
+
+TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+OF_ANOTHER = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01", "mine": "1"}
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_context_that_is_copied_of_the_message_in_hand_is_replaced(batch):
+    carriers = [OF_ANOTHER, {}] if batch else [OF_ANOTHER]
+    async with sending() as (producer, api, admin):
+        with process_span(api, "in", {}, carriers):
+            result = await producer.send(OutgoingMessage(TOPIC, b"body", properties=OF_ANOTHER))
+        stored = await admin.view_message(result.offset_message_id)
+    span, call = api.spans.get_finished_spans()
+    assert span.parent.span_id == call.get_span_context().span_id
+    assert not span.links
+    sent = span.get_span_context()
+    assert stored.properties["traceparent"].startswith(f"00-{sent.trace_id:032x}-{sent.span_id:016x}-")
+    assert stored.properties["mine"] == "1"
+
+
+async def test_a_context_of_the_user_s_own_is_kept_and_linked():
+    """As a relay does that sends what a table holds; OpenTelemetry's conventions call it a custom creation context."""
+    async with sending() as (producer, api, admin):
+        with process_span(api, "in", {}, [{"traceparent": f"00-{TRACE_ID}-{'1' * 16}-01"}]):
+            result = await producer.send(OutgoingMessage(TOPIC, b"body", properties=OF_ANOTHER))
+        stored = await admin.view_message(result.offset_message_id)
+    span, _ = api.spans.get_finished_spans()
+    assert stored.properties["traceparent"] == OF_ANOTHER["traceparent"]
+    assert [f"{link.context.span_id:016x}" for link in span.links] == [SPAN_ID]
+
+
+class Kept:
+    """A provider, and what it does when it is asked to send what it has kept back."""
+
+    def __init__(self, flush):
+        self.force_flush = flush
+
+
+@contextlib.contextmanager
+def providers(**found):
+    """Modules of OpenTelemetry with these providers, in the place of what this process has imported."""
+    modules = {name: types.ModuleType(name) for name, _ in PROVIDERS}
+    for name, function in PROVIDERS:
+        setattr(modules[name], function, lambda name=name: found.get(name.rpartition(".")[2]))
+    yield modules
+
+
+def test_at_its_end_a_worker_has_all_providers_send_what_they_have_kept():
+    asked = []
+
+    def refuses(_millis):
+        asked.append("trace")
+        raise ValueError
+
+    with providers(trace=Kept(refuses), metrics=Kept(asked.append)) as modules:
+        flush_providers(modules, timeout_s=20)
+    assert asked == ["trace", 20_000], "and one that has none, or fails, is no reason not to ask the next one"
+    flush_providers({})
+
+
+def test_an_exporter_that_waits_for_its_server_holds_up_no_end():
+    ends = threading.Event()
+    with providers(trace=Kept(lambda _millis: ends.wait())) as modules:
+        flush_providers(modules, timeout_s=0.01)
+    ends.set()
 
 
 async def test_a_failure_is_the_spans():

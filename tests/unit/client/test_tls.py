@@ -137,7 +137,9 @@ async def test_a_handshake_that_the_peer_ends_has_the_hint_as_its_cause():
 async def test_one_side_without_tls_is_told(pki, make_peer):
     async with tls_server(pki) as address:
         remoting = Remoting()
-        with pytest.raises(UnreachableError, match=r"if it wants TLS, set security.tls_enable"):
+        with pytest.raises(
+            UnreachableError, match=r"if it wants TLS, set security.tls_enable; or nothing is behind it"
+        ):
             await remoting.request(address, Command(34), timeout_ms=5000)
         await remoting.close()
     async with make_peer() as plain:

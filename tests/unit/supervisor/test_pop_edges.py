@@ -67,7 +67,7 @@ class Held(Member):
     """Renewals and send-backs stay unanswered."""
 
     def __init__(self, *args, **config):
-        self.renews, self.backs = [], []
+        self.renews, self.backs, self.acks = [], [], []
         super().__init__(*args, **config)
 
     def perform(self, action):
@@ -75,6 +75,8 @@ class Held(Member):
             self.renews.append(action)
         elif isinstance(action, act.SendBack):
             self.backs.append(action)
+        elif isinstance(action, act.Ack) and action.checks[0].offset not in self.durable:
+            self.acks.append(action)  # of a dead letter
         else:
             super().perform(action)
 
@@ -148,6 +150,7 @@ def test_a_popped_message_at_its_limit_is_a_dead_letter_by_the_core_s_word(accep
     assert (back.mode, back.last) == (Mode.DEAD_LETTER, True)
     member.sent_back(back, accepted)
     assert (member.counter("dead_letter_messages"), member.counter("send_back_refused")) == (accepted, not accepted)
+    assert [ack.checks for ack in member.acks] == ([[back.check]] if accepted else [])
     for renew in member.renews:
         renewed = broker.change(renew.check, member.now, INVISIBLE_S)
         member.core.handle(ev.Renewed(renew.handle, renew.offset, renewed), member.now)

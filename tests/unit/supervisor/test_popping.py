@@ -118,8 +118,7 @@ class Member:
         self.view = bytearray(slab.size_bytes)
         self.core = Core(CoreConfig("c1", "g", ("T",), strategy=average, **config), slab, self.view)
         self.core.begin()
-        self.chunks = []
-        self.seals = []
+        self.chunks, self.seals = [], []
         self.waiting_pops = []
         self.finished = None
         self.dead_letters = []
@@ -164,7 +163,8 @@ class Member:
                 self.broker.change(action.check, now, 10.0)
             else:
                 self.dead_letters.append(action.facts)
-                accepted = self.takes_dead_letters and self.broker.ack(action.check, now)
+                if accepted := self.takes_dead_letters:
+                    self.durable.add(action.check.offset)
             core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, accepted), now)
         elif isinstance(action, act.Dispatch):
             self.chunks.append(action)
