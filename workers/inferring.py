@@ -111,7 +111,7 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
     """The columns of rows: an Arrow batch's or a dataclass's own, else by the values. Raises UsageError, RowError."""
     first: Any = rows[0]
     if isinstance(first, pa.RecordBatch | pa.Table):
-        return as_schema(first.schema)
+        return as_schema(pa.schema([_plain(field) for field in first.schema]))
     if _is_dataclass(first):
         kind_of_row: Any = first.__class__
         return as_schema(kind_of_row)
@@ -134,6 +134,11 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
             )
         fields.append(pa.field(name, kind))
     return as_schema(pa.schema(fields))
+
+
+def _plain(field: Any) -> Any:
+    """Of pandas' categories the column is what they are."""
+    return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
 
 
 def _is_dataclass(value: object) -> bool:

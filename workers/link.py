@@ -16,6 +16,7 @@ sent before may still be there, so the supervisor's end reads once more before i
 from __future__ import annotations
 
 import enum
+import errno
 import os
 import select
 import socket
@@ -50,7 +51,29 @@ class LinkClosedError(RocketcrewError):
 
 
 class DescriptorsClosedError(RocketcrewError):
-    """This process's own end was closed under it: code that closes every descriptor, as daemons do."""
+    """The worker's descriptors were closed under it, by code that closes all, as daemons do, or one of its own twice; or none
+    is left."""
+
+
+def check_own(fd: int, own: tuple[int, int], what: str) -> os.stat_result | None:
+    """What a descriptor of ours is at now; None where its file system does not answer. `own` is the device and the number of
+    its file. Raises DescriptorsClosedError when the descriptor is closed, or somebody else's by now: the handler's code may
+    have closed one of its own twice."""
+    try:
+        found = os.fstat(fd)
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            raise DescriptorsClosedError(f"{what}: {error}") from error
+        return None
+    if (found.st_dev, found.st_ino) != own:
+        raise DescriptorsClosedError(f"{what}: its descriptor is another file now")
+    return found
+
+
+def identity(fd: int) -> tuple[int, int]:
+    """Device and number of the file that a descriptor is at."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 def choose_transport(setting: str) -> Transport:
@@ -220,7 +243,7 @@ class WorkerLink:
         sock.setblocking(True)
         self.transport = transport
         self._socket = sock
-        self._inode = os.fstat(sock.fileno()).st_ino
+        self._own = identity(sock.fileno())
         self._view = memoryview(bytearray(RECEIVE_BYTES))
         self._framer = StreamFramer()
         self._sending = threading.Lock()
@@ -246,12 +269,7 @@ class WorkerLink:
 
     def check(self) -> None:
         """Raises DescriptorsClosedError when the descriptor is closed, or somebody else's by now."""
-        try:
-            found = os.fstat(self._socket.fileno()).st_ino
-        except OSError as error:
-            raise DescriptorsClosedError(f"supervisor link: {error}") from error
-        if found != self._inode:
-            raise DescriptorsClosedError("supervisor link: its descriptor is another file now")
+        check_own(self._socket.fileno(), self._own, "supervisor link")
 
     def _receive_some(self) -> int:
         try:

@@ -67,6 +67,11 @@ class HandlerSpec:
         """Module to preload in the forkserver, None when shipped by value."""
         return self.import_path.partition(":")[0] if self.import_path else None
 
+    def forget_pickled(self) -> None:
+        """In a worker that has loaded it, and hands it on to nobody: it would have a large model of a notebook's twice."""
+        if self.pickled is not None:
+            object.__setattr__(self, "pickled", b"")
+
 
 def describe(target: object) -> HandlerSpec:
     """Spec of an import string, a callable, a Handler or several in a list. Raises UsageError for anything else or what dill

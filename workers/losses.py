@@ -24,7 +24,16 @@ import pyarrow
 from .array_faults import parts_of
 from .copying import NONE_TYPE, names_of
 from .ddl import fields_of
-from .misfits import DATETIME_OF_NUMPY, NO_TIME, LossError, check_entries, too_many_bits, too_many_digits
+from .misfits import (
+    DATETIME_OF_NUMPY,
+    NO_TIME,
+    LossError,
+    check_entries,
+    expected,
+    is_missing,
+    too_many_bits,
+    too_many_digits,
+)
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
@@ -144,9 +153,8 @@ def _check_integers(values: Iterable[Any]) -> None:
             # That a class has an __index__ says little: arrays of numpy and torch have one, whatever is in them.
             list(map(operator.index, of_kind))
         except TypeError:
-            raise LossError(
-                f"expected an integer, got {kind.__name__}: return int(value), or declare the column as what it is"
-            ) from None
+            remedy = "return int(value), or declare the column as what it is"
+            raise LossError(expected("an integer", of_kind[0], remedy)) from None
 
 
 def _check_times(values: Sequence[Any]) -> None:
@@ -155,7 +163,7 @@ def _check_times(values: Sequence[Any]) -> None:
         if kind.__name__ == "datetime64":
             _check_units(value for value in values if type(value) is kind)
             continue
-        _check_class_of_time(kind)
+        _check_class_of_time(kind, values)
         if issubclass(kind, datetime.datetime):
             of_kind = values if len(kinds) == 1 else [value for value in values if type(value) is kind]
             _check_years(kind, of_kind)
@@ -167,26 +175,24 @@ def _check_dates(values: Sequence[Any]) -> None:
     for kind in kinds:
         if kind.__name__ == "datetime64":
             raise LossError("expected a date, got datetime64: return value.astype('datetime64[D]').tolist()")
-        _check_class_of_time(kind)
+        _check_class_of_time(kind, values)
         _check_years(kind, values)
 
 
-def _check_class_of_time(kind: Any) -> None:
+def _check_class_of_time(kind: Any, values: Sequence[Any]) -> None:
     """Raise LossError for what is no time: Arrow takes anything that can be made an int, as of floats and Decimals."""
     if kind.__name__ == "NaTType":  # a datetime by its class
         raise LossError("expected a datetime or a date, got NaT: return None")
     # Arrow refuses any string, and of its own scalars those of another type or unit.
     if issubclass(kind, _TIMES):
         return
-    number = hasattr(kind, "__index__") or hasattr(kind, "__float__")
-    raise LossError(
-        f"expected a datetime or a date, got {kind.__name__}"
-        + (
-            ", whose unit nobody knows: convert it, as by datetime.fromtimestamp(milliseconds / 1000, UTC)"
-            if number
-            else ": return one"
+    value, what = next(value for value in values if type(value) is kind), "a datetime or a date"
+    if (hasattr(kind, "__index__") or hasattr(kind, "__float__")) and not is_missing(value):
+        raise LossError(
+            f"expected {what}, got {kind.__name__}, whose unit nobody knows: convert it, as by"
+            " datetime.fromtimestamp(milliseconds / 1000, UTC)"
         )
-    )
+    raise LossError(expected(what, value, "return one"))
 
 
 def _check_units(values: Iterable[Any]) -> None:

@@ -9,7 +9,8 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from numbers import Integral
+from enum import Enum
+from numbers import Integral, Real
 from typing import Any, Final
 
 import pyarrow
@@ -177,13 +178,13 @@ def _text(value: Any, kind: Any) -> str:
         )
     if isinstance(value, bytes):
         return "bytes that are no UTF-8: return value.decode(…), or declare the column binary"
-    return _expected("a string", value, "return str(value)")
+    return expected("a string", value, "return str(value)")
 
 
 def _bytes(value: Any, kind: Any) -> str:
     if isinstance(value, str):
         return _text(value, kind)
-    return _too_large(value) or _expected("bytes", value, "return bytes, or declare the column as what it is")
+    return _too_large(value) or expected("bytes", value, "return bytes, or declare the column as what it is")
 
 
 def _too_large(value: Any) -> str:
@@ -203,13 +204,13 @@ def _integer(value: Any, kind: Any) -> str:
     if bits >= kind.bit_width:
         wider = "decimal(38,0)" if bits > 63 else "bigint"
         return f"{_shown(value)} is too large for {kind.bit_width} bits: declare the column {wider}"
-    return _expected("an integer", value, "return int(value), or declare the column as what it is")
+    return expected("an integer", value, "return int(value), or declare the column as what it is")
 
 
 def _floating(value: Any, kind: Any) -> str:
     if isinstance(value, Integral) and abs(whole := _whole(value)) > EXACT_MAX[str(kind)]:
         return too_many_bits(whole)
-    return _expected("a number", value, "return float(value)")
+    return expected("a number", value, "return float(value)")
 
 
 def _whole(value: Any) -> int:
@@ -234,7 +235,7 @@ def _decimal(value: Any, kind: Any) -> str:
         return f"{value} is no number that a decimal column holds: return None"
     if isinstance(value, int | Decimal):
         return too_many_digits(value, kind)
-    return _expected("a Decimal", value, "return Decimal(str(value))")
+    return expected("a Decimal", value, "return Decimal(str(value))")
 
 
 def too_many_digits(value: int | Decimal, kind: Any) -> str:
@@ -249,18 +250,18 @@ def too_many_digits(value: int | Decimal, kind: Any) -> str:
 
 def _truth(value: Any, kind: Any) -> str:
     del kind
-    return _expected("a bool", value, "return bool(value)")
+    return expected("a bool", value, "return bool(value)")
 
 
 def _time(value: Any, kind: Any) -> str:
     what, how = ("a date", "date") if pa.types.is_date(kind) else ("a datetime", "datetime")
     if isinstance(value, str):
-        return _expected(what, value, f"return {how}.fromisoformat(value)")
+        return expected(what, value, f"return {how}.fromisoformat(value)")
     if isinstance(value, date) and how == "datetime" and not isinstance(value, datetime):
-        return _expected(what, value, "return datetime.combine(value, time())")
+        return expected(what, value, "return datetime.combine(value, time())")
     if type(value).__name__ == "datetime64":  # Arrow takes one into `timestamp_ntz`, or within an array
-        return _expected(what, value, f"return {DATETIME_OF_NUMPY}")
-    return _expected(what, value, "return one") if not hasattr(value, "year") else ""
+        return expected(what, value, f"return {DATETIME_OF_NUMPY}")
+    return expected(what, value, "return one") if not hasattr(value, "year") else ""
 
 
 DATETIME_OF_NUMPY: Final = "value.astype('datetime64[us]').tolist()"
@@ -298,12 +299,27 @@ _ROW_MAKERS: Final = {
 
 def _row(value: Any, kind: Any) -> str:
     del kind
-    return "" if isinstance(value, dict) else _expected("a dict", value, "return one with the declared names")
+    return "" if isinstance(value, dict) else expected("a dict", value, "return one with the declared names")
 
 
 def _sequence(value: Any, kind: Any) -> str:
-    del kind
-    return "" if _is_sequence(value) else _expected("a list", value, "return [value]")
+    return "" if _is_sequence(value) else expected("a list", value, _made_list(value, kind))
+
+
+def _made_list(value: Any, kind: Any) -> str:
+    """What makes a list of a value; an array of several dimensions becomes lists of lists."""
+    dimensions, depth = getattr(value, "ndim", None), 0
+    while pa.types.is_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    if not isinstance(dimensions, int) or dimensions < 2:
+        several = (
+            isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | Mapping) and dimensions != 0
+        )
+        return "return list(value)" if several else "return [value]"
+    values = "value" if hasattr(value, "tolist") else "value.to_numpy()"
+    if dimensions == depth:
+        return f"return {values}.tolist()"
+    return f"return {values}.ravel().tolist(), or declare {'array<' * dimensions}…{'>' * dimensions}"
 
 
 def _is_sequence(value: Any) -> bool:
@@ -313,8 +329,24 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, Collection)
 
 
-def _expected(what: str, value: Any, remedy: str) -> str:
-    return f"expected {what}, got {type(value).__name__}: {remedy}"
+def expected(what: str, value: Any, remedy: str) -> str:
+    """That a value is of another class, and what to return instead: the `remedy`, where that is one for this value."""
+    kind = type(value).__name__
+    if isinstance(value, Enum):
+        remedy = "return value.value, or value.name"
+    elif is_missing(value):
+        kind, remedy = f"{kind} {_shown(value)}", "return None"
+    return f"expected {what}, got {kind}: {remedy}"
+
+
+def is_missing(value: Any) -> bool:
+    """What numpy and pandas have for no value: NaN, NaT, NA. It goes into no column but a floating one."""
+    if type(value).__name__ == "NAType":
+        return True
+    try:
+        return isinstance(value, Real | Decimal) and bool(value != value)  # noqa: PLR0124  so it is with these alone
+    except CONVERSION_ERRORS:
+        return False
 
 
 def _shown(value: Any) -> str:

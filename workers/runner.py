@@ -41,6 +41,7 @@ from .boot import WorkerBounds
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit
 from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView, Naming
 from .claims import Claims
+from .descriptors import lacks_descriptors
 from .failures import Cause, Failure
 from .fitting import RowError
 from .forks import end_fork
@@ -477,6 +478,8 @@ class Runner:
         error = usable(error)
         failure = failure_of(error)
         self._note(run, index, failure)
+        if lacks_descriptors(error):
+            self._flush_soon()  # or the calls until then would fail as well
         ended = ended_keys(failure, error, took_ns)
         if isinstance(error, Retry):
             self._log.info("message_retry", **message_keys(message), **ended, delay_level=error.delay_level,

@@ -29,6 +29,7 @@ from typing import Final
 from ..conf.segment_format import OPEN_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
 from ..durable.files import CALLS, FileCalls, SyncError, sync_copy, sync_path
 from ..remoting.errors import RocketcrewError
+from .descriptors import out_of_the_way
 from .own_thread import NoThreadError, OwnThread
 from .packets import Sealed
 
@@ -40,12 +41,22 @@ Pause = Callable[[str, OSError], None]
 """Called with what failed and why; returns when it should be tried again, or raises to give up."""
 
 
+class OwnCalls(FileCalls):
+    """The handler runs meanwhile, and may close a descriptor of its own twice: what it opens next would be synced instead."""
+
+    def open(self, path: str, flags: int) -> int:
+        return out_of_the_way(super().open(path, flags))
+
+
+OWN_CALLS: Final = OwnCalls()
+
+
 class Sealer:
     """The files of one worker on their way to `ready/`."""
 
     def __init__(
         self, ready_dir: Path, *, pause: Pause, waits: Callable[[], None] | None,
-        goes_on: Callable[[], None] = lambda: None, calls: FileCalls = CALLS,
+        goes_on: Callable[[], None] = lambda: None, calls: FileCalls = OWN_CALLS,
         begin: Callable[[Callable[[], None]], OwnThread] = OwnThread,
     ) -> None:  # fmt: skip
         """`waits` is called every WAIT_S while the loop waits for the thread, and raises to give up; None = there is no

@@ -6,6 +6,10 @@ file is cut back to its last whole batch and the write is tried again until it s
 consumption stops by itself; nothing is lost. What decides how long to wait, and whether the supervisor is still there, is
 the caller's `pause`.
 
+The handler's code may close a descriptor of its own twice, and by the second time its number may be the segment's; what it
+opens next has that number then. So the file is looked at before it is written: neither do rows go into somebody else's file,
+nor is anything sealed that somebody else wrote into this one.
+
 A segment that is full, idle or asked for gets its end mark and is closed; sealing.py makes it durable. Where the close says
 that something was not written (NFS), a later sync of the file may know nothing of that: a synced copy takes its place.
 """
@@ -31,8 +35,10 @@ from ..conf.segment_format import (
     with_check,
 )
 from ..conf.units import NS_PER_MS
+from .descriptors import out_of_the_way
+from .link import check_own, identity
 from .packets import Sealed
-from .sealing import Pause, put_copy
+from .sealing import Pause, SegmentLostError, put_copy
 
 pa: Any = pyarrow
 
@@ -96,6 +102,8 @@ class SegmentWriter:
         self._ready_dir = folder / READY_DIR
         self._worker_id = worker_id
         self._fd = -1
+        self._own = (0, 0)
+        """Which file it is at."""
         self._memory = bytearray()
         self.use(schema)
         self._seal_rows = seal_rows
@@ -130,6 +138,7 @@ class SegmentWriter:
 
     def append(self, batch: pyarrow.RecordBatch, outcomes: bytes, now_ns: int) -> int:
         """Write one batch with its finished offsets (JSON); returns the segment's number. Blocks while the disk is full."""
+        self.check()
         data = self._encode(batch, outcomes)
         if self._fd < 0:
             self._insist("opening a segment", self._open)
@@ -156,6 +165,18 @@ class SegmentWriter:
         self._encoder = _Encoder(self._schema, self._schema_bytes, self._memory)
         return self._encoder.encode(batch, metadata)
 
+    def check(self) -> None:
+        """Raises DescriptorsClosedError when the descriptor is closed, or somebody else's by now, and SegmentLostError when
+        the file is not as long as what was written. The descriptor stays: it may not be ours to close, and every later look
+        has to find the same."""
+        if self._fd < 0:
+            return
+        found = check_own(self._fd, self._own, f"segment {self._name}")
+        if found is not None and found.st_size != self._size and not self._torn:
+            raise SegmentLostError(
+                f"segment {self._name}: {found.st_size} bytes, and {self._size} were written: what is whole is kept"
+            )
+
     def seal_due_ns(self) -> int | None:
         """When the open segment is to be sealed for its idleness or age; None when nothing is open."""
         if self._fd < 0:
@@ -174,6 +195,7 @@ class SegmentWriter:
         refuses."""
         if self._fd < 0:
             return None
+        self.check()
         self._insist("writing a segment", lambda: self._write_whole(memoryview(END_OF_STREAM)))
         self._insist("closing a segment", self._close)
         return self._open_dir / self._name, Sealed(self.seq, self._rows, self._size, self._name)
@@ -186,8 +208,9 @@ class SegmentWriter:
             seq += 1
         name = segment_name(self._worker_id, seq)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._fd = os.open(self._open_dir / name, flags, 0o644)
+        fd = out_of_the_way(os.open(self._open_dir / name, flags, 0o644))
         self._name, self.seq, self._rows, self._size, self._torn = name, seq, 0, 0, False
+        self._own, self._fd = identity(fd), fd
 
     def _write_whole(self, data: memoryview) -> None:
         """All of `data` at the end of what is whole, or nothing and OSError."""
@@ -205,6 +228,7 @@ class SegmentWriter:
         self._torn = False
 
     def _cut(self) -> None:
+        self.check()  # a write that failed may have been to somebody else's file, and no waiting mends that
         self._cut_at(self._fd, self._size)
         os.lseek(self._fd, self._size, os.SEEK_SET)
         self._torn = False

@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from .descriptors import out_of_the_way
 from .slab_memory import SharedFd
 
 STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
@@ -26,8 +27,6 @@ STACK_BYTES_MAX: Final = 256 * 1024
 """What is read of one answer: faulthandler writes at most 100 frames a thread."""
 FATAL_MARK: Final = "Fatal Python error: "
 """The first words of faulthandler when the process is dying."""
-_FD_FROM: Final = 200
-"""Out of the way of code that closes low descriptors and opens its own under the same numbers."""
 
 
 def make_stack_fd() -> int:
@@ -82,10 +81,7 @@ def answer_with_stacks(shared: SharedFd) -> None:
 def answer_into(fd: int) -> int:
     """From now on STACK_SIGNAL writes the stacks of all threads of this process there. Takes the descriptor over; returns
     the one that is used."""
-    with contextlib.suppress(OSError):  # a low limit of open files
-        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FD_FROM)
-        os.close(fd)
-        fd = high
+    fd = out_of_the_way(fd)
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
     return fd
 

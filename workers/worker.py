@@ -48,6 +48,7 @@ from .cells import (
     private_cell,
 )
 from .classify import classify
+from .descriptors import DescriptorWatch, free_descriptors
 from .direct import DirectRunner, offset_of
 from .failures import Failure
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
@@ -88,7 +89,7 @@ from .reporter import Reporter
 from .rows import RowBuffer
 from .run import Run
 from .runner import Place, Runner
-from .sealing import Sealer
+from .sealing import Sealer, SegmentLostError
 from .segment import SegmentWriter
 from .watching import TraceLog
 
@@ -132,6 +133,7 @@ class WorkerLoop:
         self._queues: dict[int, QueueInfo] = {}
         self._cell = private_cell() if cell is None else cell
         self._memory = memory
+        self._descriptors = DescriptorWatch(lambda: free_descriptors(link.fileno()), link.send, self._log)
         self._stopped = False
         self._unsent: list[Run] = []
         """What is being reported."""
@@ -384,9 +386,9 @@ class WorkerLoop:
         self._runner.end_if_forked()
         if self._broken is not None:
             raise self._broken
-        self._link.check()
         lock = self._runner.own()
         try:
+            self._check_descriptors()
             self._write_and_report()
             self._seal_if_due()
             self._tell_sealed()
@@ -395,6 +397,7 @@ class WorkerLoop:
         if self._traces is not None:
             for packet in encode_traces(self._traces.take()):
                 self._link.send(packet)
+        self._descriptors(lambda: self._seal(wait=True))
         if self._memory is not None:
             self._memory(lambda: self._seal(wait=True))
 
@@ -405,7 +408,7 @@ class WorkerLoop:
             if self._runner.is_fork or self._stopped or self._broken is not None:
                 return None
             try:
-                self._link.check()
+                self._check_descriptors()
                 self._write_and_report(self._runner.cut_ended())
                 if self._cell[SEAL_WANTED]:
                     self._cell[SEAL_WANTED] = 0
@@ -422,15 +425,24 @@ class WorkerLoop:
         return None if sleep_ms is None else sleep_ms / 1_000
 
     def _reports_can_wait(self) -> bool:
-        """No flush is needed for what the last call has done to the link, or to the memory, or for what went wrong beside
-        it."""
+        """No flush is needed for what the last call has done to the descriptors, or to the memory, or for what went wrong
+        beside it."""
         if self._broken is not None:
             return False
+        lock = self._runner.own()
         try:
-            self._link.check()
-        except DescriptorsClosedError:
+            self._check_descriptors()
+        except (DescriptorsClosedError, SegmentLostError):
             return False
-        return self._memory is None or not self._memory.wants()
+        finally:
+            lock.release()
+        return not self._descriptors.wants() and (self._memory is None or not self._memory.wants())
+
+    def _check_descriptors(self) -> None:
+        """The lock is held: the reporter's thread may be writing. Raises DescriptorsClosedError, SegmentLostError."""
+        self._link.check()
+        if self._segments is not None:
+            self._segments.check()
 
     def _write_and_report(self, messages: int | None = None) -> None:
         """What is finished, with the rows of so many messages (None: of all). The lock is held."""
@@ -545,7 +557,11 @@ class SegmentPause:
         return pause
 
     def __call__(self, what: str, error: OSError) -> None:
-        """Raises LinkClosedError when nobody waits for the rows any more."""
+        """Raises LinkClosedError when nobody waits for the rows any more, DescriptorsClosedError when the handler has left no
+        descriptor to write them with."""
+        if error.errno == errno.EMFILE and self._link is not None:
+            # Only its handler could close some, which does not run meanwhile.
+            raise DescriptorsClosedError(f"{what}: {error}: the handler leaves files or sockets open") from error
         if self._tries % SEGMENT_LOG_EVERY == 0:
             self._log.error("segment_write_failed", what=what, error=str(error), retry_ms=SEGMENT_RETRY_MS)
         self._tries += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import gc
 import os
 import signal
@@ -280,6 +281,30 @@ def test_a_module_that_starts_threads_when_imported_has_them_in_each_worker(crew
         assert worker.stop() == EXIT_FINE
     assert crew.table() == {0: 1, 1: 2}
     assert server.pid == pid
+
+
+LOOPS = """
+import ctypes.util
+from rocketcrew.workers.preload import run_loop
+gomp = ctypes.util.find_library("gomp")
+run_loop(gomp)  # as a model does that is trained or called while its module is imported
+
+def handle(message):
+    run_loop(gomp)
+    return {"a": message.queue_offset}
+"""
+
+
+@pytest.mark.skipif(ctypes.util.find_library("gomp") is None, reason="this machine has no OpenMP of GNU's")
+def test_a_module_that_runs_openmp_when_imported_does_not_hang_its_workers(crew: WorkerCrew, tmp_path: Path) -> None:
+    (tmp_path / "loops.py").write_text(LOOPS)
+    server = crew.server("loops")
+    for number in range(2):
+        worker = crew.start("loops:handle", server=server)
+        worker.ready()
+        crew.chunk(worker, 1, [b"x"], first_offset=number)
+        assert worker.stop() == EXIT_FINE
+    assert crew.table() == {0: 0, 1: 1}
 
 
 def test_a_spare_becomes_the_next_worker_and_a_dead_one_harms_nobody(

@@ -36,6 +36,7 @@ class Line:
         ([{"at": datetime(2026, 1, 1, tzinfo=UTC), "s": {"x": 1}}], "at timestamp, s struct<x: bigint>"),
         ([Line("m", None)], "module string, line bigint"),
         ([pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int16())})], "n smallint"),
+        ([pa.table({"c": pa.array(["x"]).dictionary_encode()})], "c string"),  # a category of pandas
     ],
 )
 def test_columns_of_rows(rows: list[Any], columns: str) -> None:

@@ -126,6 +126,17 @@ def test_lambdas_closures_and_partials_travel_by_value() -> None:
         assert load(spec)(4) == expected
 
 
+def test_what_travels_by_value_is_not_kept_beside_what_it_became() -> None:
+    model = bytes(1_000_000)
+    spec = describe(lambda _: len(model))
+    assert spec.pickled is not None
+    assert len(spec.pickled) > len(model)
+    for _ in range(2):  # the driver of Spark's engine loads it, and then sends it to its tasks
+        assert load(spec)(4) == len(model)
+    spec.forget_pickled()
+    assert not spec.pickled
+
+
 def test_a_function_of_main_brings_the_globals_it_refers_to() -> None:
     module = main_module(
         "import math\n"

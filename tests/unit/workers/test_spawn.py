@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import json
 import os
 import select
@@ -186,6 +187,30 @@ structlog.get_logger().info("by structlog", a=1)
         lines = [json.loads(line) for line in (tmp_path / "crew.log").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["by logging", "by structlog"]
     assert {(line["process"], line["group"], line["level"]) for line in lines} == {("forkserver", "g", "info")}
+
+
+@pytest.mark.parametrize(
+    ("module", "begins"),
+    [
+        (
+            "import threading\nthreading.Thread(target=threading.Event().wait, name='looker', daemon=True).start()",
+            "looker",
+        ),
+        ("from rocketcrew.workers.preload import run_loop\nrun_loop({gomp!r})", "OpenMP"),
+        ("import ctypes\nctypes.CDLL({gomp!r})", ""),
+    ],
+    ids=["a thread", "OpenMP", "OpenMP that was not used"],
+)
+def test_a_module_that_each_worker_imports_anew_is_in_the_log(tmp_path: Path, module: str, begins: str) -> None:
+    gomp = ctypes.util.find_library("gomp")
+    if "gomp" in module and gomp is None:
+        pytest.skip("this machine has no OpenMP of GNU's")
+    configures = "import structlog\nstructlog.configure(logger_factory=structlog.ReturnLoggerFactory())\n"
+    with supervisor(tmp_path, configures + module.format(gomp=gomp)) as (_, _, output):
+        output.readline()
+        log = tmp_path / "crew.log"
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    assert [(line["event"], line["begins"]) for line in lines] == [("module_not_shared", [begins])] * bool(begins)
 
 
 def test_the_supervisors_terminal_is_nothing_to_read_for_workers(tmp_path: Path) -> None:

@@ -1,0 +1,268 @@
+"""What a handler does to its worker's descriptors: one that it closes twice may have become the worker's, and what it leaves
+open the worker lacks."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR
+from rocketcrew.workers.cells import CHUNK_ID, STATE
+from rocketcrew.workers.descriptors import (
+    KEPT_FREE_MAX,
+    OWN_FROM,
+    DescriptorWatch,
+    free_descriptors,
+    lacks_descriptors,
+    out_of_the_way,
+)
+from rocketcrew.workers.link import DescriptorsClosedError, Transport, WorkerLink, link_pair
+from rocketcrew.workers.main import serve
+from rocketcrew.workers.memory_watch import LeavingError
+from rocketcrew.workers.prefix import complete_prefix
+from rocketcrew.workers.salvage import salvage
+from rocketcrew.workers.sealing import Sealer, SegmentLostError, open_segments
+from rocketcrew.workers.worker import SegmentPause
+
+Make = Callable[..., Any]
+
+
+def descriptor(b: Any) -> int:
+    """The open segment's."""
+    fd: int = b.segments._fd
+    return fd
+
+
+def take_over(fd: int, path: Path) -> None:
+    """The second close of a descriptor, and the handler's next open: that has the number then."""
+    new = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.dup2(new, fd)
+    os.close(new)
+
+
+@pytest.fixture
+def scene(bench: Make, make_record: Make, tmp_path: Path) -> Callable[[Callable[[Any], None]], Any]:
+    """A worker whose first message has rows in an open segment; at the second one the handler does `harm`."""
+
+    def make(harm: Callable[[Any], None]) -> Any:
+        def handle(message: Any) -> dict[str, int]:
+            if message.queue_offset == 1:
+                harm(b)
+            return {"n": message.queue_offset}
+
+        b = bench(handle, schema="n int", folder=tmp_path)
+        b.chunk([make_record(offset=0)], 1)
+        b.steps(3)
+        assert [entry.records for entry in b.outcomes()[0]] == [1]
+        b.chunk([make_record(offset=1)], 2)
+        return b
+
+    return make
+
+
+@pytest.mark.parametrize("how", ["reports", "a report beside", "an end of the segment"])
+def test_rows_are_not_written_into_a_file_that_has_the_segment_s_number(scene: Make, tmp_path: Path, how: str) -> None:
+    theirs = tmp_path / "log of the handler's"
+    b = scene(lambda b: take_over(descriptor(b), theirs))
+    b.steps(1)
+    (path,) = open_segments(tmp_path)
+    before = path.read_bytes()
+    if how == "a report beside":
+        b.worker.report_beside()
+    elif how == "an end of the segment":
+        with pytest.raises(DescriptorsClosedError):
+            b.segments.detach()
+    with pytest.raises(DescriptorsClosedError, match=f"segment {path.name}: its descriptor is another file now"):
+        b.steps(1)
+    b.worker.accuse(DescriptorsClosedError(""))
+    assert theirs.read_bytes() == b""
+    assert path.read_bytes() == before
+    assert (b.cell[CHUNK_ID], b.cell[STATE]) == (2, 2), "the message that did it"
+    assert b.outcomes() == ([], [])
+    assert salvage(path).rows == 1
+    assert os.fstat(descriptor(b)).st_ino == theirs.stat().st_ino, "it is not the worker's to close"
+
+
+def test_a_segment_that_was_closed_is_no_full_disk(scene: Make) -> None:
+    b = scene(lambda b: os.close(descriptor(b)))
+    code = serve(b.worker, b.log)
+    b.segments = None
+    assert code
+    assert [event["event"] for event in b.log.events] == ["handler_closed_descriptors"]
+    assert "Bad file descriptor" in b.log.events[0]["error"]
+    assert b.paused == []
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_somebody_else_wrote_into_a_segment_is_not_sealed(scene: Make, tmp_path: Path, cut: bool) -> None:
+    """A file object of the handler's that was closed twice still writes to its number."""
+
+    def harm(b: Any) -> None:
+        if cut:
+            os.ftruncate(descriptor(b), 100)
+        else:
+            os.write(descriptor(b), b"a line of the handler's log\n")
+
+    b = scene(harm)
+    with pytest.raises(SegmentLostError):
+        b.steps(2)
+    with pytest.raises(SegmentLostError):
+        b.segments.detach()
+    (path,) = open_segments(tmp_path)
+    assert complete_prefix(path).rows == (0 if cut else 1)
+    assert list((tmp_path / READY_DIR).iterdir()) == []
+
+
+def test_a_write_that_fails_cuts_nobody_else_s_file(bench: Make, make_record: Make, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"long" * 10_000)
+
+    def write(fd: int, data: memoryview) -> int:
+        if b.segments._size:
+            take_over(fd, theirs)
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return os.write(fd, data)
+
+    b = bench(lambda _message: {"n": 1}, schema="n int", folder=tmp_path, write=write)
+    b.chunk([make_record()])
+    with pytest.raises(DescriptorsClosedError):
+        b.steps(3)
+    assert theirs.read_bytes() == b"long" * 10_000
+
+
+def test_a_segment_s_number_is_none_that_handlers_close(bench: Make, make_record: Make, tmp_path: Path) -> None:
+    b = bench(lambda _message: {"n": 1}, schema="n int", folder=tmp_path)
+    b.chunk([make_record()])
+    b.steps(3)
+    assert descriptor(b) >= OWN_FROM
+    assert [path.name for path in (tmp_path / OPEN_DIR).iterdir()]
+
+
+def test_nor_is_that_of_a_segment_which_is_being_sealed(tmp_path: Path) -> None:
+    """Else the handler's next file might be synced in its place."""
+    sealer = Sealer(tmp_path, pause=lambda _what, _error: None, waits=None)
+    fd = sealer._calls.open(os.devnull, os.O_RDONLY)
+    assert fd >= OWN_FROM
+    os.close(fd)
+
+
+def test_what_is_moved_is_open_once() -> None:
+    fd = os.open(os.devnull, os.O_RDONLY)
+    high = out_of_the_way(fd)
+    assert high >= OWN_FROM
+    assert not os.get_inheritable(high)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    os.close(high)
+
+
+@pytest.fixture
+def link() -> Iterator[WorkerLink]:
+    theirs, ours = link_pair(Transport.SLAB)
+    made = WorkerLink(ours, Transport.SLAB)
+    yield made
+    made.close()
+    theirs.close()
+
+
+def test_a_loop_without_a_descriptor_for_its_segment_does_not_wait_for_one(bench: Make, link: WorkerLink) -> None:
+    """The thread that seals beside it does: it may get one, and its loop finds out by itself."""
+    log, slept = bench(lambda _: None).log, list[int]()
+    pause = SegmentPause(link, slept.append, log)
+    full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    with pytest.raises(DescriptorsClosedError, match=r"opening a segment: .* Too many open files: the handler leaves"):
+        pause("opening a segment", full)
+    pause.beside()("sealing a segment", full)
+    pause("opening a segment", OSError(errno.ENFILE, "of the whole machine"))
+    assert len(slept) == 2
+
+
+class Scarce:
+    """Descriptors that are free at the start, and then at each look."""
+
+    def __init__(self, log: Any, *free: int) -> None:
+        self._free = iter(free)
+        self.said: list[bytes] = []
+        self.sealed = 0
+        self.watch = DescriptorWatch(lambda: next(self._free), self.said.append, log)
+
+    def seal(self) -> None:
+        self.sealed += 1
+
+    def leaves(self) -> bool:
+        try:
+            self.watch(self.seal)
+        except LeavingError:
+            return True
+        return False
+
+
+@pytest.mark.parametrize(
+    ("at_start", "left", "leaves", "seals"),
+    [
+        (1_000, KEPT_FREE_MAX, False, False),
+        (1_000, KEPT_FREE_MAX - 1, True, True),
+        (1_000, 0, True, False),
+        (80, 10, False, False),
+        (80, 9, True, True),
+        (3, 1, False, False),
+        (3, 0, True, False),
+    ],
+)
+def test_a_worker_ends_before_it_has_no_descriptors(
+    bench: Make, at_start: int, left: int, leaves: bool, seals: bool
+) -> None:
+    log = bench(lambda _: None).log
+    scarce = Scarce(log, at_start, left)
+    assert scarce.leaves() is leaves
+    assert scarce.sealed == seals
+    assert [json.loads(packet[1:])["about"] for packet in scarce.said] == ["leaves"] * leaves
+    assert [event["event"] for event in log.events] == ["worker_ends_for_descriptors"] * leaves
+
+
+def test_what_is_left_is_less_by_each_that_stays_open() -> None:
+    with open(os.devnull) as first:
+        free = free_descriptors(first.fileno())
+        with open(os.devnull):
+            assert free_descriptors(first.fileno()) < free
+
+
+def test_a_worker_reports_what_failed_before_it_leaves_for_want_of_descriptors(bench: Make, make_record: Make) -> None:
+    """At once: the next calls would fail by the same."""
+    ran: list[int] = []
+
+    def handle(message: Any) -> None:
+        ran.append(message.queue_offset)
+        try:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        except OSError as error:
+            raise RuntimeError("no model") from error
+
+    b = bench(handle)
+    b.worker._descriptors = Scarce(b.log, 100, 0).watch
+    b.chunk([make_record(offset=number) for number in range(9)])
+    assert serve(b.worker, b.log) == 0
+    assert len(b.outcomes()[1]) == 1
+    assert ran == [0]
+
+
+class Numberless(OSError):
+    @property
+    def errno(self) -> int:
+        raise ZeroDivisionError
+
+
+def test_what_a_lack_of_descriptors_is() -> None:
+    full, circle = OSError(errno.EMFILE, "full"), ValueError("a")
+    circle.__cause__ = ValueError("b")
+    circle.__cause__.__cause__ = circle
+    assert lacks_descriptors(full)
+    assert not lacks_descriptors(circle)
+    assert not lacks_descriptors(Numberless())
+    assert not lacks_descriptors(OSError(errno.ENFILE, "the whole machine has none"))
