@@ -1,8 +1,11 @@
-"""Rows as lines of text: a head, and columns as wide as they need to be. And numbers of things in words."""
+"""What is printed for people: rows as lines of text under a head, numbers of things in words, and text that others chose."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+
+from ..conf.visible import visible
 
 
 def lines(rows: Sequence[Mapping[str, object]], widest: int = 0) -> Iterator[str]:
@@ -11,7 +14,7 @@ def lines(rows: Sequence[Mapping[str, object]], widest: int = 0) -> Iterator[str
     if not rows:
         return
     names = list(rows[0])
-    table = [[(_in_one_line(row[name], widest), isinstance(row[name], (int, float))) for name in names] for row in rows]
+    table = [[(in_one_line(row[name], widest), isinstance(row[name], (int, float))) for name in names] for row in rows]
     widths = [max(len(name), *(len(cells[at][0]) for cells in table)) for at, name in enumerate(names)]
     yield "  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True))
     for cells in table:
@@ -21,9 +24,16 @@ def lines(rows: Sequence[Mapping[str, object]], widest: int = 0) -> Iterator[str
         )
 
 
-def _in_one_line(value: object, widest: int) -> str:
+def in_one_line(value: object, widest: int = 0) -> str:
+    """As text, of at most `widest` characters (0 = any)."""
     text = "\\n".join(str(value).splitlines())
     return f"{text[: widest - 1]}…" if 0 < widest < len(text) else text
+
+
+def seen(text: str, *, err: bool = False) -> str:
+    """What stdout (stderr with `err`) is given of a text that others chose: what a terminal would obey is shown instead."""
+    stream = sys.stderr if err else sys.stdout
+    return visible(text) if stream is not None and stream.isatty() else text
 
 
 def counted(number: int, what: str) -> str:

@@ -93,6 +93,8 @@ def tried(
                     continue
                 try:
                     rehearsal.wind(0)
+                except bdb.BdbQuit:
+                    raise StoppedError from None
                 except NotConsumedError:
                     yield _left_out(letter, topic)
                     continue
@@ -137,12 +139,8 @@ def _left_out(letter: Letter, topic: str) -> Tried:
 
 
 def _look_into(call: Call, *, debug: bool) -> None:
-    """Raise what is no failure of the handler; open the debugger on what is one."""
+    """Open the debugger on a failure of the handler."""
     error = call.error
-    if isinstance(error, KeyboardInterrupt):
-        raise error
-    if isinstance(error, bdb.BdbQuit):
-        raise StoppedError
     if error is None or not debug or error.__traceback__ is None:
         return
     traceback.print_exception(error)

@@ -32,6 +32,8 @@ FILE_BYTES_MAX: Final = 1 << 20
 HIDDEN: Final = "********"
 KNOWN: Final = tuple(f"{section}.{key}" for section, keys in SCHEMA.items() for key in keys)
 _BY_ENVIRONMENT: Final = {ENV_PREFIX + name.replace(".", "_").upper(): name for name in KNOWN}
+_SOUNDS_SECRET: Final = re.compile(r"secret|passw|token|private|(access|api|account)[._-]?key|dsn", re.IGNORECASE)
+"""In names that are not ours, such as Spark's (its own rule, spark.redaction.regex, knows fewer)."""
 _SERVICE_LINK: Final = re.compile(r".+_SERVICE_(HOST|PORT(_\w+)?)|.+_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
 _SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://.*")
 
@@ -112,6 +114,14 @@ def show(value: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
+def _may_be_secret(name: str, near: str) -> bool:
+    """Whether the value of `name`, which is no setting, must not be shown; `near` is the setting that was probably meant."""
+    section = name.partition(".")[0]
+    return _SOUNDS_SECRET.search(name) is not None or any(
+        is_secret(f"{one}.{key}") for one in {section, near.partition(".")[0]} & SCHEMA.keys() for key in SCHEMA[one]
+    )
+
+
 def is_secret(setting: str) -> bool:
     """Whether the value of "section.key" must not be shown."""
     section, _, key = setting.partition(".")
@@ -124,10 +134,24 @@ def show_setting(setting: str, value: object) -> str:
 
 
 def without_secrets(setting: str, value: object) -> object:
-    """The value as it may be shown: the parameters of a Spark Connect address may hold a token."""
+    """The value as it may be shown: the parameters of a Spark Connect address may hold a token, and Spark's settings the keys
+    of a store."""
+    if setting == "spark.conf":
+        if isinstance(value, Mapping):
+            return _without_secret_names(cast("Mapping[str, object]", value))
+        return HIDDEN if _SOUNDS_SECRET.search(str(value)) else value
     if setting == "spark.master" and isinstance(value, str) and ";" in value:
         return f"{value.partition(';')[0]};{HIDDEN}"
     return HIDDEN if value and is_secret(setting) else value
+
+
+def _without_secret_names(table: Mapping[str, object]) -> dict[str, object]:
+    """In a file the parts of a name may be tables in each other."""
+    shown: dict[str, object] = {}
+    for name, value in table.items():
+        inner = _without_secret_names(cast("Mapping[str, object]", value)) if isinstance(value, Mapping) else value
+        shown[name] = HIDDEN if _SOUNDS_SECRET.search(name) else inner
+    return shown
 
 
 def defaults_text() -> str:
@@ -177,14 +201,15 @@ def _from_tables(tables: Mapping[str, object], origin: str, problems: list[Probl
         if section not in SCHEMA:
             problems.append(_unknown_section(section, table, origin))
         elif not isinstance(table, dict):
-            problems.append(Problem(section, show(table), origin, "is not a table", f"[{section}] with keys under it"))
+            shown = "" if _may_be_secret(section, "") else show(table)
+            problems.append(Problem(section, shown, origin, "is not a table", f"[{section}] with keys under it"))
         else:
             for key, value in cast("dict[str, object]", table).items():
                 name = f"{section}.{key}"
                 if key in SCHEMA[section]:
                     given[name] = _Given(value, origin, is_text=False)
                 else:
-                    problems.append(_unknown(name, show(value), origin))
+                    problems.append(_unknown(name, value, origin))
     return given
 
 
@@ -235,7 +260,7 @@ def _from_flags(
         if name in KNOWN:
             given[name] = _Given(value, origin, is_text=isinstance(value, str))
         else:
-            problems.append(_unknown(name, show(value), origin))
+            problems.append(_unknown(name, value, origin))
     return given
 
 
@@ -265,16 +290,16 @@ def _nearest(key: str, section: str | None) -> str:
     return near[0] if near else ""
 
 
-def _unknown(name: str, value: str, origin: str) -> Problem:
+def _unknown(name: str, value: object, origin: str) -> Problem:
     section = name.partition(".")[0]
     near = _nearest(name, section if section in SCHEMA else None)
     hint = f"did you mean {near}?" if near else "`rocketcrew config show` lists all settings"
-    return Problem(name, value, origin, f"is no setting; {hint}", "")
+    return Problem(name, "" if _may_be_secret(name, near) else show(value), origin, f"is no setting; {hint}", "")
 
 
 def _unknown_section(section: str, table: object, origin: str) -> Problem:
     if not isinstance(table, dict):
-        return _unknown(section, show(table), origin)
+        return _unknown(section, table, origin)
     near = difflib.get_close_matches(section.lower(), SCHEMA, n=1)
     hint = f"did you mean [{near[0]}]?" if near else "sections are " + ", ".join(f"[{name}]" for name in SCHEMA)
     return Problem(f"[{section}]", "", origin, f"is no section; {hint}", "")

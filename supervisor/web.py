@@ -229,12 +229,13 @@ def cannot_listen(settings: MetricsSettings, error: OSError) -> RocketcrewError:
 class WebServer:
     """Listens on the first free of `metrics.port_count` ports from `metrics.port` on, and writes that into `targets_file`."""
 
-    def __init__(self, settings: MetricsSettings, site: Site, slot: Path, labels: Mapping[str, str]) -> None:
-        """`labels` are those of the target."""
+    def __init__(self, settings: MetricsSettings, site: Site, slot: Path, group: str) -> None:
+        """`group` and the slot's number are labels of the target."""
         self._settings = settings
         self._site = site
         self._slot = slot
-        self._labels = labels
+        # Not `group`: of a series with a label of the target's name, Prometheus makes that one `exported_group`.
+        self._labels = {"rocketcrew_group": group, "slot": slot.name}
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:

@@ -13,6 +13,8 @@ less than a second. What depends on time that passes inside a handler (time limi
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import copy
 import inspect
 import mmap
@@ -56,7 +58,7 @@ from ..workers.ddl import as_schema
 from ..workers.failures import reconsume_limit
 from ..workers.inferring import INFER, Inferring, declared_columns
 from ..workers.link import Transport, WorkerLink, link_pair
-from ..workers.loading import describe, find, import_module, ready
+from ..workers.loading import HandlerLoadError, describe, find, import_module, ready
 from ..workers.main import consume_hooks, loop_for, run_hook, set_up_handler
 from ..workers.message import Message, make_message
 from ..workers.packets import QueueInfo
@@ -73,6 +75,7 @@ from ..workers.worker import WorkerLoop
 from .inner_broker import InnerBroker, InnerEdge, WentBack
 from .making import START_MS, message
 from .result import Call, DeadLetter, Result, Retried
+from .witness import Witness
 
 pa: Any = pyarrow
 
@@ -122,7 +125,9 @@ def run(
     latest; `Result.unfinished` says what is left then.
 
     Raises UsageError for what would keep `rocketcrew run` from starting: a handler that cannot take a message, columns that
-    mean nothing, a wrong setting, a set-up hook that raises; and for a message of a topic that is not consumed.
+    mean nothing, a wrong setting, a set-up hook that raises; for a message of a topic that is not consumed; and for coroutine
+    functions where an event loop runs. What ends a test (Ctrl-C, `pytest.fail()`, the q of a debugger) is raised from here,
+    wherever the user's functions raise it, and is no failure of a message.
     """
     seconds = check("run", {"seconds": seconds}, {"seconds": number(0, SETTLE_MAX_S, "seconds") | NONE})["seconds"]
     given = cast("object", messages)
@@ -323,10 +328,10 @@ class Rehearsal:
         names = dict.fromkeys(self._settings_given, "settings=")
         settings = load(flags, {}, None, flag_names={"consumer.topics": "topics=", "consumer.group": "group=", **names})
         self._check_first(_subscribed(settings, int(self._now_ms)))
-        self._folder = TemporaryDirectory(prefix="rocketcrew-test-")
+        self._folder = self._folder or TemporaryDirectory(prefix="rocketcrew-test-")  # a start before may have failed
         return _Member(
             settings, handler, Path(self._folder.name), self._broker, self._now_s, lambda: int(self._now_ms), self._log,
-            called=self._called, fate=self._went_back, sent=self._sent_by_handler,
+            witness=Witness(self._called), fate=self._went_back, sent=self._sent_by_handler,
         )  # fmt: skip
 
     def _check_first(self, consumed: Collection[str]) -> None:
@@ -368,7 +373,7 @@ class _Member:
     def __init__(
         self, settings: Settings, handler: Handler, folder: Path, broker: InnerBroker,
         now_s: Callable[[], float], now_ms: Callable[[], int], log: _Log, *,
-        called: Callable[[Sequence[Message], BaseException | None], None],
+        witness: Witness,
         fate: Callable[[MessageQueue, bytes, str, WentBack], None],
         sent: _Sent,
     ) -> None:  # fmt: skip
@@ -401,33 +406,51 @@ class _Member:
         self.core.state.stats.calls_are_batches = handler.batch
         self._known: set[int] = set()
         self._packets = 0
-        self._start_worker(handler, called, sent)
-        self.edge.heartbeat()
-        for event in (ev.WorkerStarted(Worker(WORKER)), ev.WorkerReady(WORKER), ev.Start()):
-            self.core.handle(event, now_s())
+        self._handler_name = handler.name
+        self._witness = witness
+        with contextlib.ExitStack() as opened:
+            self._start_worker(handler, sent, opened)
+            self.edge.heartbeat()
+            for event in (ev.WorkerStarted(Worker(WORKER)), ev.WorkerReady(WORKER), ev.Start()):
+                self.core.handle(event, now_s())
+            self._opened = opened.pop_all()
 
-    def _start_worker(
-        self, handler: Handler, called: Callable[[Sequence[Message], BaseException | None], None], sent: _Sent
-    ) -> None:
+    def _start_worker(self, handler: Handler, sent: _Sent, opened: contextlib.ExitStack) -> None:
+        """`opened` gets what is to be closed, also where the start fails."""
         settings, bounds = self._settings, worker_bounds(self._settings)
         self._link, sock = link_pair(Transport.SLAB)
+        opened.callback(self._link.close)
         self._worker_link = WorkerLink(sock, Transport.SLAB)
+        opened.callback(self._worker_link.close)
         cell = private_cell()
         self._loop = loop_for(handler)
+        if self._loop is not None:
+            opened.callback(self._loop.close)
+        self._refuse_loop_around()
         self._teardown = handler.teardown
         group = settings.consumer.group
-        hooks = consume_hooks(handler, bounds, "", self._log, ordered=bounds.ordered or handler.order is not None)
         handler = sending(handler, group, sent)
         if self._loop is not None and inspect.iscoroutinefunction(handler.function):
             handler = one_call_at_a_time(handler, self._loop)
-        handler = watched(_witnessed(handler, called), group, [] if hooks is None else [hooks])
+        handler = self._witness.of(handler)
+        hooks = consume_hooks(handler, bounds, "", self._log, ordered=bounds.ordered or handler.order is not None)
+        handler = watched(handler, group, [] if hooks is None else [hooks])
         self._rows, self._segments, sealer = self._results(handler)
+        if self._segments is not None:
+            opened.callback(self._segments.detach)  # with rows that nobody has asked for its file is open
+        opened.callback(enter, None)
         enter(Context(WORKER, 0, cell, lambda _: None))
-        set_up_handler(handler, self._loop, caught=(Exception, SystemExit))
+        try:
+            set_up_handler(handler, self._loop, caught=(Exception, SystemExit))
+        except HandlerLoadError as error:
+            self._witness.note(error)
+            self._witness.raise_end()
+            raise
         self._worker = WorkerLoop(
             self._worker_link, handler, bounds=bounds, slab=self._memory, rows=self._rows, segments=self._segments,
             sealer=sealer, clock=self._clock_ns, cell=cell, log=self._log,
         )  # fmt: skip
+        self._worker.report_failures(lambda _queue, _message, error: self._witness.note(error))
 
     def _results(self, handler: Handler) -> tuple[RowBuffer[Place] | None, SegmentWriter | None, Sealer | None]:
         settings, bounds = self._settings, worker_bounds(self._settings)
@@ -474,7 +497,7 @@ class _Member:
     def tick(self) -> None:
         """The clock was moved: do what is due."""
         self.core.tick(self._now_s() + ROUNDING_MS / 1000)
-        self._worker.step()
+        self._step_worker()
         self.do()
 
     def commit(self) -> None:
@@ -484,13 +507,14 @@ class _Member:
 
     def do(self) -> None:
         """Do what the core wants and hear what the worker says, until neither has anything more for this moment."""
+        self._refuse_loop_around()
         while True:
             for action in self.core.take_actions():
                 self._performs[type(action)](action)
             self._link.flush()
             steps, self._packets = self._packets, 0
             for _ in range(steps + 1):
-                self._worker.step()
+                self._step_worker()
             said = self._link.receive()
             while said:
                 for packet in said:
@@ -498,6 +522,23 @@ class _Member:
                 said = self._link.receive()
             if not steps and not self.core.state.out:
                 return
+
+    def _step_worker(self) -> None:
+        self._worker.step()
+        self._witness.raise_end()
+
+    def _refuse_loop_around(self) -> None:
+        """Raise UsageError where the handler's coroutines could not run: a thread runs one event loop at a time."""
+        if self._loop is None:
+            return
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # there is none
+            return
+        raise UsageError(
+            f"handler {self._handler_name} has coroutine functions, and this thread runs an event loop already: run it in a"
+            " plain `def test_...`, or by `await asyncio.to_thread(run, handler, messages)`"
+        )
 
     def _hear(self, packet: bytes) -> None:
         now = self._now_s()
@@ -579,11 +620,7 @@ class _Member:
             if self._teardown is not None:
                 run_hook(self._teardown, self._loop)
         finally:
-            enter(None)
-            if self._loop is not None:
-                self._loop.close()
-            self._link.close()
-            self._worker_link.close()
+            self._opened.close()
 
 
 class _Sent:
@@ -652,26 +689,6 @@ def _order_of(handler: Handler) -> HandlerOrder:
         callable(handler.key),
         handler.auto_commit,
     )
-
-
-def _witnessed(handler: Handler, called: Callable[[Sequence[Message], BaseException | None], None]) -> Handler:
-    """The same handler; each of its calls is noted."""
-    function, batch = handler.function, handler.batch
-
-    def call(given: Any) -> Any:
-        messages = list(given) if batch else [given]
-        try:
-            result = function(given)
-        except BaseException as error:
-            called(messages, error)
-            raise
-        called(messages, result if isinstance(result, BaseException) else None)
-        return result
-
-    witnessed = copy.copy(handler)
-    witnessed.function = call
-    call.__module__, call.__qualname__ = handler.name.split(":", 1)
-    return witnessed
 
 
 def _refuse(what: str, error: OSError) -> None:

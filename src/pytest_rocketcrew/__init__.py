@@ -59,7 +59,9 @@ CREW_SETTINGS = {
     "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
     "consumer.rebalance_interval_ms": 1000,
     "results.seal_idle_ms": 100,
+    "supervisor.drain_deadline_ms": 2000,
     "supervisor.send_back_retry_ms": 500,
+    "supervisor.stop_deadline_ms": 2000,
 }
 """What a test does not want to wait for, and patience with a broker in its own process; `settings=` has the last word."""
 

@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from datetime import date
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -87,6 +88,20 @@ def test_human_lines_have_no_colours_unless_on_a_terminal() -> None:
     assert "assignment=7" in out.getvalue()
     assert "group=g" in out.getvalue()
     assert "quiet" not in out.getvalue()
+
+
+def test_what_a_line_for_people_has_of_others_does_nothing_to_their_terminal() -> None:
+    out = Terminal()
+    set_up("human", "info", out, colors=False)
+    try:
+        raise LookupError("gone\x1b[2J")
+    except LookupError:
+        structlog.get_logger().exception("late\x1b[2J", keys="K\x1b[2J\x9b", properties={"a": "\x1b[2J"})
+        logging.getLogger("lib").exception("of \x1b[2J %s", "b\x1b[2J")
+    structlog.get_logger().warning("message_failed", exception="Traceback\n  \x1b[2J")
+    assert "\x1b" not in out.getvalue()
+    assert all(shown in out.getvalue() for shown in (r"late\x1b[2J", r"keys=K\x1b[2J\x9b", r"of \x1b[2J b\x1b[2J"))
+    assert "Traceback\n" in out.getvalue()
 
 
 def test_exceptions_are_one_json_object() -> None:
@@ -395,6 +410,46 @@ def test_a_line_has_the_id_of_the_current_span() -> None:
     outside, inside = (json.loads(line) for line in out.getvalue().splitlines())
     assert "trace_id" not in outside
     assert inside["trace_id"] == f"{0xABC:032x}"
+
+
+# --- what cannot be rendered ----------------------------------------------------------------------------------------
+
+
+class Detached:
+    def __repr__(self) -> str:
+        raise RuntimeError("not bound to a Session")
+
+
+@pytest.mark.parametrize("format", ["json", "human"])
+def test_no_value_of_a_line_raises_in_who_logs_it(format: str) -> None:
+    bare_root()
+    out = io.StringIO()
+    set_up(format, "info", out)
+    itself: list[object] = []
+    itself.append(itself)
+    log = structlog.get_logger().bind(bound={date(2026, 1, 1): 3})
+    values = ({("a", 1): Detached()}, itself, Detached(), 10**5_000, float("nan"))
+    for value in values:
+        log.info("counted", value=value)
+        logging.getLogger("lib").warning("counted %r", value)
+    log.info("%d counted", "three")
+    log.info(Detached())
+    log.info({"counted": 3})
+    log.error("request_failed", topic=["orders"], broker=Detached(), error=Detached())
+    log.error("counted", exc_info=("no", "such"))
+    lines = out.getvalue().splitlines()
+    assert sum("counted" in line for line in lines) == 2 * len(values) + 3
+    assert "%d counted ('three',)" in out.getvalue()
+    assert "2026" in out.getvalue()
+    assert "request_failed" in out.getvalue()
+
+
+def test_a_json_line_is_json() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    structlog.get_logger().info("scores", mean=float("nan"), each={"a": [float("inf"), 0.5]}, count=3)
+    line = json.loads(out.getvalue(), parse_constant=pytest.fail)
+    assert (line["mean"], line["each"], line["count"]) == ("nan", {"a": ["inf", 0.5]}, 3)
 
 
 # --- a file, and its rotation ---------------------------------------------------------------------------------------

@@ -285,6 +285,46 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
     assert "S3CRET" not in wrong
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        '[security]\nsecrt_key = "S3CRET"',
+        '[security]\npw = "S3CRET"',
+        '[metrics]\ntokn = "S3CRET"',
+        '[sentry]\nDSN = "https://S3CRET@host/1"',
+        '[cluster]\nsecretKey = "S3CRET"',
+        '[cluster]\nstore_password = "S3CRET"',
+        'secretKey = "S3CRET"',
+        'security = "S3CRET"',
+        '[spark]\nconf = {"spark.hadoop.fs.s3a.secret.key" = "S3CRET", x = [1]}',
+        '[spark.conf]\nspark.hadoop.fs.s3a.secret.key = "S3CRET"\nx = [1]',
+    ],
+)
+def test_what_may_be_a_secret_is_not_shown_where_its_name_is_wrong(tmp_path: Path, file: str) -> None:
+    (tmp_path / "c.toml").write_text(file)
+    with pytest.raises(ConfigError, match="one problem") as caught:
+        load({}, {}, tmp_path / "c.toml")
+    assert "S3CRET" not in str(caught.value)
+
+
+def test_what_may_be_a_secret_is_not_shown_where_a_flag_or_variable_is_wrong() -> None:
+    said = problems({"security.secrt_key": "S3CRET"}, {"ROCKETCREW_SECURITY_SECRT_KEY": "S3CRET"})
+    assert "security.secrt_key (from flag --set) is no setting; did you mean security.secret_key?" in said
+    assert "ROCKETCREW_SECURITY_SECRET_KEY?" in said
+    assert "S3CRET" not in said
+    assert "consumer.grup = " in problems({"consumer.grup": "billing"})
+    assert "S3CRET" not in problems({"spark.conf": "spark.hadoop.fs.s3a.secret.key=S3CRET,x"})
+
+
+def test_keys_of_a_store_in_sparks_settings_are_not_shown() -> None:
+    conf = {"spark.hadoop.fs.s3a.secret.key": "S3CRET", "spark.hadoop.fs.s3a.endpoint": "http://minio:9000"}
+    assert show_setting("spark.conf", conf) == show_setting(
+        "spark.conf", {**conf, "spark.hadoop.fs.s3a.secret.key": "x"}
+    )
+    assert "http://minio:9000" in show_setting("spark.conf", conf)
+    assert "S3CRET" not in show_setting("spark.conf", conf)
+
+
 def test_keys_of_the_acl_go_together() -> None:
     assert "security.access_key must be given together with security.secret_key" in problems(
         {"security.access_key": "me"}

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_rocketcrew import CREW_SETTINGS
 from rocketcrew import SyncProducer
+from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.testing import LocalBroker
 
@@ -55,3 +57,8 @@ def test_a_topic_that_its_first_message_made_is_there() -> None:
     with LocalBroker() as broker, SyncProducer(broker.name_server) as producer:
         producer.send("mine", b"x")
         assert [message.body for message in broker.messages("mine")] == [b"x"]
+
+
+def test_what_the_fixture_crew_sets_goes_together_and_waits_little_for_a_handler_that_hangs() -> None:
+    taken = load(dict(CREW_SETTINGS), {}, None).supervisor
+    assert max(taken.stop_deadline_ms, taken.drain_deadline_ms) == 2000
