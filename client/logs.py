@@ -1,7 +1,8 @@
 """The loggers of what also runs in a process of the user's, who calls it from a script, a notebook or a test.
 
 A log line must never stop the work: one that cannot be written (its reader has gone, the disk is full, the stream is
-closed) is dropped, as Python's own `logging` does, and the caller's call goes on.
+closed) is dropped, as Python's own `logging` does, and the caller's call goes on. One of the user's own whose values cannot
+be rendered is rendered of plain ones.
 
 Our own processes configure structlog (conf/logging.py), and so may the user: then that holds. Where nobody has said by a
 `logger_factory` where lines go, structlog prints on standard output, which is the script's own answer: here it is standard
@@ -13,12 +14,14 @@ A worker is a process of ours that runs the user's code: there our loggers keep 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import structlog
+
+from ..remoting.log_values import Rendering
 
 _UNWRITABLE = (OSError, ValueError)
 """What streams raise; ValueError when they are closed."""
@@ -87,6 +90,14 @@ def get_logger(name: str = "rocketcrew") -> Any:
     return structlog.wrap_logger(_Sink(name, _kept), wrapper_class=bind, context_class=dict)
 
 
+class _UsersProcessors:
+    """Those that are configured when a line is written; the last one renders it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        *before, last = structlog.get_config()["processors"]
+        return iter((*before, Rendering(last)))
+
+
 def users_logger(name: str) -> Any:
     """The same, one of the user's own: what he configures holds for it in a worker, too."""
-    return structlog.wrap_logger(_Sink(name, {}))
+    return structlog.wrap_logger(_Sink(name, {}), processors=cast("list[Any]", _UsersProcessors()))

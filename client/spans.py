@@ -4,6 +4,10 @@ A send is a PRODUCER span whose context travels in the message's properties (`tr
 span that continues it, so that spans of the handler's own code stand below it. A batch has one span with a link to each of
 its messages. Names and attributes are those of OpenTelemetry's semantic conventions for messaging.
 
+A context that the user has put into a message's properties is kept, and the send's span links it, as these conventions ask:
+what a table held until it was relayed belongs to the trace that it began in. But who copies the properties of the message in
+hand wants no other trace for it: a context that the call under way continues or links is replaced.
+
 Who sets up the provider: the program that sends; for workers the handler's module or its set-up hook. As long as nobody
 has (the API's own provider is a proxy), a message costs one look at that.
 """
@@ -11,23 +15,36 @@ has (the API's own provider is a proxy), a message costs one look at that.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from threading import Thread
+from typing import Any, Final
 
 from .outgoing import OutgoingMessage
 from .send_result import SendResult
 
 TRACER = "rocketcrew"
 Attributes = dict[str, Any]
+CONSUMED: Final = "rocketcrew-consumed"
+"""In OpenTelemetry's context: where the messages of the call under way come from, as (trace id, span id)."""
+FLUSH_S: Final = 1.0
+"""How long the end of a worker waits for what its providers have not sent; an exporter may wait for ever for its server."""
+PROVIDERS: Final = (
+    ("opentelemetry.trace", "get_tracer_provider"),
+    ("opentelemetry.metrics", "get_meter_provider"),
+    ("opentelemetry._logs", "get_logger_provider"),
+)
+"""Modules of the API, and the function that gives the provider."""
 
 
 class SpanApi:
     """The parts of the API that are used. Made by `span_api`."""
 
     def __init__(self) -> None:
+        self.context: Any = import_module("opentelemetry.context")
         self.trace: Any = import_module("opentelemetry.trace")
         self.propagate: Any = import_module("opentelemetry.propagate")
 
@@ -47,6 +64,12 @@ class SpanApi:
 
     def failed(self, span: Any, reason: str) -> None:
         span.set_status(self.trace.Status(self.trace.StatusCode.ERROR, reason))
+
+    def carried_by(self, properties: Mapping[str, str]) -> Any:
+        """The span's context in a message's properties; one that is not valid where they have none."""
+        # Not the current one where they have none, hence a context of its own.
+        found = self.propagate.extract(properties, self.context.Context())
+        return self.trace.get_current_span(found).get_span_context()
 
 
 def span_api(wanted: bool = True) -> SpanApi | None:
@@ -88,16 +111,30 @@ class SendSpans:
             yield Sending(messages)
             return
         topic = messages[0].topic
-        with api.start(f"send {topic}", "PRODUCER", send_attributes(messages, self._group, kind)) as span:
+        own = [_own_context(api, message) for message in messages]
+        links = [api.trace.Link(context) for context in own if context is not None]
+        attributes = send_attributes(messages, self._group, kind)
+        with api.start(f"send {topic}", "PRODUCER", attributes, links=links) as span:
             carrier: dict[str, str] = {}
             api.propagate.inject(carrier)
-            yield Sending([_carrying(message, carrier) for message in messages], span)
+            sent = [
+                _carrying(message, carrier) if context is None else message
+                for message, context in zip(messages, own, strict=True)
+            ]
+            yield Sending(sent, span)
+
+
+def _own_context(api: SpanApi, message: OutgoingMessage) -> Any:
+    """What the user has put there; None where that is nothing, or was copied of a message of the call under way."""
+    context = api.carried_by(message.properties)
+    copied = (context.trace_id, context.span_id) in (api.context.get_value(CONSUMED) or ())
+    return context if context.is_valid and not copied else None
 
 
 def _carrying(message: OutgoingMessage, carrier: Mapping[str, str]) -> OutgoingMessage:
-    """The message with the context among its properties; what the user put there stays."""
+    """The message with the context among its properties."""
     carried = {name: value for name, value in carrier.items() if value.strip()}
-    return replace(message, properties={**carried, **message.properties})
+    return replace(message, properties={**message.properties, **carried})
 
 
 def send_attributes(messages: Sequence[OutgoingMessage], group: str, kind: str) -> Attributes:
@@ -125,15 +162,46 @@ def send_attributes(messages: Sequence[OutgoingMessage], group: str, kind: str) 
 # Processing.
 
 
-def process_span(api: SpanApi, topic: str, attributes: Attributes, carriers: Sequence[Mapping[str, str]]) -> Any:
-    """The span of a handler's call, a context manager: it continues the one message's context, or links those of several."""
+@contextlib.contextmanager
+def process_span(
+    api: SpanApi, topic: str, attributes: Attributes, carriers: Sequence[Mapping[str, str]]
+) -> Generator[Any]:
+    """The span of a handler's call: it continues the one message's context, or links those of several."""
+    contexts = [context for carrier in carriers if (context := api.carried_by(carrier)).is_valid]
     if len(carriers) == 1:
         more = {"context": api.propagate.extract(carriers[0])}
     else:
-        more = {"links": _links(api, carriers)}
-    return api.start(f"process {topic}", "CONSUMER", attributes, **more)
+        more = {"links": [api.trace.Link(context) for context in contexts]}
+    consumed = frozenset((context.trace_id, context.span_id) for context in contexts)
+    token = api.context.attach(api.context.set_value(CONSUMED, consumed))
+    try:
+        with api.start(f"process {topic}", "CONSUMER", attributes, **more) as span:
+            yield span
+    finally:
+        api.context.detach(token)
 
 
-def _links(api: SpanApi, carriers: Sequence[Mapping[str, str]]) -> list[Any]:
-    contexts = [api.trace.get_current_span(api.propagate.extract(carrier)).get_span_context() for carrier in carriers]
-    return [api.trace.Link(context) for context in contexts if context.is_valid]
+def trace_id_of(span: Any) -> str:
+    """As it stands in a log line."""
+    return f"{span.get_span_context().trace_id:032x}"
+
+
+def flush_providers(imported: Mapping[str, Any] = sys.modules, timeout_s: float = FLUSH_S) -> None:
+    """At the end of a worker, whose process runs no atexit: have the user's providers send what they have kept back, within
+    this time. Never raises. `imported`: the modules; what nobody has imported nobody has set up."""
+    flushes: list[Any] = []
+    for module, name in PROVIDERS:
+        with contextlib.suppress(Exception):
+            flushes.append(getattr(imported[module], name)().force_flush)
+    if flushes:
+        # The SDK's batches look at no time limit while they export: hence the thread, which the process's end cuts off.
+        thread = Thread(target=_call_each, args=(flushes, timeout_s), name="rocketcrew-spans", daemon=True)
+        with contextlib.suppress(RuntimeError):  # there are too many
+            thread.start()
+            thread.join(timeout_s)
+
+
+def _call_each(flushes: Sequence[Any], timeout_s: float) -> None:
+    for flush in flushes:
+        with contextlib.suppress(Exception):
+            flush(int(timeout_s * 1000))

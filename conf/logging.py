@@ -8,7 +8,8 @@ Loggers are not cached on first use. A cached one would keep the stream that was
 wrong in a test that runs a command in-process. What is logged often should hold the result of `get_logger().bind(...)`,
 which costs nothing to look up; that is also where the keys of a queue or a worker are bound once.
 
-A log line must never stop the work: a stream that is closed, or whose reader has gone, drops the line.
+A log line must never stop the work: a stream that is closed, or whose reader has gone, drops the line. What cannot be
+rendered is rendered as far as possible (remoting/log_values.py).
 
 A line is one write to the descriptor, however long it is, so that those of several processes stay apart: Python's own streams
 would write a long one in pieces.
@@ -27,14 +28,17 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
-from typing import TextIO, cast
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, Processor
+from structlog.typing import EventDict, ExcInfo, Processor
 
 from ..remoting.errors import UsageError
+from ..remoting.log_values import Rendering, interpolated, text
 from .repeats import Outages, Repeats
+from .visible import visible
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -250,7 +254,7 @@ class _LineHandler(logging.Handler):
             line = self.format(record)
         except Exception:  # noqa: BLE001  whatever a library's format does
             # A library's `log("%d", "text")` is its fault, and no reason for a traceback in the middle of ours.
-            record.msg, record.args = f"{record.msg} {record.args}", None
+            record.msg, record.args = interpolated(record.msg, record.args or ()), None
             line = self.format(record)
         self._writer.msg(line)
 
@@ -279,16 +283,17 @@ class _Counted:
         self._outages = defaultdict[str, Outages](Outages)
 
     def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
-        what, error = event.get("event"), str(event.get("error", ""))
+        what = text(event.get("event"))
         if what not in OF_OUTAGES and what not in OF_MESSAGES:
             return event
-        server, now = event.get("broker") or event.get("address") or event.get("url") or "", time.monotonic()
+        error, now = text(event.get("error", "")), time.monotonic()
+        server = text(event.get("broker") or event.get("address") or event.get("url") or "")
         if what in OF_OUTAGES and REFUSED not in error:
-            counts = self._outages[name].came(str(what), str(server), now)
+            counts = self._outages[name].came(what, server, now)
             times = sum(counts.values())
             more = {"counts": dict(counts)} if len(counts) > 1 else {}
         else:
-            fault = (what, event.get("topic"), event.get("hook"), _NUMBER.sub("", error)[:ERROR_MAX])
+            fault = (what, text(event.get("topic")), text(event.get("hook")), _NUMBER.sub("", error)[:ERROR_MAX])
             times = self._repeats.came(fault if what in OF_MESSAGES else (*fault, server), now)
             more = {}
         if not times:
@@ -313,6 +318,17 @@ class _Remembered:
         if event.get("level") in ("warning", "error", "critical"):
             _faults.append({key: value for key, value in event.items() if key != "exc_info"})
         return event
+
+
+def _visible_texts(_logger: object, _name: str, event: EventDict) -> EventDict:
+    """A processor for lines that people read: what is no text is shown by its repr, which has no control characters."""
+    return {key: visible(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _visible_traceback(to: TextIO, exc_info: ExcInfo) -> None:
+    own = io.StringIO()
+    structlog.dev.plain_traceback(own, exc_info)
+    to.write(visible(own.getvalue()))
 
 
 def set_up(
@@ -341,23 +357,50 @@ def set_up(
         _Remembered(),
     ]
     if human:
-        render: list[Processor] = [
+        render = Rendering(
+            _visible_texts,
             structlog.dev.ConsoleRenderer(
                 colors=terminal if colors is None else colors,
-                exception_formatter=structlog.dev.plain_traceback,
+                exception_formatter=_visible_traceback,
                 pad_event_to=28,
-            )
-        ]
+            ),
+        )
     else:
-        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        as_json = structlog.processors.JSONRenderer(default=str, allow_nan=False)
+        render = Rendering(structlog.processors.format_exc_info, as_json)
     writer = LineWriter(stream)
     structlog.configure(
-        processors=[*shared, *render],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        processors=[*shared, render],
+        wrapper_class=_logger_class(LEVELS[level]),
         logger_factory=lambda *_: writer,
         cache_logger_on_first_use=False,
     )
     _take_over_logging(shared, render, writer, LEVELS[level], for_imports=for_imports)
+
+
+_METHODS = ("debug", "info", "msg", "warning", "warn", "error", "exception", "critical", "fatal")
+
+
+def _logger_class(level: int) -> Any:
+    """Structlog's, whose methods take arguments that their text does not fit, as Python's own loggers do."""
+    usual = structlog.make_filtering_bound_logger(level)
+    wanted = [name for name in _METHODS if LEVELS.get(name, level) >= level]
+    names = [*wanted, *(f"a{name}" for name in wanted)]
+    return type(usual.__name__, (usual,), {name: _with_any_arguments(getattr(usual, name)) for name in names})
+
+
+def _with_any_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(self: object, event: object, *args: object, **keys: object) -> Any:
+        return method(self, interpolated(event, _of_text(args)) if args else event, **keys)
+
+    return call
+
+
+def _of_text(args: tuple[object, ...]) -> tuple[object, ...] | Mapping[str, object]:
+    """What `%` is given for the arguments of a logger: of a single one that is a mapping its values by name."""
+    first = args[0]
+    return cast("Mapping[str, object]", first) if len(args) == 1 and isinstance(first, Mapping) and first else args
 
 
 def set_up_as(log: Mapping[str, str], process: str, *, for_imports: bool = False) -> None:
@@ -373,7 +416,7 @@ def _is_terminal(stream: TextIO) -> bool:
 
 
 def _take_over_logging(
-    shared: list[Processor], render: list[Processor], writer: LineWriter, level: int, *, for_imports: bool
+    shared: list[Processor], render: Processor, writer: LineWriter, level: int, *, for_imports: bool
 ) -> None:
     root, warned = logging.getLogger(), logging.getLogger("py.warnings")
     old = [handler for handler in root.handlers if isinstance(handler, _LineHandler)]
@@ -382,7 +425,7 @@ def _take_over_logging(
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
     for logger in (root, warned):

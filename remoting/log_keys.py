@@ -10,7 +10,7 @@
 | `duration_ms` | how long something took, in ms |
 | `error` | what was wrong, as text |
 | `reason` | why something was done, as text; of what went wrong it is `error` |
-| `trace_id` | of OpenTelemetry's span that was current, 32 hexadecimal digits |
+| `trace_id` | of OpenTelemetry's span that is current, or was during the message's call, 32 hexadecimal digits |
 
 A line that speaks of one queue has all of the first three, so that `topic=orders` finds it; no key is another word for one
 of these (SYNONYMS, which a test holds against every call of a logger).

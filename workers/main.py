@@ -24,7 +24,7 @@ import pyarrow as pa
 from multiprocess import forkserver
 
 from ..client.logs import get_logger, keep_configuration
-from ..client.spans import span_api
+from ..client.spans import flush_providers, span_api
 from ..conf.exit_codes import EXIT_DESCRIPTORS, EXIT_FINE, EXIT_HANDLER
 from ..conf.logging import log_of, set_up
 from ..conf.segment_format import READY_DIR
@@ -107,6 +107,7 @@ def worker_main(boot: WorkerBoot) -> int:
         log.info("worker_leaves", reason=str(error))
         return EXIT_FINE
     finally:
+        flush_providers()
         if boot.sentry is not None:
             flush_sentry()
 
@@ -224,6 +225,7 @@ def prepare_handler(
     """The handler, set up; its columns (the configuration's, else its own); a loop, if it needs one. `sets_up` is called
     before its set-up hook is. Raises UsageError."""
     handler = load(boot.handler)
+    boot.handler.forget_pickled()
     check_order(handler, ordered=boot.bounds.ordered)
     declared = None if boot.segments_dir is None else declared_columns(boot.schema, handler.schema, boot.columns_file)
     schema = None if declared is None else as_schema(declared)
@@ -298,7 +300,7 @@ def make_worker(
     traces = trace_log(boot.member, ordered=ordered) if boot.traces else None
     api = span_api(boot.spans)
     # Who wants spans has set up a provider by now (the handler's module or its set-up hook): the others pay nothing.
-    spans = ProcessSpans(api) if api is not None and api.active else None
+    spans = ProcessSpans(api, broadcasting=boot.attempts.broadcasting) if api is not None and api.active else None
     memory = watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log)
     soft_ns, hard_ns = limits_of(handler, bounds)
     hooks = consume_hooks(handler, bounds, boot.namespace, log, ordered=ordered)

@@ -69,7 +69,8 @@ class Message:
     call_clock: ClassVar[list[Callable[[], int]]] = []
     """In a worker one entry: when the call in hand began, ms since 1970. It is the property CONSUME_START_TIME of Java."""
 
-    __slots__ = ("_body", "_data", "_info", "_position", "_properties", "_queue")
+    __slots__ = ("_body", "_data", "_info", "_position", "_properties", "_queue", "_trace_id")
+    _trace_id: str
 
     def __init__(self, data: bytes, position: int, queue: QueueInfo) -> None:
         self._data = data
@@ -327,9 +328,15 @@ def make_message(
     return Message(encode_message(stored), 0, QueueInfo(group, topic, broker_name, queue_id))
 
 
+def note_trace(message: Message, trace_id: str) -> None:
+    """Its call has a span in this trace: what is logged of the message says so also when the span has ended."""
+    message._trace_id = trace_id  # pyright: ignore[reportPrivateUsage]
+
+
 def message_keys(message: Message) -> dict[str, object]:
     """What identifies a message in a log line, as far as it can be decoded: its place (a retry's is in the group's retry
-    topic), the topic that it was first sent to where that is another one, its id, its keys and its finished attempts."""
+    topic), the topic that it was first sent to where that is another one, its id, its keys, its finished attempts, and the
+    trace of its call's span, where it has one."""
     queue = message.queue
     keys: dict[str, object] = {**place_keys(queue, message.queue_offset)}
     try:
@@ -340,4 +347,6 @@ def message_keys(message: Message) -> dict[str, object]:
         keys["reconsume_times"] = message.reconsume_times
     except ProtocolError as error:
         keys["undecodable"] = str(error)
+    if trace_id := getattr(message, "_trace_id", ""):  # only a message that has one pays for it
+        keys["trace_id"] = trace_id
     return keys

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from copy import copy
 from typing import Any
 
-from ..client.spans import SpanApi, process_span
+from ..client.spans import SpanApi, process_span, trace_id_of
 from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError
 from ..remoting.names import REGION_DEFAULT
@@ -25,7 +25,7 @@ from ..remoting.properties import PROPERTY_KEYS, PROPERTY_MSG_REGION, PROPERTY_T
 from ..remoting.traces import ConsumeReturn, TracedMessage, TraceRecord, sub_after_record, sub_before_record
 from .api import Handler
 from .consume_hooks import CallResult, ConsumeHooks, return_type
-from .message import Message
+from .message import Message, note_trace
 from .sentry import SentryEvents
 from .user_errors import describe_error
 
@@ -122,8 +122,9 @@ def _traced(messages: Sequence[Message]) -> tuple[str, list[TracedMessage]]:
 class ProcessSpans:
     """A span around every call."""
 
-    def __init__(self, api: SpanApi) -> None:
+    def __init__(self, api: SpanApi, *, broadcasting: bool = False) -> None:
         self._api = api
+        self._model = "broadcasting" if broadcasting else "clustering"
 
     @contextlib.contextmanager
     def around(self, group: str, messages: Sequence[Message]) -> Generator[CallResult]:
@@ -137,6 +138,11 @@ class ProcessSpans:
             yield done
             return
         with span as current:
+            trace_id = trace_id_of(current)
+            for (
+                message
+            ) in messages:  # to its end: of a batch the cell names none as taken then, as before the first look
+                note_trace(message, trace_id)
             try:
                 yield done
             except BaseException as error:
@@ -151,7 +157,8 @@ class ProcessSpans:
 
     def _span(self, group: str, messages: Sequence[Message]) -> Any:
         carriers = [message.properties for message in messages]
-        return process_span(self._api, messages[0].topic, process_attributes(group, messages), carriers)
+        attributes = process_attributes(group, messages) | {"messaging.rocketmq.consumption_model": self._model}
+        return process_span(self._api, messages[0].topic, attributes, carriers)
 
     def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
         """Call the handler so."""
@@ -170,7 +177,6 @@ def process_attributes(group: str, messages: Sequence[Message]) -> dict[str, Any
         "messaging.destination.name": first.topic,
         "messaging.destination.partition.id": str(first.queue_id),
         "messaging.consumer.group.name": group,
-        "messaging.rocketmq.consumption_model": "clustering",
     }
     if len(messages) > 1:
         return found | {"messaging.batch.message_count": len(messages)}

@@ -14,7 +14,7 @@ run again, and neither does anything of a queue that leaves or while we stop: th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from ...remoting.log_keys import place_keys
@@ -37,6 +37,7 @@ from .charges import Charge
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
+from .quarantine import unique_id_of
 from .retry_delays import level_delay_s
 from .state import State, Worker
 from .states import QueueState
@@ -157,7 +158,9 @@ class Retries:
         if failure.last:
             why: dict[str, object] = {"cause": failure.cause.name.lower(), "error": failure.error}
             if failure.facts is not None:
-                why = {"max_worker_deaths": s.config.max_worker_deaths, **failure.facts}
+                why |= {"max_worker_deaths": s.config.max_worker_deaths, **_as_logged(failure.facts)}
+            if unique_id := unique_id_of(s.view, chunk.positions[index], chunk.positions[index + 1]):
+                why["msg_id"] = unique_id
             s.log(
                 "error",
                 "message_dead_lettered",
@@ -167,7 +170,7 @@ class Retries:
             )
         self._dispatching.quarantine.finished(pq, chunk, index, sent_back=failure.cause is not Cause.DEATHS)
         pq.unfinished -= 1
-        pq.owner.given_back(pq, chunk.offsets[index])
+        pq.owner.given_back(pq, chunk.offsets[index], last=failure.last)
         self._finished(pq, chunk, index, index + 1, ("", 0))
         self._dispatching.sent(pq, chunk.offsets[index])
         self._settled(pq, chunk)
@@ -290,6 +293,11 @@ class Retries:
         del chunk.failed[index]
         pq.unfinished -= 1
         self._settled(pq, chunk)
+
+
+def _as_logged(facts: Mapping[str, str]) -> dict[str, object]:
+    """The facts of a crash as `worker_died` has them: its numbers are text only for a dead letter's properties."""
+    return {name: int(value) if value.removeprefix("-").isdecimal() else value for name, value in facts.items()}
 
 
 def _origin(shadow: Chunk) -> tuple[Chunk, int]:

@@ -6,7 +6,7 @@ import os
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 
 from rocketcrew import Message, handler
 
@@ -15,7 +15,7 @@ def set_up() -> None:
     out = open(f"{os.environ['SPANS_FILE']}.{os.getpid()}", "a")  # noqa: SIM115  open as long as the worker lives
     provider = TracerProvider()
     exporter = ConsoleSpanExporter(out=out, formatter=lambda span: span.to_json(indent=None) + "\n")
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    provider.add_span_processor(BatchSpanProcessor(exporter))  # what it keeps back is sent at the worker's end
     trace.set_tracer_provider(provider)
 
 

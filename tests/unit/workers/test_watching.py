@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,10 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.remoting.traces import TraceRecord
 from rocketcrew.workers.api import Handler, Retry, SoftTimeLimitExceeded
-from rocketcrew.workers.message import Message
+from rocketcrew.workers.calls import OneByOne
+from rocketcrew.workers.cells import TAKEN, private_cell
+from rocketcrew.workers.message import Message, message_keys
+from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
 from rocketcrew.workers.packets import TRACES, QueueInfo, decode_traces, encode_traces
 from rocketcrew.workers.watching import RECORDS_MAX, ProcessSpans, TraceLog, watched, watched_async
 
@@ -186,6 +190,52 @@ def test_a_call_continues_the_senders_trace() -> None:
     assert span.attributes["messaging.consumer.group.name"] == "group"
     assert span.attributes["messaging.message.id"] == "U1"
     assert span.attributes["messaging.rocketmq.message.tag"] == "t"
+
+
+@pytest.mark.parametrize("model", ["clustering", "broadcasting"])
+def test_a_call_has_the_model_of_its_member(model: str) -> None:
+    api = OwnProvider()
+    spans = ProcessSpans(api, broadcasting=model == "broadcasting")
+    watched(Handler(lambda _: None), "group", [spans]).function(message())
+    (span,) = api.spans.get_finished_spans()
+    assert span.attributes is not None
+    assert span.attributes["messaging.rocketmq.consumption_model"] == model
+
+
+def test_what_is_logged_of_a_message_has_the_trace_of_its_call_also_when_that_is_over() -> None:
+    api = OwnProvider()
+    one, batch = message(**PARENT), [message(**PARENT), message()]
+    assert "trace_id" not in message_keys(one)
+    watched(Handler(lambda _: None), "group", [ProcessSpans(api)]).function(one)
+    watched(Handler(lambda _: None, batch=True), "group", [ProcessSpans(api)]).function(batch)
+    _, span = api.spans.get_finished_spans()
+    assert message_keys(one)["trace_id"] == TRACE_ID
+    assert {message_keys(each)["trace_id"] for each in batch} == {f"{span.get_span_context().trace_id:032x}"}
+
+
+@pytest.mark.parametrize("way", ["single", "batch", "in order", "rows"])
+def test_the_line_of_a_failed_message_has_the_trace_of_its_call(
+    bench: Any, make_record: Any, tmp_path: Path, way: str
+) -> None:
+    api = OwnProvider()
+    result = (1 // n for n in (0,)) if way == "rows" else ValueError("no")
+    target = watched(Handler(lambda _: result, batch=way == "batch"), "group", [ProcessSpans(api)])
+    b = bench(target, schema="n long", folder=tmp_path)
+    record = make_record(properties=PARENT)
+    if way == "in order":
+        b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(record), 1, 0, ())], 0), record)
+    else:
+        b.chunk([record])
+    b.steps(3)
+    assert [(line["event"], line["trace_id"]) for line in b.log.events] == [("message_failed", TRACE_ID)]
+
+
+def test_of_a_batch_that_the_handler_has_not_looked_at_no_message_is_taken() -> None:
+    cell, api = private_cell(), OwnProvider()
+    given = OneByOne([message(), message()], [7, 8], cell)
+    taken: list[int] = []
+    watched(Handler(lambda _: taken.append(cell[TAKEN]), batch=True), "group", [ProcessSpans(api)]).function(given)
+    assert taken == [0]
 
 
 @pytest.mark.parametrize(
