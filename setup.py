@@ -6,12 +6,17 @@ name of the file, which the sdist has too. tools/docs_pages.py does the same to 
 
 from __future__ import annotations
 
+import platform
 import posixpath
 import re
-import tomllib
 from pathlib import Path
 
 from setuptools import setup
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # pip runs this file before it reads requires-python
+    raise SystemExit(f"rocketcrew needs Python 3.11 or newer; this is {platform.python_version()}") from None
 
 ROOT = Path(__file__).resolve().parent
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)

@@ -26,6 +26,7 @@ from ..supervisor.control import SOCKET_NAME, ask
 from ..supervisor.member.access import namespace_of
 from .changing import changes, would
 from .options import with_settings
+from .tables import seen
 
 LOOK_S = 5.0
 """Whoever runs answers in milliseconds; one that is halted never does."""
@@ -59,7 +60,7 @@ class Target:
 
     def tell(self, answer: dict[str, Any], line: str) -> None:
         """The answer as JSON, or the line."""
-        click.echo(json.dumps(answer, ensure_ascii=False) if self.as_json else line)
+        click.echo(json.dumps(answer, ensure_ascii=False) if self.as_json else seen(line))
 
 
 def subscribed(found: dict[str, Any]) -> dict[str, Any]:

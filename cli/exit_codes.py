@@ -30,6 +30,7 @@ from ..conf.exit_codes import (
 from ..conf.hiding import hidden_module
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from .patient_output import drop_rest
+from .tables import seen
 from .wording import in_words
 
 # Errors of rooms that must not be imported for `--help`, by their full name.
@@ -102,7 +103,7 @@ def guarded(command: Callable[[], object]) -> int:
         tell(text + (f": {error.filename}" if error.filename else "") + _limit_of(error))
         return EXIT_FAILURE
     except Exception:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
-        traceback.print_exc()
+        click.echo(seen(traceback.format_exc().rstrip("\n"), err=True), err=True)
         hidden = hidden_module()
         if hidden:
             tell(hidden)
@@ -132,6 +133,6 @@ def _limit_of(error: OSError) -> str:
 def tell(message: str, user_traceback: object = "") -> None:
     """One message on stderr; a handler's own frames stand above it, as Python prints them."""
     if isinstance(user_traceback, str) and user_traceback.strip():
-        click.echo(user_traceback.rstrip("\n"), err=True)
-    click.echo(f"rocketcrew: {message}", err=True)
+        click.echo(seen(user_traceback.rstrip("\n"), err=True), err=True)
+    click.echo(seen(f"rocketcrew: {message}", err=True), err=True)
     sys.stderr.flush()

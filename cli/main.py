@@ -44,7 +44,7 @@ COMMANDS: Final[dict[str, str]] = {
     "stop": "Stop a running supervisor.",
     "send": "Send messages to a topic.",
     "load": "Load sealed results into a Spark table.",
-    "query": "Query the table with Spark SQL.",
+    "query": "Query the table with SQL, by DuckDB or Spark.",
     "reset": "Set a group's offsets, and load again what it loaded.",
     "skip": "Skip one message of a queue for a group, or all up to an offset.",
     "clone-offsets": "Copy the offsets of one group to another.",
@@ -59,7 +59,7 @@ COMMANDS: Final[dict[str, str]] = {
     "topics": "Show the cluster's topics.",
     "groups": "Show the cluster's consumer groups: members, lag, dead letters.",
     "members": "Show who is in a group, and which queues each member has.",
-    "demo": "Process the Python standard library from end to end, with nothing else installed.",
+    "demo": "Process the Python standard library from end to end, without a cluster.",
     "chaos": "Break things on purpose, and report what that did to messages.",
     "config": "Check the configuration, or show each setting and where it comes from.",
 }

@@ -21,6 +21,7 @@ from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message, record_info, walk
 from ..source.reading import TOOLS_GROUP
 from ..source.searching import pull_request
+from .tables import in_one_line, seen
 
 PULL_MESSAGES: Final = 32
 """By default brokers bring no more at once."""
@@ -251,7 +252,7 @@ def printer(how: str, *, as_json: bool) -> Show:
         if as_json:
             click.echo(json.dumps(facts_of(message, broker, how), ensure_ascii=False))
         else:
-            click.echo(line_of(message, broker, how))
+            click.echo(seen(line_of(message, broker, how)))
 
     return show
 
@@ -261,7 +262,9 @@ def line_of(message: StoredMessage, broker: str, how: str) -> str:
     own = message.properties
     words = [when(message.store_timestamp_ms), f"{broker}/{message.queue_id}/{message.queue_offset}"]
     words += [
-        f"{name}={own[given]}" for name, given in (("tag", PROPERTY_TAGS), ("key", PROPERTY_KEYS)) if own.get(given)
+        f"{name}={in_one_line(own[given])}"
+        for name, given in (("tag", PROPERTY_TAGS), ("key", PROPERTY_KEYS))
+        if own.get(given)
     ]
     return "  ".join([*words, shown(body_of(message, how))]).rstrip()
 

@@ -62,10 +62,13 @@ def needs_spark(format_: str) -> bool:
     return format_ not in _WITHOUT_SPARK.values()
 
 
-def check_pyspark(what: str, installed: Callable[[str], str] | None = None) -> None:
-    """Raise UsageError when there is no pyspark for `what`, a command."""
+def check_pyspark(what: str, installed: Callable[[str], str] | None = None, *, instead: str = "") -> None:
+    """Raise UsageError when there is no pyspark for `what`, a command; `instead` says what does the same without Spark."""
     if not (installed or installed_version)("pyspark"):
-        raise UsageError(f"{what} needs Spark, and pyspark is not installed here: pip install 'rocketcrew[spark]'")
+        other = f"; or {instead}" if instead else ""
+        raise UsageError(
+            f"{what} needs Spark, and pyspark is not installed here: pip install 'rocketcrew[spark]'{other}"
+        )
 
 
 def delta_package(pyspark: str) -> str:

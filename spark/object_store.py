@@ -178,6 +178,8 @@ class ObjectPath(RemotePath[Bucket]):
 
 PROBES_MAX = 3
 KEYS_REMEDY = "Keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from the role of the machine"
+METADATA: Final = "http://169.254."
+"""Where clouds tell a machine the keys of its role. It is asked where the environment has none."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 Place = Path | ObjectPath | HdfsPath
 """Where a table is, or something in it: on a disk, in a bucket, or on HDFS."""
@@ -187,13 +189,7 @@ Place = Path | ObjectPath | HdfsPath
 def _translated(path: ObjectPath) -> Generator[None]:
     """Turns what obstore raises into what callers know."""
     library()
-    from obstore.exceptions import (
-        AlreadyExistsError,
-        BaseError,
-        NotSupportedError,
-        PermissionDeniedError,
-        UnauthenticatedError,
-    )
+    from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError
 
     try:
         yield
@@ -202,10 +198,16 @@ def _translated(path: ObjectPath) -> Generator[None]:
     except NotSupportedError as error:
         raise UsageError(f"{path}: the S3 server does not know that request: {short(error)}") from None
     except BaseError as error:
-        remedy = ""
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-            remedy = f". {KEYS_REMEDY}"
-        raise LoaderError(f"{path}: the S3 server can't be asked: {short(error)}{remedy}") from None
+        raise not_asked(path, error) from None
+
+
+def not_asked(path: ObjectPath, error: Exception) -> LoaderError:
+    """The error for what obstore raised; where it is about keys, with where they come from."""
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    about_keys = isinstance(error, PermissionDeniedError | UnauthenticatedError) or METADATA in str(error)
+    remedy = f". {KEYS_REMEDY}" if about_keys else ""
+    return LoaderError(f"{path}: the S3 server can't be asked: {short(error)}{remedy}")
 
 
 def short(error: Exception) -> str:

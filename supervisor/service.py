@@ -334,8 +334,7 @@ class Supervisor:
 
             health = Health(self.settings.consumer.consume_timeout_min * 60)
             site = Site(settings, self.picture, self._commands, health, self._loop.time, recent_faults)
-            labels = {"group": self.settings.consumer.group, "slot": self._slot.path.name}
-            self._web = WebServer(settings, site, self._slot.path, labels)
+            self._web = WebServer(settings, site, self._slot.path, self.settings.consumer.group)
             await self._web.start()
             self._to_end.append(self._web.stop)
 

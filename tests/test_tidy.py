@@ -374,7 +374,6 @@ SMALL: dict[str, str] = {
     "source/progress.py": "pure, beside pulling.py that talks to brokers",
     "spark/iceberg_rest.py": "a class of pyiceberg's, which is imported where a table is in a REST catalog",
     "workers/lifecycle.py": "the main module of a process of its own, started by its name",
-    "workers/preload.py": "the forkserver imports it by its name, before its first fork",
     "workers/strategy.py": "the main module of a process of its own, started by its name",
 }
 """Small modules that one other imports, each with the reason why it is not part of that one."""

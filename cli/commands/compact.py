@@ -52,4 +52,4 @@ def compact(settings: Settings, dry_run: bool, as_json: bool) -> None:
         )
         return
     done = rewrite(table, file_bytes)
-    click.echo(json.dumps(asdict(done)) if as_json else f"{done.files_before} files, now {done.files_after}")
+    click.echo(json.dumps(asdict(done)) if as_json else f"{counted(done.files_before, 'file')}, now {done.files_after}")

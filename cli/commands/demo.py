@@ -1,8 +1,9 @@
-"""`rocketcrew demo`: the whole way once, on real input, with nothing else installed.
+"""`rocketcrew demo`: the whole way once, on real input, without a cluster.
 
 Every Python source file of the running interpreter's standard library is one message. The handler of
 `examples/functions.py` parses it and returns a row for each function; files that do not parse are retried and
-dead-lettered. The loader puts the rows into a Spark table, and Spark SQL answers from it.
+dead-lettered. The loader puts the rows into a Spark table, and Spark SQL answers from it; where pyspark is not installed, the
+same table is written without Spark, and DuckDB answers.
 
 Everything it starts is its child, and everything it writes is in one folder that it makes anew.
 """
@@ -16,6 +17,7 @@ import signal
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +30,7 @@ from ...client.outgoing import OutgoingMessage
 from ...client.sync import SyncProducer
 from ...conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
 from ...remoting.errors import RocketcrewError, UsageError
+from ...spark.needs import installed_version
 from ...supervisor.control import ask
 from ..children import Child
 from ..tables import lines
@@ -70,16 +73,41 @@ class Progress:
     dead: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What writes the table, and what answers from it. They go together, whatever spark.format the environment has."""
+
+    format: str
+    engine: str
+
+
+BY_SPARK = Means("parquet", "spark")
+BY_DUCKDB = Means("pyarrow", "duckdb")
+
+
+def means(installed: Callable[[str], str] = installed_version) -> Means:
+    """Those that are here. Raises UsageError where nothing could answer in the end: then nothing is begun."""
+    if installed("pyspark"):
+        return BY_SPARK
+    if installed("duckdb"):
+        return BY_DUCKDB
+    raise UsageError(
+        "the demo asks its table by DuckDB or by Spark, and neither is installed here: pip install 'rocketcrew[duckdb]', or"
+        " 'rocketcrew[spark]' for Spark SQL"
+    )
+
+
 @click.command()
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("demo-data"), show_default=True,
               help="Folder of the demo's data. What an earlier demo left in it is removed first.")  # fmt: skip
 @click.option("--files", type=click.IntRange(min=1), default=None, help="Send only about so many files (default: all).")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object at the end.")
 def demo(folder: Path, files: int | None, as_json: bool) -> None:
-    """Process the Python standard library's sources from end to end and print what Spark SQL finds.
+    """Process the Python standard library's sources from end to end and print what SQL finds in their rows.
 
-    Starts an embedded broker, a producer, the supervisor with one worker a core, and the Spark loader; all of them stop
-    when it ends or is interrupted (Ctrl-C).
+    Starts an embedded broker, a producer, the supervisor with one worker a core, and the loader; all of them stop when it
+    ends or is interrupted (Ctrl-C). The table is written and asked by Spark; without pyspark by pyarrow and by DuckDB
+    (pip install 'rocketcrew[duckdb]').
 
     \b
     Examples:
@@ -88,7 +116,8 @@ def demo(folder: Path, files: int | None, as_json: bool) -> None:
     started = time.monotonic()
     signal.signal(signal.SIGTERM, _interrupt)
     sources = sample(standard_library(), files)
-    run = DemoRun(_clean_folder(folder.resolve()))
+    found = means()
+    run = DemoRun(_clean_folder(folder.resolve()), found)
     try:
         click.echo(f"sending {len(sources)} files of Python {sys.version.split()[0]}'s standard library", err=True)
         figures = run.process(sources)
@@ -141,8 +170,9 @@ def _clean_folder(folder: Path) -> Path:
 class DemoRun:
     """The processes of one demo, and what is asked of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, found: Means) -> None:
         self._folder = folder
+        self._means = found
         self._children: list[Child] = []
         self._name_server = ""
         self._slot = folder / "state" / GROUP / "0"
@@ -169,7 +199,7 @@ class DemoRun:
                 supervisor.check()
                 time.sleep(POLL_S)
         consumed_s = time.monotonic() - begin
-        click.echo("all files are processed; loading what is left into the Spark table", err=True)
+        click.echo("all files are processed; loading what is left into the table", err=True)
         supervisor.wait_for(self._all_loaded, LOAD_TIMEOUT_S, "load its results")
         return {
             "files_sent": len(sources),
@@ -197,6 +227,7 @@ class DemoRun:
             "--set", "consumer.rebalance_interval_ms=1000",
             "--set", f"supervisor.data_dir={self._folder / 'state'}",
             "--set", f"spark.target={self._table}",
+            "--set", f"spark.format={self._means.format}",
             "--set", "spark.max_wait_ms=3000",
             "--set", LIGHT_JVM,
         ], cwd=EXAMPLES)  # fmt: skip
@@ -240,11 +271,11 @@ class DemoRun:
             child.stop(STOP_TIMEOUT_S)
 
     def answer(self, figures: dict[str, Any]) -> dict[str, Any]:
-        """Query the table with Spark SQL, print the answer."""
+        """Query the table, print the answer."""
         # A process of its own: pyspark puts in a handler for Ctrl-C of its own, and while Spark starts it may lose one.
         out = self._folder / "answer.json"
         child = self._child("query", [
-            "query", "--json", "--engine", "spark", "--target", str(self._table), "--set", LIGHT_JVM,
+            "query", "--json", "--engine", self._means.engine, "--target", str(self._table), "--set", LIGHT_JVM,
             COUNT_SQL, TOP_SQL, PACKAGES_SQL,
         ], out=out)  # fmt: skip
         child.wait(ANSWER_TIMEOUT_S)

@@ -54,7 +54,7 @@ from ..options import Dependent, with_settings
 from ..program_lines import own_stdout
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
-from ..tables import counted, lines
+from ..tables import counted, lines, seen
 from ..unfinished import UNFINISHED_FILE, Course, command_of
 from ..wording import in_words, is_refusal, no_such_group, unknown_topic
 
@@ -269,9 +269,8 @@ def ls(desk: Desk, wanted: Wanted, limit: int, as_json: bool) -> None:
         for letter in found:
             click.echo(json.dumps(letter.facts("none"), ensure_ascii=False))
         return
-    click.echo(
-        "\n".join(lines([letter.row() | {"DONE": letter.done} for letter in found], WIDEST)) or "no dead letters"
-    )
+    rows = [letter.row() | {"DONE": letter.done} for letter in found]
+    click.echo(seen("\n".join(lines(rows, WIDEST))) or "no dead letters")
 
 
 @dlq.command()
@@ -291,7 +290,8 @@ def show(desk: Desk, wanted: Wanted, how: str, as_json: bool) -> None:
         raise UsageError("say which letters: by name, or by --error, --line, --topic, --key or --since")
     for number, letter in enumerate(desk.letters(wanted)):
         facts = letter.facts(how)
-        click.echo(json.dumps(facts, ensure_ascii=False) if as_json else ("\n" if number else "") + text_of(facts))
+        text = json.dumps(facts, ensure_ascii=False) if as_json else seen(text_of(facts))
+        click.echo(("\n" if number and not as_json else "") + text)
 
 
 @dlq.command()
@@ -312,7 +312,7 @@ def group(desk: Desk, wanted: Wanted, by: str, as_json: bool) -> None:
     """
     found = groups(desk.letters(wanted), by)
     click.echo(
-        json.dumps(found, ensure_ascii=False) if as_json else "\n".join(lines(found, WIDEST)) or "no dead letters"
+        json.dumps(found, ensure_ascii=False) if as_json else seen("\n".join(lines(found, WIDEST))) or "no dead letters"
     )
 
 
@@ -517,7 +517,7 @@ class Local:
                 time.sleep(max(0.0, began + self._counts[REPLAYED] / self._rate - time.monotonic()))
                 self._finish(one.letter)
             self._counts["failed" if result.error else self._done] += 1
-            line = json.dumps(result.facts(), ensure_ascii=False, default=str) if self._as_json else result.text()
+            line = json.dumps(result.facts(), ensure_ascii=False, default=str) if self._as_json else seen(result.text())
             click.echo(line, file=answers)
 
     def _finish(self, letter: Letter) -> None:
@@ -632,7 +632,8 @@ def _goes_on(
     """Show what is meant, and ask; only somebody at a terminal is asked. With `dry_run` False always."""
     if dry_run:
         answer = {"group": name, "would": what, "letters": [letter.place for letter in found]}
-        click.echo(json.dumps(answer) if as_json else "\n".join(lines([letter.row() for letter in found], WIDEST)))
+        text = "\n".join(lines([letter.row() for letter in found], WIDEST))
+        click.echo(json.dumps(answer) if as_json else seen(text))
         click.echo(f"{counted(len(found), 'letter')}; nothing was done", err=True)
         return False
     return agrees(f"{what} {counted(len(found), 'dead letter')} of group {name}{again}?", yes=yes)

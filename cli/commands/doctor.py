@@ -12,6 +12,7 @@ from ...conf.settings import Settings, require
 from ..checkups import Finding, Level, findings, worst
 from ..options import with_settings
 from ..surroundings import surroundings
+from ..tables import seen
 
 
 @click.command()
@@ -49,7 +50,7 @@ def doctor(context: click.Context, settings: Settings, handler: str | None, engi
         checks = [{"level": one.level.value, "check": one.check, "found": one.found, "todo": one.todo} for one in found]
         click.echo(json.dumps({"ok": worst(found) is not Level.FAULT, "checks": checks}, ensure_ascii=False))
     else:
-        click.echo("\n".join(map(str, found)))
+        click.echo(seen("\n".join(map(str, found))))
         click.echo(summary(found))
     if worst(found) is Level.FAULT:
         raise click.exceptions.Exit(EXIT_FAILURE)

@@ -14,6 +14,7 @@ from ..asking import ask_cluster
 from ..finding import Found, Search
 from ..messages import BODY_FORMATS, facts_of, text_of
 from ..options import with_settings
+from ..tables import seen
 
 
 @click.command()
@@ -52,12 +53,13 @@ def find(
     for name, listed in zip(names, found, strict=True):
         for number, one in enumerate(listed):
             facts = {"found_by": one.by, **facts_of(one.message, one.broker, how)}
-            click.echo(json.dumps(facts, ensure_ascii=False) if as_json else ("\n" if number else "") + text_of(facts))
+            text = json.dumps(facts, ensure_ascii=False) if as_json else seen(text_of(facts))
+            click.echo(("\n" if number and not as_json else "") + text)
         if not listed:
             where = f" in {', '.join(topics)}" if topics else ""
             away = search.away.get(name, "")
             hint = f" (as an offset message id it is of the broker at {away}, where none answers)" if away else ""
             click.echo(f"rocketcrew: nothing is named {name}{where}{hint}", err=True)
     for broker in sorted(set(silent)):
-        click.echo(f"rocketcrew: not asked: {broker}", err=True)
+        click.echo(seen(f"rocketcrew: not asked: {broker}", err=True), err=True)
     context.exit(0 if all(found) and not silent else EXIT_FAILURE)

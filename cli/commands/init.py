@@ -62,6 +62,8 @@ format = "pyarrow"
 # name_servers = ["10.0.0.5:9876"]   # or NAMESRV_ADDR in the environment; `rocketcrew dev app` needs none
 """
 DOCKERFILE: Final = """FROM python:3.12-slim
+# rocketcrew is not on a package index yet. Until it is: run `pip wheel --no-deps -w FOLDER .` in a checkout, with this folder
+# as FOLDER; COPY the wheel, and name it below instead of rocketcrew.
 RUN pip install --no-cache-dir rocketcrew && useradd --create-home crew
 WORKDIR /app
 COPY app.py rocketcrew.toml ./
@@ -87,9 +89,11 @@ def files_of(group: str, topic: str) -> Mapping[str, str]:
 
 
 def entering(folder: Path) -> str:
-    """The shell's words for going into the folder."""
+    """The shell's words for going into the folder, before another command; empty for the current one."""
+    if folder == Path():
+        return ""
     end_of_options = "-- " if str(folder).startswith("-") else ""
-    return f"cd {end_of_options}{shlex.quote(str(folder))}"
+    return f"cd {end_of_options}{shlex.quote(str(folder))} && "
 
 
 def group_of(folder: str) -> str:
@@ -109,8 +113,8 @@ def init(
 ) -> None:
     """Make a small project in FOLDER (the current one if not named): a handler, its configuration, a test, a Dockerfile.
 
-    It runs as it is: `rocketcrew dev app`, `pytest`, `docker build .`. Nothing that is there is overwritten: a file of one of
-    the names is an error, and then nothing is written.
+    It runs as it is: `rocketcrew dev app`, `pytest`; `docker build .` as the Dockerfile says. Nothing that is there is
+    overwritten: a file of one of the names is an error, and then nothing is written.
 
     \b
     Examples:
@@ -136,5 +140,4 @@ def init(
         return
     click.echo("\n".join(f"{'would write' if dry_run else 'wrote'} {(folder or Path()) / name}" for name in files))
     if not dry_run:
-        enter = "" if folder is None else f"{entering(folder)} && "
-        click.echo(f"now: {enter}rocketcrew dev app    and, to test the handler: pytest")
+        click.echo(f"now: {entering(folder or Path())}rocketcrew dev app    and, to test the handler: pytest")

@@ -30,7 +30,7 @@ from ..group_members import delayed, in_hand, members_of, owners
 from ..live_line import duration
 from ..options import Dependent, with_settings
 from ..stagings import topics_in_keys
-from ..tables import lines
+from ..tables import lines, seen
 from ..unread_queues import cure, unread_retries, unread_words
 from ..watch import QueueLag
 from ..wording import UnknownNameError, unknown_topic, with_hint
@@ -108,13 +108,13 @@ def lag(
         raise error if topics else with_hint(error, OFFSETS_ONLY) from None
     total = sum(queue.lag for queue in found)
     for note in notes(found):
-        click.echo(note, err=True)
+        click.echo(seen(note, err=True), err=True)
     found = [unwrapped(access, queue) for queue in found]
     if as_json:
         answer = {"group": settings.consumer.group, "total": total, "queues": [as_json_row(queue) for queue in found]}
         click.echo(json.dumps(answer, ensure_ascii=False))
     else:
-        click.echo(table(found, total))
+        click.echo(seen(table(found, total)))
 
 
 async def check_known(cluster: Cluster, topics: Collection[str]) -> None:
@@ -203,7 +203,7 @@ class Looks:
                 click.echo(json.dumps({"group": self._group, "queues": rows}, ensure_ascii=False))
             else:
                 shown = [*lines([for_people(row) for row in rows]), *notes(found)]
-                click.echo((CLEAR if sys.stdout.isatty() else "") + "\n".join(shown))
+                click.echo((CLEAR if sys.stdout.isatty() else "") + seen("\n".join(shown)))
             before, looks = (now, found), looks + 1
             if looks == count:
                 return

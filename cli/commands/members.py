@@ -11,7 +11,7 @@ from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..group_members import GroupMember, members_of
 from ..options import with_settings
-from ..tables import lines
+from ..tables import lines, seen
 
 
 @click.command()
@@ -44,8 +44,8 @@ def members(settings: Settings, as_json: bool) -> None:
     if not found:
         click.echo(f"group {group} has no members that run")
         return
-    click.echo("\n".join(lines([_row(member) for member in found])))
-    click.echo("subscribed " + ", ".join(topic for topic in subscriptions if not topic.startswith("%")))
+    click.echo(seen("\n".join(lines([_row(member) for member in found]))))
+    click.echo(seen("subscribed " + ", ".join(topic for topic in subscriptions if not topic.startswith("%"))))
 
 
 def _as_json(member: GroupMember) -> dict[str, object]:

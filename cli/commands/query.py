@@ -16,8 +16,9 @@ from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
 from ..options import table_place, with_settings
 from ..surroundings import surroundings
-from ..tables import lines
+from ..tables import lines, seen
 
+BY_DUCKDB: Final = "--engine duckdb, which answers in a moment and needs no Java: pip install 'rocketcrew[duckdb]'"
 VERIFY: Final = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
 
 
@@ -52,7 +53,7 @@ def query(settings: Settings, sql: tuple[str, ...], engine: str, as_json: bool) 
     by_spark = given or on_hdfs(settings.spark.target)
     answers = _by_duckdb if _wants_duckdb(engine, by_spark) else _by_spark
     for rows in answers(settings, sql):
-        click.echo(json.dumps(rows, default=str) if as_json else "\n".join(lines(rows)))
+        click.echo(json.dumps(rows, default=str) if as_json else seen("\n".join(lines(rows))))
 
 
 def _wants_duckdb(engine: str, by_spark: bool) -> bool:
@@ -89,7 +90,7 @@ def _by_spark(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Map
         )
     if target is not None:
         refuse_iceberg(target)
-    check_pyspark("rocketcrew query")
+    check_pyspark("rocketcrew query", instead="" if target is None else BY_DUCKDB)
     env = surroundings(click.get_current_context()).env
     kind = spark.format if target is None else "delta" if is_delta(target) else "parquet"
     conf = {**VERIFY, **format_conf(kind, spark.delta_jars, spark.iceberg_jars, spark.master), **spark.conf}

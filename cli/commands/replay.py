@@ -16,6 +16,7 @@ from ...workers.loading import describe
 from ..options import FOLDER, with_settings
 from ..program_lines import own_stdout
 from ..surroundings import import_from_here, surroundings
+from ..tables import seen
 
 if TYPE_CHECKING:
     from ...engine.replay import Replayed
@@ -81,7 +82,7 @@ def replay(
         told = asdict(result) | {"fine": result.fine}
         click.echo(json.dumps(told, default=str))
     else:
-        click.echo("\n".join(as_lines(result)))
+        click.echo(seen("\n".join(as_lines(result))))
     context.exit(0 if result.fine else EXIT_FAILURE)
 
 

@@ -28,7 +28,7 @@ from ..options import LIVE_LEVEL, live_line, log_output, reread_settings, with_s
 from ..patient_output import PatientOutput, drop_rest
 from ..program_lines import Tell, for_program
 from ..surroundings import Surroundings, check_nothing_shadows, import_from_here, surroundings
-from ..tables import counted
+from ..tables import counted, seen
 
 if TYPE_CHECKING:
     from ...supervisor.service import Summary, Supervisor
@@ -206,7 +206,7 @@ def _check(settings: Settings, spec: HandlerSpec, around: Surroundings, *, on_sp
     around.interrupts.note()
     for one in found:
         if one.level is not Level.FINE:
-            click.echo(str(one), err=True)
+            click.echo(seen(str(one), err=True), err=True)
     click.echo(summary(found), err=True)
     if worst(found) is Level.FAULT:
         raise NotStartedError(check_exit_code(found))
@@ -336,8 +336,9 @@ def _name_servers(
     """The settings with name servers in them: the configured ones, or those of an embedded broker."""
     if embedded and settings.cluster.name_servers:
         raise UsageError(
-            f"--embedded starts a broker of its own, but name servers are configured:"
-            f" {';'.join(settings.cluster.name_servers)}. Leave one of the two out"
+            "--embedded starts a broker of its own, but name servers are configured:"
+            f" {';'.join(settings.cluster.name_servers)} (from {settings.origin['cluster.name_servers']})."
+            " Leave one of the two out"
         )
     if settings.cluster.name_servers or (settings.cluster.namesrv_domain and not embedded):
         yield settings, None
@@ -393,7 +394,7 @@ def ended_line(summary: Summary) -> str:
     """What was done, and what comes again."""
     c = summary.counters
     beside = (
-        f"; not committed {summary.uncommitted}, which come again only if another member takes over"
+        f"; not committed {summary.uncommitted}, which come again only if another member takes over, or if they were popped"
         if summary.uncommitted
         else ""
     )

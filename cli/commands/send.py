@@ -25,7 +25,7 @@ from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..changing import changes, would
 from ..options import with_settings
-from ..tables import counted
+from ..tables import counted, seen
 from ..wording import unknown_topic
 
 SLICE_MESSAGES: Final = 5_000
@@ -178,7 +178,7 @@ def _numbered(text: str, number: int | None) -> str:
 def _line(result: SendResult, as_json: bool) -> str:
     if not as_json:
         mq = result.mq
-        return f"{result.message_id} {mq.topic} {mq.broker_name} queue {mq.queue_id} offset {result.queue_offset}"
+        return seen(f"{result.message_id} {mq.topic} {mq.broker_name} queue {mq.queue_id} offset {result.queue_offset}")
     found = {
         "message_id": result.message_id,
         "offset_message_id": result.offset_message_id,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..controlling import Target, to_supervisor
-from ..tables import lines
+from ..tables import lines, seen
 from .status import head_of, queues_of, workers_of
 
 FIRST_S = 0.5
@@ -43,7 +43,7 @@ def top(target: Target, interval: float, count: int) -> None:
             click.echo(json.dumps({**found, "per_second": rates}, ensure_ascii=False))
         else:
             text = "\n".join(text_of(found, rates, worker_rates(before, found, now - asked)))
-            click.echo((CLEAR if sys.stdout.isatty() else "") + text)
+            click.echo((CLEAR if sys.stdout.isatty() else "") + seen(text))
         before, asked, looks = found, now, looks + 1
         if looks == count:
             return

@@ -102,7 +102,7 @@ def _log(left: Left, verdict: Verdict, charges: Charges, *, stopping: bool) -> N
     mq, in_hand, facts = left
     if mq is None or in_hand is None:
         return
-    keys: dict[str, object] = {"offset": None if in_hand.waiting else in_hand.offset, "pid": facts["pid"]}
+    keys: dict[str, object] = {"offset": None if in_hand.waiting else in_hand.offset, "pid": int(facts["pid"])}
     if verdict is Verdict.NOBODY:
         keys["reason"] = "killed while it stopped: nobody is charged" if stopping else "all its calls waited"
     elif verdict is Verdict.NOTED:

@@ -15,7 +15,9 @@ def test_what_is_not_durable_comes_again() -> None:
 
 def test_what_is_finished_for_good_comes_again_only_at_another_member() -> None:
     said = ended_line(Summary(0, COUNTERS, 0, 0, 40))
-    assert said.endswith("; to come again 0; not committed 40, which come again only if another member takes over")
+    assert said.endswith(
+        "; to come again 0; not committed 40, which come again only if another member takes over, or if they were popped"
+    )
 
 
 def test_rows_that_are_not_in_the_table_yet_are_told() -> None:

@@ -447,3 +447,16 @@ def test_closed_standard_streams_are_null_devices_that_children_have_too() -> No
     )
     line = 'exec "$0" -c "$1" 0<&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", line, sys.executable, look], timeout=60, check=False).returncode == 0
+
+
+def test_run_embedded_says_where_other_name_servers_are_configured(tmp_path: Path) -> None:
+    """In a process of its own: `run` imports from the current folder."""
+    look = (
+        "import sys, pathlib; from rocketcrew.cli.main import run;"
+        "sys.exit(run(['run', 'json:dumps', '-t', 't', '-g', 'g', '--embedded'], {'NAMESRV_ADDR': 'h:1'}, pathlib.Path()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "name servers are configured: h:1 (from environment NAMESRV_ADDR). Leave one" in done.stderr

@@ -35,7 +35,14 @@ def test_a_group_is_named_after_the_folder(folder: str, group: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "words"), [("shop", "cd shop"), ("my proj", "cd 'my proj'"), ("-x", "cd -- -x"), ("- x", "cd -- '- x'")]
+    ("folder", "words"),
+    [
+        ("shop", "cd shop && "),
+        ("my proj", "cd 'my proj' && "),
+        ("-x", "cd -- -x && "),
+        ("- x", "cd -- '- x' && "),
+        (".", ""),
+    ],
 )
 def test_the_way_into_the_folder_can_be_typed(folder: str, words: str) -> None:
     assert entering(Path(folder)) == words

@@ -34,7 +34,7 @@ from rocketcrew.workers.api import Handler
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "src/rocketcrew"
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "examples/README.md", *(ROOT / "docs").rglob("*.md")])
 HANDLER_PAGES = {"README.md": 1, "docs/tutorial.md": 1, "docs/how-to/handlers.md": 10, "docs/how-to/order.md": 2,
                  "docs/how-to/dead-letters.md": 2, "docs/how-to/s3.md": 1,
                  "docs/how-to/iceberg.md": 1, "docs/how-to/operate.md": 1, "docs/how-to/table.md": 1}  # fmt: skip
@@ -61,10 +61,20 @@ def blocks(page: Path, *languages: str) -> Iterator[str]:
 
 def commands(page: Path) -> Iterator[list[str]]:
     """The words of each `rocketcrew …` in a shell block, a terminal's block or a line of text."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    yield from typed_commands(page)
+    yield from in_words(re.findall(r"`(rocketcrew [^`]*)`", prose))
+
+
+def typed_commands(page: Path) -> Iterator[list[str]]:
+    """Those in blocks: they are copied as they are."""
     lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
     lines += [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
-    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    lines += re.findall(r"`(rocketcrew [^`]*)`", prose)
+    return in_words(lines)
+
+
+def in_words(lines: list[str]) -> Iterator[list[str]]:
+    """Of the lines that are a `rocketcrew …`, what follows that word."""
     for line in lines:
         words = [word for word in shlex.split(line, comments=True) if not re.match(r"[A-Z_]+=", word)]
         if words and words[0] == "rocketcrew":
@@ -165,12 +175,52 @@ def test_handlers_can_be_made_and_called(page: str) -> None:
 def test_what_is_installed_and_made_exists(page: Path) -> None:
     text = page.read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {name for names in re.findall(r"rocketcrew\[([\w,-]+)\]'", text) for name in names.split(",")}
+    extras = {name for names in re.findall(r"(?:rocketcrew|\.)\[([\w,-]+)\][`']", text) for name in names.split(",")}
     assert extras <= project["optional-dependencies"].keys()
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:`|^ {4})make ([a-z]+)", text, re.MULTILINE)) <= targets
     (benches,) = re.findall(r"^ALL = \((.*?)\)", (ROOT / "bench/run.py").read_text(), re.MULTILINE | re.DOTALL)
     assert all(f'"{name}"' in benches for name in re.findall(r"make bench ARGS=(\w+)", text))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_the_first_installation_can_be_made_from_a_checkout_too(page: str) -> None:
+    text = (ROOT / page).read_text()
+    first = text.index("pip install 'rocketcrew[duckdb]'")
+    after = text[first:].splitlines()[1:4]
+    assert after == ["```", "", "Not on a package index yet: in a checkout, `pip install '.[duckdb]'`."]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/how-to/cluster.md", "docs/how-to/java.md"])
+def test_members_of_pages_that_install_no_spark_write_without_it(page: str) -> None:
+    """Each ended with 2, as pyspark is not installed."""
+    members = [words for words in typed_commands(ROOT / page) if words[0] == "run"]
+    assert members
+    assert not [words for words in members if "spark.format=pyarrow" not in words]
+
+
+def test_the_readme_has_the_handler_of_the_tutorial_that_goes_on_from_it() -> None:
+    readme, tutorial = (next(blocks(ROOT / page, "python")) for page in ("README.md", "docs/tutorial.md"))
+    assert readme == tutorial
+
+
+def test_the_table_of_the_examples_says_what_each_needs_and_each_command_is_of_one() -> None:
+    page = ROOT / "examples/README.md"
+    rows = dict(re.findall(r"^\| \[([\w.]+)\]\(\1\) \|.*\| ([^|]+) \|$", page.read_text(), re.MULTILINE))
+    examples = {file.name: file.read_text() for file in page.parent.iterdir() if file.suffix in {".py", ".ipynb"}}
+    assert rows.keys() == examples.keys()
+    assert [name for name, needs in rows.items() if "numpy" in needs] == [
+        name for name in rows if "import numpy" in examples[name]
+    ]
+    assert {words[1].partition(":")[0] + ".py" for words in typed_commands(page)} < examples.keys()
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_code_in_a_cell_of_a_table_has_a_bar(page: Path) -> None:
+    """Bare it ends the cell on GitHub, and with a backslash the site shows that: <code>a &#124; b</code> is right in both."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    cells = [line for line in prose.splitlines() if line.startswith("|")]
+    assert not [code for line in cells for code in re.findall(r"`([^`]*)`", line) if "|" in code]
 
 
 def test_every_setting_and_command_has_its_place() -> None:

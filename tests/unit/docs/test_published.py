@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import runpy
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -71,3 +74,14 @@ def test_no_page_names_a_repository_that_the_package_does_not() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     found = {one for page in pages for one in re.findall(rf"https?://[^\s)`]*/{name}[^\s)`]*", page.read_text())}
     assert not [one for one in found if not source() or not one.startswith(source())]
+
+
+def test_an_older_python_is_told_which_one_is_needed() -> None:
+    """pip runs setup.py before it reads requires-python: what came was a traceback about tomllib."""
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    look = "import runpy, sys; sys.modules['tomllib'] = None; runpy.run_path('setup.py', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"rocketcrew needs Python {needed} or newer; this is {platform.python_version()}\n"

@@ -125,7 +125,7 @@ def test_as_a_command(world: World, segments: Any, tmp_path: Path, capsys: pytes
     code, out, _ = command("--target", str(world.table), "--set", "spark.target_file_mib=64", "--json")
     assert (code, json.loads(out)) == (0, {"files_before": 5, "files_after": 1})
     world.assert_exact()
-    assert command("--target", str(world.table))[:2] == (0, "1 files, now 1\n")
+    assert command("--target", str(world.table))[:2] == (0, "1 file, now 1\n")
     code, out, _ = command("--target", str(world.table), "--dry-run", "--yes", "--json")
     assert (code, json.loads(out)["files_to_merge"]) == (0, 0)
     (tmp_path / "foreign").mkdir()

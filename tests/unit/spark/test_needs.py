@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from rocketcrew.cli.commands.query import BY_DUCKDB
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.needs import check_installed, check_pyspark, delta_package, installed_version
 
@@ -46,8 +47,14 @@ def test_what_needs_nothing_asks_for_nothing() -> None:
     check("deltalake", {"deltalake": "1.6.6"})
     check("delta", {**ALL, "pyspark": "4.3.0"}, jars="/jars")
     check_installed("delta", master="sc://host:15002", installed={**ALL, "pyspark": "4.3.0"}.__getitem__)
-    with pytest.raises(UsageError, match=r"query needs Spark.*rocketcrew\[spark\]"):
-        check_pyspark("query", lambda _: "")
+
+
+def test_a_command_says_what_does_the_same_without_spark() -> None:
+    with pytest.raises(UsageError, match=r"replay needs Spark.*rocketcrew\[spark\]'$"):
+        check_pyspark("replay", lambda _: "")
+    with pytest.raises(UsageError, match=r"query needs Spark.*rocketcrew\[spark\]'; or .*rocketcrew\[duckdb\]"):
+        check_pyspark("query", lambda _: "", instead=BY_DUCKDB)
+    check_pyspark("query", ALL.__getitem__)
 
 
 def test_versions_are_those_of_this_python() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from obstore.exceptions import BaseError, GenericError, PermissionDeniedError
 from obstore.store import MemoryStore
 
 from rocketcrew.conf.formats import not_a_table, on_s3
@@ -23,6 +24,7 @@ from rocketcrew.spark.object_store import (
     ObjectPath,
     check_conditional_puts,
     in_spark,
+    not_asked,
     place_of,
     refuse_other_endpoint,
     short,
@@ -243,3 +245,19 @@ def test_a_rerun_is_refused_with_the_way_out() -> None:
 def test_what_a_server_said_is_one_line_without_colours_and_xml() -> None:
     said = "Kernel error -> x\n  \x1b[31m↳\x1b[0m request forbidden:\n <?xml version='1.0'?><Error/>\nDebug source: y"
     assert short(OSError(said)) == "Kernel error -> x: request forbidden"
+
+
+@pytest.mark.parametrize(
+    ("error", "about_keys"),
+    [
+        (GenericError("Error performing PUT http://169.254.169.254/latest/api/token in 1.2s - HTTP error"), True),
+        (GenericError("Error performing GET http://169.254.170.2/v2/credentials in 1.2s - HTTP error"), True),
+        (PermissionDeniedError("403 Forbidden"), True),
+        (GenericError("Error performing PUT http://minio:9000/warehouse/x in 1.2s - HTTP error"), False),
+    ],
+)
+def test_an_error_about_keys_says_where_they_come_from(table: ObjectPath, error: BaseError, about_keys: bool) -> None:
+    """Without keys the machine is asked for those of its role: what came back named only that address."""
+    said = str(not_asked(table, error))
+    assert said.startswith(f"{table}: the S3 server can't be asked: ")
+    assert ("Keys come from AWS_ACCESS_KEY_ID" in said) is about_keys

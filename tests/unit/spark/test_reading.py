@@ -90,8 +90,14 @@ def test_a_wrong_statement_is_a_users_mistake(world: World, segments: Any, state
 
 
 def test_an_empty_table_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no batch yet"):
+    with pytest.raises(UsageError, match=r"holds no batch yet: nothing was loaded$"):
         DuckViews(tmp_path)
+
+
+def test_a_mistyped_table_is_no_folder(tmp_path: Path) -> None:
+    for asked in (DuckViews, read):
+        with pytest.raises(UsageError, match=r"tabel holds no batch yet: there is no such folder"):
+            asked(tmp_path / "tabel")
 
 
 def test_what_waits_for_an_empty_table_is_said_too(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pytest
 
 from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
@@ -27,8 +28,13 @@ ME = "10.0.0.1@1#1"
 A = TypeVar("A")
 
 
-def record(queue_offset: int, body_bytes: int = 20, stored_ms: int = 0) -> bytes:
-    message = StoredMessage(TOPIC, b"x" * body_bytes, queue_offset=queue_offset, store_timestamp_ms=stored_ms)
+def record(
+    queue_offset: int, body_bytes: int = 20, stored_ms: int = 0, properties: Mapping[str, str] | None = None
+) -> bytes:
+    message = StoredMessage(
+        TOPIC, b"x" * body_bytes, encode_properties(properties or {}).encode(), queue_offset=queue_offset,
+        store_timestamp_ms=stored_ms,
+    )  # fmt: skip
     return encode_message(message)
 
 
@@ -119,11 +125,11 @@ class Bench:
 
     def found(
         self, handle: int, offsets: Sequence[int], *, next_offset: int | None = None, body_bytes: int = 20,
-        stored_ms: Sequence[int] = (), takes_all: bool = False,
+        stored_ms: Sequence[int] = (), takes_all: bool = False, properties: Mapping[str, str] | None = None,
     ) -> bool:  # fmt: skip
         """Answer the queue's pull with these records; False when the body found no room."""
         times = stored_ms or [0] * len(offsets)
-        body = b"".join(record(offset, body_bytes, at) for offset, at in zip(offsets, times, strict=True))
+        body = b"".join(record(offset, body_bytes, at, properties) for offset, at in zip(offsets, times, strict=True))
         slot = self.core.room_for(handle, len(body))
         if slot is None:
             self.core.handle(ev.Pulled(handle, PullResult(ResponseCode.SUCCESS, 0, dropped=True)), self.now)

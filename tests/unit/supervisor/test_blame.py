@@ -164,7 +164,10 @@ def test_at_the_limit_it_is_a_dead_letter_with_the_facts_and_one_log_event(make:
     assert [c.deaths for c in bench.core.state.charges] == [3], "until it is accepted: a restart must not run it again"
     bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=True), 0.0)
     (said,) = [log for log in bench.take(act.Log) if log.event == "message_dead_lettered"]
-    assert (said.keys["offset"], said.keys["deaths"], said.keys["cause"]) == (0, "3", "SIGSEGV")
+    assert (said.keys["offset"], said.keys["deaths"], said.keys["cause"]) == (0, 3, "SIGSEGV")
+    assert (said.keys["pid"], said.keys["run_ms"], said.keys["error"]) == (7, 12, "crashed 3 workers"), (
+        "as of worker_died"
+    )
     assert len(bench.core.state.charges) == 0
     assert bench.counters.dead_letter_messages == 1
     assert bench.persist() == [1]

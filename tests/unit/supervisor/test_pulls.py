@@ -43,6 +43,7 @@ class Brokers:
         self.remoting = self
         self.connected = True
         self.sent_at_once = 0
+        self.looked_for: list[str] = []
         self.asked: list[tuple[str, PullRequest]] = []
         self.answers: list[Command | Exception] = []
 
@@ -57,6 +58,9 @@ class Brokers:
         if found is None:
             raise UnreachableError("b", "gone")
         return found
+
+    def look_again(self, topic: str) -> None:
+        self.looked_for.append(topic)
 
     def ask(self, address: str, command: Command, waiter: Waiter, **_: Any) -> bool:
         if not self.connected:
@@ -238,6 +242,7 @@ def test_no_answer_is_asked_again_later(bench: Bench, scene_with: SceneWith, err
     bench.pass_ms(1_000)
     scene.pull(nothing_new())
     assert bench.counters.pull_errors == 1
+    assert scene.brokers.looked_for == ["orders"], "the broker may be elsewhere now"
 
 
 def test_a_refusal_needs_no_offsets_and_keeps_its_words(bench: Bench, scene_with: SceneWith) -> None:

@@ -318,6 +318,17 @@ def test_what_its_broker_makes_a_dead_letter_of_is_counted_as_one(
     assert [log.keys["error"] for log in said] == ["KeyError: 'total'"] * letters
 
 
+def test_the_line_of_a_dead_letter_has_its_id(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0], properties={"UNIQ_KEY": "U1"})
+    (chunk,) = bench.dispatched()
+    bench.done(chunk, failures=[(0, -1, "KeyError: 'total'")])
+    accept(bench)
+    (said,) = [log for log in bench.take(act.Log) if log.event == "message_dead_lettered"]
+    assert (said.keys["msg_id"], said.keys["error"]) == ("U1", "KeyError: 'total'")
+
+
 def accept(bench: Bench) -> None:
     back = bench.one(act.SendBack)
     bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -331,23 +332,25 @@ def test_it_is_served_and_takes_the_next_port_that_is_free(tmp_path: Path) -> No
     async def story() -> None:
         settings = MetricsSettings(port=0, port_count=1, host="127.0.0.1", page=False, token="")
         slots = [tmp_path / "0", tmp_path / "1"]
-        labels = {"group": "crew"}
-        first = WebServer(settings, site(), slots[0], labels)
+        first = WebServer(settings, site(), slots[0], "crew")
         await first.start()
         assert (await get(first.port, b"GET /livez HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
         assert (await get(first.port, b"HEAD /livez HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
         assert (await get(first.port, b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
         taken = MetricsSettings(port=first.port, port_count=1, host="127.0.0.1", page=False, token="")
         with pytest.raises(PortsTakenError, match=r"metrics\.port = \d+: cannot listen on 127\.0\.0\.1, port \d+ \("):
-            await WebServer(taken, site(), slots[1], labels).start()
+            await WebServer(taken, site(), slots[1], "crew").start()
         assert not targets_file(slots[1]).exists()
         more = MetricsSettings(port=first.port, port_count=100, host="127.0.0.1", page=False, token="")
-        second = WebServer(more, site(), slots[1], labels)
+        second = WebServer(more, site(), slots[1], "crew")
         await second.start()
         assert first.port < second.port < first.port + 100
         for slot, server in zip(slots, (first, second), strict=True):
             (target,) = json.loads(targets_file(slot).read_text())
+            labels = {"rocketcrew_group": "crew", "slot": slot.name}
             assert target == {"targets": [f"127.0.0.1:{server.port}"], "labels": labels}
+            page = await get(server.port, b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert labels.keys().isdisjoint(re.findall(r'(\w+)="', page.decode()))  # Prometheus would rename those
             await server.stop()
             assert not targets_file(slot).exists()
 
@@ -407,7 +410,7 @@ def test_a_prometheus_of_another_user_finds_the_file_and_reads_it(tmp_path: Path
 
     async def story() -> None:
         settings = MetricsSettings(port=0, port_count=1, host="127.0.0.1", page=False, token="")
-        server = WebServer(settings, site(), slot.path, {})
+        server = WebServer(settings, site(), slot.path, "billing")
         await server.start()
         try:
             check()
