@@ -73,7 +73,6 @@ class Commits:
             stored = await self._stored(mq, action.known)
             if stored is None:  # the broker was killed, or made to forget them (deleteSubGroup)
                 self._known.pop(place, None)
-                self._forgotten.setdefault(place, set())
             elif not action.known <= stored < action.offset:
                 return
         async with self._alone_if_first(mq):
@@ -92,9 +91,11 @@ class Commits:
         stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
         if stored != 0 or known <= 0:
             return stored
-        kept = await self._operations.has_offsets(self._group, mq)
-        since = self._forgotten.get((mq.broker_name, mq.topic))
-        return stored if kept and (since is None or mq.queue_id in since) else None
+        place = (mq.broker_name, mq.topic)
+        if not await self._operations.has_offsets(self._group, mq):
+            self._forgotten[place] = set()
+        since = self._forgotten.get(place)
+        return stored if since is None or mq.queue_id in since else None
 
     def known(self, mq: MessageQueue) -> bool:
         """A commit of the topic is in at that broker for certain."""

@@ -178,6 +178,21 @@ def test_the_zero_that_a_broker_makes_up_is_no_reset_of_an_operator(tells_none: 
     assert brokers.updated == [("new:1", 5)]
 
 
+def test_each_time_a_broker_of_4_9_forgets_a_topic_all_of_its_queues_are_committed_anew() -> None:
+    async def run() -> None:
+        brokers = Brokers(young=True)
+        brokers.master, brokers.tells_none = "new:1", False
+        commits = commits_to(brokers, Answers())
+        for _ in range(2):
+            brokers.stored = None
+            for queue in range(2):
+                await commits.commit(Commit(queue, MQ._replace(queue_id=queue), 5, guarded=True, known=5))
+                brokers.stored = 0 if queue == 0 else 5  # the topic has one by now; of the other queue it still says 0
+        assert len(brokers.updated) == 4
+
+    asyncio.run(run())
+
+
 def test_a_reset_to_zero_stays() -> None:
     brokers = Brokers(0, young=True)
     brokers.master = "new:1"
