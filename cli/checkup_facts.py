@@ -29,6 +29,7 @@ from ..client.identity import DEFAULT_INSTANCE_NAME
 from ..client.operations import Operations
 from ..client.sync import run_with_cluster
 from ..conf.formats import on_hdfs, on_s3
+from ..conf.redaction import masked_text
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import MetricsSettings, Settings, is_broadcasting
 from ..durable.files import free_bytes
@@ -380,7 +381,7 @@ def spark_facts(settings: Settings, env: Mapping[str, str]) -> SparkFacts | None
             return SparkFacts(spark.format, "needs neither Spark nor Java")
         version = f"pyspark {installed_version('pyspark')}"
         if spark.master.startswith("sc://"):
-            return SparkFacts(spark.format, f"{version}, by the Spark Connect server {spark.master}")
+            return SparkFacts(spark.format, f"{version}, by the Spark Connect server {masked_text(spark.master)}")
         java = find_java(spark.java_home, env)
     except (UsageError, SparkStartError) as error:
         return SparkFacts(spark.format, wrong=str(error))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import click
 from click.core import ParameterSource
 
 from ..conf.formats import not_a_folder, not_a_table, on_hdfs
+from ..conf.redaction import masked_text
 from ..conf.settings import Settings, load
 from ..conf.sources import CONFIG_FILE_VARIABLE, DEFAULT_FILE, find_file
 from ..remoting.errors import UsageError
@@ -104,13 +106,12 @@ def table_place(settings: Settings, *, not_on_hdfs: str) -> Place:
     from ..spark.object_store import place_of
 
     target = settings.spark.target
+    shown = f"spark.target = {masked_text(target)!r} (from {settings.origin['spark.target']})"
     wrong = not_a_table(target, settings.spark.format)
     if wrong:
-        raise UsageError(f"spark.target = {target!r} (from {settings.origin['spark.target']}) {wrong}")
+        raise UsageError(f"{shown} {wrong}")
     if on_hdfs(target):
-        raise UsageError(
-            f"spark.target = {target!r} (from {settings.origin['spark.target']}) is on HDFS: {not_on_hdfs}"
-        )
+        raise UsageError(f"{shown} is on HDFS: {not_on_hdfs}")
     return place_of(target, settings.spark.options)
 
 
@@ -133,7 +134,9 @@ def _assignments(context: click.Context, parameter: click.Parameter, value: tupl
     for text in value:
         name, equals, rest = text.partition("=")
         if not equals or "." not in name:
-            raise click.BadParameter(f"{text!r} is not section.key=value", context, parameter)
+            # What follows the name may be a secret.
+            shown = re.sub(r"(?<==).+|[^\w.=-].*", "...", text, flags=re.DOTALL)
+            raise click.BadParameter(f"{shown!r} is not section.key=value", context, parameter)
         given[name.strip()] = rest
     return given
 

@@ -15,8 +15,9 @@ def lines(rows: Sequence[Mapping[str, object]], widest: int = 0) -> Iterator[str
         return
     names = list(rows[0])
     table = [[(in_one_line(row[name], widest), isinstance(row[name], (int, float))) for name in names] for row in rows]
-    widths = [max(len(name), *(len(cells[at][0]) for cells in table)) for at, name in enumerate(names)]
-    yield "  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True))
+    heads = [seen(name) for name in names]
+    widths = [max(len(head), *(len(cells[at][0]) for cells in table)) for at, head in enumerate(heads)]
+    yield "  ".join(head.ljust(width) for head, width in zip(heads, widths, strict=True))
     for cells in table:
         yield "  ".join(
             text.rjust(width) if is_number else text.ljust(width)
@@ -25,8 +26,8 @@ def lines(rows: Sequence[Mapping[str, object]], widest: int = 0) -> Iterator[str
 
 
 def in_one_line(value: object, widest: int = 0) -> str:
-    """As text, of at most `widest` characters (0 = any)."""
-    text = "\\n".join(str(value).splitlines())
+    """As text, of at most `widest` characters (0 = any) as they are shown."""
+    text = seen("\\n".join(str(value).splitlines()))
     return f"{text[: widest - 1]}…" if 0 < widest < len(text) else text
 
 

@@ -91,11 +91,11 @@ def get_logger(name: str = "rocketcrew") -> Any:
 
 
 class _UsersProcessors:
-    """Those that are configured when a line is written; the last one renders it."""
+    """Those that are configured when a line is written; the last one, if any, renders it."""
 
     def __iter__(self) -> Iterator[Any]:
-        *before, last = structlog.get_config()["processors"]
-        return iter((*before, Rendering(last)))
+        processors = structlog.get_config()["processors"]
+        return iter((*processors[:-1], *(Rendering(structlog.DropEvent, last) for last in processors[-1:])))
 
 
 def users_logger(name: str) -> Any:

@@ -30,6 +30,8 @@ TRACER = "rocketcrew"
 Attributes = dict[str, Any]
 CONSUMED: Final = "rocketcrew-consumed"
 """In OpenTelemetry's context: where the messages of the call under way come from, as (trace id, span id)."""
+BAGGAGE: Final = "baggage"
+"""The property of W3C's baggage: what users say of a message, beside the context of its span."""
 FLUSH_S: Final = 1.0
 """How long the end of a worker waits for what its providers have not sent; an exporter may wait for ever for its server."""
 PROVIDERS: Final = (
@@ -118,7 +120,7 @@ class SendSpans:
             carrier: dict[str, str] = {}
             api.propagate.inject(carrier)
             sent = [
-                _carrying(message, carrier) if context is None else message
+                _carrying(api, message, carrier) if context is None else message
                 for message, context in zip(messages, own, strict=True)
             ]
             yield Sending(sent, span)
@@ -131,10 +133,14 @@ def _own_context(api: SpanApi, message: OutgoingMessage) -> Any:
     return context if context.is_valid and not copied else None
 
 
-def _carrying(message: OutgoingMessage, carrier: Mapping[str, str]) -> OutgoingMessage:
-    """The message with the context among its properties."""
+def _carrying(api: SpanApi, message: OutgoingMessage, carrier: Mapping[str, str]) -> OutgoingMessage:
+    """The message with the context among its properties, and with nothing left of another one; baggage is no part of it."""
+    others = set(api.propagate.get_global_textmap().fields) - {BAGGAGE}
+    own = {name: value for name, value in message.properties.items() if name not in others}
     carried = {name: value for name, value in carrier.items() if value.strip()}
-    return replace(message, properties={**message.properties, **carried})
+    if api.carried_by(message.properties).is_valid:  # copied, and its baggage with it
+        return replace(message, properties={**own, **carried})
+    return replace(message, properties={**carried, **own})
 
 
 def send_attributes(messages: Sequence[OutgoingMessage], group: str, kind: str) -> Attributes:

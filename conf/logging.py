@@ -9,7 +9,8 @@ wrong in a test that runs a command in-process. What is logged often should hold
 which costs nothing to look up; that is also where the keys of a queue or a worker are bound once.
 
 A log line must never stop the work: a stream that is closed, or whose reader has gone, drops the line. What cannot be
-rendered is rendered as far as possible (remoting/log_values.py).
+rendered is rendered as far as possible (remoting/log_values.py). Only a call that structlog's loggers do not take raises, as
+with theirs: `event=` beside the text, a level of one's own.
 
 A line is one write to the descriptor, however long it is, so that those of several processes stay apart: Python's own streams
 would write a long one in pieces.
@@ -28,15 +29,16 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
+from importlib import import_module
+from types import FunctionType
 from typing import Any, TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, ExcInfo, Processor
+from structlog.typing import EventDict, Processor
 
 from ..remoting.errors import UsageError
-from ..remoting.log_values import Rendering, interpolated, text
+from ..remoting.log_values import Rendering, interpolated, shown, text
 from .repeats import Outages, Repeats
 from .visible import visible
 
@@ -250,13 +252,15 @@ class _LineHandler(logging.Handler):
         """That of the root logger before: NOTSET where it was Python's own."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            line = self.format(record)
-        except Exception:  # noqa: BLE001  whatever a library's format does
-            # A library's `log("%d", "text")` is its fault, and no reason for a traceback in the middle of ours.
-            record.msg, record.args = interpolated(record.msg, record.args or ()), None
-            line = self.format(record)
-        self._writer.msg(line)
+        # Unlike structlog's own loggers this one does not expect DropEvent, which is no Exception.
+        with contextlib.suppress(Exception, structlog.DropEvent):
+            try:
+                line = self.format(record)
+            except Exception:  # noqa: BLE001  whatever a library's format does
+                # A library's `log("%d", "text")` is its fault, and no reason for a traceback in the middle of ours.
+                record.msg, record.args = interpolated(record.msg, record.args or ()), None
+                line = self.format(record)
+            self._writer.msg(line)
 
 
 _own_keys: dict[str, object] = {}
@@ -320,15 +324,37 @@ class _Remembered:
         return event
 
 
-def _visible_texts(_logger: object, _name: str, event: EventDict) -> EventDict:
-    """A processor for lines that people read: what is no text is shown by its repr, which has no control characters."""
-    return {key: visible(value) if isinstance(value, str) else value for key, value in event.items()}
+class _Shown:
+    """What ConsoleRenderer writes as it is, for of what is no text it writes the repr."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
 
 
-def _visible_traceback(to: TextIO, exc_info: ExcInfo) -> None:
-    own = io.StringIO()
-    structlog.dev.plain_traceback(own, exc_info)
-    to.write(visible(own.getvalue()))
+_WITHOUT_REPR = frozenset({"event", "exception", "level", "logger", "logger_name", "stack", "timestamp"})
+"""Keys whose values ConsoleRenderer writes as they are; of other texts it writes the repr where they have a blank."""
+_HARMLESS = frozenset({int, float, bool, type(None)})
+
+
+def _visible_event(_logger: object, _name: str, event: EventDict) -> EventDict:
+    """A processor for lines that people read: what a terminal would obey is shown, and escaped once."""
+    return {
+        visible(key): value
+        if type(value) in _HARMLESS or (type(value) is str and value.isprintable())
+        else _visible_value(key, value)
+        for key, value in event.items()
+    }
+
+
+def _visible_value(key: str, value: object) -> object:
+    if key in _WITHOUT_REPR:
+        return visible(str(value))
+    if isinstance(value, str):
+        return value if visible(value) == value else _Shown(repr(value))
+    return _Shown(visible(shown(value)))
 
 
 def set_up(
@@ -358,16 +384,18 @@ def set_up(
     ]
     if human:
         render = Rendering(
-            _visible_texts,
+            structlog.DropEvent,
+            structlog.processors.format_exc_info,
+            _visible_event,
             structlog.dev.ConsoleRenderer(
                 colors=terminal if colors is None else colors,
-                exception_formatter=_visible_traceback,
+                exception_formatter=structlog.dev.plain_traceback,
                 pad_event_to=28,
             ),
         )
     else:
         as_json = structlog.processors.JSONRenderer(default=str, allow_nan=False)
-        render = Rendering(structlog.processors.format_exc_info, as_json)
+        render = Rendering(structlog.DropEvent, structlog.processors.format_exc_info, as_json)
     writer = LineWriter(stream)
     structlog.configure(
         processors=[*shared, render],
@@ -378,29 +406,29 @@ def set_up(
     _take_over_logging(shared, render, writer, LEVELS[level], for_imports=for_imports)
 
 
-_METHODS = ("debug", "info", "msg", "warning", "warn", "error", "exception", "critical", "fatal")
-
-
 def _logger_class(level: int) -> Any:
-    """Structlog's, whose methods take arguments that their text does not fit, as Python's own loggers do."""
+    """Structlog's, whose methods take arguments that their text does not fit, as Python's own loggers do.
+
+    They are its own functions with another interpolation: one of ours around each would be the place of the line for a
+    user's CallsiteParameterAdder, and the end of the stack for `stack_info`.
+    """
     usual = structlog.make_filtering_bound_logger(level)
-    wanted = [name for name in _METHODS if LEVELS.get(name, level) >= level]
-    names = [*wanted, *(f"a{name}" for name in wanted)]
-    return type(usual.__name__, (usual,), {name: _with_any_arguments(getattr(usual, name)) for name in names})
+    names = {**vars(import_module("structlog._native")), "_maybe_interpolate": _interpolated}
+    methods = {
+        name: FunctionType(each.__code__, names, each.__name__, each.__defaults__, each.__closure__)
+        for name, each in vars(usual).items()
+        if isinstance(each, FunctionType)
+    }
+    return type(usual.__name__, (usual,), methods)
 
 
-def _with_any_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    def call(self: object, event: object, *args: object, **keys: object) -> Any:
-        return method(self, interpolated(event, _of_text(args)) if args else event, **keys)
-
-    return call
-
-
-def _of_text(args: tuple[object, ...]) -> tuple[object, ...] | Mapping[str, object]:
-    """What `%` is given for the arguments of a logger: of a single one that is a mapping its values by name."""
-    first = args[0]
-    return cast("Mapping[str, object]", first) if len(args) == 1 and isinstance(first, Mapping) and first else args
+def _interpolated(event: object, args: tuple[object, ...]) -> object:
+    """What a method of a logger is given: of a single argument that is a mapping the text takes the values by name."""
+    if not args:
+        return event
+    if len(args) == 1 and isinstance(args[0], Mapping) and args[0]:
+        return interpolated(event, cast("Mapping[str, object]", args[0]))
+    return interpolated(event, args)
 
 
 def set_up_as(log: Mapping[str, str], process: str, *, for_imports: bool = False) -> None:

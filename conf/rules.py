@@ -200,10 +200,12 @@ class Pairs:
             except (json.JSONDecodeError, RecursionError) as error:
                 raise ValueError(f"is not a JSON object ({error})") from None
         flat: dict[str, str] = {}
-        for part in filter(str.strip, text.split(",")):
+        for number, part in enumerate(text.split(","), 1):
+            if not part.strip():
+                continue
             name, equals, value = part.partition("=")
-            if not equals:
-                raise ValueError(f"holds {part!r} without an equals sign")
+            if not equals:  # the part is not shown: it may be the rest of a secret that has a comma
+                raise ValueError(f"holds part {number} without an equals sign (commas separate the parts)")
             flat[name.strip()] = value.strip()
         return self.check(flat)
 

@@ -21,6 +21,7 @@ from typing import Final, cast
 from ..remoting.arguments import plain
 from ..remoting.errors import UsageError
 from .java_words import JAVA_WORDS
+from .redaction import HIDDEN, masked, masked_text, sounds_secret
 from .schema import ALIASES, RELATIONS, SCHEMA
 
 ENV_PREFIX: Final = "ROCKETCREW_"
@@ -29,11 +30,8 @@ CONFIG_FILE_VARIABLE: Final = "ROCKETCREW_CONFIG"
 DEFAULT_FILE: Final = "rocketcrew.toml"
 """The configuration file that is read when none is named and the current folder has it."""
 FILE_BYTES_MAX: Final = 1 << 20
-HIDDEN: Final = "********"
 KNOWN: Final = tuple(f"{section}.{key}" for section, keys in SCHEMA.items() for key in keys)
 _BY_ENVIRONMENT: Final = {ENV_PREFIX + name.replace(".", "_").upper(): name for name in KNOWN}
-_SOUNDS_SECRET: Final = re.compile(r"secret|passw|token|private|(access|api|account)[._-]?key|dsn", re.IGNORECASE)
-"""In names that are not ours, such as Spark's (its own rule, spark.redaction.regex, knows fewer)."""
 _SERVICE_LINK: Final = re.compile(r".+_SERVICE_(HOST|PORT(_\w+)?)|.+_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
 _SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://.*")
 
@@ -114,12 +112,13 @@ def show(value: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def _may_be_secret(name: str, near: str) -> bool:
-    """Whether the value of `name`, which is no setting, must not be shown; `near` is the setting that was probably meant."""
+def _show_unknown(name: str, value: object, near: str = "") -> str:
+    """The value of `name`, which is no setting; empty where it may be a secret. `near` is the setting that was meant."""
     section = name.partition(".")[0]
-    return _SOUNDS_SECRET.search(name) is not None or any(
+    hidden = sounds_secret(name) or any(
         is_secret(f"{one}.{key}") for one in {section, near.partition(".")[0]} & SCHEMA.keys() for key in SCHEMA[one]
     )
+    return "" if hidden else show(masked(value))
 
 
 def is_secret(setting: str) -> bool:
@@ -134,24 +133,8 @@ def show_setting(setting: str, value: object) -> str:
 
 
 def without_secrets(setting: str, value: object) -> object:
-    """The value as it may be shown: the parameters of a Spark Connect address may hold a token, and Spark's settings the keys
-    of a store."""
-    if setting == "spark.conf":
-        if isinstance(value, Mapping):
-            return _without_secret_names(cast("Mapping[str, object]", value))
-        return HIDDEN if _SOUNDS_SECRET.search(str(value)) else value
-    if setting == "spark.master" and isinstance(value, str) and ";" in value:
-        return f"{value.partition(';')[0]};{HIDDEN}"
-    return HIDDEN if value and is_secret(setting) else value
-
-
-def _without_secret_names(table: Mapping[str, object]) -> dict[str, object]:
-    """In a file the parts of a name may be tables in each other."""
-    shown: dict[str, object] = {}
-    for name, value in table.items():
-        inner = _without_secret_names(cast("Mapping[str, object]", value)) if isinstance(value, Mapping) else value
-        shown[name] = HIDDEN if _SOUNDS_SECRET.search(name) else inner
-    return shown
+    """The value as it may be shown: addresses may hold a password or a token, and Spark's settings the keys of a store."""
+    return HIDDEN if value and is_secret(setting) else masked(value)
 
 
 def defaults_text() -> str:
@@ -201,7 +184,7 @@ def _from_tables(tables: Mapping[str, object], origin: str, problems: list[Probl
         if section not in SCHEMA:
             problems.append(_unknown_section(section, table, origin))
         elif not isinstance(table, dict):
-            shown = "" if _may_be_secret(section, "") else show(table)
+            shown = _show_unknown(section, table)
             problems.append(Problem(section, shown, origin, "is not a table", f"[{section}] with keys under it"))
         else:
             for key, value in cast("dict[str, object]", table).items():
@@ -294,7 +277,7 @@ def _unknown(name: str, value: object, origin: str) -> Problem:
     section = name.partition(".")[0]
     near = _nearest(name, section if section in SCHEMA else None)
     hint = f"did you mean {near}?" if near else "`rocketcrew config show` lists all settings"
-    return Problem(name, "" if _may_be_secret(name, near) else show(value), origin, f"is no setting; {hint}", "")
+    return Problem(name, _show_unknown(name, value, near), origin, f"is no setting; {hint}", "")
 
 
 def _unknown_section(section: str, table: object, origin: str) -> Problem:
@@ -315,7 +298,8 @@ def _check(given: Mapping[str, _Given], problems: list[Problem]) -> Gathered:
                 value = rule.parse(str(entry.value)) if entry.is_text else rule.check(entry.value)
             except ValueError as error:
                 legal = f"{rule.legal} (RocketMQ: {JAVA_WORDS[name]})" if name in JAVA_WORDS else rule.legal
-                problems.append(Problem(name, show_setting(name, entry.value), entry.origin, str(error), legal))
+                wrong = masked_text(str(error))  # it may quote a part of the value
+                problems.append(Problem(name, show_setting(name, entry.value), entry.origin, wrong, legal))
             else:
                 gathered.values[section][key] = value
                 gathered.origin[name] = entry.origin

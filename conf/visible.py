@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 
 
 def visible(text: str) -> str:
     r"""The text with \x1b instead of what does something."""
+    if text.isprintable():  # most are, and that is quick to see
+        return text
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

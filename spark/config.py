@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..conf.columns import BATCH_COLUMN
 from ..conf.formats import metastore_name, not_a_table, not_registered, on_hdfs, on_s3
+from ..conf.redaction import masked_text
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
@@ -95,7 +96,7 @@ class LoaderConfig:
             if bool(self.function) == (self.format == FOREACH)
             else "spark.function goes with spark.format = foreach only",
             "" if self.target or self.format not in FOLDER_FORMATS else f"format {self.format} needs a target",
-            f"the target {str(self.target)!r} {wrong}"
+            f"the target {masked_text(str(self.target))!r} {wrong}"
             if self.format in FOLDER_FORMATS and (wrong := not_a_table(str(self.target), self.format))
             else "",
             "spark.partition_by does not go with spark.format = foreach"
@@ -124,12 +125,12 @@ class LoaderConfig:
                 for staging in self.stagings
                 if self.format in FOLDER_FORMATS and not on_s3(self.target) and not on_hdfs(self.target)
             ),
-            f"the target {self.target} is on HDFS, which is asked through Spark's JVM, and with a Spark Connect server"
-            f" ({self.master}) there is none here: use another spark.master"
+            f"the target {masked_text(str(self.target))} is on HDFS, which is asked through Spark's JVM, and with a Spark"
+            f" Connect server ({masked_text(self.master)}) there is none here: use another spark.master"
             if on_hdfs(self.target) and self.format in FOLDER_FORMATS and is_remote(self.master)
             else "",
-            f"spark.format = iceberg-spark asks Iceberg through Spark's JVM, and with a Spark Connect server ({self.master})"
-            " there is none here: use another spark.master, or spark.format = iceberg"
+            "spark.format = iceberg-spark asks Iceberg through Spark's JVM, and with a Spark Connect server"
+            f" ({masked_text(self.master)}) there is none here: use another spark.master, or spark.format = iceberg"
             if self.format == ICEBERG_SPARK and is_remote(self.master)
             else "",
             ""

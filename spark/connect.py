@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..conf.columns import Column, ddl, quoted
+from ..conf.redaction import masked_text
 from ..durable.files import spark_path
 from ..remoting.errors import UsageError
 from .errors import SparkStartError
@@ -62,8 +63,8 @@ def is_local(master: str) -> bool:
 
 
 def shown(master: str) -> str:
-    """A master for people: what follows the address of a Connect server may be a token."""
-    return master.partition(";")[0].rstrip("/") if is_remote(master) else master
+    """A master for people: what follows the address of a Connect server may be a token, what stands before it a password."""
+    return masked_text(master.partition(";")[0].rstrip("/") if is_remote(master) else master)
 
 
 def endpoint(master: str) -> tuple[str, int]:

@@ -29,7 +29,7 @@ import psutil
 from ..conf.columns import Column, ddl
 from ..durable.files import remove_tree, spark_path
 from ..remoting.errors import UsageError
-from .connect import ConnectSession, is_local, is_remote, open_connect, rows_over_the_connection
+from .connect import ConnectSession, is_local, is_remote, open_connect, rows_over_the_connection, shown
 from .errors import SparkStartError
 from .java import Java, find_java, make_shim
 from .needs import DELTA_BUILDS, ICEBERG_BUILDS, delta_package, iceberg_packages
@@ -399,7 +399,7 @@ def why_not_started(settings: SessionSettings, java: Java, error: Exception) -> 
             f" spark.conf. Results stay safe in their segments. More in {settings.folder}/jvm.log"
         )
     return (
-        f"Spark could not be started with master {settings.master!r}, {settings.driver_memory} of memory and Java"
+        f"Spark could not be started with master {shown(settings.master)!r}, {settings.driver_memory} of memory and Java"
         f" {java.version} from {java.source} ({java.home}): {said[0] if said else type(error).__name__}. Results stay safe"
         f" in their segments. The last lines of {settings.folder}/jvm.log and spark.log:\n{tail}"
     )

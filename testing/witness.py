@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import sys
 from bdb import BdbQuit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, cast
 
 from ..workers.api import ConsumeMessageContext, ConsumeMessageHook, Handler
@@ -41,12 +41,14 @@ class Witness:
 
     def __init__(self, called: Callable[[Sequence[Message], BaseException | None], None]) -> None:
         self._called = called
+        self._outside = sys.exception()
+        """What the test is handling already: Python makes it the context of all that is raised meanwhile."""
         self._end: BaseException | None = None
 
     def note(self, error: BaseException) -> None:
-        """The user's code ended with this; what ends a test may have become another error's cause, as in a decoded body."""
+        """The user's code ended with this; what ends a test may have become another error on its way here."""
         if self._end is None:
-            self._end = next(filter(ends_test, (error, error.__cause__)), None)
+            self._end = next(filter(ends_test, _came_from(error, self._outside)), None)
 
     def raise_end(self) -> None:
         """Raise what ends the test, if it has come."""
@@ -86,6 +88,23 @@ class Witness:
                 raise
 
         return call
+
+
+def _came_from(error: BaseException, outside: BaseException | None) -> Generator[BaseException]:
+    """The error and what it came from, as a traceback shows it: code in between may have raised an error of its own, with
+    `from` or without. `from None` says that what was before does not matter."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        found = left.pop()
+        if found is None or found is outside or id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        before = None if found.__suppress_context__ else found.__context__
+        left.append(before if found.__cause__ is None else found.__cause__)
+        if isinstance(found, BaseExceptionGroup):
+            left.extend(cast("BaseExceptionGroup[BaseException]", found).exceptions)
 
 
 class _Hook:

@@ -295,9 +295,15 @@ class Retries:
         self._settled(pq, chunk)
 
 
+_NUMBERS = frozenset({"deaths", "exit_code", "oom_kills", "pid", "rss_last_bytes", "rss_peak_bytes", "run_ms"})
+
+
 def _as_logged(facts: Mapping[str, str]) -> dict[str, object]:
     """The facts of a crash as `worker_died` has them: its numbers are text only for a dead letter's properties."""
-    return {name: int(value) if value.removeprefix("-").isdecimal() else value for name, value in facts.items()}
+    return {
+        name: int(value) if name in _NUMBERS and value.removeprefix("-").isdecimal() else value
+        for name, value in facts.items()
+    }
 
 
 def _origin(shadow: Chunk) -> tuple[Chunk, int]:

@@ -178,6 +178,9 @@ def test_the_same_thing_said_twice_is_refused(shell: Shell) -> None:
     code, _, err = shell("config", "check", "--set", "novalue")
     assert code == 2
     assert "section.key=value" in err
+    code, _, err = shell("config", "check", "--set", "secret_key=S3CRET")
+    assert code == 2
+    assert "'secret_key=...' is not section.key=value" in err
 
 
 def test_config_show_hides_secrets(shell: Shell) -> None:

@@ -14,7 +14,7 @@ import pytest
 from rocketcrew import OutgoingMessage, SyncProducer
 from rocketcrew.cli.exit_codes import guarded, tell
 from rocketcrew.cli.main import run
-from rocketcrew.cli.tables import seen
+from rocketcrew.cli.tables import lines, seen
 from rocketcrew.testing import LocalBroker
 
 TITLE = "\x1b]N;owned\x07"
@@ -30,9 +30,19 @@ class Terminal(io.StringIO):
 def test_controls_are_shown_to_a_terminal_and_stay_as_they_are_elsewhere() -> None:
     with redirect_stdout(Terminal()), redirect_stderr(io.StringIO()):
         assert seen(f"{HARMFUL}\tä\n€\r") == f"{SHOWN}\tä\n€\\x0d"
+        assert seen("GET / HTTP/1.1\r\n\r\n") == "GET / HTTP/1.1\r\n\r\n"
         assert seen(HARMFUL, err=True) == HARMFUL
     with redirect_stdout(None):
         assert seen(HARMFUL) == HARMFUL
+
+
+def test_a_table_is_as_wide_as_what_a_terminal_shows() -> None:
+    rows = [{"KEY": "a\x1b", "N": 1}, {"KEY": "bb", "N": 22}]
+    with redirect_stdout(Terminal()):
+        assert list(lines(rows)) == ["KEY    N ", r"a\x1b   1", "bb     22"]
+        assert list(lines([{"KEY": "a\x1b\x1b"}], 4)) == ["KEY ", r"a\x…"]
+    with redirect_stdout(io.StringIO()):
+        assert list(lines(rows)) == ["KEY  N ", "a\x1b    1", "bb   22"]
 
 
 @pytest.fixture

@@ -107,6 +107,20 @@ def test_a_value_that_cannot_be_rendered_is_not_the_caller_s_exception(tmp_path:
     assert "<repr failed: RuntimeError>" in err
 
 
+@pytest.mark.parametrize("keys", ["exception=5", "stack=['a']", "stack={'a': 1}"])
+def test_a_text_that_the_renderer_wants_is_one(tmp_path: Path, keys: str) -> None:
+    out, err = said(tmp_path, f"from rocketcrew import logger\nlogger().info('odd', {keys})")
+    assert (out, "odd" in err, eval(f"str(dict({keys}).popitem()[1])") in err) == ("", True, True)
+
+
+def test_no_processors_are_as_good_as_some(tmp_path: Path) -> None:
+    own = (
+        "import structlog\nfrom rocketcrew import logger\n"
+        "structlog.configure(processors=[], logger_factory=lambda *_: structlog.ReturnLogger())\n"
+    )
+    assert said(tmp_path, f"{own}print(logger().bind(n=1).info('plain'))") == ("((), {'n': 1, 'event': 'plain'})\n", "")
+
+
 def test_a_log_file_that_cannot_be_opened_is_not_the_caller_s_exception(tmp_path: Path) -> None:
     (tmp_path / "rocketcrew.client.log").mkdir()
     assert said(tmp_path, f"{OWN}{SEND}\nprint('went on')") == ("went on\n", "")

@@ -8,6 +8,7 @@ import types
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.baggage import set_baggage
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -109,6 +110,29 @@ async def test_a_context_of_the_user_s_own_is_kept_and_linked():
     span, _ = api.spans.get_finished_spans()
     assert stored.properties["traceparent"] == OF_ANOTHER["traceparent"]
     assert [f"{link.context.span_id:016x}" for link in span.links] == [SPAN_ID]
+
+
+async def test_nothing_of_another_context_goes_with_the_new_one():
+    copied = {**OF_ANOTHER, "tracestate": "vendor=old", "baggage": "a=1"}
+    async with sending() as (producer, api, admin):
+        with process_span(api, "in", {}, [copied, {}]):
+            result = await producer.send(OutgoingMessage(TOPIC, b"body", properties=copied))
+        stored = await admin.view_message(result.offset_message_id)
+    assert stored.properties["traceparent"] != copied["traceparent"]
+    assert "tracestate" not in stored.properties
+    assert (stored.properties["baggage"], stored.properties["mine"]) == ("a=1", "1")
+
+
+@pytest.mark.parametrize(("carried", "kept"), [({}, "a=1"), (OF_ANOTHER, "b=2")], ids=["own", "copied"])
+async def test_baggage_of_the_user_s_own_is_kept_where_no_context_was_copied_with_it(carried, kept):
+    async with sending() as (producer, api, admin):
+        with process_span(api, "in", {}, [OF_ANOTHER]):
+            token = api.context.attach(set_baggage("b", "2"))
+            result = await producer.send(OutgoingMessage(TOPIC, b"x", properties={**carried, "baggage": "a=1"}))
+            api.context.detach(token)
+        stored = await admin.view_message(result.offset_message_id)
+    assert stored.properties["baggage"] == kept
+    assert stored.properties["traceparent"] != OF_ANOTHER["traceparent"]
 
 
 class Kept:

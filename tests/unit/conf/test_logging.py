@@ -100,8 +100,78 @@ def test_what_a_line_for_people_has_of_others_does_nothing_to_their_terminal() -
         logging.getLogger("lib").exception("of \x1b[2J %s", "b\x1b[2J")
     structlog.get_logger().warning("message_failed", exception="Traceback\n  \x1b[2J")
     assert "\x1b" not in out.getvalue()
-    assert all(shown in out.getvalue() for shown in (r"late\x1b[2J", r"keys=K\x1b[2J\x9b", r"of \x1b[2J b\x1b[2J"))
+    assert all(shown in out.getvalue() for shown in (r"late\x1b[2J", r"keys='K\x1b[2J\x9b'", r"of \x1b[2J b\x1b[2J"))
     assert "Traceback\n" in out.getvalue()
+
+
+class Clears:
+    def __repr__(self) -> str:
+        return "Clears\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("event", "keys", "expected"),
+    [
+        ("x", {"v": "a b\x1b[2J"}, r"v='a b\x1b[2J'"),
+        ("x", {"v": "a\r\nb"}, r"v='a\r\nb'"),
+        ("x", {"v": r"C:\new"}, r"v=C:\new"),
+        ("x", {"v": Clears()}, r"v=Clears\x1b[2J"),
+        ("x", {"v": [Clears()]}, r"v=[Clears\x1b[2J]"),
+        ("x", {"k\x1b[2J": 1}, r"k\x1b[2J=1"),
+        ("x", {"logger": "a\x1b[2J"}, r"[a\x1b[2J]"),
+        (ValueError("\x1b[2J"), {}, r"] \x1b[2J"),
+        ("x", {"stack": ["\x1b[2J"]}, "\n" + r"['\x1b[2J']"),
+        ("x", {"exception": 5}, "\n5"),
+        ("one\r\ntwo", {}, "] one\r\ntwo"),
+    ],
+)
+def test_what_a_line_for_people_shows_of_controls_is_escaped_once(
+    event: object, keys: dict[str, object], expected: str
+) -> None:
+    out = Terminal()
+    set_up("human", "info", out, colors=False)
+    structlog.get_logger().warning(event, **keys)
+    assert expected in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+
+
+def test_colours_stay_around_what_is_escaped() -> None:
+    out = Terminal()
+    set_up("human", "info", out)
+    structlog.get_logger().warning("x", v="a\x1b[35mb")
+    assert "\x1b[35m" + r"'a\x1b[35mb'" + "\x1b[0m" in out.getvalue()
+
+
+@pytest.mark.parametrize("method", ["info", "log"])
+def test_the_place_of_a_line_is_that_of_the_call(method: str) -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    shows_place = structlog.processors.CallsiteParameterAdder({structlog.processors.CallsiteParameter.FUNC_NAME})
+    structlog.configure(processors=[shows_place, *structlog.get_config()["processors"]])
+    level = (logging.INFO,) if method == "log" else ()
+    getattr(structlog.get_logger(), method)(*level, "%d counted", "three", stack_info=True)
+    line = json.loads(out.getvalue())
+    assert (line["event"], line["func_name"]) == (
+        "%d counted ('three',)",
+        test_the_place_of_a_line_is_that_of_the_call.__name__,
+    )
+    assert "rocketcrew" not in line["stack"].splitlines()[-2]
+    assert "getattr(structlog" in line["stack"].splitlines()[-1]
+
+
+def test_what_is_counted_of_pythons_own_logging_is_dropped_in_silence() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    for _ in range(3):
+        logging.getLogger("shop").warning("request_failed")
+    assert len(out.getvalue().splitlines()) == 1
+
+
+def test_a_record_that_nothing_can_be_made_of_is_dropped() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    logging.getLogger().handlers[-1].emit(logging.makeLogRecord({"msg": "odd", "levelname": None}))
+    assert out.getvalue() == ""
 
 
 def test_exceptions_are_one_json_object() -> None:

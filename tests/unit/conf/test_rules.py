@@ -80,6 +80,8 @@ def test_pairs_come_as_table_nested_table_text_or_json() -> None:
     for wrong in ("spark.sql.x", "{", "[1]", '{"a": [1]}', '{"a":' * 100_000):
         with pytest.raises(ValueError, match=r"holds|is not"):
             rule.parse(wrong)
+    with pytest.raises(ValueError, match="holds part 3 without an equals sign"):
+        rule.parse("a=1,,b")
     with pytest.raises(ValueError, match="more than 256"):
         rule.check({f"k{i}": 1 for i in range(300)})
 

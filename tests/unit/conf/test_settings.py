@@ -298,6 +298,12 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
         'security = "S3CRET"',
         '[spark]\nconf = {"spark.hadoop.fs.s3a.secret.key" = "S3CRET", x = [1]}',
         '[spark.conf]\nspark.hadoop.fs.s3a.secret.key = "S3CRET"\nx = [1]',
+        '[spark.conf]\nspark.hadoop.fs.s3a.access.key = "S3CRET"\nx = [1]',
+        '[spark.conf]\nx = ["password=S3CRET"]',
+        '[spark.config]\nspark.hadoop.fs.s3a.access.key = "S3CRET"',
+        '[spark]\nmater = "sc://h:1/;token=S3CRET"',
+        'spark = "sc://h;token=S3CRET"',
+        '[cluster]\nname_servers = "http://u:S3CRET@h"',
     ],
 )
 def test_what_may_be_a_secret_is_not_shown_where_its_name_is_wrong(tmp_path: Path, file: str) -> None:
@@ -314,6 +320,10 @@ def test_what_may_be_a_secret_is_not_shown_where_a_flag_or_variable_is_wrong() -
     assert "S3CRET" not in said
     assert "consumer.grup = " in problems({"consumer.grup": "billing"})
     assert "S3CRET" not in problems({"spark.conf": "spark.hadoop.fs.s3a.secret.key=S3CRET,x"})
+    assert "S3CRET" not in problems({"spark.conf": "spark.hadoop.fs.s3a.secret.key=ab,S3CRET"})
+    assert "S3CRET" not in problems({"spark.cnf": '{"spark.hadoop.fs.s3a.secret.key":"S3CRET"}'})
+    assert "S3CRET" not in problems({"spark.mater": "sc://h:1/;token=S3CRET"})
+    assert 'spark.mater = "spark://h:7077"' in problems({"spark.mater": "spark://h:7077"})
 
 
 def test_keys_of_a_store_in_sparks_settings_are_not_shown() -> None:

@@ -41,6 +41,7 @@ def test_what_is_no_address_is_said_and_no_secret_with_it(master: str) -> None:
 def test_of_a_master_with_a_token_only_the_address_is_shown() -> None:
     assert shown("sc://h:1/;use_ssl=true;token=secret") == "sc://h:1"
     assert shown("spark://h:7077") == "spark://h:7077"
+    assert shown("sc://user:secret@h:1") == "sc://user:********@h:1"
 
 
 def test_nobody_is_there() -> None:
@@ -55,6 +56,12 @@ def test_somebody_is_there_and_never_answers() -> None:
             SparkStartError, match=rf"server sc://127\.0\.0\.1:{port} gives no session: no answer within 0.5 s"
         ):
             open_connect(f"sc://127.0.0.1:{port}", {}, start_timeout_s=0.5)
+
+
+@pytest.mark.parametrize(("format_", "target"), [("iceberg-spark", "table"), ("parquet", "hdfs://name:8020/table")])
+def test_what_needs_spark_s_jvm_is_refused_without_the_token(format_: str, target: str) -> None:
+    with pytest.raises(UsageError, match=r"Spark Connect server \(sc://h:1/;\*+\) there is none here"):
+        LoaderConfig(Path("s"), target, format=format_, master="sc://h:1/;token=S3CRET")
 
 
 def test_plans_are_smaller_where_rows_may_be_in_memory() -> None:

@@ -174,6 +174,16 @@ def test_at_the_limit_it_is_a_dead_letter_with_the_facts_and_one_log_event(make:
     assert bench.slab.used_units == 0
 
 
+def test_a_fact_of_a_dead_letter_that_only_looks_like_a_number_stays_a_text(make: Callable[..., Bench]) -> None:
+    bench, handle, chunk = wide(make, 1, max_worker_deaths=1)
+    death = Death(End.CRASHED, crash(chunk, 0).in_hand, "9", {"pid": 7, "exit_code": -9})
+    die(bench, "w1", death, "w2")
+    back = bench.one(act.SendBack)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=True), 0.0)
+    (said,) = [log for log in bench.take(act.Log) if log.event == "message_dead_lettered"]
+    assert (said.keys["cause"], said.keys["exit_code"], said.keys["pid"]) == ("9", -9, 7)
+
+
 def test_a_refused_dead_letter_is_sent_again_with_its_facts(make: Callable[..., Bench]) -> None:
     bench, handle, chunk = wide(make, 1, max_worker_deaths=1)
     assert die(bench, "w1", crash(chunk, 0), "w2") == []

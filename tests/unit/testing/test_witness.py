@@ -36,6 +36,20 @@ ENDS = [
     UnsatisfiedAssumption(),
     ExceptionGroup("both", [ValueError("x"), BdbQuit()]),
 ]
+
+
+def became(error: BaseException, *, times: int = 1, hidden: bool = False) -> None:
+    """Raise what code in between makes of it: an error of its own, so many times one of the one before."""
+    try:
+        if times > 1:
+            became(error, times=times - 1)
+        raise error
+    except BaseException:  # noqa: BLE001
+        if hidden:
+            raise OSError("rolled back") from None
+        raise OSError("rolled back")  # noqa: B904
+
+
 FAILURES = [
     ValueError("x"),
     SystemExit(3),
@@ -181,6 +195,78 @@ def test_the_rest_is_the_failure_of_a_message_as_in_a_worker(error: BaseExceptio
     result = run(plain(fail), ["x"], settings={"consumer.max_reconsume_times": 0})
     assert result.errors == [error]
     assert len(result.dead_letters) == 1
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_ends_a_test_is_known_in_the_errors_that_other_code_has_made_of_it(
+    kind: Callable[[Fail], Handler], times: int
+) -> None:
+    calls: list[int] = []
+
+    def fail() -> None:
+        calls.append(1)
+        became(KeyboardInterrupt(), times=times)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(kind(fail), ["{}"] * 3)
+    assert len(calls) == 1
+
+
+def test_what_a_chain_of_causes_ends_with_ends_the_test() -> None:
+    def fail() -> None:
+        try:
+            try:
+                raise KeyboardInterrupt
+            except BaseException as error:
+                raise ValueError("lost") from error
+        except ValueError as error:
+            raise OSError("rolled back") from error
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plain(fail), ["x"])
+
+
+def test_what_an_error_of_a_group_came_from_ends_the_test() -> None:
+    @handler
+    async def call(_: Message) -> None:
+        async def inner() -> None:
+            became(BdbQuit())
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(inner())
+
+    with pytest.raises(BdbQuit):
+        run(call, ["x"])
+
+
+def test_an_error_from_none_is_the_failure_of_a_message() -> None:
+    result = run(
+        plain(lambda: became(KeyboardInterrupt(), hidden=True)), ["x"], settings={"consumer.max_reconsume_times": 0}
+    )
+    assert [str(error) for error in result.errors] == ["rolled back"]
+
+
+@pytest.mark.parametrize("kind", [plain, generator])
+def test_what_the_test_itself_is_handling_ends_no_run(kind: Callable[[Fail], Handler]) -> None:
+    def fail() -> None:
+        raise ValueError("x")
+
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        result = run(kind(fail), ["x"], settings={"consumer.max_reconsume_times": 0})
+    assert len(result.dead_letters) == 1
+
+
+def test_causes_in_a_circle_are_looked_at_once() -> None:
+    first, second = ValueError("x"), ValueError("y")
+    first.__cause__, second.__cause__ = second, first
+
+    def fail() -> None:
+        raise first
+
+    assert run(plain(fail), ["x"], settings={"consumer.max_reconsume_times": 0}).errors == [first]
 
 
 def test_no_error_is_no_end() -> None:
