@@ -14,8 +14,12 @@ Rules:
   deleted must not lead the others to where a broker was then.
 - A route that nobody could be asked for comes from the last run, when one was offered (`offer`; route_cache.py): so a start
   works while every name server is away. "No such topic" is an answer, and not made up for.
-- Whoever cannot reach a broker says so (`look_again`): it may be elsewhere now. The topic's route is asked for at once, but
-  once a second at most, and nobody waits for that. (Java's client learns of it at the next poll.)
+- Whoever cannot reach a broker says so (`look_again`): it may be elsewhere now. The route of one topic that has it is asked
+  for at once, but once a second at most, as any topic's answer says where it is for all. (Java's client learns of it at the
+  next poll.) Only a send that has no other broker left waits for that, for a while (`looked`).
+- An answer is as old as its question: the loop of a `SyncProducer` may stand still between the two for as long as it likes.
+  So nobody joins a question older than the poll interval, and its answer replaces no newer one. What was asked before its
+  topic was forgotten is not kept.
 - Which brokers exist follows from the routes in use alone. A broker that no route names any more is gone from
   `broker_address` and from heartbeats at once, and its connection ends at the next refresh, when its requests are answered.
 - A producer's topic that does not exist yet borrows the default topic's route (`publish_route`), for 30 s and only for
@@ -26,8 +30,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Container, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -54,14 +59,26 @@ LOOK_AGAIN_S = 1.0
 REFUSED_POLLS_MAX = 20
 """Ten minutes: brokers register anew at a name server that restarted within one."""
 
+Sought = tuple[str] | tuple[str, str, int]
+"""A topic; or a topic, the default topic whose route it may borrow, and of that how many queues."""
+
 _log = get_logger("rocketcrew.client")
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    number: int
+    asked_s: float
+    task: asyncio.Task[TopicRouteData] | None = None
+    forgotten: bool = False
+    """Its topic was, since then."""
 
 
 @dataclass(slots=True)
 class _Entry:
     route: TopicRouteData
     learnt: int
-    """Which answer of the name server it is, by number; 0 = none, it is from the last run."""
+    """By which question to the name server, by number; 0 = none, it is from the last run."""
     checked_s: float
     used_s: float
     refused_s: float | None = None
@@ -90,9 +107,14 @@ class Cluster:
         self._poll_interval_s = self.access.poll_interval_ms / 1000
         self._routes: dict[str, _Entry] = {}
         self._borrowed: dict[str, _Entry] = {}
-        self._questions: dict[Hashable, asyncio.Task[TopicRouteData]] = {}
-        """Those under way: after a topic, and after the route by which it may be published."""
-        self._answers = 0
+        self._questions: dict[Sought, _Question] = {}
+        """Those that others join: after a topic, and after the route by which it may be published."""
+        self._under_way: dict[_Question, Sought] = {}
+        """Those, and older ones that nobody joins any more."""
+        self._looked: dict[str, _Question] = {}
+        """By broker, the last one that looks for it; those of the last second, or that are under way."""
+        self._asked = 0
+        """How many questions there were."""
         self._brokers: BrokerTable | None = None
         """None = to be made anew of the routes."""
         self._offered: Mapping[str, TopicRouteData] = {}
@@ -112,11 +134,11 @@ class Cluster:
             if now_s - entry.checked_s < self._poll_interval_s:
                 return entry.route
         try:
-            return await self._once(topic, lambda: self._learn(topic))
+            return await asyncio.shield(self._ask_for(topic))
         except RocketcrewError as error:
             if entry is None and not refresh and topic in self._offered and _nobody_knew(error):
                 _log.warning("route_of_the_last_run", topic=topic, error=str(error))
-                self._keep(self._routes, topic, self._offered[topic], learnt=0)
+                self._keep(self._routes, topic, self._offered[topic], learnt=0, checked_s=now_s)
                 return self._offered[topic]
             if entry is None or refresh:
                 raise
@@ -138,9 +160,11 @@ class Cluster:
             borrowed = self._borrowed.get(topic)
             if borrowed is not None and self._clock() - borrowed.checked_s < self._poll_interval_s:
                 return borrowed.route
-        return await self._once(question, lambda: self._route_or_borrowed(*question))
+        return await asyncio.shield(self._question(question, lambda asked: self._route_or_borrowed(asked, *question)))
 
-    async def _route_or_borrowed(self, topic: str, default_topic: str, queue_nums: int) -> TopicRouteData:
+    async def _route_or_borrowed(
+        self, asked: _Question, topic: str, default_topic: str, queue_nums: int
+    ) -> TopicRouteData:
         try:
             return await self.route(topic)
         except BrokerError as error:
@@ -150,15 +174,31 @@ class Cluster:
                 route = default_route(await self._ask_route(default_topic), queue_nums)
             except BrokerError:
                 raise error from None  # no automatic creation here: what the user must hear is their own topic's name
-        self._keep_answer(self._borrowed, topic, route)
+        self._keep_answer(self._borrowed, topic, route, asked)
         return route
 
     def look_again(self, topic: str) -> None:
         """A broker of the topic could not be reached: ask where it is, for those that come later."""
         entry, now_s = self._routes.get(topic), self._clock()
-        if entry is not None and now_s - entry.checked_s >= LOOK_AGAIN_S:
-            entry.checked_s = now_s  # also where nobody answers: nobody else waits for this question
-            self._question(topic, lambda: self._learn(topic))
+        if entry is None or now_s - entry.checked_s < LOOK_AGAIN_S:
+            return
+        self._looked = {
+            name: asked
+            for name, asked in self._looked.items()
+            if asked in self._under_way or now_s - asked.asked_s < LOOK_AGAIN_S
+        }
+        brokers = {data.broker_name for data in entry.route.broker_datas}
+        if brokers <= self._looked.keys():
+            return
+        entry.checked_s = now_s  # also where nobody answers: nobody waits for this question as for a miss
+        self._ask_for(topic)
+        self._looked.update(dict.fromkeys(brokers, self._questions[(topic,)]))
+
+    async def looked(self, broker_name: str, timeout_s: float) -> None:
+        """Wait, so long at most, for the question by which the broker is looked for, if there is one."""
+        asked = self._looked.get(broker_name)
+        if asked is not None and asked.task is not None:
+            await asyncio.wait((asked.task,), timeout=timeout_s)
 
     async def refresh(self, held: Container[str] = ()) -> None:
         """Renew every route in use (for a timer of 30 s), also of topics `held` that nobody asks for. Failures are logged."""
@@ -210,10 +250,14 @@ class Cluster:
         self._routes.pop(topic, None)
         self._borrowed.pop(topic, None)
         self._brokers = None
+        for asked, sought in self._under_way.items():
+            if sought[0] == topic:
+                asked.forgotten = True
+                self._questions.pop(sought, None)
 
     async def close(self) -> None:
         """Cancel lookups under way. The connections are the remoting's."""
-        tasks = list(self._questions.values())
+        tasks = [asked.task for asked in self._under_way if asked.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -262,36 +306,45 @@ class Cluster:
 
     # Lookup.
 
-    async def _once(self, question: Hashable, ask: Callable[[], Coroutine[Any, Any, TopicRouteData]]) -> TopicRouteData:
-        """Ask the name server; concurrent callers share one question, and one who gives up does not end it."""
-        return await asyncio.shield(self._question(question, ask))
+    def _ask_for(self, topic: str) -> asyncio.Task[TopicRouteData]:
+        return self._question((topic,), lambda asked: self._learn(topic, asked))
 
     def _question(
-        self, question: Hashable, ask: Callable[[], Coroutine[Any, Any, TopicRouteData]]
+        self, sought: Sought, ask: Callable[[_Question], Coroutine[Any, Any, TopicRouteData]]
     ) -> asyncio.Task[TopicRouteData]:
-        task = self._questions.get(question)
-        if task is None:
-            task = self._questions[question] = background(ask())
-            task.add_done_callback(lambda done: self._answered(question, done))
-        return task
+        """Ask the name server; concurrent callers share one question, and one who gives up must not end it (shield)."""
+        asked, now_s = self._questions.get(sought), self._clock()
+        if asked is None or asked.task is None or now_s - asked.asked_s >= self._poll_interval_s:
+            self._asked += 1
+            asked = self._questions[sought] = _Question(self._asked, now_s)
+            self._under_way[asked] = sought
+            asked.task = background(ask(asked))
+            asked.task.add_done_callback(partial(self._answered, asked))
+        return asked.task
 
-    def _answered(self, question: Hashable, task: asyncio.Task[TopicRouteData]) -> None:
-        del self._questions[question]
+    def _answered(self, asked: _Question, task: asyncio.Task[TopicRouteData]) -> None:
+        sought = self._under_way.pop(asked)
+        if self._questions.get(sought) is asked:
+            del self._questions[sought]
         if not task.cancelled():
             task.exception()  # everybody may have given up: then nobody else takes it
 
-    async def _learn(self, topic: str) -> TopicRouteData:
+    async def _learn(self, topic: str, asked: _Question) -> TopicRouteData:
         try:
             route = await self._ask_route(topic)
         except BrokerError as error:
             entry = self._routes.get(topic)
-            if error.code == ResponseCode.TOPIC_NOT_EXIST and entry is not None and entry.refused_s is None:
-                entry.refused_s = self._clock()
-                self._brokers = None
+            if error.code == ResponseCode.TOPIC_NOT_EXIST and entry is not None and entry.learnt < asked.number:
+                self._refused(entry)
             raise
-        self._borrowed.pop(topic, None)
-        self._keep_answer(self._routes, topic, route)
+        if self._keep_answer(self._routes, topic, route, asked):
+            self._borrowed.pop(topic, None)
         return route
+
+    def _refused(self, entry: _Entry) -> None:
+        if entry.refused_s is None:
+            entry.refused_s = self._clock()
+            self._brokers = None
 
     async def _ask_route(self, topic: str) -> TopicRouteData:
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -301,14 +354,16 @@ class Cluster:
             raise refusal(answer, code, f"{where} for topic {topic}")
         return judged(TopicRouteData.decode(answer.body), f"route of topic {topic} from {where}")
 
-    def _keep_answer(self, table: dict[str, _Entry], topic: str, route: TopicRouteData) -> None:
-        self._answers += 1
-        self._keep(table, topic, route, self._answers)
-
-    def _keep(self, table: dict[str, _Entry], topic: str, route: TopicRouteData, learnt: int) -> None:
-        now_s = self._clock()
+    def _keep_answer(self, table: dict[str, _Entry], topic: str, route: TopicRouteData, asked: _Question) -> bool:
         known = table.get(topic)
-        table[topic] = _Entry(route, learnt, now_s, known.used_s if known is not None else now_s)
+        kept = not asked.forgotten and (known is None or known.learnt < asked.number)
+        if kept:
+            self._keep(table, topic, route, asked.number, asked.asked_s)
+        return kept
+
+    def _keep(self, table: dict[str, _Entry], topic: str, route: TopicRouteData, learnt: int, checked_s: float) -> None:
+        known = table.get(topic)
+        table[topic] = _Entry(route, learnt, checked_s, known.used_s if known is not None else self._clock())
         if len(table) > ROUTES_MAX:
             del table[min(table, key=lambda name: table[name].used_s)]
         if known is None or known.route != route:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from asyncio.staggered import staggered_race
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
+
+from .background import background
 
 NEXT_AFTER_S = 0.25
 """Connection Attempt Delay of RFC 8305."""
@@ -36,16 +36,44 @@ async def _resolved(host: str, port: int) -> Sequence[Resolved]:
 
 
 async def first_of(resolved: Sequence[Resolved], next_after_s: float = NEXT_AFTER_S) -> socket.socket:
-    """A socket connected to the first of them that can be; the next one is tried when one fails, or takes so long."""
+    """A socket connected to the first of them that can be; the next one is tried when one fails, or takes so long.
+
+    (asyncio's `staggered_race` loses the socket of one that connects at the moment in which it is ended.)
+    """
     if len(resolved) == 1:
         return await _connect(resolved[0])
-    winner: socket.socket | None
-    winner, _, errors = await staggered_race([partial(_connect, each) for each in resolved], next_after_s)
-    if winner is not None:
-        return winner
-    failed = [error for error in errors if isinstance(error, OSError)]
+    attempts: list[asyncio.Task[socket.socket]] = []
+    running: set[asyncio.Task[socket.socket]] = set()
+    failed: list[OSError] = []
+    winner = None
+    try:
+        while len(failed) < len(resolved):
+            if len(attempts) < len(resolved):
+                attempts.append(background(_connect(resolved[len(attempts)])))
+                running.add(attempts[-1])
+            pause_s = next_after_s if len(attempts) < len(resolved) else None
+            done, running = await asyncio.wait(running, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+            for attempt in filter(done.__contains__, attempts):
+                try:
+                    connected = attempt.result()
+                except OSError as error:
+                    failed.append(error)
+                else:
+                    winner = attempt
+                    return connected
+    finally:
+        for attempt in attempts:
+            if attempt is not winner:
+                attempt.cancel()
+                attempt.add_done_callback(_close)
     reasons = dict.fromkeys(map(reason_of, failed))
     raise failed[0] if len(reasons) == 1 else OSError("; ".join(reasons))
+
+
+def _close(attempt: asyncio.Task[socket.socket]) -> None:
+    """One that did not win: it may have connected at the same moment."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()
 
 
 async def _connect(resolved: Resolved) -> socket.socket:
@@ -54,11 +82,17 @@ async def _connect(resolved: Resolved) -> socket.socket:
     try:
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop does not for a socket that it is given
-        await asyncio.get_running_loop().sock_connect(made, address)
+        await asyncio.get_running_loop().sock_connect(made, with_scope(address))
     except BaseException:
         made.close()
         raise
     return made
+
+
+def with_scope(address: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A socket's address with the scope of a link-local one in its text too: uvloop reads it from there only."""
+    host, *rest = address
+    return (f"{host}%{rest[2]}", *rest) if len(rest) == 3 and rest[2] else address
 
 
 def reason_of(error: OSError) -> str:

@@ -33,6 +33,9 @@ _NOT_READY = frozenset(
 ASK_AGAIN_MS = 10_000
 """While no name server answers, the address server is asked at most this often."""
 
+LOG_AGAIN_S = 10.0
+"""Each topic has questions of its own, and each may find the same name server away."""
+
 _log = get_logger("rocketcrew.client")
 
 
@@ -50,6 +53,8 @@ class NameServers:
         self._at = 0
         self._url = ""
         self._asked_s = float("-inf")
+        self._failure_logged_s: dict[str, float] = {}
+        """By address."""
         self.update(access.name_servers)
         if self._addresses:
             return
@@ -82,6 +87,7 @@ class NameServers:
         if new and set(new) != set(self._addresses):
             self._random.shuffle(new)
             self._addresses, self._at = new, 0
+            self._failure_logged_s.clear()
 
     def offer(self, addresses: Iterable[str]) -> None:
         """Addresses that an address server gave an earlier run: used until it names others."""
@@ -118,7 +124,7 @@ class NameServers:
                 answer = await self._remoting.request(address, command, timeout_ms=self._timeout_ms)
             except UnreachableError as error:
                 failures.append(str(error))
-                _log.warning("name_server_failed", address=address, error=error.reason)
+                self._log_failure(address, error)
             else:
                 if answer.code not in _NOT_READY:
                     if address in self._addresses:
@@ -130,6 +136,12 @@ class NameServers:
             raise refused
         listed = ";".join(self._addresses)
         raise UnreachableError(listed, f"no name server answered {name_of_request(code)}: {'; '.join(failures)}")
+
+    def _log_failure(self, address: str, error: UnreachableError) -> None:
+        now_s = self._clock()
+        if now_s - self._failure_logged_s.get(address, float("-inf")) >= LOG_AGAIN_S:
+            self._failure_logged_s[address] = now_s
+            _log.warning("name_server_failed", address=address, error=error.reason)
 
     async def _ask_first(self) -> None:
         """The first time: without a list there is nothing to go on with."""

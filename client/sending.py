@@ -2,8 +2,9 @@
 
 First the next queue in turn, after a failure one of another broker where there is one. Tried again is what Java tries
 again: no connection, no answer, and the refusals of `SendRules.retry_codes`; a refusal of the message itself is not. What
-could not be reached may be elsewhere now: where, is asked for later attempts and sends, and no send waits for that. An
-attempt that was lost may have been stored: a retried message can arrive twice, with one message id (UNIQ_KEY).
+could not be reached may be elsewhere now: where, is asked for later attempts and sends. An attempt waits for that only where
+it goes to a broker again that failed before, and for half of the time that is left at most. An attempt that was lost may
+have been stored: a retried message can arrive twice, with one message id (UNIQ_KEY).
 
 Sources: client/impl/producer/DefaultMQProducerImpl.java (sendDefaultImpl, sendKernelImpl, sendSelectImpl).
 """
@@ -102,6 +103,8 @@ class Sender:
         stored: SendResult | None = None
         while True:
             mq = self._choose(prepared, await self.queues(prepared.topic), selector, tried[-1] if tried else None)
+            if mq.broker_name in tried:
+                await self._cluster.looked(mq.broker_name, max(0.0, deadline_s - time.monotonic()) / 2)
             tried.append(mq.broker_name)
             last = len(tried) >= attempts_max
             left_ms = (deadline_s - time.monotonic()) * 1000

@@ -10,7 +10,7 @@
 - An acknowledgement that had no answer is tried again, until the invisible time is over or a stop's deadline has come: one
   that got through changes nothing by coming twice. Nothing is popped while too many of them wait. A changed invisible time is
   another matter: a broker shows a message once for each change whose answer was lost. So a renewal is tried again in the
-  middle of the time that is left, and a message that failed goes back once only.
+  middle of the time that the message has left, though not at once, and a message that failed goes back once only.
 - What one pop brought from one queue is a process queue of its own. It is never pulled and commits nothing: it is made with
   its messages, and ends when the last of them was acknowledged or given back. Everything between (dispatch, reports,
   seals, the deaths of workers) is as for queues that are pulled.
@@ -100,8 +100,8 @@ class PopQueue:
         self.checks = checks
         """By queue offset: messages that are neither acknowledged nor given back."""
         self.invisible_s = invisible_s
-        self.over_at = now + invisible_s
-        """When the last of its invisible times is over."""
+        self.over_at = dict.fromkeys(checks, now + invisible_s)
+        """By queue offset: when its invisible time is over. A broker may answer one renewal and not the next."""
         self.acking = 0
         """Acknowledgements under way, or to be tried again."""
         self.unanswered = 0
@@ -366,13 +366,14 @@ class Popping:
         q.renewing.discard(offset)
         if check is None:
             self.s.counters.pop_renewals_refused += 1
-            after_s = (q.over_at - now) / 2  # the next regular renewal may come too late
-            if unanswered and after_s >= self.s.config.pop_ask_again_ms / 1000:
-                self.s.at(now + after_s, lambda _: self._ask_renewal(q, offset))
+            # The next regular renewal may come too late.
+            due = now + max((q.over_at[offset] - now) / 2, self.s.config.pop_ask_again_ms / 1000)
+            if unanswered and due < q.over_at[offset]:
+                self.s.at(due, lambda _: self._ask_renewal(q, offset))
         elif offset in q.checks:
             self.s.counters.pop_renewals += 1
             q.checks[offset] = check
-            q.over_at = now + q.invisible_s
+            q.over_at[offset] = now + q.invisible_s
         then = q.then.pop(offset, None)
         if then is not None:
             then()
@@ -407,8 +408,13 @@ class Popping:
 
     def _acknowledge(self, q: PopQueue, checks: Sequence[CheckPoint]) -> None:
         q.loop.in_hand -= len(checks)
-        q.acking += len(checks)
+        self._under_way(q, len(checks))
         self.s.out.append(Ack(q.pq.handle, q.pq.mq, checks))
+
+    def _under_way(self, q: PopQueue, count: int) -> None:
+        """So many acknowledgements more or less. A stop by force, which may come at any moment, waits for none of them."""
+        q.acking += count
+        self.s.uncommitted_at_stop += count
 
     def acked(
         self, handle: int, count: int, refused: int, unanswered: Sequence[CheckPoint], tries: int, now: float
@@ -417,32 +423,31 @@ class Popping:
         s, q, lost = self.s, self.queues.get(handle), refused + len(unanswered)
         s.counters.pop_acks += count - lost
         if q is not None:
-            q.acking -= count
+            self._under_way(q, -count)
             if tries:
                 q.unanswered -= count
                 q.loop.in_hand -= count
-            if self._tries_again(q, unanswered, tries + 1, now):
-                lost = refused
+            lost -= self._try_again(q, unanswered, tries + 1, now)
             if s.stopping:
                 s.uncommitted_at_stop += lost
             self.progress(q.pq, now)
         s.counters.pop_acks_refused += lost
 
-    def _tries_again(self, q: PopQueue, checks: Sequence[CheckPoint], tries: int, now: float) -> bool:
-        """Whether these, which had no answer so many times, are acknowledged again: there is time left for it."""
+    def _try_again(self, q: PopQueue, unanswered: Sequence[CheckPoint], tries: int, now: float) -> int:
+        """How many of these, which had no answer so many times, are acknowledged again: there is time left for them."""
         due = now + self.s.config.pop_ask_again_ms / 1000 * min(tries, ASK_AGAIN_TIMES_MAX)
-        if not checks or due >= q.over_at:
-            return False
+        checks = [check for check in unanswered if due < q.over_at[check.offset]]
 
         def again(_: float) -> None:
             if q.pq.state is not QueueState.ENDED:
                 self.s.out.append(Ack(q.pq.handle, q.pq.mq, checks, tries))
 
-        q.acking += len(checks)
-        q.unanswered += len(checks)
-        q.loop.in_hand += len(checks)
-        self.s.at(due, again)
-        return True
+        if checks:
+            self._under_way(q, len(checks))
+            q.unanswered += len(checks)
+            q.loop.in_hand += len(checks)
+            self.s.at(due, again)
+        return len(checks)
 
     def _end(self, q: PopQueue, event: QueueEvent) -> None:
         """Nothing of it is in flight any more, or its deadline has come."""
@@ -502,12 +507,13 @@ class Popping:
         del now
         q = self.queues.get(pq.handle)
         if q is not None:
-            if self.s.stopping:
-                self.s.unfinished_at_stop += len(q.checks)
-                self.s.uncommitted_at_stop += q.acking
             self.s.log(
                 "warning", "drain_deadline", **queue_keys(pq.mq), unfinished=len(q.checks), not_acknowledged=q.acking
             )
+            if self.s.stopping:
+                self.s.unfinished_at_stop += len(q.checks)
+            else:
+                self._under_way(q, -q.acking)  # those of a stop are left behind by it
             self._dispatching.give_up(pq)
             self._end(q, QueueEvent.DEADLINE)
 

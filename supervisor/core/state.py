@@ -371,7 +371,8 @@ class State(Workers):
         self.stopping = self.finished = self.rows_wait = False
         self.unfinished_at_stop = self.unsealed_at_stop = self.uncommitted_at_stop = 0
         """Messages of queues that ended at their deadline: not finished, or finished and their rows not sealed: these come
-        again; and finished for good, but not committed: these come again at another member, or where they were popped."""
+        again; and finished for good, but not committed: these come again at another member, or where they were popped. With
+        them counts each acknowledgement under way (popping.py)."""
         self.sizer = ChunkSizer(config.chunk_target_us, config.chunk_messages_max)
         self.handles, self.chunk_ids, self._timer_ids = count(1), count(1), count()
         self._timers: list[tuple[float, int, Callable[[float], None]]] = []

@@ -23,7 +23,7 @@ from ...remoting.bodies import SubscriptionData
 from ...remoting.check_points import CheckPoint
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
-from ...remoting.errors import RocketcrewError, UnreachableError
+from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.pop_headers import (
     INIT_MAX,
@@ -49,6 +49,8 @@ POLL_MS = 15_000
 POP_TIMEOUT_MS = POLL_MS + 10_000
 """BROKER_SUSPEND_MAX_TIME_MILLIS, and ten seconds for the way (DefaultMQPushConsumerImpl.popMessage)."""
 ACK_TIMEOUT_MS = 3_000
+RENEWAL_PART = 4
+"""A renewal, asked for in the middle of the invisible time, waits for this part of it at most, so that another can follow."""
 ACKS_AT_ONCE = 64
 FROM_THE_FIRST = "CONSUME_FROM_FIRST_OFFSET"
 
@@ -124,7 +126,9 @@ class Pops:
                 error=str(error),
             )  # fmt: skip
         unanswered = [check for check, error in failed if isinstance(error, UnreachableError)]
-        refused = len(failed) - len(unanswered)
+        if unanswered:
+            self._look_again(action.mq, unanswered[0])
+        refused = len(failed) - len(unanswered) - sum(_is_gone(error) for _, error in failed)
         self._core.handle(ev.Acked(action.handle, len(answers), refused, unanswered, action.tries), self._now())
 
     async def _ack(self, check: CheckPoint, mq: MessageQueue) -> RocketcrewError | None:
@@ -143,9 +147,11 @@ class Pops:
         """The whole invisible time again, from now."""
         check, unanswered = None, False
         try:
-            check = await self._change(action.check, action.mq, self._settings.pop_invisible_time_ms)
+            invisible_ms = self._settings.pop_invisible_time_ms
+            timeout_ms = min(ACK_TIMEOUT_MS, invisible_ms / RENEWAL_PART)
+            check = await self._change(action.check, action.mq, invisible_ms, timeout_ms)
         except RocketcrewError as error:
-            log.warning("invisible_time_not_changed", **place_keys(action.mq, action.offset), error=str(error))
+            self._not_changed(action.mq, action.check, error)
             unanswered = isinstance(error, UnreachableError)
         self._core.handle(ev.Renewed(action.handle, action.offset, check, unanswered), self._now())
 
@@ -162,9 +168,10 @@ class Pops:
         if action.last:
             return await self._to_dead_letters(action, record, message)
         try:
-            await self._change(check, action.mq, pop_delay_ms(action.delay_level, reconsume_times_of(record, 0)))
+            delay_ms = pop_delay_ms(action.delay_level, reconsume_times_of(record, 0))
+            await self._change(check, action.mq, delay_ms, ACK_TIMEOUT_MS)
         except RocketcrewError as error:
-            log.warning("invisible_time_not_changed", **place_keys(action.mq, check.offset), error=str(error))
+            self._not_changed(action.mq, check, error)
         return True
 
     async def _to_dead_letters(self, action: SendBack, record: bytes, message: StoredMessage | None) -> bool:
@@ -177,7 +184,18 @@ class Pops:
             return False
         return True
 
-    async def _change(self, check: CheckPoint, mq: MessageQueue, invisible_ms: int) -> CheckPoint:
+    def _not_changed(self, mq: MessageQueue, check: CheckPoint, error: RocketcrewError) -> None:
+        log.warning("invisible_time_not_changed", **place_keys(mq, check.offset), error=str(error))
+        if isinstance(error, UnreachableError):
+            self._look_again(mq, check)
+
+    def _look_again(self, mq: MessageQueue, check: CheckPoint) -> None:
+        """By the route of its topic: that of a retry topic of POP nobody asks for."""
+        group = self._settings.group
+        topics = (topic for topic in self._subscriptions if check.queue(topic, group).topic == mq.topic)
+        self._cluster.look_again(next(topics, mq.topic))
+
+    async def _change(self, check: CheckPoint, mq: MessageQueue, invisible_ms: int, timeout_ms: float) -> CheckPoint:
         header = ChangeInvisibleRequest(
             self._settings.group,
             mq.topic,
@@ -188,13 +206,18 @@ class Pops:
             check.broker_name,
         )
         code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-        answer = await ask(self._cluster.remoting, await self._address(mq), code, header, timeout_ms=ACK_TIMEOUT_MS)
+        answer = await ask(self._cluster.remoting, await self._address(mq), code, header, timeout_ms=timeout_ms)
         found = ChangeInvisibleResponse.from_fields(answer.fields)
         return check.renewed(found.pop_time, found.invisible_time, found.revive_qid)
 
     async def _address(self, mq: MessageQueue) -> str:
         """The master's; the retry topics of POP have no route of their own that anybody asks for."""
         return self._cluster.broker_address(mq.broker_name) or await self._cluster.address_of(mq)
+
+
+def _is_gone(error: RocketcrewError) -> bool:
+    """The topic was deleted: none of its messages is shown again."""
+    return isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def _result(answer: Command, slot: Slot | None) -> PopResult:

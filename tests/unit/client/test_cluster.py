@@ -7,13 +7,17 @@ import contextlib
 from random import Random
 
 import pytest
+import structlog
 
 from rocketcrew.client.cluster import REFUSED_POLLS_MAX, Cluster
+from rocketcrew.client.name_servers import LOG_AGAIN_S
 from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.client.route_cache import KnownRoutes
 from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rocketcrew.remoting.errors import BrokerError, ProtocolError, UnreachableError, UsageError
 from rocketcrew.remoting.queues import MessageQueue
+
+LONG_S = 60.0
 
 
 def route_of(*names, queues=2, perm=6):
@@ -433,3 +437,155 @@ async def test_where_no_name_server_answers_looking_again_changes_nothing(make_p
         with pytest.raises(UnreachableError):
             await cluster.route("t", refresh=True)
         assert await cluster.route("t") == route_of("a")
+
+
+async def test_whoever_cannot_reach_a_broker_asks_for_all_topics_that_have_it(make_peer):
+    clock, known = Clock(), Routes(t=route_of("a"), u=route_of("a"), v=route_of("a", "b"))
+    async with make_peer(known) as server, cluster_of(server.address, clock=clock) as cluster:
+        for topic in "tuv":
+            await cluster.route(topic)
+        moved = TopicRouteData(queue_datas=route_of("a").queue_datas, broker_datas=(BrokerData("a", {0: "new:10911"}),))
+        known.routes["t"] = moved
+        clock.now_s += 1
+        for topic in "tutu":
+            cluster.look_again(topic)
+        await cluster.looked("a", LONG_S)
+        assert cluster.broker_address("a") == "new:10911"
+        cluster.look_again("u")  # its broker was looked for in this second
+        cluster.look_again("v")  # one of its brokers was not
+        await cluster.looked("b", LONG_S)
+        clock.now_s += 1
+        cluster.look_again("u")
+        await cluster.looked("a", LONG_S)
+        assert known.asked[3:] == ["t", "v", "u"]
+
+
+async def test_while_a_broker_is_looked_for_no_other_topic_asks_for_it(make_peer):
+    clock, known = Clock(), Routes(t=route_of("a"), u=route_of("a"))
+    async with make_peer(known) as first, make_peer() as deaf, cluster_of(first.address, clock=clock) as cluster:
+        for topic in "tu":
+            await cluster.route(topic)
+        cluster.name_servers.update(deaf.address)
+        clock.now_s += 1
+        cluster.look_again("t")
+        wire = await deaf.accept()
+        assert (await wire.next()).fields["topic"] == "t"
+        clock.now_s += 20
+        cluster.look_again("u")
+        await cluster.looked("a", 0)  # it waits for no longer than it may
+        await cluster.looked("nobody looks for it", LONG_S)
+        asyncio.get_running_loop().call_soon(wire.cut)
+        await cluster.looked("a", LONG_S)
+        assert len(deaf.wires) == 1
+
+
+class StandingStill:
+    """Connections to a name server whose answers wait for the test: as in a loop that stands still between two calls."""
+
+    def __init__(self):
+        self.answers, self._came = [], asyncio.Queue()
+
+    async def request(self, _address, command, **_):
+        self.answers.append(asyncio.get_running_loop().create_future())
+        self._came.put_nowait(command)
+        route = await self.answers[-1]
+        if route is None:
+            return command.response(17, remark="No topic route info")
+        return command.response(0, body=route.encode())
+
+    async def asked(self, count):
+        while len(self.answers) < count:
+            await self._came.get()
+
+
+@contextlib.asynccontextmanager
+async def standing_still():
+    remoting, clock = StandingStill(), Clock()
+    cluster = Cluster("ns:9876", client_id="c", remoting=remoting, clock=clock)
+    first = asyncio.create_task(cluster.route("t"))
+    await remoting.asked(1)
+    remoting.answers[0].set_result(route_of("a"))
+    await first
+    clock.now_s += 1
+    try:
+        yield cluster, remoting, clock
+    finally:
+        await cluster.close()
+
+
+async def test_an_answer_is_as_old_as_its_question():
+    async with standing_still() as (cluster, remoting, clock):
+        cluster.look_again("t")
+        await remoting.asked(2)
+        clock.now_s += 29
+        remoting.answers[1].set_result(route_of("a"))
+        await cluster.looked("a", LONG_S)
+        clock.now_s += 1
+        route = asyncio.create_task(cluster.route("t"))
+        await remoting.asked(3)
+        remoting.answers[2].set_result(route_of("b"))
+        assert await route == route_of("b")
+
+
+@pytest.mark.parametrize("late", [route_of("a"), None])
+async def test_nobody_joins_a_question_of_long_ago_and_its_answer_replaces_no_newer_one(late):
+    async with standing_still() as (cluster, remoting, clock):
+        cluster.look_again("t")
+        await remoting.asked(2)
+        clock.now_s += 30
+        route = asyncio.create_task(cluster.route("t"))
+        await remoting.asked(3)
+        remoting.answers[2].set_result(route_of("b"))
+        assert await route == route_of("b")
+        remoting.answers[1].set_result(late)
+        await cluster.looked("a", LONG_S)
+        assert await cluster.route("t") == route_of("b")
+        assert (cluster.broker_names(), cluster.without_route) == (["b"], set())
+
+
+async def test_a_question_of_long_ago_ends_with_the_cluster():
+    async with standing_still() as (cluster, remoting, clock):
+        cluster.look_again("t")
+        await remoting.asked(2)
+        clock.now_s += 30
+        route = asyncio.create_task(cluster.route("t"))
+        await remoting.asked(3)
+        await cluster.close()
+        with pytest.raises(asyncio.CancelledError):
+            await route
+        assert [answer.cancelled() for answer in remoting.answers[1:]] == [True, True]
+
+
+async def test_a_topic_that_was_forgotten_does_not_come_back_by_what_was_asked_before():
+    async with standing_still() as (cluster, remoting, _):
+        cluster.look_again("t")
+        await remoting.asked(2)
+        cluster.forget("t")
+        remoting.answers[1].set_result(route_of("a"))
+        await cluster.looked("a", LONG_S)
+        assert (cluster.broker_names(), cluster.known_routes().routes) == ([], {})
+        again = asyncio.create_task(cluster.route("t"))
+        await remoting.asked(3)
+        remoting.answers[2].set_result(route_of("a"))
+        assert await again == cluster.known_routes().routes["t"] == route_of("a")
+
+
+async def test_a_name_server_that_is_away_is_logged_once_in_a_while(make_peer, closed_port):
+    clock, known = Clock(), Routes(t=route_of("a"))
+    async with make_peer(known) as server, cluster_of(closed_port, clock=clock) as cluster:
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(3):
+                with pytest.raises(UnreachableError):
+                    await cluster.route("t")
+            assert [line["event"] for line in lines] == ["name_server_failed"]
+            clock.now_s += LOG_AGAIN_S
+            with pytest.raises(UnreachableError):
+                await cluster.route("t")
+            assert len(lines) == 2
+            cluster.name_servers.update(server.address)
+            await cluster.route("t")
+            await server.stop()
+            with pytest.raises(UnreachableError):
+                await cluster.route("t", refresh=True)
+        failed = [line["address"] for line in lines if line["event"] == "name_server_failed"]
+        assert failed == [closed_port, closed_port, server.address]

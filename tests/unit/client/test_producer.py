@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
 import time
 from random import Random
@@ -403,3 +404,51 @@ async def test_a_broker_that_is_at_another_port_is_found_before_the_next_poll(ma
         await asked.wait()
         await producer.cluster.route(TOPIC, refresh=True)  # the same question, where it is not answered yet
         assert (await producer.send(OutgoingMessage(TOPIC, b"x"))).attempts == 1
+
+
+class Moves:
+    """A name server: the broker is at the first address when it is asked first, at the second from then on."""
+
+    def __init__(self, *addresses):
+        self.addresses = list(addresses)
+
+    def __call__(self, command):
+        address = self.addresses.pop(0) if len(self.addresses) > 1 else self.addresses[0]
+        if address is None:
+            return None  # it does not answer
+        queues, brokers = (QueueData("b", 1, 1, 6),), (BrokerData("b", {0: address}),)
+        return command.response(0, body=TopicRouteData(queue_datas=queues, broker_datas=brokers).encode())
+
+
+@contextlib.asynccontextmanager
+async def producing(name_server, clock):
+    remoting = Remoting()
+    cluster = Cluster(name_server.address, client_id="c", remoting=remoting, clock=clock)
+    try:
+        yield Producer(cluster, "senders")
+    finally:
+        await cluster.close()
+        await remoting.close()
+
+
+async def test_a_send_whose_only_broker_is_elsewhere_finds_it_there(make_peer, closed_port):
+    times = itertools.count(1000)  # a second between any two looks at the clock
+    stored = {"msgId": "x", "queueId": "0", "queueOffset": "1"}
+    async with (
+        make_peer(lambda command: command.response(0, stored)) as broker,
+        make_peer(Moves(closed_port, broker.address)) as name_server,
+        producing(name_server, lambda: next(times)) as producer,
+    ):
+        result = await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=PATIENT_MS)
+        assert result.attempts == 2
+
+
+async def test_a_send_does_not_wait_to_its_end_for_a_name_server_that_is_away(make_peer, closed_port):
+    times = itertools.count(1000)
+    async with (
+        make_peer(Moves(closed_port, None)) as name_server,
+        producing(name_server, lambda: next(times)) as producer,
+    ):
+        with pytest.raises(UnreachableError, match="Connection refused"):
+            await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=1_000)
+        assert len(name_server.requests) == 2

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
+import itertools
 import socket
+import warnings
 
 import pytest
 
 from rocketcrew.client.access import Access
-from rocketcrew.client.connecting import first_of
+from rocketcrew.client.connecting import first_of, with_scope
 from rocketcrew.client.limits import ConnectionLimits
 from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.remoting.command import Command
@@ -130,6 +133,38 @@ async def test_of_a_name_with_several_addresses_one_that_is_alive_is_found(make_
                     assert found.getpeername()[1] == peer.port
         with pytest.raises(ConnectionRefusedError):
             await first_of([resolved(closed_port)] * 2)
+
+
+async def test_whenever_a_race_is_ended_none_of_its_sockets_is_left(make_peer, closed_port):
+    with warnings.catch_warnings(record=True) as lost:
+        warnings.simplefilter("always")
+        async with make_peer() as peer:
+            with deaf_address() as deaf:
+                ways = [(peer.address,) * 3, (deaf, peer.address), (closed_port, peer.address, peer.address)]
+                for ticks, addresses in itertools.product(range(16), ways):
+                    race = asyncio.create_task(first_of([resolved(address) for address in addresses], 0.0))
+                    for _ in range(ticks):
+                        await asyncio.sleep(0)
+                    race.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        (await race).close()
+            await asyncio.gather(*(wire.closed_by_client() for wire in peer.wires), return_exceptions=True)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not [task for task in others if "_connect" in repr(task)]
+        gc.collect()
+    assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("address", "given"),
+    [
+        (("fe80::1", 9876, 0, 4), ("fe80::1%4", 9876, 0, 4)),
+        (("::1", 9876, 0, 0), ("::1", 9876, 0, 0)),
+        (("127.0.0.1", 9876), ("127.0.0.1", 9876)),
+    ],
+)
+def test_the_scope_of_an_address_is_in_its_text(address, given):
+    assert with_scope(address) == given
 
 
 async def test_a_name_is_looked_up_and_an_address_is_not(make_peer):

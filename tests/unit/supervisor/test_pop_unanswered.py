@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rocketcrew.supervisor.core import actions as act
@@ -114,7 +116,61 @@ def test_it_is_tried_a_few_times_only_as_each_may_show_the_message_once():
     member.away = True
     while member.now < INVISIBLE_S - 0.5:
         member.later(0.5)
-    assert member.renews == [30, 45, 52.5, 56.5, 58.5]
+    assert member.renews == [30, 45, 52.5, 56.5, 58.5, 59.5]
+
+
+class Brief(PopBroker):
+    """Its invisible time is the shortest that may be set."""
+
+    def pop(self, now, most):
+        body, header = super().pop(now, most) or (None, None)
+        return body and (body, replace(header, invisible_time=5_000))
+
+
+def test_of_a_short_invisible_time_there_is_time_for_another_try_too():
+    member = Away(Brief(1), workers=1)
+    member.pop()
+    member.away = True
+    while member.now < 4.75:
+        member.later(0.25)
+    assert member.renews == [2.5, 3.75, 4.75]
+
+
+class Half(Away):
+    """Of odd offsets its broker answers no renewal while it is `away`, and no acknowledgement."""
+
+    def perform(self, action):
+        away = self.away
+        if isinstance(action, act.Renew) and action.offset % 2 == 0:
+            self.away = False
+        super().perform(action)
+        self.away = away
+
+
+def test_a_renewal_without_an_answer_is_tried_again_by_the_time_of_its_own_message():
+    member = Half(PopBroker(2), workers=1)
+    member.pop()
+    member.away = True
+    while member.now < 44:
+        member.later(0.5)
+    member.away = False
+    member.later(1)
+    assert member.renews == [30, 30, 45]
+    member.later(INVISIBLE_S / 4 + 1)
+    finish(member)
+    assert [message.acked for message in member.broker.messages] == [True, True]
+
+
+def test_an_acknowledgement_is_tried_until_the_time_of_its_own_message_is_over():
+    member = Half(PopBroker(2), workers=1)
+    member.pop()
+    member.away = True
+    member.later(INVISIBLE_S / 2)
+    finish(member)
+    while member.now < INVISIBLE_S:
+        member.later(0.5)
+    assert member.acks[-1][1] == [0]
+    assert (member.counter("pop_acks_refused"), member.in_hand()) == (1, 1)
 
 
 def test_a_renewal_that_is_to_be_tried_again_holds_up_no_end():
@@ -161,6 +217,23 @@ def test_acknowledgements_without_an_answer_until_the_end_are_not_committed_at_a
     assert member.now <= min(deadline_ms / 1000, INVISIBLE_S) + 0.5
     assert (member.finished.unfinished, member.finished.uncommitted, member.finished.clean) == (0, 3, False)
     assert member.in_hand() == 0
+
+
+def test_a_stop_by_force_says_how_many_acknowledgements_had_no_answer():
+    member = finished_while_away(3, stop_deadline_ms=20_000)
+    member.core.handle(ev.Stop(), member.now)
+    member.act()
+    left = member.core.assigning.leaving.left()
+    assert (left.unfinished, left.uncommitted, left.clean) == (0, 3, False)
+
+
+def test_what_was_given_up_at_its_deadline_before_a_stop_is_none_of_it():
+    member = finished_while_away(3)
+    for pq in list(member.core.state.queues.values()):
+        member.core.popping.deadline(pq, member.now)
+    member.core.handle(ev.Stop(), member.now)
+    member.act()
+    assert member.finished.clean
 
 
 def test_acknowledgements_that_are_refused_at_a_stop_are_not_committed():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from rocketcrew.conf.settings import load
+from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.check_points import CheckPoint
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
@@ -112,8 +113,10 @@ class Answers(Brokers):
 
     answers: list[int | Exception] = field(default_factory=list[int | Exception])
     looked_for: list[str] = field(default_factory=list[str])
+    timeouts_ms: list[float] = field(default_factory=list[float])
 
     async def request(self, address: str, command: Command, **options: Any) -> Command:
+        self.timeouts_ms.append(options["timeout_ms"])
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -133,18 +136,34 @@ class Heard:
         self.events.append(event)
 
 
+@dataclass
+class Edge:
+    """The edge between brokers and a core that is the test's; subscribed to the topic of `MQ`."""
+
+    bench: Bench
+    answers: list[int | Exception]
+    invisible_ms: int = 60_000
+
+    def do(self, work: Callable[[Pops], Awaitable[None]]) -> list[Any]:
+        self.brokers, core = Answers(True, answers=self.answers), Heard()
+        given = {
+            "consumer.group": "g",
+            "consumer.topics": "orders",
+            "consumer.pop_invisible_time_ms": self.invisible_ms,
+        }
+        settings, brokers = load(given, {}, None).consumer, cast("Any", self.brokers)
+        subscribed = {MQ.topic: SubscriptionData(MQ.topic, "*")}
+        pops = Pops(brokers, cast("Any", core), memoryview(self.bench.view), settings, subscribed, brokers, float)
+
+        async def run() -> None:
+            await work(pops)
+
+        asyncio.run(run())
+        return core.events
+
+
 def heard_of(bench: Bench, answers: list[int | Exception], do: Callable[[Pops], Awaitable[None]]) -> list[Any]:
-    brokers, core = Answers(True, answers=answers), Heard()
-    settings = load({"consumer.group": "g", "consumer.topics": "orders"}, {}, None).consumer
-    pops = Pops(
-        cast("Any", brokers), cast("Any", core), memoryview(bench.view), settings, {}, cast("Any", brokers), float
-    )
-
-    async def run() -> None:
-        await do(pops)
-
-    asyncio.run(run())
-    return core.events
+    return Edge(bench, answers).do(do)
 
 
 LOST = [UnreachableError("b", "cut"), TimedOutError("b", "no answer")]
@@ -163,3 +182,39 @@ def test_a_renewal_that_was_refused_is_told_from_one_without_an_answer(
 ) -> None:
     [event] = heard_of(bench, [answer], lambda pops: pops.renew(Renew(5, MQ, 7, CHECK)))
     assert (event.check, event.unanswered) == (None, unanswered)
+
+
+@pytest.mark.parametrize("mark", ["0", "1", "2"])
+@pytest.mark.parametrize(("answer", "looks"), [(LOST[0], True), (LOST[1], True), (20, False)])
+def test_who_has_no_answer_looks_where_the_broker_is_by_the_topic_that_was_subscribed(
+    mark: str, answer: int | Exception, looks: bool, bench: Bench
+) -> None:
+    check = replace(CHECK, retry_mark=mark)
+    mq = check.queue(MQ.topic, "g")
+    later = SendBack(1, 1, 0, mq, 0, 0, Mode.POP, check=check)
+    message = StoredMessage("orders", b"x", queue_offset=7)
+
+    async def send_back(pops: Pops) -> None:
+        await pops.later(later, encode_message(message), message)
+
+    works: list[Callable[[Pops], Awaitable[None]]] = [
+        lambda pops: pops.ack(Ack(5, mq, [check, check])),
+        lambda pops: pops.renew(Renew(5, mq, 7, check)),
+        send_back,
+    ]
+    for work in works:
+        edge = Edge(bench, [answer, answer])
+        edge.do(work)
+        assert edge.brokers.looked_for == ["orders"] * looks
+
+
+def test_what_was_deleted_with_its_topic_is_not_shown_again(bench: Bench) -> None:
+    [event] = heard_of(bench, [17, 20], lambda pops: pops.ack(Ack(5, MQ, [CHECK, CHECK])))
+    assert (event.count, event.refused, event.unanswered) == (2, 1, [])
+
+
+@pytest.mark.parametrize(("invisible_ms", "timeout_ms"), [(5_000, 1_250), (60_000, 3_000)])
+def test_a_renewal_without_an_answer_leaves_time_for_another(invisible_ms: int, timeout_ms: int, bench: Bench) -> None:
+    edge = Edge(bench, [0], invisible_ms)
+    edge.do(lambda pops: pops.renew(Renew(5, MQ, 7, CHECK)))
+    assert edge.brokers.timeouts_ms == [timeout_ms]
