@@ -35,6 +35,7 @@ from ..remoting.errors import ProtocolError
 from .api import Handler
 from .calls import batch_results, chooser, raise_if_ours
 from .cells import BEATS
+from .descriptors import HOLD_S
 from .direct import DirectRunner
 from .forks import end_if_forked
 from .link import WorkerLink
@@ -111,6 +112,7 @@ class AsyncRunner(Runner):
         self._moved: dict[int, AsyncChunk] = {}
         """Chunks of which something is to be reported."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held_until_s = 0.0
         self._broken: tuple[Exception, CallUnderWay] | None = None
         """An error of our own, and the call that it came with."""
         self.steps = Steps(self._cell, self._clock, self.naming.queue)
@@ -135,7 +137,7 @@ class AsyncRunner(Runner):
 
     @property
     def pending(self) -> bool:
-        return bool(self._runs or self._moved)
+        return bool(self._runs or self._moved) or self.look_due
 
     @property
     def due(self) -> bool:
@@ -150,6 +152,29 @@ class AsyncRunner(Runner):
     def _flush_soon(self) -> None:
         super()._flush_soon()
         self._wake()
+
+    def _lack(self) -> None:
+        if not self.lacks:
+            self._held_until_s = self._loop.time() + HOLD_S
+            self._loop.call_later(HOLD_S, self._wake)
+        super()._lack()
+
+    @property
+    def look_due(self) -> bool:
+        return self.lacks and (not self._tasks or self._loop.time() >= self._held_until_s)
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._tasks)
+
+    def looked(self) -> None:
+        super().looked()
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """As many calls as may be under way. While descriptors lack none begins, so that they can be counted."""
+        while self._waiting and not self.lacks and len(self._tasks) < self._concurrency:
+            self._waiting.popleft()()
 
     def take(self) -> list[Run]:
         for chunk in self._moved.values():
@@ -175,7 +200,7 @@ class AsyncRunner(Runner):
     ) -> None:  # fmt: skip
         """Records [first, end) in one call of the handler, at once or when one of those under way is over; with `instead`
         they fail by that error, and it is not called."""
-        if len(self._tasks) >= self._concurrency:
+        if self.lacks or len(self._tasks) >= self._concurrency:
             self._waiting.append(partial(self._start, chunk, data, positions, first, end, instead))
             return
         task = self._loop.create_task(self._call(chunk, data, positions, first, end, instead))
@@ -195,8 +220,9 @@ class AsyncRunner(Runner):
             error = before if task.cancelled() else task.exception()
             if error is not None:
                 self._start(chunk, data, positions, first, end, error)
-        if self._waiting and len(self._tasks) < self._concurrency:
-            self._waiting.popleft()()
+        self._begin_waiting()
+        if self.look_due:
+            self._wake()
 
     async def _call(
         self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int, instead: BaseException | None

@@ -1,9 +1,12 @@
-"""A worker's own descriptors: out of the way of the handler's code, and some of the process's kept free.
+"""A worker's own descriptors: out of the way of the handler's code, and one of them kept for its segment.
 
-A handler that leaves files or sockets open takes what its worker seals with, and soon each of its calls fails at once: such a
-worker would empty the queue into the dead letters. So it looks between messages how many are free, and ends before there are
-none, with everything reported and sealed; what it has not started goes to others. Where a call took all that were left there
-are none to seal with: then the segment is left to the successor, which salvages it.
+A handler that leaves files or sockets open soon has each of its calls fail at once: such a worker would empty the queue into
+the dead letters. So once a call has failed for want of descriptors, what is open is counted when no call is under way. Where
+the calls have closed theirs, many are free, and the worker goes on: it lacks none for the next calls. Else it ends, with
+everything reported and sealed; what it has not started goes to others.
+
+Coroutines are given HOLD_S to end, and none begins meanwhile. Where some are under way after that, it is not known whose the
+descriptors are: the worker asks for a successor and goes on until that is ready.
 """
 
 from __future__ import annotations
@@ -11,45 +14,47 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import os
+import socket
 from collections.abc import Callable
-from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any, Final
 
+from .link import identity
 from .memory_watch import LeavingError
-from .packets import LEAVES, encode_notice
+from .packets import LEAVES, WANTS_OUT, encode_notice
 
 OWN_FROM: Final = 200
 """Out of the way of code that closes low descriptors, or one of its own twice, and opens others under the same numbers."""
-KEPT_FREE_MAX: Final = 32
-"""At so few free ones the worker ends, where it began with eight times as many: sealing takes one or two, a call more."""
-
-
+FREE_MIN: Final = 32
+"""With fewer free ones between calls, or less than an eighth of all, the next calls would fail as well."""
+HOLD_S: Final = 1.0
+"""For the calls under way, before what is open is counted all the same."""
 CHAIN_MAX: Final = 10
 """Errors that are looked at; a chain may be a circle."""
+_OPEN_FOLDER: Final = "/proc/self/fd"
 
 
 def out_of_the_way(fd: int) -> int:
     """The same file under a high number, and the given one is closed; under a low limit it stays as it is."""
-    with contextlib.suppress(OSError):
+    try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, OWN_FROM)
+    except OSError:
+        return fd
+    with contextlib.suppress(OSError):  # the number is free whatever the close says
         os.close(fd)
-        return high
-    return fd
+    return high
 
 
-def free_descriptors(fd: int) -> int:
-    """How many more this process may open, or a few less; `fd` is any open one. Code that leaves them open takes the lowest
-    number each time, so the next one tells."""
+def free_descriptors() -> int:
+    """How many more this process may open; all, where nobody can count them."""
     limit = getrlimit(RLIMIT_NOFILE)[0]
     try:
-        lowest = os.dup(fd)
+        # Its size is their number since Linux 6.2. To list it takes one of them.
+        return limit - (os.stat(_OPEN_FOLDER).st_size or len(os.listdir(_OPEN_FOLDER)) - 1)
     except OSError as error:
-        if error.errno != errno.EMFILE:
-            raise
-        return 0
-    os.close(lowest)
-    return KEPT_FREE_MAX * 8 if limit == RLIM_INFINITY else limit - lowest
+        return 0 if error.errno == errno.EMFILE else limit
 
 
 def lacks_descriptors(error: BaseException | None) -> bool:
@@ -64,30 +69,68 @@ def lacks_descriptors(error: BaseException | None) -> bool:
     return False
 
 
+class SpareDescriptor:
+    """One that is held, and given up for a file of the worker's own when no other is left."""
+
+    def __init__(self) -> None:
+        self._fd, self._own = -1, (0, 0)
+        self.hold()
+
+    def hold(self) -> None:
+        """Have one again, where one is to be had."""
+        if self._fd < 0:
+            with contextlib.suppress(OSError):
+                fd = out_of_the_way(socket.socket(socket.AF_UNIX).detach())
+                self._fd, self._own = fd, identity(fd)
+
+    def give_up(self) -> bool:
+        """Whether there is a free one by it."""
+        fd, self._fd = self._fd, -1
+        with contextlib.suppress(OSError):
+            if fd >= 0 and identity(fd) == self._own:  # else the handler has closed it, and has the number now
+                os.close(fd)
+                return True
+        return False
+
+    def open(self, path: str | os.PathLike[str], flags: int, mode: int) -> int:
+        """As `os.open`."""
+        try:
+            return os.open(path, flags, mode)
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self.give_up():
+                raise
+        return os.open(path, flags, mode)
+
+
 class DescriptorWatch:
-    """Looks when called. `free` says how many are left, `tell(packet)` sends to the supervisor."""
+    """Decides after a call has failed for want of descriptors. `free` counts those that are left, `tell(packet)` sends to the
+    supervisor."""
 
     def __init__(self, free: Callable[[], int], tell: Callable[[bytes], None], log: Any) -> None:
         self._free = free
         self._tell = tell
         self._log = log
-        self._left = free()
-        self._kept = min(KEPT_FREE_MAX, self._left // 8)
+        self._left = 0
+        self._asked = False
 
-    def wants(self) -> bool:
-        """Too few are left: a call is due once all is reported."""
-        self._left = self._free()
-        return self._left < max(1, self._kept)
-
-    def __call__(self, seal: Callable[[], None]) -> None:
-        """Between two messages, everything reported. Raises LeavingError when it must end, after `seal` where that can be."""
-        if not self.wants():
+    def __call__(self, seal: Callable[[], None], *, under_way: bool) -> None:
+        """Everything is reported; `under_way` = but calls that may close some. Raises LeavingError, after `seal`, when the
+        worker must end now."""
+        if not self._lacks():
             return
-        if self._left:
-            seal()
+        gc.collect()  # it may close what is left in circles
+        if not self._lacks() or (under_way and self._asked):
+            return
         self._log.warning(
             "worker_ends_for_descriptors", free=self._left, limit=getrlimit(RLIMIT_NOFILE)[0],
-            remedy="the handler leaves files or sockets open: close them, or use `with`",
+            remedy="the handler leaves files or sockets open: close them, or use `with`; if it needs them, raise `ulimit -n`",
         )  # fmt: skip
-        self._tell(encode_notice(LEAVES, reason="descriptors"))
-        raise LeavingError
+        self._asked = True
+        self._tell(encode_notice(WANTS_OUT if under_way else LEAVES, reason="descriptors"))
+        if not under_way:
+            seal()
+            raise LeavingError
+
+    def _lacks(self) -> bool:
+        self._left = self._free()
+        return self._left < max(1, min(FREE_MIN, getrlimit(RLIMIT_NOFILE)[0] // 8))

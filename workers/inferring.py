@@ -19,7 +19,7 @@ import pyarrow
 
 from ..remoting.errors import UsageError
 from .copying import listed, refused
-from .ddl import as_schema, parse_ddl, to_ddl
+from .ddl import as_schema, fields_of, parse_ddl, to_ddl
 from .fitting import NoRowError, RowError, check_ran
 from .misfits import CONVERSION_ERRORS
 
@@ -138,7 +138,19 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
 
 def _plain(field: Any) -> Any:
     """Of pandas' categories the column is what they are."""
-    return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+    return field.with_type(_plain_type(field.type))
+
+
+def _plain_type(kind: Any) -> Any:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([_plain(field) for field in fields_of(kind)])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_field), _plain(kind.item_field))
+    return kind
 
 
 def _is_dataclass(value: object) -> bool:

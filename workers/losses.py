@@ -31,6 +31,7 @@ from .misfits import (
     check_entries,
     expected,
     is_missing,
+    no_list,
     too_many_bits,
     too_many_digits,
 )
@@ -336,9 +337,10 @@ def _leaves(values: Iterable[Any], kind: Any) -> Iterator[tuple[Any, list[Any]]]
             yield from _leaves(entries, pa.struct(parts_of(kind)))
     elif pa.types.is_list(kind):
         kinds: set[Any] = set(map(type, present))
-        for given in kinds:
-            if issubclass(given, str | dict):
-                raise LossError(f"expected a list, got {given.__name__}: return [value]")
+        for given in kinds - {list}:
+            for value in present:
+                if type(value) is given and (isinstance(value, str | dict) or getattr(value, "ndim", 1) != 1):
+                    raise LossError(no_list(value, kind))
             if _hides_values(given, present):
                 raise LossError("expected a list, got a masked array, whose mask would be lost: return value.tolist()")
         shown = [value if value.__class__ is list else _that_show(value) for value in present]

@@ -40,6 +40,7 @@ from .claims import obey_barriers
 from .consume_hooks import ConsumeHooks
 from .context import Context, enter
 from .ddl import as_schema, to_ddl
+from .descriptors import SpareDescriptor
 from .inferring import INFER, Inferring, declared_columns
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, load
@@ -370,6 +371,7 @@ def make_results(
         seal_idle_ms=bounds.seal_idle_ms,
         pause=pause,
         goes_on=pause.over,
+        spare=SpareDescriptor(),
     )
     rows.on_columns = lambda: segments.use(rows.schema)
     beside = pause.beside()

@@ -303,20 +303,29 @@ def _row(value: Any, kind: Any) -> str:
 
 
 def _sequence(value: Any, kind: Any) -> str:
-    return "" if _is_sequence(value) else expected("a list", value, _made_list(value, kind))
+    return "" if _is_sequence(value) else no_list(value, kind)
+
+
+def no_list(value: Any, kind: Any) -> str:
+    """Why a value is no list of this type, and what makes one of it."""
+    return expected("a list", value, _made_list(value, kind))
 
 
 def _made_list(value: Any, kind: Any) -> str:
     """What makes a list of a value; an array of several dimensions becomes lists of lists."""
-    dimensions, depth = getattr(value, "ndim", None), 0
+    own, dimensions, depth = kind.value_type, getattr(value, "ndim", None), 0
     while pa.types.is_list(kind):
         kind, depth = kind.value_type, depth + 1
+    if isinstance(value, Mapping):
+        return "return [value]" if pa.types.is_map(own) or pa.types.is_struct(own) else "return list(value.values())"
+    if isinstance(value, str | bytes | bytearray):
+        is_text = pa.types.is_string(own) or pa.types.is_binary(own)
+        return "return [value]" if is_text else f"return a list of {own}"
     if not isinstance(dimensions, int) or dimensions < 2:
-        several = (
-            isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | Mapping) and dimensions != 0
-        )
-        return "return list(value)" if several else "return [value]"
+        return "return list(value)" if isinstance(value, Iterable) and dimensions != 0 else "return [value]"
     values = "value" if hasattr(value, "tolist") else "value.to_numpy()"
+    if getattr(getattr(value, "dtype", None), "kind", "") == "M":  # of other units numpy makes ints
+        values += f".astype('datetime64[{'D' if pa.types.is_date(kind) else 'us'}]')"
     if dimensions == depth:
         return f"return {values}.tolist()"
     return f"return {values}.ravel().tolist(), or declare {'array<' * dimensions}…{'>' * dimensions}"
@@ -340,11 +349,14 @@ def expected(what: str, value: Any, remedy: str) -> str:
 
 
 def is_missing(value: Any) -> bool:
-    """What numpy and pandas have for no value: NaN, NaT, NA. It goes into no column but a floating one."""
-    if type(value).__name__ == "NAType":
+    """What numpy and pandas have for no value: NaN, NaT, NA. Only NaN goes into a column, a floating one."""
+    if type(value).__name__ in ("NAType", "NaTType"):
         return True
     try:
-        return isinstance(value, Real | Decimal) and bool(value != value)  # noqa: PLR0124  so it is with these alone
+        if isinstance(value, Decimal):
+            return value.is_nan()  # a signaling one cannot be compared
+        # numpy's datetime64 is no Real, as its timedelta64 is.
+        return (isinstance(value, Real) or type(value).__name__ == "datetime64") and bool(value != value)  # noqa: PLR0124
     except CONVERSION_ERRORS:
         return False
 

@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Generator
 from json import dumps, loads  # bound before the user's code, which may replace them
 from pathlib import Path
 from typing import Any, Final
@@ -89,6 +90,24 @@ def openmp_begun(maps: Path = Path("/proc/self/maps")) -> bool:
 
 
 def _fork_waits(library: str) -> bool:
+    with _children_kept():
+        return _child_waits(library)
+
+
+@contextlib.contextmanager
+def _children_kept() -> Generator[None]:
+    """How a child ended can be asked for: where a module has SIGCHLD ignored, the kernel keeps nothing of it."""
+    theirs = signal.getsignal(signal.SIGCHLD)
+    if theirs is not None:  # one of C's stays, which could not be put back
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if theirs is not None:
+            signal.signal(signal.SIGCHLD, theirs)
+
+
+def _child_waits(library: str) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a process with threads forks: it does so for each worker
         pid = os.fork()

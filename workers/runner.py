@@ -122,6 +122,8 @@ class Runner:
         """The chunk in hand."""
         self.window_open = False
         """More may come before the last chunk is reported."""
+        self.lacks = False
+        """A call has failed for want of descriptors, and they were not counted since."""
         self.is_fork = False
         """This is a child of the worker that the handler forked."""
         self.naming = Naming(cell, clock)
@@ -156,6 +158,25 @@ class Runner:
 
     def _flush_soon(self) -> None:
         self._due_ns, self._look_ns = -self._shown_ns, 0
+
+    def _lack(self) -> None:
+        """A call failed for want of descriptors: the next ones may as well."""
+        self.lacks = True
+        self._flush_soon()
+
+    @property
+    def look_due(self) -> bool:
+        """Open descriptors are to be counted."""
+        return self.lacks
+
+    @property
+    def under_way(self) -> bool:
+        """Calls have begun that go on beside the loop."""
+        return False
+
+    def looked(self) -> None:
+        """They were counted, and the calls go on."""
+        self.lacks = False
 
     @property
     def lock(self) -> threading.RLock:
@@ -479,7 +500,7 @@ class Runner:
         failure = failure_of(error)
         self._note(run, index, failure)
         if lacks_descriptors(error):
-            self._flush_soon()  # or the calls until then would fail as well
+            self._lack()
         ended = ended_keys(failure, error, took_ns)
         if isinstance(error, Retry):
             self._log.info("message_retry", **message_keys(message), **ended, delay_level=error.delay_level,

@@ -8,7 +8,8 @@ the caller's `pause`.
 
 The handler's code may close a descriptor of its own twice, and by the second time its number may be the segment's; what it
 opens next has that number then. So the file is looked at before it is written: neither do rows go into somebody else's file,
-nor is anything sealed that somebody else wrote into this one.
+nor is anything sealed that somebody else wrote into this one. It is open for appending, so that all such writes make it
+longer, wherever they are meant for, and rows go to its end, wherever somebody else has moved its position.
 
 A segment that is full, idle or asked for gets its end mark and is closed; sealing.py makes it durable. Where the close says
 that something was not written (NFS), a later sync of the file may know nothing of that: a synced copy takes its place.
@@ -35,7 +36,7 @@ from ..conf.segment_format import (
     with_check,
 )
 from ..conf.units import NS_PER_MS
-from .descriptors import out_of_the_way
+from .descriptors import SpareDescriptor, out_of_the_way
 from .link import check_own, identity
 from .packets import Sealed
 from .sealing import Pause, SegmentLostError, put_copy
@@ -95,11 +96,14 @@ class SegmentWriter:
         write: Write = os.write,
         cut: Callable[[int, int], None] = os.ftruncate,
         close: Callable[[int], None] = os.close,
+        spare: SpareDescriptor | None = None,
     ) -> None:
         """`folder` is the slot's `segments/`; its `open/` and `ready/` are made when missing. `goes_on` is called when what
-        was tried again has succeeded. `write`, `cut` and `close` as those of `os`."""
+        was tried again has succeeded. `write`, `cut` and `close` as those of `os`; `spare` serves where no descriptor is
+        left."""
         self._open_dir = folder / OPEN_DIR
         self._ready_dir = folder / READY_DIR
+        self.spare = spare
         self._worker_id = worker_id
         self._fd = -1
         self._own = (0, 0)
@@ -207,8 +211,9 @@ class SegmentWriter:
         while (self._ready_dir / segment_name(self._worker_id, seq)).exists():
             seq += 1
         name = segment_name(self._worker_id, seq)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        fd = out_of_the_way(os.open(self._open_dir / name, flags, 0o644))
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        open_file = os.open if self.spare is None else self.spare.open
+        fd = out_of_the_way(open_file(self._open_dir / name, flags, 0o644))
         self._name, self.seq, self._rows, self._size, self._torn = name, seq, 0, 0, False
         self._own, self._fd = identity(fd), fd
 
@@ -230,7 +235,6 @@ class SegmentWriter:
     def _cut(self) -> None:
         self.check()  # a write that failed may have been to somebody else's file, and no waiting mends that
         self._cut_at(self._fd, self._size)
-        os.lseek(self._fd, self._size, os.SEEK_SET)
         self._torn = False
 
     def _close(self) -> None:
@@ -240,6 +244,8 @@ class SegmentWriter:
             return
         fd, self._fd = self._fd, -1
         self._close_fd(fd)
+        if self.spare is not None:
+            self.spare.hold()
 
     def _insist(self, what: str, action: Callable[[], Result]) -> Result:
         failed = False

@@ -138,11 +138,10 @@ class ProcessSpans:
             yield done
             return
         with span as current:
-            trace_id = trace_id_of(current)
-            for (
-                message
-            ) in messages:  # to its end: of a batch the cell names none as taken then, as before the first look
-                note_trace(message, trace_id)
+            if current.get_span_context().is_valid:  # not where the SDK is disabled
+                trace_id = trace_id_of(current)
+                for message in messages:  # to its end: as before the first look the cell names none of a batch as taken
+                    note_trace(message, trace_id)
             try:
                 yield done
             except BaseException as error:

@@ -133,7 +133,7 @@ class WorkerLoop:
         self._queues: dict[int, QueueInfo] = {}
         self._cell = private_cell() if cell is None else cell
         self._memory = memory
-        self._descriptors = DescriptorWatch(lambda: free_descriptors(link.fileno()), link.send, self._log)
+        self._descriptors = DescriptorWatch(free_descriptors, link.send, self._log)
         self._stopped = False
         self._unsent: list[Run] = []
         """What is being reported."""
@@ -397,7 +397,9 @@ class WorkerLoop:
         if self._traces is not None:
             for packet in encode_traces(self._traces.take()):
                 self._link.send(packet)
-        self._descriptors(lambda: self._seal(wait=True))
+        if self._runner.look_due:
+            self._descriptors(self._seal_without_others, under_way=self._runner.under_way)
+            self._runner.looked()
         if self._memory is not None:
             self._memory(lambda: self._seal(wait=True))
 
@@ -425,8 +427,8 @@ class WorkerLoop:
         return None if sleep_ms is None else sleep_ms / 1_000
 
     def _reports_can_wait(self) -> bool:
-        """No flush is needed for what the last call has done to the descriptors, or to the memory, or for what went wrong
-        beside it."""
+        """No flush is needed for what the last call has done to the descriptors, for a want of them, for the memory, or for
+        what went wrong beside the call."""
         if self._broken is not None:
             return False
         lock = self._runner.own()
@@ -436,7 +438,7 @@ class WorkerLoop:
             return False
         finally:
             lock.release()
-        return not self._descriptors.wants() and (self._memory is None or not self._memory.wants())
+        return not self._runner.lacks and (self._memory is None or not self._memory.wants())
 
     def _check_descriptors(self) -> None:
         """The lock is held: the reporter's thread may be writing. Raises DescriptorsClosedError, SegmentLostError."""
@@ -492,6 +494,13 @@ class WorkerLoop:
             if wait:
                 self._sealer.finish()
             self._tell_sealed()
+
+    def _seal_without_others(self) -> None:
+        """Seal what is open with the descriptors that the worker has."""
+        if self._segments is not None and self._segments.spare is not None:
+            self._segments.spare.give_up()
+            self._segments.spare = None  # nor is it to have another one, which the sealing needs
+        self._seal(wait=True)
 
     def _tell_sealed(self) -> None:
         """Say what has been sealed since."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -39,6 +40,9 @@ def fit(ddl: str, value: object) -> list[Any]:
 SQUARE = numpy.eye(2)
 LISTS = [[1.0, 0.0], [0.0, 1.0]]
 NESTED = "array<array<double>>"
+NAT = numpy.datetime64("NaT")
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+DAYS = numpy.full((1, 2), "2026-01-01", "M8[ns]")
 
 
 @pytest.mark.parametrize(
@@ -50,6 +54,26 @@ NESTED = "array<array<double>>"
         ("array<double>", numpy.array(2.0), "return [value]", [2.0]),
         ("array<double>", 2.0, "return [value]", [2.0]),
         ("array<string>", "text", "return [value]", ["text"]),
+        (
+            "array<int>",
+            numpy.ones((2, 2), int),
+            "return value.ravel().tolist(), or declare array<array<…>>",
+            [1, 1, 1, 1],
+        ),
+        ("array<array<int>>", numpy.ones((1, 2), int), "return value.tolist()", [[1, 1]]),
+        ("array<int>", pandas.DataFrame({"x": [1]}), "return value.to_numpy().ravel().tolist(), or", [1]),
+        ("array<int>", numpy.ma.masked_equal([[0, 1]], 0), "return value.ravel().tolist(), or", [None, 1]),
+        ("array<timestamp>", DAYS, "return value.astype('datetime64[us]').ravel().tolist(), or", [DAY, DAY]),
+        ("array<array<date>>", DAYS, "return value.astype('datetime64[D]').tolist()", [[DAY.date(), DAY.date()]]),
+        ("array<int>", {"x": 1}, "return list(value.values())", [1]),
+        ("array<struct<x:int>>", {"x": 1}, "return [value]", [{"x": 1}]),
+        ("array<int>", "12", "return a list of int32", [1, 2]),
+        ("array<int>", pandas.NaT, "got NaTType NaT: return None", None),
+        ("array<bigint>", [NAT], "got datetime64 NaT: return None", [None]),
+        ("bigint", NAT, "got datetime64 NaT: return None", None),
+        ("double", NAT, "got datetime64 NaT: return None", None),
+        ("string", pandas.NaT, "got NaTType NaT: return None", None),
+        ("int", Decimal("sNaN"), "got Decimal sNaN: return None", None),
         ("array<int>", (n for n in (1, 2)), "return list(value)", [1, 2]),
         ("array<int>", math.nan, "nan: return None", None),
         ("array<string>", ["x", math.nan], "an element: expected a string, got float nan: return None", ["x", None]),

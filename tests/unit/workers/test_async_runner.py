@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,7 @@ from rocketcrew.workers.cells import (
     private_cell,
 )
 from rocketcrew.workers.ddl import parse_ddl
+from rocketcrew.workers.descriptors import HOLD_S
 from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.link import Transport, WorkerLink, link_pair
 from rocketcrew.workers.own_thread import NoThreadError, OwnThread
@@ -559,3 +562,50 @@ def test_a_coroutine_handler_consumes_directly(make_record: Callable[..., bytes]
     crew.link.close()
     assert bodies == [b"good", b"bad"]
     assert answers == ["CR_SUCCESS", "CR_THROW_EXCEPTION"]
+
+
+class LateLoop(asyncio.SelectorEventLoop):
+    """Its time can be put forward."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_no_call_begins_until_descriptors_are_counted_between_calls(
+    make_record: Callable[..., bytes], queue: QueueInfo, ends: bool
+) -> None:
+    """Where the others do not end in time, they are counted beside them, and the calls go on."""
+    loop = LateLoop()
+    begun: list[bytes] = []
+    looks: list[bool] = []
+    seen: list[int] = []
+
+    async def handle(message: Message) -> None:
+        begun.append(message.body)
+        if message.body == b"0":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if message.body == b"1":
+            for _ in range(20):
+                await Turn()
+            seen.append(len(begun))
+            if not ends:
+                loop.ahead_s = HOLD_S
+            while not ends and len(begun) < 6:
+                await Turn()
+
+    crew = Crew(Handler(handle), make_record, queue, loop=loop)
+
+    def look(seal: Callable[[], None], *, under_way: bool) -> None:
+        del seal
+        looks.append(under_way)
+
+    crew.worker._descriptors = look  # type: ignore[assignment]
+    crew.chunk(1, [b"0", b"1", b"2", b"3", b"4", b"5"])
+    found = crew.run_until_reported(6)
+    loop.close()
+    assert seen == [2]
+    assert looks == [not ends]
+    assert [failed for *_, failures in found for failed in failures] == [(0, Cause.FAILED)]

@@ -3,11 +3,13 @@ open the worker lacks."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from typing import Any
 
 import pytest
@@ -15,9 +17,10 @@ import pytest
 from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR
 from rocketcrew.workers.cells import CHUNK_ID, STATE
 from rocketcrew.workers.descriptors import (
-    KEPT_FREE_MAX,
+    FREE_MIN,
     OWN_FROM,
     DescriptorWatch,
+    SpareDescriptor,
     free_descriptors,
     lacks_descriptors,
     out_of_the_way,
@@ -99,15 +102,17 @@ def test_a_segment_that_was_closed_is_no_full_disk(scene: Make) -> None:
     assert b.paused == []
 
 
-@pytest.mark.parametrize("cut", [False, True])
-def test_what_somebody_else_wrote_into_a_segment_is_not_sealed(scene: Make, tmp_path: Path, cut: bool) -> None:
+@pytest.mark.parametrize("how", ["written", "written in the middle", "cut"])
+def test_what_somebody_else_wrote_into_a_segment_is_not_sealed(scene: Make, tmp_path: Path, how: str) -> None:
     """A file object of the handler's that was closed twice still writes to its number."""
 
     def harm(b: Any) -> None:
-        if cut:
+        if how == "cut":
             os.ftruncate(descriptor(b), 100)
-        else:
+        elif how == "written":
             os.write(descriptor(b), b"a line of the handler's log\n")
+        else:
+            os.pwrite(descriptor(b), b"a page of the handler's\n", 10)
 
     b = scene(harm)
     with pytest.raises(SegmentLostError):
@@ -115,8 +120,18 @@ def test_what_somebody_else_wrote_into_a_segment_is_not_sealed(scene: Make, tmp_
     with pytest.raises(SegmentLostError):
         b.segments.detach()
     (path,) = open_segments(tmp_path)
-    assert complete_prefix(path).rows == (0 if cut else 1)
+    assert complete_prefix(path).rows == (0 if how == "cut" else 1)
     assert list((tmp_path / READY_DIR).iterdir()) == []
+
+
+def test_rows_go_to_the_end_of_a_segment_wherever_somebody_else_has_moved_its_position(
+    scene: Make, tmp_path: Path
+) -> None:
+    b = scene(lambda b: os.lseek(descriptor(b), 0, os.SEEK_SET))
+    b.steps(2)
+    b.segments.detach()
+    (path,) = open_segments(tmp_path)
+    assert complete_prefix(path).rows == 2
 
 
 def test_a_write_that_fails_cuts_nobody_else_s_file(bench: Make, make_record: Make, tmp_path: Path) -> None:
@@ -184,7 +199,7 @@ def test_a_loop_without_a_descriptor_for_its_segment_does_not_wait_for_one(bench
 
 
 class Scarce:
-    """Descriptors that are free at the start, and then at each look."""
+    """Descriptors that are free at each look."""
 
     def __init__(self, log: Any, *free: int) -> None:
         self._free = iter(free)
@@ -195,47 +210,56 @@ class Scarce:
     def seal(self) -> None:
         self.sealed += 1
 
-    def leaves(self) -> bool:
+    def leaves(self, *, under_way: bool = False) -> bool:
         try:
-            self.watch(self.seal)
+            self.watch(self.seal, under_way=under_way)
         except LeavingError:
             return True
         return False
 
+    @property
+    def told(self) -> list[str]:
+        return [json.loads(packet[1:])["about"] for packet in self.said]
+
 
 @pytest.mark.parametrize(
-    ("at_start", "left", "leaves", "seals"),
+    ("free", "leaves"),
     [
-        (1_000, KEPT_FREE_MAX, False, False),
-        (1_000, KEPT_FREE_MAX - 1, True, True),
-        (1_000, 0, True, False),
-        (80, 10, False, False),
-        (80, 9, True, True),
-        (3, 1, False, False),
-        (3, 0, True, False),
+        ([FREE_MIN], False),
+        ([FREE_MIN - 1, FREE_MIN], False),  # after a collection
+        ([FREE_MIN - 1, FREE_MIN - 1], True),
+        ([0, 0], True),
     ],
 )
-def test_a_worker_ends_before_it_has_no_descriptors(
-    bench: Make, at_start: int, left: int, leaves: bool, seals: bool
+def test_a_worker_ends_when_too_few_descriptors_are_free_between_calls(
+    bench: Make, free: list[int], leaves: bool
 ) -> None:
     log = bench(lambda _: None).log
-    scarce = Scarce(log, at_start, left)
+    scarce = Scarce(log, *free)
     assert scarce.leaves() is leaves
-    assert scarce.sealed == seals
-    assert [json.loads(packet[1:])["about"] for packet in scarce.said] == ["leaves"] * leaves
+    assert scarce.sealed == leaves
+    assert scarce.told == ["leaves"] * leaves
     assert [event["event"] for event in log.events] == ["worker_ends_for_descriptors"] * leaves
 
 
-def test_what_is_left_is_less_by_each_that_stays_open() -> None:
-    with open(os.devnull) as first:
-        free = free_descriptors(first.fileno())
-        with open(os.devnull):
-            assert free_descriptors(first.fileno()) < free
+def test_one_whose_calls_are_under_way_asks_once_for_a_successor(bench: Make) -> None:
+    scarce = Scarce(bench(lambda _: None).log, *[0] * 6)
+    assert [scarce.leaves(under_way=True) for _ in range(2)] == [False, False]
+    assert scarce.told == ["wants out"]
+    assert scarce.leaves(), "what they have left open"
+    assert scarce.told == ["wants out", "leaves"]
+    assert scarce.sealed == 1
 
 
-def test_a_worker_reports_what_failed_before_it_leaves_for_want_of_descriptors(bench: Make, make_record: Make) -> None:
-    """At once: the next calls would fail by the same."""
-    ran: list[int] = []
+def test_what_is_left_is_counted_also_above_a_hole() -> None:
+    with open(os.devnull) as hole, open(os.devnull):
+        free = free_descriptors()
+        hole.close()
+        assert free_descriptors() == free + 1
+
+
+def lacks(ran: list[int]) -> Callable[[Any], None]:
+    """A handler that says so by an error of its own."""
 
     def handle(message: Any) -> None:
         ran.append(message.queue_offset)
@@ -244,12 +268,88 @@ def test_a_worker_reports_what_failed_before_it_leaves_for_want_of_descriptors(b
         except OSError as error:
             raise RuntimeError("no model") from error
 
-    b = bench(handle)
-    b.worker._descriptors = Scarce(b.log, 100, 0).watch
+    return handle
+
+
+def test_a_worker_reports_what_failed_before_it_leaves_for_want_of_descriptors(bench: Make, make_record: Make) -> None:
+    """At once: the next calls would fail by the same."""
+    ran: list[int] = []
+    b = bench(lacks(ran))
+    b.worker._descriptors = Scarce(b.log, 0, 0).watch
     b.chunk([make_record(offset=number) for number in range(9)])
     assert serve(b.worker, b.log) == 0
     assert len(b.outcomes()[1]) == 1
     assert ran == [0]
+
+
+def test_calls_that_fail_for_more_than_there_are_and_close_theirs_cost_no_worker(
+    bench: Make, make_record: Make
+) -> None:
+    ran: list[int] = []
+    b = bench(lacks(ran))
+    b.worker._descriptors = Scarce(b.log, *[FREE_MIN] * 9).watch
+    b.chunk([make_record(offset=number) for number in range(9)])
+    b.steps(3)
+    assert ran == list(range(9))
+
+
+def test_descriptors_are_not_looked_at_while_no_call_lacks_any(bench: Make, make_record: Make) -> None:
+    """A pool of connections may have taken nearly all: it works."""
+    b = bench(lambda _: None)
+    b.worker._descriptors = Scarce(b.log).watch
+    b.chunk([make_record()])
+    b.steps(3)
+    assert len(b.outcomes()[0]) == 1
+
+
+@pytest.fixture
+def few() -> Iterator[Callable[[], None]]:
+    """Called, it leaves no descriptor."""
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    setrlimit(RLIMIT_NOFILE, (min(soft, 300), hard))
+    taken: list[int] = []
+
+    def take() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+
+    yield take
+    for fd in taken:
+        os.close(fd)
+    setrlimit(RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_worker_whose_handler_has_left_none_writes_its_rows_and_seals_them(
+    bench: Make, make_record: Make, tmp_path: Path, few: Callable[[], None], read_ready: Make
+) -> None:
+    def handle(message: Any) -> dict[str, int]:
+        if message.queue_offset == 1:
+            few()
+            os.dup(0)
+        return {"n": message.queue_offset}
+
+    b = bench(handle, schema="n int", folder=tmp_path, beside=True)
+    b.segments.spare = SpareDescriptor()
+    b.chunk([make_record(offset=number) for number in range(3)])
+    assert serve(b.worker, b.log) == 0
+    _, failures = b.outcomes()
+    assert len(failures) == 1
+    assert b.paused == []
+    assert [event["event"] for event in b.log.events] == ["message_failed", "worker_ends_for_descriptors"]
+    (sealed,) = (tmp_path / READY_DIR).iterdir()
+    assert complete_prefix(sealed).rows == 1
+
+
+def test_a_spare_descriptor_that_is_somebody_else_s_by_now_is_not_closed(tmp_path: Path) -> None:
+    spare = SpareDescriptor()
+    take_over(spare._fd, tmp_path / "theirs")
+    theirs = spare._fd
+    assert not spare.give_up()
+    os.close(theirs)
+    spare.hold()
+    assert spare.give_up()
+    assert not spare.give_up()
 
 
 class Numberless(OSError):

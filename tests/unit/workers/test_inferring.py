@@ -37,6 +37,14 @@ class Line:
         ([Line("m", None)], "module string, line bigint"),
         ([pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int16())})], "n smallint"),
         ([pa.table({"c": pa.array(["x"]).dictionary_encode()})], "c string"),  # a category of pandas
+        (
+            [
+                pa.table(
+                    {"c": pa.array([[{"x": "y"}]], pa.list_(pa.struct([("x", pa.dictionary(pa.int8(), "string"))])))}
+                )
+            ],
+            "c array<struct<x: string>>",
+        ),
     ],
 )
 def test_columns_of_rows(rows: list[Any], columns: str) -> None:

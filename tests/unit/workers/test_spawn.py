@@ -197,9 +197,13 @@ structlog.get_logger().info("by structlog", a=1)
             "looker",
         ),
         ("from rocketcrew.workers.preload import run_loop\nrun_loop({gomp!r})", "OpenMP"),
+        (
+            "from rocketcrew.workers.preload import *\nfrom signal import *\nsignal(SIGCHLD, SIG_IGN)\nrun_loop({gomp!r})",
+            "OpenMP",
+        ),
         ("import ctypes\nctypes.CDLL({gomp!r})", ""),
     ],
-    ids=["a thread", "OpenMP", "OpenMP that was not used"],
+    ids=["a thread", "OpenMP", "OpenMP where children are ignored", "OpenMP that was not used"],
 )
 def test_a_module_that_each_worker_imports_anew_is_in_the_log(tmp_path: Path, module: str, begins: str) -> None:
     gomp = ctypes.util.find_library("gomp")

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import NoOpTracer, SpanKind, StatusCode
 
 from rocketcrew.client.spans import SpanApi
 from rocketcrew.remoting.errors import ProtocolError
@@ -211,6 +211,15 @@ def test_what_is_logged_of_a_message_has_the_trace_of_its_call_also_when_that_is
     _, span = api.spans.get_finished_spans()
     assert message_keys(one)["trace_id"] == TRACE_ID
     assert {message_keys(each)["trace_id"] for each in batch} == {f"{span.get_span_context().trace_id:032x}"}
+
+
+def test_a_call_whose_span_is_none_has_no_trace() -> None:
+    """So it is where OTEL_SDK_DISABLED is set."""
+    api = OwnProvider()
+    api.tracer = NoOpTracer()
+    one = message()
+    watched(Handler(lambda _: None), "group", [ProcessSpans(api)]).function(one)
+    assert "trace_id" not in message_keys(one)
 
 
 @pytest.mark.parametrize("way", ["single", "batch", "in order", "rows"])
