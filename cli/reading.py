@@ -1,18 +1,20 @@
 """Reading a table without Spark: as a dataset of Arrow, and by DuckDB.
 
-The views are those of spark/views.py. Parquet is read by pyarrow. For Parquet folders it verifies the checksums of pages,
-which DuckDB would not; for Delta tables it does not, as delta-rs says how their files are read. Of Iceberg tables
-pyiceberg names the files.
+The views are those of spark/views.py. Parquet is read by pyarrow, which verifies the checksums of pages, as DuckDB would
+not. Of Delta tables delta-rs names the files, and of Iceberg tables pyiceberg; the latter's checksums are not verified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.dataset
+import pyarrow.fs
 
 from ..conf.columns import BATCH_COLUMN
 from ..conf.segment_format import EPOCH
@@ -23,12 +25,19 @@ from ..spark.iceberg_catalog import failures, is_iceberg
 from ..spark.iceberg_catalog import short as short_line
 from ..spark.object_store import KEYS_REMEDY, ObjectPath, Place, short
 from ..spark.targets.iceberg import data_files, opened
-from ..spark.views import UNREADABLE_REMEDY, latest_of, newest_state, nothing_loaded, table_ddl
+from ..spark.views import UNREADABLE_REMEDY, latest_of, newest_state, nothing_loaded, refuse_foreign, table_ddl
 from ..workers.ddl import table_schema
 
 ds: Any = pyarrow.dataset
+pc: Any = pyarrow.compute
 
 ASK_SPARK: Final = "--engine spark asks Spark, which knows more of Delta's features"
+_FEATURES: Final = {"columnMapping", "deletionVectors", "timestampNtz", "variantType", "variantType-preview"}
+"""Of Delta's features for readers: those with which the files can be read, or which are looked at one by one."""
+_PARQUET: Final = ds.ParquetFileFormat(
+    read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"),  # as nanoseconds they would end in 2262
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
+)
 
 
 def dataset(table: Place) -> Any:
@@ -44,10 +53,7 @@ def dataset(table: Place) -> Any:
     schema: Any = table_schema(table_ddl(state))
     folders = pa.schema([schema.field(name) for name in (BATCH_COLUMN, *state.partition_by)])
     files = [file for file in sorted(table.glob("batch_id=*/**/*.parquet")) if not file.name.startswith(("_", "."))]
-    parquet = ds.ParquetFileFormat(
-        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-    )
-    return ds.dataset([str(file) for file in files], schema=schema, format=parquet,
+    return ds.dataset([str(file) for file in files], schema=schema, format=_PARQUET,
                       partitioning=ds.partitioning(folders, flavor="hive"), partition_base_dir=str(table))  # fmt: skip
 
 
@@ -62,17 +68,14 @@ def _delta(table: Place) -> Any:
     try:
         options = table.storage_options if isinstance(table, ObjectPath) else None
         delta: Any = DeltaTable(str(table), storage_options=options)  # its types are partial
-        if mapped := mapped_columns(delta):
-            raise LoaderError(
-                f"the Delta table {table} can't be read: its files have other names for {', '.join(mapped)} (Delta's column"
-                f" mapping, by a renamed column, say). {ASK_SPARK}"
-            )
-        return _all_files(delta.to_pyarrow_dataset(), delta.metadata().partition_columns)
+        if why := _unread(delta):
+            raise LoaderError(f"the Delta table {table} can't be read: {why}. {ASK_SPARK}")
+        return _files(delta, options)
     except OSError as error:
         if isinstance(table, Path):
             raise
         raise LoaderError(f"{table}: the S3 server can't be asked: {short(error)}. {KEYS_REMEDY}") from None
-    except (DeltaError, ValueError) as error:  # the latter by a date in its log that Python does not have
+    except DeltaError as error:
         said = str(error).partition("\n")[0]  # what follows are the stacks of delta-rs
         raise LoaderError(
             f"the Delta table {table} can't be read: {said}. Look at its log ({table / LOG_DIR}), and put back what is"
@@ -80,23 +83,45 @@ def _delta(table: Place) -> Any:
         ) from None
 
 
-def _all_files(rows: Any, folders: Sequence[str]) -> Any:
-    """delta-rs's dataset without what it has made of the log's statistics: by it Arrow leaves out files in which a filter
-    would find rows, where a file's bounds or a column that came later are not noted. What a file's folders say stays."""
+def _unread(delta: Any) -> str:
+    """Why the files of the table do not tell its rows; empty where they do."""
+    features: set[str] = set(delta.protocol().reader_features or ())
+    if unknown := features - _FEATURES:
+        return f"it has features of Delta that are not known here ({', '.join(sorted(unknown))})"
+    if mapped := mapped_columns(delta):
+        return f"its files have other names for {', '.join(mapped)} (Delta's column mapping, by a renamed column, say)"
+    if "deletionVectors" in features and any(found.num_rows for found in delta.deletion_vectors()):
+        return "it has deletion vectors, and the rows that they delete are in its files still"
+    return ""
+
+
+def _files(delta: Any, options: dict[str, str] | None) -> Any:
+    """Every file of the newest version, with what its folders say of it. The bounds of the log, which delta-rs's own dataset
+    goes by, are left alone: Arrow leaves out files in which a filter would find rows, where a file's bounds or a column that
+    came later are not noted, and one date that Python does not have makes the table unreadable."""
+    from deltalake.fs import DeltaStorageHandler
 
     kinds: Any = pa
+    schema: Any = kinds.schema(delta.schema().to_arrow())
+    added: Any = kinds.table(delta.get_add_actions())
+    paths: list[str] = [unquote(path) for path in added.column("path").to_pylist()]
+    sizes = dict(zip(paths, added.column("size_bytes").to_pylist(), strict=True))
+    handler: Any = DeltaStorageHandler(delta.table_uri, options, sizes)
+    files = pyarrow.fs.PyFileSystem(handler)
+    told = _told_by_folders(added, [schema.field(name) for name in delta.metadata().partition_columns])
+    made = [_PARQUET.make_fragment(path, files, said) for path, said in zip(paths, told, strict=True)]
+    return ds.FileSystemDataset(made, schema, _PARQUET, files)
 
-    def told_by(file: Any) -> Any:
+
+def _told_by_folders(added: Any, folders: list[Any]) -> Iterator[Any]:
+    """Of each file what its values of the columns `folders` are, as an expression."""
+    values = [pc.struct_field(added.column("partition"), field.name).cast(field.type) for field in folders]
+    for row in range(added.num_rows):
         said: Any = ds.scalar(True)
-        for name, value in ds.get_partition_keys(file.partition_expression).items():
-            if name in folders:
-                of = kinds.scalar(value, rows.schema.field(name).type)
-                said = said & (ds.field(name).is_null() if value is None else ds.field(name) == of)
-        return said
-
-    made = rows.format.make_fragment
-    files = [made(one.path, rows.filesystem, told_by(one)) for one in rows.get_fragments()]
-    return ds.FileSystemDataset(files, rows.schema, rows.format, rows.filesystem)
+        for field, column in zip(folders, values, strict=True):
+            one = ds.field(field.name)
+            said = said & (one == column[row] if column[row].is_valid else one.is_null())
+        yield said
 
 
 def _iceberg(table: Path) -> Any:
@@ -163,6 +188,7 @@ class DuckViews:
         # An extension that is not there is an error in words, not a download.
         self._connection = self._duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
         rows = dataset(table)
+        refuse_foreign(table, rows.schema.names)
         self._connection.register("results", rows)
         self._connection.execute(f"CREATE VIEW latest AS {latest_of(EPOCH in rows.schema.names, 'EXCLUDE')}")
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
-from ..conf.segment_format import READY_DIR
+from ..conf.segment_format import BAD_DIR, OPEN_DIR, OUTCOMES_DIR, PLAN_DIR, READY_DIR
 from ..conf.settings import Settings
 from ..remoting.errors import UsageError
 from ..remoting.namespaces import wrap
 from ..remoting.subscription import split_subscription
 from ..supervisor.member.access import namespace_of
+
+_OWN: Final = (OPEN_DIR, READY_DIR, PLAN_DIR, BAD_DIR, OUTCOMES_DIR)
+"""What a folder of segments has in it. Not all of them at once: one that was copied or emptied may lack some."""
 
 
 def group_in_keys(settings: Settings) -> str:
@@ -37,9 +41,12 @@ def check_staging(folder: Path) -> None:
     """Raise UsageError for a folder of something else: it would be made one, and nothing found to wait in it.
     An empty one may become one."""
     below = (f"{slots}segments/{READY_DIR}" for slots in ("", "*/", "*/*/"))
-    if meant := sorted(str(ready.parent) for pattern in below for ready in folder.glob(pattern)):
+    meant = sorted(str(ready.parent) for pattern in below for ready in folder.glob(pattern))
+    if folder.name in _OWN and (folder.parent / READY_DIR).is_dir():
+        meant.append(str(folder.parent))
+    if meant:
         raise UsageError(f"{folder} is no folder of segments: did you mean {', '.join(meant)}?")
-    if not (folder / READY_DIR).is_dir() and any(folder.glob("[!.]*")):
+    if any(folder.glob("[!.]*")) and not any((folder / name).is_dir() for name in _OWN):
         raise UsageError(
             f"{folder} has no {READY_DIR}: it is no folder of segments (<data_dir>/<group>/<slot>/segments)"
         )

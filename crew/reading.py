@@ -33,7 +33,7 @@ from ..spark.errors import LoaderError
 from ..spark.guest import session_of
 from ..spark.hdfs import hdfs_table
 from ..spark.object_store import ObjectPath, Place, place_of
-from ..spark.views import UNREADABLE_REMEDY, as_data_frame
+from ..spark.views import UNREADABLE_REMEDY, as_data_frame, refuse_foreign
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
@@ -92,6 +92,8 @@ def read(
             )
         return as_data_frame(spark, place, latest=latest)
     found = dataset(place)
+    if latest:
+        refuse_foreign(place, found.schema.names)
     if form == "dataset":
         return found
     try:

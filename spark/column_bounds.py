@@ -31,6 +31,11 @@ def with_bounds(schema: Any, *, in_log: bool = False) -> list[str] | Literal[Tru
     ]
 
 
+def has_floats(kind: Any) -> bool:
+    """Whether a type is one of floats, or has one in it."""
+    return pa.types.is_floating(kind) or any(has_floats(kind.field(n).type) for n in range(kind.num_fields))
+
+
 def _is_true(kind: Any, *, in_log: bool) -> bool:
     inexact = pa.types.is_floating(kind) or (in_log and pa.types.is_decimal(kind) and kind.precision > EXACT_DIGITS)
     return not inexact and all(_is_true(kind.field(number).type, in_log=in_log) for number in range(kind.num_fields))

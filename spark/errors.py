@@ -103,10 +103,8 @@ def unreadable(file: object, error: Exception, *, iceberg: bool = False) -> str:
     from pyarrow import ArrowNotImplementedError
 
     said = " ".join(str(error).split())
-    if isinstance(error, ArrowNotImplementedError):  # of a type that others have written
-        return (
-            f"{file}: {said}. Leave it where it is, as nothing in it is damaged: a newer pyarrow may read it, and Spark"
-        )
+    if isinstance(error, ArrowNotImplementedError):  # a type that others have written, or a bit that flipped
+        said += ". Leave it where it is if Spark or a newer pyarrow can read it; unless one can, it is damaged"
     return (
         f"{file}: {said}. Move the file away, as readers of the table fail while it is there, and run its messages again:"
         " rocketcrew reconcile --rerun"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ pq: Any = pyarrow.parquet
 
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """Of rows that wait in memory."""
+_FLOATS: Final = ("FLOAT", "DOUBLE")
 
 
 def write_merged(tables: Iterable[Any], schema: Any, output: Any, compression: str) -> None:
@@ -26,6 +28,7 @@ def write_merged(tables: Iterable[Any], schema: Any, output: Any, compression: s
         output,
         schema,
         compression=compression,
+        use_dictionary=_with_dictionary(schema),
         store_schema=False,
         write_page_checksum=True,
         write_statistics=with_bounds(schema),
@@ -40,6 +43,15 @@ def write_merged(tables: Iterable[Any], schema: Any, output: Any, compression: s
                 waiting, waiting_bytes = [], 0
         if waiting:
             writer.write_table(pa.concat_tables(waiting))
+
+
+def _with_dictionary(schema: Any) -> list[str]:
+    """The columns of a file of `schema`, also those within others, that are no floats: Spark passes over a row group whose
+    dictionary has not the very bits, and so over -0.0 where 0.0 is asked for."""
+    empty = io.BytesIO()
+    pq.write_table(schema.empty_table(), empty)
+    columns = pq.ParquetFile(empty).schema
+    return [one.path for one in map(columns.column, range(len(columns))) if one.physical_type not in _FLOATS]
 
 
 def compression_of(opened: Any) -> str:

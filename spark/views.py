@@ -15,11 +15,12 @@ send-back failed or got no answer. Java's producer gives that retry a unique id,
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..conf.columns import BATCH_COLUMN, Column, ddl
-from ..conf.segment_format import EPOCH, READY_DIR, SEGMENT_SUFFIX
+from ..conf.segment_format import EPOCH, GROUP, READY_DIR, SEGMENT_SUFFIX
 from ..remoting.errors import UsageError
 from .delta_log import is_delta
 from .errors import LoaderError
@@ -116,10 +117,18 @@ def refuse_iceberg(table: Place) -> None:
         )
 
 
+def refuse_foreign(table: Place, columns: Collection[str]) -> None:
+    """Raise UsageError for a table of somebody else: nothing in it says which message a row is of."""
+    if GROUP not in columns:
+        raise UsageError(f"{table} is no table that rocketcrew has filled: it has no column {GROUP}")
+
+
 def register_views(spark: Any, table: Place) -> None:
-    """Make the temporary views `results` and `latest`. Raises UsageError when the table is empty."""
-    open_table(spark, table).createOrReplaceTempView("results")
-    spark.sql(latest_of(EPOCH in spark.table("results").columns, "EXCEPT")).createOrReplaceTempView("latest")
+    """Make the temporary views `results` and `latest`. Raises UsageError when the table is empty, or not one of ours."""
+    rows = open_table(spark, table)
+    refuse_foreign(table, rows.columns)
+    rows.createOrReplaceTempView("results")
+    spark.sql(latest_of(EPOCH in rows.columns, "EXCEPT")).createOrReplaceTempView("latest")
 
 
 def latest_of(has_epochs: bool, without: str) -> str:
@@ -132,6 +141,7 @@ def as_data_frame(spark: Any, table: Place, *, latest: bool) -> Any:
     rows = open_table(spark, table)
     if not latest:
         return rows
+    refuse_foreign(table, rows.columns)
     statement = latest_of(EPOCH in rows.columns, "EXCEPT").replace("FROM results", "FROM {results}")
     return spark.sql(statement, results=rows)
 

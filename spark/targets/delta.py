@@ -49,7 +49,7 @@ from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
 from ..accounts import Accounts
-from ..column_bounds import with_bounds
+from ..column_bounds import has_floats, with_bounds
 from ..convert import Staged
 from ..delta_log import NOT_MAPPED, column_mapping, entry_of
 from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
@@ -86,8 +86,8 @@ TABLE_NAME = "rocketcrew results"
 MARK = "rocketcrew"
 """In a commit of delta-rs: the key of the plan's id. In one of Spark's: the first word of its user metadata."""
 RESTORED = (
-    "an older version was restored: rows that were loaded after it are gone and not loaded again; rocketcrew reconcile"
-    " names them, and reconcile --rerun brings them back"
+    "an older version was restored: rows that were loaded after it, if any, are gone and not loaded again; rocketcrew"
+    " reconcile names them, and reconcile --rerun brings them back"
 )
 STATES_KEPT = 2
 HISTORY_FIRST = 50
@@ -330,7 +330,7 @@ class DeltaTarget:
         restore = next((entry for entry in since if entry.get("operation") == "RESTORE"), None)
         if restore is None:
             return
-        to = restore.get("operationParameters", {}).get("version")
+        to = restore.get("operationParameters", {}).get("version")  # none where a time was given, in its writer's words
         if to is None or int(to) < newest - len(since):
             version: int = restore["version"]
             get_logger().warning("delta_table_restored", table=str(self.path), version=version, error=RESTORED)
@@ -559,7 +559,7 @@ def append_by_delta_rs(
             partition_by=list(partition_by) or None,
             target_file_size=file_bytes,
             commit_properties=properties,
-            writer_properties=_writing(library, rows.schema),
+            writer_properties=_writing(library, rows.schema, mapped=bool(known)),
         )
     except library.exceptions.CommitFailedError as error:
         raise LoaderError(f"the commit to {path} was refused: {error}. The segments stay") from None
@@ -567,18 +567,31 @@ def append_by_delta_rs(
         raise LoaderError(f"the commit to {path} failed: {error}{remedy(str(error))}. The segments stay") from None
 
 
-def _writing(library: Any, schema: Any) -> Any:
-    """How delta-rs writes files: it takes the statistics of the log from those of Parquet (column_bounds.py)."""
+def _writing(library: Any, schema: Any, *, mapped: bool) -> Any:
+    """How delta-rs writes files: it takes the statistics of the log from those of Parquet (column_bounds.py).
+
+    Floats get no dictionary (merged_file.py). What is within other columns, or is `mapped` to another name, delta-rs (1.6)
+    knows no properties for: where a float is or may be there, none of those gets one.
+    """
     bounded = with_bounds(schema, in_log=True)
     if bounded is True:
         return None
-    kept = library.ColumnProperties(statistics_enabled="CHUNK")
+    floats = {field.name for field in schema if has_floats(field.type)}
+    plain = [field.name for field in schema if not pa.types.is_nested(field.type)]
+
+    def column(name: str) -> Any:
+        return library.ColumnProperties(
+            dictionary_enabled=name not in floats, statistics_enabled="CHUNK" if name in bounded else "NONE"
+        )
+
     return library.WriterProperties(
         # delta-rs's choices, and not those of these properties: the log would have texts of any length.
         compression="SNAPPY",
         statistics_truncate_length=64,
-        default_column_properties=library.ColumnProperties(statistics_enabled="NONE"),
-        column_properties=dict.fromkeys(bounded, kept),
+        default_column_properties=library.ColumnProperties(
+            dictionary_enabled=floats.issubset(plain) and not mapped, statistics_enabled="NONE"
+        ),
+        column_properties={name: column(name) for name in plain},
     )
 
 

@@ -55,6 +55,30 @@ def test_the_folder_around_the_segments_is_refused(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("inside", ["ready", "plan", "bad"])
+def test_a_folder_within_the_segments_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], inside: str
+) -> None:
+    """Be it empty."""
+    segments = tmp_path / "segments"
+    for name in ("ready", inside):
+        (segments / name).mkdir(parents=True, exist_ok=True)
+    more = ("--target", "t", "--set", "spark.format=pyarrow", "--staging", str(segments / inside))
+    code, _, err = said(capsys, tmp_path, "load", *more)
+    assert (code, f"did you mean {segments}?" in " ".join(err.split())) == (2, True), err
+    assert list((segments / inside).iterdir()) == []
+
+
+@pytest.mark.parametrize("has", ["open", "plan", "bad", "outcomes"])
+def test_a_folder_of_segments_may_lack_what_is_ready(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], has: str
+) -> None:
+    """Such as a copy of what was set aside."""
+    (tmp_path / "copy" / has).mkdir(parents=True)
+    more = ("--target", str(tmp_path / "t"), "--set", "spark.format=pyarrow", "--staging", str(tmp_path / "copy"))
+    assert said(capsys, tmp_path, "load", *more)[0] == 0
+
+
 @pytest.mark.parametrize("words", [("load", "--dry-run"), ("load",)])
 def test_a_folder_of_something_else_is_refused_and_an_empty_one_may_become_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "spark"))
 
@@ -41,6 +43,13 @@ def test_without_a_session_spark_s_form_says_how_to_make_one(tmp_path: Path) -> 
         read(tmp_path, form="spark")
     with pytest.raises(UsageError, match="no active Spark session: give one"):
         read("hdfs://namenode:1/table", form="spark")
+
+
+def test_somebody_else_s_table_has_no_latest_rows(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "table", pa.table({"a": [1]}))
+    assert read(tmp_path / "table").num_rows == 1
+    with pytest.raises(UsageError, match="it has no column _group"):
+        read(tmp_path / "table", latest=True)
 
 
 def test_what_is_to_be_loaded_must_be_folders_of_segments(tmp_path: Path) -> None:

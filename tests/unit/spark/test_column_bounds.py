@@ -1,5 +1,5 @@
 """NaN is in no file's statistics that Arrow writes, and Spark's greatest number: of floats none are written, nor, in Delta's
-log, of decimals that JSON's numbers do not hold."""
+log, of decimals that JSON's numbers do not hold. And of 0.0 and -0.0, which are equal, a dictionary of floats has one."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def bounded(file: Path) -> set[str]:
     return {one.path_in_schema for one in columns if one.statistics is not None and one.statistics.has_min_max}
 
 
+def with_dictionary(file: Path) -> set[str]:
+    group = pq.ParquetFile(file).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return {one.path_in_schema for one in columns if one.has_dictionary_page}
+
+
 @pytest.mark.parametrize(
     ("kinds", "wanted", "in_log"),
     [
@@ -55,6 +61,24 @@ def test_columns_with_bounds(kinds: dict[str, Any], wanted: object, in_log: obje
 def test_a_merged_file(tmp_path: Path) -> None:
     write_merged([ROWS], SCHEMA, str(tmp_path / "file"), "SNAPPY")
     assert bounded(tmp_path / "file") == {"n", "t"}
+
+
+def test_floats_of_a_merged_file_have_no_dictionary(tmp_path: Path) -> None:
+    """Within other columns, and whatever their names."""
+    schema = pa.schema([*SCHEMA, ("a.b", pa.float64()), ("l", pa.list_(INNER)), ("m", pa.map_(pa.string(), INNER)),
+                        ("k", pa.list_(pa.struct([("y", pa.string())])))])  # fmt: skip
+    row = {
+        "n": 1,
+        "x": 0.0,
+        "f": 0.0,
+        "s": {"y": 0.0},
+        "t": "a",
+        "a.b": 0.0,
+        "l": [{"y": 0.0}],
+        "m": [("k", {"y": 0.0})],
+    }
+    write_merged([pa.Table.from_pylist([{**row, "k": [{"y": "a"}]}], schema)], schema, str(tmp_path / "file"), "SNAPPY")
+    assert with_dictionary(tmp_path / "file") == {"n", "t", "m.key_value.key", "k.list.element.y"}
 
 
 def test_a_file_that_arrow_writes_once_more(tmp_path: Path) -> None:
@@ -84,6 +108,22 @@ def test_an_entry_of_delta_rs(world: World, segments: Any, value: float) -> None
     assert "x" not in bounded(file)
     assert "_offset" in bounded(file)
     assert file.name.endswith(".snappy.parquet"), "as delta-rs writes where nothing is said"
+
+
+@pytest.mark.parametrize("world", ["deltalake"], indirect=True)
+@pytest.mark.parametrize(
+    ("kind", "value", "within"), [(pa.float64(), 0.0, {"l.list.element"}), (INNER, {"y": 0.0}, set())]
+)
+def test_floats_of_delta_rs_have_no_dictionary(
+    world: World, segments: Any, kind: Any, value: object, within: set[str]
+) -> None:
+    """What is within other columns has one where no float is."""
+    columns = [("value", pa.string()), ("x", kind), ("l", pa.list_(pa.string()))]
+    world.seal([segments.Record(1, extra={"x": value, "l": ["a"]})], columns=columns)
+    world.drain(world.loader())
+    (file,) = world.table.glob("*.parquet")
+    said = {name.replace(".item", ".element") for name in with_dictionary(file)}
+    assert {name for name in said if not name.startswith("_")} == {"value", "batch_id", *within}
 
 
 MOMENT = datetime(1950, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -56,6 +57,19 @@ def test_a_restore_is_told_once(
         counts.append(restored(capsys))
     world.load(99)
     assert (counts, restored(capsys)) == ([told, 0], 0)
+
+
+def test_a_restore_by_time_says_that_it_does_not_know_what_is_gone(
+    world: World, segments: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its entry has the time in the words of whoever wrote it, Spark's without a zone."""
+    fill(world, segments)
+    log = DeltaTable(str(world.table))
+    ours = log.history(1)[0]["timestamp"]
+    log.delete("_offset = 2")
+    log.restore(datetime.fromtimestamp(ours / 1000, UTC))
+    world.load(99)
+    assert "rows that were loaded after it, if any, are gone" in capsys.readouterr().err
 
 
 def test_a_table_without_the_state_of_its_batch_is_refused_with_the_ways_out(world: World, segments: Any) -> None:

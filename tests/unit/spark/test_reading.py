@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from loader_world import World
 from test_compaction import flip_a_value
 from test_partitions import loaded
@@ -19,7 +20,7 @@ from rocketcrew import load, read
 from rocketcrew.cli.reading import DuckViews, dataset, rows_of
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.views import latest_of
+from rocketcrew.spark.views import as_data_frame, latest_of, register_views
 
 
 def answers(table: Path, *statements: str) -> list[list[tuple[object, ...]]]:
@@ -87,6 +88,19 @@ def test_a_wrong_statement_is_a_users_mistake(world: World, segments: Any, state
     loaded(world, "pyarrow")
     with pytest.raises(UsageError, match="--engine spark"):
         answers(world.table, statement)
+
+
+def test_a_table_of_somebody_else_is_a_users_mistake(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"x": [1]}))
+    rows = SimpleNamespace(columns=["x"])
+    spark = SimpleNamespace(read=SimpleNamespace(format=lambda _: SimpleNamespace(load=lambda _: rows)))
+    with pytest.raises(UsageError, match="no table that rocketcrew has filled: it has no column _group"):
+        DuckViews(tmp_path)
+    with pytest.raises(UsageError, match="no column _group"):
+        register_views(spark, tmp_path)
+    with pytest.raises(UsageError, match="no column _group"):
+        as_data_frame(spark, tmp_path, latest=True)
+    assert as_data_frame(spark, tmp_path, latest=False) is rows
 
 
 def test_an_empty_table_is_said(tmp_path: Path) -> None:

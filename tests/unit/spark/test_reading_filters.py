@@ -13,9 +13,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.compute
+import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable
 from loader_world import World
+from test_compaction import flip_a_value
+from test_delta_vacuum import with_deletion_vector
 from test_partitions import loaded
 
 from rocketcrew.cli.reading import DuckViews, dataset
@@ -154,12 +157,84 @@ def test_columns_that_are_mapped_to_their_own_names_are_read(world: World, segme
     assert dataset(world.table).to_table().column("value").to_pylist() == ["row"]
 
 
-def test_a_date_that_python_does_not_have_is_an_error_in_words(world: World, segments: Any) -> None:
+@pytest.mark.parametrize("partition_by", [(), ("day",)])
+def test_a_date_that_python_does_not_have_leaves_the_table_readable(
+    world: World, segments: Any, partition_by: tuple[str, ...]
+) -> None:
     """delta-rs makes no dataset of a log that has one among its bounds."""
-    day = pa.scalar(20_000_000, pa.int32()).cast(pa.date32())
-    world.seal([segments.Record(1, extra={"day": day})], columns=[("value", pa.string()), ("day", pa.date32())])
+    kind: Any = pa.date32()
+    for offset, days in enumerate((20_000_000, 0)):
+        day: Any = pa.scalar(days, pa.int32()).cast(kind)
+        world.seal([segments.Record(offset, extra={"day": day})], columns=[("value", pa.string()), ("day", kind)])
+    loaded(world, "deltalake", *partition_by)
+    rows, field = dataset(world.table), pyarrow.compute.field
+    assert rows.schema.field("day").type == kind
+    assert rows.to_table(filter=field("day") == date(1970, 1, 1)).column("_offset").to_pylist() == [1]
+    assert rows.to_table(filter=field("day") > date(9999, 1, 1)).column("_offset").to_pylist() == [0]
+
+
+def data_file(table: Path) -> tuple[Path, Path]:
+    """The only one of a Delta table, and the newest entry of its log."""
+    (file,) = table.glob("*.parquet")
+    return file, max((table / LOG_DIR).glob("*.json"))
+
+
+def test_times_as_sparks_optimize_writes_them(world: World, segments: Any) -> None:
+    """In 96 bits: as nanoseconds in 64 they would end in 2262."""
+    kind: Any = pa.timestamp("us", "UTC")
+    times = [datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC), NOON, None]
+    rows = [segments.Record(at, extra={"t": time, "l": [time]}) for at, time in enumerate(times)]
+    world.seal(rows, columns=[("value", pa.string()), ("t", kind), ("l", pa.list_(kind))])
     loaded(world, "deltalake")
-    with pytest.raises(LoaderError, match=r"can't be read: .*56728.*--engine spark asks Spark"):
+    file, entry = data_file(world.table)
+    old, parquet = file.stat().st_size, pyarrow.parquet
+    of: Any = parquet.ParquetFile(file).read()
+    parquet.write_table(of, file, use_deprecated_int96_timestamps=True)
+    entry.write_text(entry.read_text().replace(f'"size":{old}', f'"size":{file.stat().st_size}'))
+    found = dataset(world.table).to_table(columns=["_offset", "t", "l"])
+    assert found.to_pylist() == [{"_offset": at, "t": time, "l": [time]} for at, time in enumerate(times)]
+    assert found.schema.types == [pa.int64(), kind, pa.list_(kind)]
+
+
+def test_a_flipped_byte_of_a_delta_table_is_no_wrong_row(world: World, segments: Any) -> None:
+    """Where pages have checksums: what merges and Spark have written."""
+    world.seal([segments.Record(offset) for offset in range(100)])
+    loaded(world, "deltalake")
+    file, entry = data_file(world.table)
+    old, parquet = file.stat().st_size, pyarrow.parquet
+    of: Any = parquet.ParquetFile(file).read()
+    parquet.write_table(of, file, write_page_checksum=True, use_dictionary=False, compression="none")
+    entry.write_text(entry.read_text().replace(f'"size":{old}', f'"size":{file.stat().st_size}'))
+    assert dataset(world.table).count_rows() == 100
+    flip_a_value(file)
+    with pytest.raises(OSError, match=r"CRC|corrupt"):
+        dataset(world.table).to_table()
+
+
+def test_deletion_vectors_are_refused_where_a_file_has_one(world: World, segments: Any) -> None:
+    """After REORG TABLE ... APPLY (PURGE) none has, and the feature stays."""
+    world.seal([segments.Record(1)])
+    loaded(world, "deltalake")
+    with_deletion_vector(world.table)
+    with pytest.raises(LoaderError, match=r"has deletion vectors.*--engine spark asks Spark") as refused:
+        dataset(world.table)
+    assert "damaged" not in str(refused.value)
+    _, entry = data_file(world.table)
+    kept = [line for line in entry.read_text().splitlines() if 'deletionVector"' not in line]
+    entry.write_text("\n".join(kept) + "\n")
+    world.seal([segments.Record(2)])
+    loaded(world, "deltalake")
+    assert dataset(world.table).to_table().column("_offset").to_pylist() == [2]
+
+
+def test_a_feature_that_is_not_known_is_refused(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    loaded(world, "deltalake")
+    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
+    commit = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    entry = world.table / LOG_DIR / f"{DeltaTable(str(world.table)).version() + 1:020d}.json"
+    entry.write_text(json.dumps(commit) + "\n")
+    with pytest.raises(LoaderError, match=r"not known here \(typeWidening\)\. --engine spark asks Spark"):
         dataset(world.table)
 
 
