@@ -18,6 +18,10 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 """What a disk says that is full, or of which this user may have no more."""
 
 
+OWN_FROM: Final = 200
+"""Out of the way of code that closes low descriptors, or one of its own twice, and opens others under the same numbers."""
+
+
 class FileCalls:
     """The system calls by which files are written and replaced. A test may record them, or let them fail."""
 
@@ -188,6 +192,17 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
+def out_of_the_way(fd: int) -> int:
+    """The same file under a high number, and the given one is closed; under a low limit it stays as it is."""
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, OWN_FROM)
+    except OSError:
+        return fd
+    with contextlib.suppress(OSError):  # the number is free whatever the close says
+        os.close(fd)
+    return high
+
+
 def try_lock(path: Path) -> int | None:
     """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it.
 
@@ -199,7 +214,7 @@ def try_lock(path: Path) -> int | None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_named(descriptor, path):
-                return descriptor
+                return out_of_the_way(descriptor)  # or a user's function may close it, and nobody would know
         except BlockingIOError:
             os.close(descriptor)
             return None

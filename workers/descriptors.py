@@ -1,4 +1,4 @@
-"""A worker's own descriptors: out of the way of the handler's code, and one of them kept for its segment.
+"""A worker's descriptors: whether its handler has left it some, and one that is kept for its segment.
 
 A handler that leaves files or sockets open soon has each of its calls fail at once: such a worker would empty the queue into
 the dead letters. So once a call has failed for want of descriptors, what is open is counted when no call is under way. Where
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import gc
 import os
 import socket
@@ -21,12 +20,11 @@ from collections.abc import Callable
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any, Final
 
+from ..durable.files import out_of_the_way
 from .link import identity
 from .memory_watch import LeavingError
 from .packets import LEAVES, WANTS_OUT, encode_notice
 
-OWN_FROM: Final = 200
-"""Out of the way of code that closes low descriptors, or one of its own twice, and opens others under the same numbers."""
 FREE_MIN: Final = 32
 """With fewer free ones between calls, or less than an eighth of all, the next calls would fail as well."""
 HOLD_S: Final = 1.0
@@ -34,17 +32,6 @@ HOLD_S: Final = 1.0
 CHAIN_MAX: Final = 10
 """Errors that are looked at; a chain may be a circle."""
 _OPEN_FOLDER: Final = "/proc/self/fd"
-
-
-def out_of_the_way(fd: int) -> int:
-    """The same file under a high number, and the given one is closed; under a low limit it stays as it is."""
-    try:
-        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, OWN_FROM)
-    except OSError:
-        return fd
-    with contextlib.suppress(OSError):  # the number is free whatever the close says
-        os.close(fd)
-    return high
 
 
 def free_descriptors() -> int:

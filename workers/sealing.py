@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Final
 
 from ..conf.segment_format import OPEN_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
-from ..durable.files import CALLS, FileCalls, SyncError, sync_copy, sync_path
+from ..durable.files import CALLS, FileCalls, SyncError, out_of_the_way, sync_copy, sync_path
 from ..remoting.errors import RocketcrewError
-from .descriptors import out_of_the_way
 from .own_thread import NoThreadError, OwnThread
 from .packets import Sealed
 

@@ -36,7 +36,8 @@ from ..conf.segment_format import (
     with_check,
 )
 from ..conf.units import NS_PER_MS
-from .descriptors import SpareDescriptor, out_of_the_way
+from ..durable.files import out_of_the_way
+from .descriptors import SpareDescriptor
 from .link import check_own, identity
 from .packets import Sealed
 from .sealing import Pause, SegmentLostError, put_copy

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from .descriptors import out_of_the_way
+from ..durable.files import out_of_the_way
 from .slab_memory import SharedFd
 
 STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2

@@ -1,4 +1,5 @@
-"""A lock is that of the file which has the name: one that was removed in the moment of our flock keeps nobody away."""
+"""A lock is that of the file which has the name: one that was removed in the moment of our flock keeps nobody away. Its
+number is none that a user's code closes by mistake."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.durable.files import try_lock
+from rocketcrew.durable.files import OWN_FROM, out_of_the_way, try_lock
 
 AtFirst = Callable[[object, Callable[[], object]], AbstractContextManager[None]]
 
@@ -45,3 +46,25 @@ def test_with_its_folder_nothing_is_locked_and_nothing_stays_open(tmp_path: Path
     with pytest.raises(FileNotFoundError), at_first(fcntl.flock, lambda: (path.unlink(), path.parent.rmdir())):
         try_lock(path)
     assert len(os.listdir("/proc/self/fd")) == opened
+
+
+def test_a_lock_is_held_under_a_high_number(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = try_lock(path)
+    assert lock is not None
+    assert lock >= OWN_FROM
+    assert try_lock(path) is None
+    os.close(lock)
+    again = try_lock(path)
+    assert again is not None
+    os.close(again)
+
+
+def test_what_is_moved_is_open_once() -> None:
+    fd = os.open(os.devnull, os.O_RDONLY)
+    high = out_of_the_way(fd)
+    assert high >= OWN_FROM
+    assert not os.get_inheritable(high)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    os.close(high)

@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 
 from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR
+from rocketcrew.durable.files import OWN_FROM
 from rocketcrew.workers.cells import CHUNK_ID, STATE
 from rocketcrew.workers.descriptors import (
     FREE_MIN,
-    OWN_FROM,
     DescriptorWatch,
     SpareDescriptor,
     free_descriptors,
     lacks_descriptors,
-    out_of_the_way,
 )
 from rocketcrew.workers.link import DescriptorsClosedError, Transport, WorkerLink, link_pair
 from rocketcrew.workers.main import serve
@@ -165,16 +164,6 @@ def test_nor_is_that_of_a_segment_which_is_being_sealed(tmp_path: Path) -> None:
     fd = sealer._calls.open(os.devnull, os.O_RDONLY)
     assert fd >= OWN_FROM
     os.close(fd)
-
-
-def test_what_is_moved_is_open_once() -> None:
-    fd = os.open(os.devnull, os.O_RDONLY)
-    high = out_of_the_way(fd)
-    assert high >= OWN_FROM
-    assert not os.get_inheritable(high)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
-    os.close(high)
 
 
 @pytest.fixture
