@@ -9,12 +9,13 @@ from ..conf.visible import visible
 
 
 def lines(rows: Sequence[Mapping[str, object]], widest: int = 0) -> Iterator[str]:
-    """A line of names, then one a row; numbers to the right. Nothing for no rows. A text of several lines stands in one, and
-    of one that is longer than `widest` characters (0 = any) the begin."""
+    """A line of names, then one a row; numbers to the right. Nothing for no rows, and in a column that a row does not have. A
+    text of several lines stands in one, and of one that is longer than `widest` characters (0 = any) the begin."""
     if not rows:
         return
-    names = list(rows[0])
-    table = [[(in_one_line(row[name], widest), isinstance(row[name], (int, float))) for name in names] for row in rows]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    values = [[row.get(name, "") for name in names] for row in rows]
+    table = [[(in_one_line(value, widest), isinstance(value, (int, float))) for value in row] for row in values]
     heads = [seen(name) for name in names]
     widths = [max(len(head), *(len(cells[at][0]) for cells in table)) for at, head in enumerate(heads)]
     yield "  ".join(head.ljust(width) for head, width in zip(heads, widths, strict=True))

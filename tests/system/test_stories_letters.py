@@ -154,6 +154,7 @@ def test_dead_letters_go_through_the_handler_here_before_the_group_gets_them(tmp
         assert "goes on with the replay of " in left.stderr
         assert len(json.loads(left.stdout)["letters"]) == 3 - again.text.count("  fine")
         begun = run(tmp_path, *here, "--all", "--mark-handled", "--dry-run", "--json", "--anew")
+        assert begun.returncode == 0, begun.stderr
         assert len(json.loads(begun.stdout)["letters"]) == 3
         assert _keys(tmp_path, *ours) == ["o-2"]
 

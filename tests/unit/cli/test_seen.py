@@ -90,3 +90,12 @@ def test_an_error_gives_a_terminal_no_controls_of_its_words() -> None:
         guarded(faulty)
     assert out.getvalue().count(SHOWN) == 3
     assert "\x1b" not in out.getvalue()
+
+
+def test_a_row_may_lack_a_column_that_another_has() -> None:
+    assert list(lines([{"a": 1, "b": "x"}, {"a": 2}, {"a": 3, "c": "y"}])) == [
+        "a  b  c",
+        "1  x   ",
+        "2      ",
+        "3     y",
+    ]
