@@ -40,3 +40,8 @@ async def ask(
 def refusal(answer: Command, code: int, address: str) -> BrokerError:
     """The error that this answer means; its request says what was asked of whom."""
     return BrokerError(answer.code, answer.remark or "", f"{name_of_request(code)} at {address}")
+
+
+def is_missing_topic(error: BaseException) -> bool:
+    """Whether it is the answer that there is no such topic, or no longer."""
+    return isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST

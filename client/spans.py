@@ -113,32 +113,32 @@ class SendSpans:
             yield Sending(messages)
             return
         topic = messages[0].topic
-        own = [_own_context(api, message) for message in messages]
-        links = [api.trace.Link(context) for context in own if context is not None]
+        carried = [api.carried_by(message.properties) for message in messages]
+        own = [context.is_valid and not _is_copied(api, context) for context in carried]
+        links = [api.trace.Link(context) for context, kept in zip(carried, own, strict=True) if kept]
         attributes = send_attributes(messages, self._group, kind)
         with api.start(f"send {topic}", "PRODUCER", attributes, links=links) as span:
             carrier: dict[str, str] = {}
             api.propagate.inject(carrier)
             sent = [
-                _carrying(api, message, carrier) if context is None else message
-                for message, context in zip(messages, own, strict=True)
+                message if kept else _carrying(api, message, carrier, copied=context.is_valid)
+                for message, context, kept in zip(messages, carried, own, strict=True)
             ]
             yield Sending(sent, span)
 
 
-def _own_context(api: SpanApi, message: OutgoingMessage) -> Any:
-    """What the user has put there; None where that is nothing, or was copied of a message of the call under way."""
-    context = api.carried_by(message.properties)
-    copied = (context.trace_id, context.span_id) in (api.context.get_value(CONSUMED) or ())
-    return context if context.is_valid and not copied else None
+def _is_copied(api: SpanApi, context: Any) -> bool:
+    """Whether it is that of a message of the call under way."""
+    return (context.trace_id, context.span_id) in (api.context.get_value(CONSUMED) or ())
 
 
-def _carrying(api: SpanApi, message: OutgoingMessage, carrier: Mapping[str, str]) -> OutgoingMessage:
-    """The message with the context among its properties, and with nothing left of another one; baggage is no part of it."""
+def _carrying(api: SpanApi, message: OutgoingMessage, carrier: Mapping[str, str], *, copied: bool) -> OutgoingMessage:
+    """The message with the context among its properties, and with nothing left of one that was copied; baggage is no part of
+    it."""
     others = set(api.propagate.get_global_textmap().fields) - {BAGGAGE}
     own = {name: value for name, value in message.properties.items() if name not in others}
     carried = {name: value for name, value in carrier.items() if value.strip()}
-    if api.carried_by(message.properties).is_valid:  # copied, and its baggage with it
+    if copied:  # and its baggage with it
         return replace(message, properties={**own, **carried})
     return replace(message, properties={**carried, **own})
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from ..client.access import Access
 from ..client.admin import Admin
+from ..client.asking import is_missing_topic
 from ..client.cluster import Cluster
 from ..client.logs import get_logger
 from ..client.operations import Operations
@@ -55,7 +56,7 @@ async def patiently(
         try:
             return await ask()
         except RocketcrewError as error:
-            if not retriable(error) or (_is_missing_topic(error) and not topic_exists):
+            if not retriable(error) or (is_missing_topic(error) and not topic_exists):
                 raise
             _log.warning("asked_again", error=str(error), after_ms=interval_ms)
         await asyncio.sleep(interval_ms / 1000)
@@ -137,7 +138,7 @@ class Looker:
             ask = functools.partial(self._cluster.queues_to_read, self._access.wrap(topic), refresh=True)
             return [queue._replace(topic=topic) for queue in await self._ask(ask)]
         except BrokerError as error:
-            if _is_missing_topic(error):
+            if is_missing_topic(error):
                 return None
             raise
 
@@ -203,7 +204,7 @@ class Looker:
         try:
             await self._cluster.route(topic, refresh=True)
         except BrokerError as error:
-            if _is_missing_topic(error):
+            if is_missing_topic(error):
                 return False
             raise
         return True
@@ -251,7 +252,3 @@ async def _of_each(
     """Not a task group: that would wrap the one clear error in another."""
     listed = list(queues)
     return dict(zip(listed, await asyncio.gather(*(ask(queue) for queue in listed)), strict=True))
-
-
-def _is_missing_topic(error: RocketcrewError) -> bool:
-    return isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST

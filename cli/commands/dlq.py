@@ -270,7 +270,7 @@ def ls(desk: Desk, wanted: Wanted, limit: int, as_json: bool) -> None:
             click.echo(json.dumps(letter.facts("none"), ensure_ascii=False))
         return
     rows = [letter.row() | {"DONE": letter.done} for letter in found]
-    click.echo(seen("\n".join(lines(rows, WIDEST))) or "no dead letters")
+    click.echo("\n".join(lines(rows, WIDEST)) or "no dead letters")
 
 
 @dlq.command()
@@ -312,7 +312,7 @@ def group(desk: Desk, wanted: Wanted, by: str, as_json: bool) -> None:
     """
     found = groups(desk.letters(wanted), by)
     click.echo(
-        json.dumps(found, ensure_ascii=False) if as_json else seen("\n".join(lines(found, WIDEST))) or "no dead letters"
+        json.dumps(found, ensure_ascii=False) if as_json else "\n".join(lines(found, WIDEST)) or "no dead letters"
     )
 
 
@@ -633,7 +633,7 @@ def _goes_on(
     if dry_run:
         answer = {"group": name, "would": what, "letters": [letter.place for letter in found]}
         text = "\n".join(lines([letter.row() for letter in found], WIDEST))
-        click.echo(json.dumps(answer) if as_json else seen(text))
+        click.echo(json.dumps(answer) if as_json else text)
         click.echo(f"{counted(len(found), 'letter')}; nothing was done", err=True)
         return False
     return agrees(f"{what} {counted(len(found), 'dead letter')} of group {name}{again}?", yes=yes)

@@ -19,7 +19,7 @@ from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster, known_topics
 from ..options import with_settings
-from ..tables import lines, seen
+from ..tables import lines
 from ..wording import group_names, is_popped_retry
 
 
@@ -69,7 +69,7 @@ def groups(settings: Settings, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"groups": [asdict(one) for one in found]}, ensure_ascii=False))
     elif found:
-        click.echo(seen("\n".join(lines([row(one) for one in found]))))
+        click.echo("\n".join(lines([row(one) for one in found])))
     else:
         click.echo("the cluster knows no groups: none has consumed yet")
 

@@ -44,7 +44,7 @@ def members(settings: Settings, as_json: bool) -> None:
     if not found:
         click.echo(f"group {group} has no members that run")
         return
-    click.echo(seen("\n".join(lines([_row(member) for member in found]))))
+    click.echo("\n".join(lines([_row(member) for member in found])))
     click.echo(seen("subscribed " + ", ".join(topic for topic in subscriptions if not topic.startswith("%"))))
 
 

@@ -16,7 +16,7 @@ from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
 from ..options import table_place, with_settings
 from ..surroundings import surroundings
-from ..tables import lines, seen
+from ..tables import lines
 
 BY_DUCKDB: Final = "--engine duckdb, which answers in a moment and needs no Java: pip install 'rocketcrew[duckdb]'"
 VERIFY: Final = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
@@ -53,7 +53,7 @@ def query(settings: Settings, sql: tuple[str, ...], engine: str, as_json: bool) 
     by_spark = given or on_hdfs(settings.spark.target)
     answers = _by_duckdb if _wants_duckdb(engine, by_spark) else _by_spark
     for rows in answers(settings, sql):
-        click.echo(json.dumps(rows, default=str) if as_json else seen("\n".join(lines(rows))))
+        click.echo(json.dumps(rows, default=str) if as_json else "\n".join(lines(rows)))
 
 
 def _wants_duckdb(engine: str, by_spark: bool) -> bool:

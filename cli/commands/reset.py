@@ -34,7 +34,7 @@ from ..asking import ask_cluster, known_topics
 from ..changing import agrees, changes
 from ..options import FOLDER_THERE, Dependent, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
-from ..tables import counted, lines, seen
+from ..tables import counted, lines
 from ..wording import no_such_group, with_hint
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def show_moves(moves: list[Move], group: str, members: list[str], *, reprocess: 
         }
         for move in moves
     ]
-    click.echo(seen("\n".join(lines(rows))))
+    click.echo("\n".join(lines(rows)))
     skipped, repeated = sum(move.skipped for move in moves), sum(move.repeated for move in moves)
     run = "1 member runs" if len(members) == 1 else f"{len(members)} members run"
     online = f" {run}: the brokers tell them." if members else ""

@@ -17,7 +17,7 @@ from ...supervisor.member.access import access_of
 from ..asking import ask_cluster, known_topics
 from ..live_line import duration
 from ..options import with_settings
-from ..tables import lines, seen
+from ..tables import lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def topics(settings: Settings, everything: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"topics": [asdict(one) for one in found]}, ensure_ascii=False))
     elif found:
-        click.echo(seen("\n".join(lines([row(one, time.time_ns() // 1_000_000) for one in found]))))
+        click.echo("\n".join(lines([row(one, time.time_ns() // 1_000_000) for one in found])))
     else:
         click.echo("the cluster has no topics; `rocketcrew send -t NAME` makes one")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import structlog
 
+from ...client.asking import is_missing_topic
 from ...client.cluster import Cluster
 from ...client.operations import Operations
-from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ...remoting.errors import RocketcrewError, UnreachableError
 from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from ..core import events as ev
@@ -50,7 +50,7 @@ class Commits:
             await self._tell(action)
         except RocketcrewError as error:
             # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
-            ok = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+            ok = is_missing_topic(error)
             if ok:
                 self._known.pop((action.mq.broker_name, action.mq.topic), None)
             log.warning("commit_failed", **place_keys(action.mq, action.offset), error=str(error))

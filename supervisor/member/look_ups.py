@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import structlog
 
-from ...client.asking import ask
+from ...client.asking import ask, is_missing_topic
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...client.routes import queues_to_read, refuse_static
@@ -193,5 +193,4 @@ class LookUps:
 
     def _never_was(self, topic: str, error: RocketcrewError) -> bool:
         """A topic that is still to come: the start has said so, and looks for it."""
-        missing = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
-        return missing and topic not in self._cluster.known_routes().routes
+        return is_missing_topic(error) and topic not in self._cluster.known_routes().routes

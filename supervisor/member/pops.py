@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from ...client.asking import ask
+from ...client.asking import ask, is_missing_topic
 from ...client.cluster import Cluster
 from ...conf.settings import ConsumerSettings
 from ...remoting.bodies import SubscriptionData
 from ...remoting.check_points import CheckPoint
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
-from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ...remoting.errors import RocketcrewError, UnreachableError
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.pop_headers import (
     INIT_MAX,
@@ -128,7 +128,8 @@ class Pops:
         unanswered = [check for check, error in failed if isinstance(error, UnreachableError)]
         if unanswered:
             self._look_again(action.mq, unanswered[0])
-        refused = len(failed) - len(unanswered) - sum(_is_gone(error) for _, error in failed)
+        # Of a topic that was deleted no message is shown again.
+        refused = len(failed) - len(unanswered) - sum(is_missing_topic(error) for _, error in failed)
         self._core.handle(ev.Acked(action.handle, len(answers), refused, unanswered, action.tries), self._now())
 
     async def _ack(self, check: CheckPoint, mq: MessageQueue) -> RocketcrewError | None:
@@ -213,11 +214,6 @@ class Pops:
     async def _address(self, mq: MessageQueue) -> str:
         """The master's; the retry topics of POP have no route of their own that anybody asks for."""
         return self._cluster.broker_address(mq.broker_name) or await self._cluster.address_of(mq)
-
-
-def _is_gone(error: RocketcrewError) -> bool:
-    """The topic was deleted: none of its messages is shown again."""
-    return isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def _result(answer: Command, slot: Slot | None) -> PopResult:

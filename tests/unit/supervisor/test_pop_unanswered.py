@@ -13,6 +13,11 @@ from rocketcrew.supervisor.core.failed_actions import action_failed
 from .test_popping import INVISIBLE_S, Member, PopBroker, finish
 
 
+def until(member, when, step_s=0.5):
+    while member.now < when:
+        member.later(step_s)
+
+
 class Away(Member):
     """Its broker answers no acknowledgement and no renewal while it is `away`."""
 
@@ -99,8 +104,7 @@ def test_a_renewal_without_an_answer_is_tried_again_in_the_middle_of_the_time_th
     member = Away(PopBroker(1), workers=1)
     member.pop()
     member.away = True
-    while member.now < 52:
-        member.later(0.5)
+    until(member, 52)
     assert member.renews == [30, 45]
     member.away = False
     member.later(0.5)
@@ -114,8 +118,7 @@ def test_it_is_tried_a_few_times_only_as_each_may_show_the_message_once():
     member = Away(PopBroker(1), workers=1)
     member.pop()
     member.away = True
-    while member.now < INVISIBLE_S - 0.5:
-        member.later(0.5)
+    until(member, INVISIBLE_S - 0.5)
     assert member.renews == [30, 45, 52.5, 56.5, 58.5, 59.5]
 
 
@@ -131,8 +134,7 @@ def test_of_a_short_invisible_time_there_is_time_for_another_try_too():
     member = Away(Brief(1), workers=1)
     member.pop()
     member.away = True
-    while member.now < 4.75:
-        member.later(0.25)
+    until(member, 4.75, 0.25)
     assert member.renews == [2.5, 3.75, 4.75]
 
 
@@ -151,8 +153,7 @@ def test_a_renewal_without_an_answer_is_tried_again_by_the_time_of_its_own_messa
     member = Half(PopBroker(2), workers=1)
     member.pop()
     member.away = True
-    while member.now < 44:
-        member.later(0.5)
+    until(member, 44)
     member.away = False
     member.later(1)
     assert member.renews == [30, 30, 45]
@@ -167,8 +168,7 @@ def test_an_acknowledgement_is_tried_until_the_time_of_its_own_message_is_over()
     member.away = True
     member.later(INVISIBLE_S / 2)
     finish(member)
-    while member.now < INVISIBLE_S:
-        member.later(0.5)
+    until(member, INVISIBLE_S)
     assert member.acks[-1][1] == [0]
     assert (member.counter("pop_acks_refused"), member.in_hand()) == (1, 1)
 
