@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ def store(make, tmp_path):
     storage = DiskStorage(folder)
     broker = make(storage, flush="async", mapped_file_size_commit_log=OLD_BYTES)
     for number in range(60):
-        broker.send(TOPICS[number % 2], b"%d" % number * (number % 40 + 1), tag="t")
+        key = {"KEYS": f"k{number}"}
+        broker.send(TOPICS[number % 2], b"%d" % number * (number % 40 + 1), tag="t", properties=key)
         if number == 30:
             broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("B"))
     broker.heartbeat()
@@ -124,6 +126,10 @@ def test_a_store_is_the_same_after_it_was_converted(make, store, old):
     assert [len(messages) for messages in wanted[0].values()][1] == 15
     again = convert(store, config_of(), T0)
     assert again.before is None, "nothing is left to do"
+    [index] = (store / "index").iterdir()
+    with index.open("rb") as opened:
+        next_entry = struct.unpack(">qqqqii", opened.read(40))[-1]
+    assert next_entry == 2 * done.records + 1, "of keys and unique keys: a genuine broker makes none anew"
 
 
 def test_a_file_that_goes_while_the_room_is_counted_is_passed_over(tmp_path):
