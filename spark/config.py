@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..conf.columns import BATCH_COLUMN
 from ..conf.formats import metastore_name, not_a_table, not_registered, on_hdfs, on_s3
-from ..conf.redaction import masked_text
+from ..conf.redaction import HIDDEN, masked_text, sounds_secret
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
@@ -166,10 +166,19 @@ class LoaderConfig:
     @property
     def identity(self) -> str:
         """What is loaded into, in one line: a table that is known by its path keeps it wherever we are started from."""
+        return self._named_with(self.options)
+
+    @property
+    def shown_identity(self) -> str:
+        """The same as it may be shown: without the secrets of `options`."""
+        return self._named_with({name: HIDDEN if sounds_secret(name) else masked_text(value)
+                                 for name, value in self.options.items()})  # fmt: skip
+
+    def _named_with(self, options: Mapping[str, str]) -> str:
         if self.format in FOLDER_FORMATS:
             return absolute(str(self.target))
-        options = "".join(f" {name}={value}" for name, value in sorted(self.options.items()))
-        return " ".join(word for word in (self.format, self.function, str(self.target)) if word) + options
+        told = "".join(f" {name}={value}" for name, value in sorted(options.items()))
+        return " ".join(word for word in (self.format, self.function, str(self.target)) if word) + told
 
     @property
     def trigger(self) -> Trigger:

@@ -220,7 +220,7 @@ class Work:
         self._registrar.start()
 
     def _status_of(self, staging: Staging) -> StatusFile:
-        status = StatusFile(staging.root, self._config.identity)
+        status = StatusFile(staging.root, self._config.shown_identity)
         status.status.pid = os.getpid()
         status.status.master = shown(self._config.master)
         status.status.started_ms = wall_ms()

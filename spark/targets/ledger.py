@@ -72,13 +72,14 @@ class LedgerTarget:
 
     def __init__(
         self, folder: Path, destination: str, writer: SparkWriter, deliver: Deliver, place: str = "",
-        keep_outcomes_s: float = math.inf,
+        keep_outcomes_s: float = math.inf, shown: str = "",
     ) -> None:  # fmt: skip
-        """`place`: what the rows are saved to, where that is a path."""
+        """`place`: what the rows are saved to, where that is a path. `shown`: the destination without secrets, for messages
+        and Spark's pages."""
         self._folder = folder
         self._keep_outcomes_s = keep_outcomes_s
         self._lock_path = lock_path(destination, place, folder)
-        self._destination = destination
+        self._destination = shown or destination
         self._writer = writer
         self._deliver = deliver
         self._state_path = folder / LEDGER_STATE

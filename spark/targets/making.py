@@ -75,7 +75,15 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         deliver = deliver_by_function(config.function)
     else:
         deliver = deliver_by_format(config.format, str(config.target), config.options, by)
-    return LedgerTarget(ledger, config.identity, writer, deliver, str(config.target), keep_outcomes_s=keep_s)
+    return LedgerTarget(
+        ledger,
+        config.identity,
+        writer,
+        deliver,
+        str(config.target),
+        keep_outcomes_s=keep_s,
+        shown=config.shown_identity,
+    )
 
 
 def _merging(config: LoaderConfig) -> MergeBounds | None:

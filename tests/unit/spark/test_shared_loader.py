@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from loader_world import Crash, World
 
+from rocketcrew.conf.segment_format import LOADER_STATUS_FILE
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.targets.ledger import LEDGER_AT, LedgerTarget, ledger_of, lock_path
+from rocketcrew.spark.targets.making import make_target, make_writer
 from rocketcrew.spark.work import Work
 
 
@@ -139,6 +141,21 @@ def test_the_lock_is_beside_a_path_and_beside_the_state_for_all_else(tmp_path: P
         assert lock_path("jdbc url=x", place, state).parent == tmp_path / "g", "where all slots of the group find it"
     assert lock_path("jdbc url=x", "", tmp_path / "rows" / "ledger").parent == tmp_path / "rows"
     assert lock_path("jdbc url=x", "", state) != lock_path("jdbc url=y", "", state)
+
+
+def test_secrets_of_options_are_neither_said_nor_kept(tmp_path: Path, threads: Executor) -> None:
+    options = {"password": "hunter2", "url": "jdbc:postgresql://sue:hunter2@db/rows", "dbtable": "rows"}
+    config = LoaderConfig(tmp_path / "segments", "", format="jdbc", options=options)
+    first, second = (make_target(config, make_writer(config), threads) for _ in range(2))
+    first.state()
+    with pytest.raises(LoaderError, match="dbtable=rows") as refused:
+        second.state()
+    first.close()
+    (config.staging / "ready").mkdir(parents=True)
+    assert Work(config, make_writer(config)).run() == 0
+    told = (config.staging / LOADER_STATUS_FILE).read_text()
+    assert "dbtable=rows" in told
+    assert "hunter2" not in told + str(refused.value)
 
 
 def test_a_folder_is_named_once() -> None:
