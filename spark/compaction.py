@@ -59,6 +59,7 @@ from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
 from .targets.delta_disk import first_unsynced, sync_commits
 from .targets.local_folder import TMP_DIR, data_files
 from .targets.parquet import OUTCOMES_FILE, STATE_FILE, batch_folder, batch_folders, folder_outcomes
+from .views import nothing_loaded
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -158,7 +159,7 @@ def _is_delta(table: Place) -> bool:
     if not is_delta(table):
         return False
     if not DeltaTarget(table, append_by_delta_rs, lambda: None).state().batch:
-        raise UsageError(f"{table} holds no batch yet: nothing to compact")
+        raise nothing_loaded(table)
     return True
 
 
@@ -170,10 +171,10 @@ def _parquet(table: Place) -> Path:
             " system.rewrite_data_files), beside the loader if you like"
         )
     if not isinstance(table, Path):
-        raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to compact")
+        raise nothing_loaded(table)
     folders = batch_folders(table)
     if not folders:
-        raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to compact")
+        raise nothing_loaded(table)
     read_state(folders[max(folders)] / STATE_FILE)
     return table
 

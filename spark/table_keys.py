@@ -56,6 +56,7 @@ from .targets.iceberg import opened
 from .targets.local_folder import TABLE_LOCK_WAIT_S, data_files
 from .targets.parquet import STATE_FILE, batch_folders, folder_outcomes
 from .targets.target import TableState
+from .views import nothing_loaded
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
@@ -91,7 +92,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     aside, broken = _quarantined(stagings)
     presence = Presence()
     with _held(table):
-        ledger, files = _nothing_loaded() if _is_to_come(table, stagings) else _opened(table)
+        ledger, files = _empty_ledger() if _is_to_come(table, stagings) else _opened(table)
         for file in files():
             try:
                 presence.add(_keys_of(file))
@@ -153,7 +154,7 @@ def _loaded_nothing(staging: Staging, table: Path) -> bool:
     return not (staging.done_plans() or staging.left() or (staging.root / LEDGER_AT).exists())
 
 
-def _nothing_loaded() -> tuple[Ledger, Files]:
+def _empty_ledger() -> tuple[Ledger, Files]:
     return Ledger(TableState(0, "", OffsetSet(), ()), Outcomes(), 0), tuple
 
 
@@ -287,7 +288,7 @@ def _opened(table: Place) -> tuple[Ledger, Files]:
         return _iceberg(table)
     folders = batch_folders(table)
     if not folders:
-        raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to reconcile")
+        raise nothing_loaded(table)
     told = folder_outcomes(table, max(folders)).read()
     state = read_state(folders[max(folders)] / STATE_FILE)
     return _ledger(state, told), lambda: [file for folder in folders.values() for file in data_files(folder)]
@@ -297,7 +298,7 @@ def _delta(table: Place) -> tuple[Ledger, Files]:
     target = DeltaTarget(table, append_by_delta_rs, lambda: None)
     state = target.state()
     if not state.batch:
-        raise UsageError(f"{table} holds no batch yet: nothing to reconcile")
+        raise nothing_loaded(table)
     return _ledger(state, list(target.outcomes())), partial(_delta_files, table)
 
 
@@ -324,7 +325,7 @@ def _iceberg(table: Path) -> tuple[Ledger, Files]:
     target = opened(table)
     state = target.state()
     if not state.batch:
-        raise UsageError(f"{table} holds no batch yet: nothing to reconcile")
+        raise nothing_loaded(table)
     return _ledger(state, list(target.outcomes())), target.files
 
 

@@ -93,8 +93,11 @@ def nothing_loaded(table: Place) -> UsageError:
     if isinstance(table, Path):
         waiting = sorted(table.absolute().parent.glob(f"[0-9]*/segments/{READY_DIR}/[!.]*{SEGMENT_SUFFIX}"))
     if not waiting:
-        gone = isinstance(table, Path) and not table.exists()
-        why = "there is no such folder, the first batch makes it" if gone else "nothing was loaded"
+        why = "nothing was loaded"
+        if isinstance(table, Path) and not table.exists():
+            why = "there is no such folder, the first batch makes it"
+        elif isinstance(table, Path) and any(table.glob("[!.]*")):
+            why += ", or it is no table of rocketcrew"
         return UsageError(f"{table} holds no batch yet: {why}")
     folders = " ".join(f"--staging {folder}" for folder in sorted({path.parent.parent for path in waiting}))
     return UsageError(

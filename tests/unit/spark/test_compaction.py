@@ -253,7 +253,7 @@ def test_one_compaction_at_a_time_and_only_of_our_tables(world: World, segments:
 
     compact(world.table, MIB, intrude)
     world.assert_exact()
-    with pytest.raises(UsageError, match="nothing to compact"):
+    with pytest.raises(UsageError, match="holds no batch yet"):
         compact(tmp_path / "nowhere", MIB)
     with pytest.raises(OSError, match="No such file"):
         exchange(tmp_path / "nowhere", world.table)

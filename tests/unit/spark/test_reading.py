@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,9 @@ from test_partitions import loaded
 from rocketcrew import load, read
 from rocketcrew.cli.reading import DuckViews, dataset, rows_of
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.views import as_data_frame, latest_of, register_views
 
 
@@ -106,10 +109,13 @@ def test_a_table_of_somebody_else_is_a_users_mistake(tmp_path: Path) -> None:
 def test_an_empty_table_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"holds no batch yet: nothing was loaded$"):
         DuckViews(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match=r"nothing was loaded, or it is no table of rocketcrew$"):
+        DuckViews(tmp_path)
 
 
 def test_a_mistyped_table_is_no_folder(tmp_path: Path) -> None:
-    for asked in (DuckViews, read):
+    for asked in (DuckViews, read, partial(compact, file_bytes=1), partial(table_facts, stagings=())):
         with pytest.raises(UsageError, match=r"tabel holds no batch yet: there is no such folder"):
             asked(tmp_path / "tabel")
 
