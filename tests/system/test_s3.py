@@ -245,7 +245,7 @@ def test_the_commands_that_look_into_a_table(loaders: S3Loaders) -> None:
     staging = ("--staging", str(loaders.staging))
     check = ("reconcile", "-g", "g", "--no-brokers", *staging, "--json")
     query = ("query", "--engine", "duckdb", "--json", "SELECT count(*) AS n FROM latest")
-    assert "nothing to compact" in ask("compact", code=2)[1]
+    assert "holds no batch yet" in ask("compact", code=2)[1]
     loaders.seal(*STORY)
     ask("load", *staging)
     loaders.seal(Record(2, ["again"]), Record(3))
