@@ -356,13 +356,13 @@ class RowBuffer(Generic[Owner]):
 
     def _batch(self, columns: Columns, kept: list[Kept[Owner]]) -> Any:
         """Raises RowError."""
-        _, messages, values, batches = zip(*kept, strict=True)
-        plain = batches.count(None) == len(kept)
-        arrays: Arrays = columns.arrays(values) if plain else _in_order(columns, kept).columns
+        # No zip(*kept): its iterators, one a message, would have the collector look at all messages in hand, each time.
+        plain = all(each[3] is None for each in kept)
+        arrays: Arrays = columns.arrays([each[2] for each in kept]) if plain else _in_order(columns, kept).columns
         alone = len(arrays[0]) == len(kept)
         counts = None if alone else [_rows_in(each[1:], columns.width) for each in kept]
         try:
-            keys = key_columns(self._group, messages, counts)
+            keys = key_columns(self._group, [each[1] for each in kept], counts)
         except _NO_KEYS as error:
             raise refused(str(error), error) from error
         batch: Any = pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)

@@ -49,6 +49,24 @@ def calls_in(action: Callable[[], object]) -> list[str]:
     return found
 
 
+def collections_in(action: Callable[[], object]) -> list[str]:
+    """What the collector did meanwhile: it looks at all young objects each time that 700 were made."""
+    found: list[str] = []
+
+    def seen(phase: str, _info: dict[str, int]) -> None:
+        found.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(seen)
+    gc.enable()
+    try:
+        action()
+    finally:
+        gc.disable()  # as the fixture has it
+        gc.callbacks.remove(seen)
+    return found
+
+
 def messages(count: int) -> list[Message]:
     found: list[Message] = []
     for number in range(count):
@@ -190,18 +208,19 @@ def batch_of(width: int) -> Any:
 def test_the_conversion_of_a_block_makes_no_object_for_each_row() -> None:
     columns, rows = columns_of(5), [(1, 2, 3, 4, 5)] * 20_000
     columns.arrays(rows)
-    collections: list[str] = []
+    assert not collections_in(lambda: columns.arrays(rows))
 
-    def seen(phase: str, _info: dict[str, int]) -> None:
-        collections.append(phase)
 
-    gc.collect()
-    gc.callbacks.append(seen)
-    try:
-        columns.arrays(rows)
-    finally:
-        gc.callbacks.remove(seen)
-    assert not collections  # one comes with every 700 objects
+def test_a_block_is_taken_without_an_object_for_each_message() -> None:
+    rows, several = RowBuffer[Message](parse_ddl("n bigint"), "group"), messages(5_000)
+
+    def keep() -> None:
+        rows.keep_all([(message, message, (7,), None) for message in several])
+
+    keep()
+    rows.take()
+    keep()
+    assert not collections_in(rows.take)
 
 
 def test_results_of_a_batch_that_are_of_several_kinds_are_only_looked_at_by_their_classes() -> None:
