@@ -192,7 +192,10 @@ class Cluster:
             return
         entry.checked_s = now_s  # also where nobody answers: nobody waits for this question as for a miss
         self._ask_for(topic)
-        self._looked.update(dict.fromkeys(brokers, self._questions[(topic,)]))
+        if (
+            entry.refused_s is None
+        ):  # else the answer will hardly name an address: others may ask for it in this second, too
+            self._looked.update(dict.fromkeys(brokers, self._questions[(topic,)]))
 
     async def looked(self, broker_name: str, timeout_s: float) -> None:
         """Wait, so long at most, for the question by which the broker is looked for, if there is one."""
@@ -293,11 +296,15 @@ class Cluster:
     async def address_of(self, mq: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
         """The address for this queue, its topic's route asked for where it is not known.
 
-        Raises UnreachableError when the route does not name the broker (or no such replica), else as `route`.
+        Raises UnreachableError when the route does not name the broker (or no such replica), or no name server has a route:
+        that the topic is gone only its broker can say. Else as `route`.
         """
         address = self.broker_address(mq.broker_name, broker_id, only_this=only_this)
         if address is None:
-            await self.route(mq.topic, refresh=True)
+            try:
+                await self.route(mq.topic, refresh=True)
+            except BrokerError as error:
+                raise UnreachableError(mq.broker_name, str(error)) from None
             address = self.broker_address(mq.broker_name, broker_id, only_this=only_this)
         if address is None:
             replica = "a master" if broker_id == MASTER_ID else f"replica {broker_id}"

@@ -61,6 +61,7 @@ RUNNING_INFO_TIMEOUT_MS = 12_000
 PULL_TIMEOUT_MS = 30_000
 
 _SUCCESS = int(ResponseCode.SUCCESS)
+_DOES_NOT_SAY = (int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), int(ResponseCode.NO_PERMISSION))
 _NOT_FOUND = int(ResponseCode.QUERY_NOT_FOUND)
 _NOBODY = int(ResponseCode.SYSTEM_ERROR)
 
@@ -169,10 +170,12 @@ class Operations:
         from ..remoting.admin_headers import ConsumeStatsRequest
 
         address = await self._cluster.address_of(mq, only_this=False)
-        code, unknown = RequestCode.GET_CONSUME_STATS, int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         header = ConsumeStatsRequest(group)  # of one topic it would tell 0 as well
-        answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms, accept=(_SUCCESS, unknown))
-        return answer.code == unknown or any(
+        answer = await ask(
+            self._remoting, address, RequestCode.GET_CONSUME_STATS, header, timeout_ms=timeout_ms,
+            accept=(_SUCCESS, *_DOES_NOT_SAY),
+        )  # fmt: skip
+        return answer.code in _DOES_NOT_SAY or any(
             mq.topic == each.topic for each in ConsumeStats.decode(answer.body).offset_table
         )
 

@@ -57,12 +57,17 @@ class Commits:
         self._core.handle(ev.Committed(action.handle, action.offset, ok), self._now())
 
     async def _tell(self, action: Commit) -> None:
-        """To the master that the route names; when it cannot be reached, once more to the one that a new route names."""
+        """To the master that the route names; when it cannot be reached, once more to the one that a new route names.
+
+        That the topic is gone only the master can say: a name server knows none whose brokers are all away."""
         try:
             await self._store(action)
-        except UnreachableError:
+        except UnreachableError as lost:
             before = self._cluster.broker_address(action.mq.broker_name)
-            await self._cluster.route(action.mq.topic, refresh=True)
+            try:
+                await self._cluster.route(action.mq.topic, refresh=True)
+            except RocketcrewError:
+                raise lost from None
             if self._cluster.broker_address(action.mq.broker_name) == before:
                 raise
             await self._store(action)

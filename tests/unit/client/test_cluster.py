@@ -410,6 +410,8 @@ async def test_the_address_of_a_queue_is_looked_up_on_a_miss(make_peer):
         with pytest.raises(UnreachableError, match="b: the route of topic t names no address of a master"):
             await cluster.address_of(MessageQueue("t", "b", 0))
         assert known.asked == ["t", "t"]
+        with pytest.raises(UnreachableError, match=r"c: .*TOPIC_NOT_EXIST"):  # only c can say that the topic is gone
+            await cluster.address_of(MessageQueue("u", "c", 0))
 
 
 async def test_who_cannot_reach_a_broker_has_its_route_asked_for_once_a_second_and_waits_for_nothing(make_peer):
@@ -458,6 +460,21 @@ async def test_whoever_cannot_reach_a_broker_asks_for_all_topics_that_have_it(ma
         cluster.look_again("u")
         await cluster.looked("a", LONG_S)
         assert known.asked[3:] == ["t", "v", "u"]
+
+
+async def test_a_topic_without_a_route_takes_no_others_question(make_peer):
+    clock, known = Clock(), Routes(t=route_of("a"), u=route_of("a"))
+    async with make_peer(known) as server, cluster_of(server.address, clock=clock) as cluster:
+        for topic in "tu":
+            await cluster.route(topic)
+        del known.routes["t"]
+        with pytest.raises(BrokerError):
+            await cluster.route("t", refresh=True)
+        clock.now_s += 1
+        for topic in "tut":
+            cluster.look_again(topic)
+        await cluster.looked("a", LONG_S)
+        assert known.asked[3:] == ["t", "u"]
 
 
 async def test_while_a_broker_is_looked_for_no_other_topic_asks_for_it(make_peer):

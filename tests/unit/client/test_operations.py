@@ -18,7 +18,7 @@ from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.client.selection import to_queue
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from rocketcrew.remoting.codes import PULL_SUSPEND
+from rocketcrew.remoting.codes import PULL_SUSPEND, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import BrokerError, ProtocolError, UnreachableError, UsageError
 from rocketcrew.remoting.headers import PullRequest, PullResponse, SendBack
@@ -238,6 +238,17 @@ async def test_a_refusal_is_an_error_with_its_code():
             await operations.max_offset(MQ)
         assert (caught.value.code, caught.value.remark) == (16, "not you")
         assert "GET_MAX_OFFSET (30) at 127.0.0.1:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "refusal", [ResponseCode.NO_PERMISSION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED], ids=lambda code: code.name
+)
+async def test_a_broker_that_does_not_say_may_have_offsets(refusal):
+    async with running() as (broker, _, operations):
+        assert not await operations.has_offsets(GROUP, MQ)
+        code = RequestCode.GET_CONSUME_STATS
+        broker.intercepts.append(lambda command: command.response(refusal) if command.code == code else None)
+        assert await operations.has_offsets(GROUP, MQ)
 
 
 async def test_an_answer_without_its_fields_is_a_protocol_error():

@@ -34,7 +34,7 @@ class Brokers:
         self.updated: list[tuple[str, int]] = []
         self.master = "old:1"
         self.living = {"new:1"}
-        self.deleted = False
+        self.deleted = self.unrouted = False
         self.remoting = self
         self.closed: list[Callable[[str], None]] = []
         self.tells_none = True
@@ -77,6 +77,8 @@ class Brokers:
 
     async def route(self, _topic: str, refresh: bool = False) -> None:
         assert refresh
+        if self.unrouted:
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, "", "GET_ROUTEINFO_BY_TOPIC")
         self.master = "new:1"
 
 
@@ -155,6 +157,13 @@ def test_a_commit_follows_its_master() -> None:
 def test_without_another_master_the_commit_is_tried_at_the_next_persist() -> None:
     brokers = Brokers()
     brokers.living = set()
+    assert commit(brokers, Commit(1, MQ, 5, guarded=False)) == [(5, False)]
+
+
+def test_a_topic_that_the_name_server_does_not_know_while_its_broker_is_away_is_not_gone() -> None:
+    """It knows no topic whose only broker is unregistered: such a commit is not in, and a stop must not be called clean."""
+    brokers = Brokers()
+    brokers.living, brokers.unrouted = set(), True
     assert commit(brokers, Commit(1, MQ, 5, guarded=False)) == [(5, False)]
 
 
