@@ -8,6 +8,7 @@ network reasons only and never for a spelling.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -15,6 +16,7 @@ from ..remoting.errors import UsageError
 
 PORT_MAX = 65_535
 NAME_SERVERS_MAX = 64
+_PORT = re.compile("[0-9]{1,5}")
 
 
 @lru_cache(maxsize=1024)
@@ -23,7 +25,7 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port_text = address.strip().rpartition(":")
     if not colon or not host:
         raise UsageError(f"address {address!r} is not host:port (for example 127.0.0.1:9876)")
-    if not port_text.isascii() or not port_text.isdigit() or not 0 < int(port_text) <= PORT_MAX:
+    if not _PORT.fullmatch(port_text) or not 0 < int(port_text) <= PORT_MAX:
         raise UsageError(f"address {address!r}: port {port_text!r} is not a number from 1 to {PORT_MAX}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -71,6 +71,8 @@ async def fetch(url: str, *, timeout_ms: int = TIMEOUT_MS) -> list[str]:
         raise UnreachableError(url, f"the address server did not answer within {timeout_ms} ms") from None
     except OSError as error:
         raise UnreachableError(url, f"the address server cannot be reached: {reason_of(error)}") from None
+    except UnicodeError as error:  # what is to be sent is not ASCII
+        raise UnreachableError(url, f"the address server cannot be asked: {error}") from None
     return parse_answer(data, url)
 
 

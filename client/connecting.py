@@ -23,8 +23,14 @@ Resolved = tuple[int, int, int, str, Any]
 
 
 async def connect(host: str, port: int) -> socket.socket:
-    """A connected socket. Raises OSError, UnicodeError for what is no name, RuntimeError where no thread can look it up."""
-    return await first_of(await _resolved(host, port))
+    """A connected socket. Raises OSError."""
+    try:
+        resolved = await _resolved(host, port)
+    except UnicodeError as error:  # a name with an empty label, or one of more than 63 characters
+        raise OSError(f"the host is no name ({error})") from None
+    except RuntimeError as error:  # a name is looked up in a thread, and the system may have none left
+        raise OSError(str(error)) from None
+    return await first_of(resolved)
 
 
 async def _resolved(host: str, port: int) -> Sequence[Resolved]:

@@ -12,11 +12,12 @@ Rules:
   (A read is one synchronous step of the loop: choose the place, receive, account. Nothing can come in between.)
 - **One timer for all deadlines**, set to the earliest (pending.py).
 - **Frames written in one turn of the loop leave in one system call.**
-- **A silent connection is a dead one.** If a request expires and not one byte has come since it was sent, or since an
-  earlier one that expired was, for at least `silent_ms`, the connection is cut, so that the next request makes a new one:
-  also where each request has less time than that. (Java closes the channel of every
+- **A silent connection is a dead one.** When requests that expired have waited `silent_ms` since the last byte came, together
+  where each has less time than that, the connection is cut, so that the next request makes a new one. Time in which none
+  of them waited does not count. (Java closes the channel of every
   synchronous request that times out, remoting/netty/NettyRemotingClient.java invokeSync; here other requests, such as
-  held pulls, share it, so a timeout alone does not cut.) 120 s without reading or writing also end it, as in Java.
+  held pulls, share it, so a timeout alone does not cut.) Until the first byte has come it is `unheard_ms`, which grows
+  from one connection to the next (remoting_client.py). 120 s without reading or writing also end it, as in Java.
 - When it is lost, every pending request fails with UnreachableError.
 """
 
@@ -62,10 +63,13 @@ class Connection(asyncio.BufferedProtocol):
         on_request: PeerHandler | None = None,
         on_close: Callable[[Connection], None] | None = None,
         limits: ConnectionLimits | None = None,
+        unheard_ms: int | None = None,
     ) -> None:
+        """`unheard_ms` is the silence that cuts before the peer's first byte, `limits.silent_ms` unless given."""
         self.address = address
         self._stats = ConnectionStats()
         self._limits = limits or ConnectionLimits()
+        self._unheard_ms = self._limits.silent_ms if unheard_ms is None else unheard_ms
         self._on_request = on_request
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
@@ -83,8 +87,11 @@ class Connection(asyncio.BufferedProtocol):
         self._timer_s = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_read_s = self._loop.time()
-        self._unanswered_s: float | None = None
-        """When the first of the requests was sent that have expired since the last byte came."""
+        self._waited_s = 0.0
+        """How long requests that expired have waited since the last byte came."""
+        self._waited_until_s = 0.0
+        """When the last of them expired."""
+        self._silent = False
 
     # What callers use.
 
@@ -109,6 +116,11 @@ class Connection(asyncio.BufferedProtocol):
     def why(self) -> str:
         """Why the connection is closed; empty while it is open."""
         return self._why
+
+    @property
+    def cut_unheard(self) -> bool:
+        """Whether it was cut for its silence without one byte having come."""
+        return self._silent and not self._stats.read_bytes
 
     @property
     def pending_count(self) -> int:
@@ -224,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._last_read_s = self._loop.time()
-        self._unanswered_s = None
+        self._waited_s = 0.0
         self._stats.read_bytes += nbytes
         try:
             self._receiver.received(nbytes)
@@ -359,15 +371,11 @@ class Connection(asyncio.BufferedProtocol):
     def _expire(self) -> None:
         """The timer fired: fail what is over, and set the timer for the next deadline."""
         self._timer = None
-        now_s = self._loop.time()
-        silent = False
         # A timer may fire a clock tick early (the loop rounds up by its clock's resolution), so its own time counts too.
-        for pending in self._table.expire(max(now_s, self._timer_s)):
+        for pending in self._table.expire(max(self._loop.time(), self._timer_s)):
             self._stats.timeouts += 1
             if self._last_read_s <= pending.sent_s:
-                first_s = self._unanswered_s
-                self._unanswered_s = pending.sent_s if first_s is None else min(first_s, pending.sent_s)
-                silent = now_s - self._unanswered_s >= self._limits.silent_ms / 1000
+                self._count_silence(pending)
             if not pending.waiter.done():
                 text = f"no answer to {name_of_request(pending.code)} within {pending.timeout_ms} ms"
                 pending.waiter.set_exception(TimedOutError(self.address, text))
@@ -376,9 +384,17 @@ class Connection(asyncio.BufferedProtocol):
             self._set_timer(next_s)
         if self._retired:
             self._close_retired()
-        if silent:
+        if self._silent:
             _log.warning("silent_connection_cut", address=self.address)
             self.abort("cut after a request timed out and nothing had been received since it was sent")
+
+    def _count_silence(self, expired: Pending) -> None:
+        """Add its wait to the others': time in which several waited counts once."""
+        further_s = expired.deadline_s - max(expired.sent_s, self._waited_until_s)
+        self._waited_s = max(self._waited_s + further_s, expired.deadline_s - expired.sent_s)
+        self._waited_until_s = expired.deadline_s
+        cut_ms = self._limits.silent_ms if self._stats.read_bytes else self._unheard_ms
+        self._silent = round(self._waited_s * 1000) >= cut_ms
 
     def _close_retired(self) -> None:
         if not len(self._table):

@@ -11,6 +11,9 @@ Rules:
   sent once more on a new connection; the old one ends when its other requests have their answers.
 - A request whose connection is lost fails with UnreachableError. It is not sent again here, as only the caller knows
   whether it may be done twice.
+- A peer that stands still is left in peace: each connection made to it waits in its accept queue, and when it goes on it
+  takes all of them for members, for 120 s. So where a connection was cut for its silence without one byte having come,
+  the next one is given twice as long for its first byte, `SILENT_MAX_MS` at most. The first byte ends that.
 - Addresses that are no longer used cost nothing for long: idle connections close after 120 s.
 """
 
@@ -38,6 +41,8 @@ from .tls import HANDSHAKE_HINT, client_context, explain, server_name
 
 CLOSE_TIMEOUT_MS = 1_000
 CONNECTIONS_MAX = 4_096
+SILENT_MAX_MS = 30_000
+"""So a peer that stands still for 130 s has 7 connections of each client in its queue; cut after 3 s each, it had 42."""
 
 _log = get_logger("rocketcrew.client")
 
@@ -76,6 +81,8 @@ class Remoting:
         self._limits = limits or ConnectionLimits()
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection | UnreachableError]] = {}
+        self._unheard_ms: dict[str, int] = {}
+        """How long the next connection may wait for its first byte, by address, where the last one waited in vain."""
         self._process = OwnProcess("client")
         self._closed = False
 
@@ -190,6 +197,8 @@ class Remoting:
         for connection in tuple(self._connections.values()):
             if connection.open and connection.address not in addresses:
                 connection.retire("nobody names this address any more")
+        for address in self._unheard_ms.keys() - set(addresses):
+            del self._unheard_ms[address]
 
     async def close(self) -> None:
         """Send what is buffered (at most a second), close all connections; pending requests fail. Idempotent; in a fork of
@@ -247,10 +256,6 @@ class Remoting:
                 _, connection = await loop.create_connection(
                     lambda: self._new_connection(address), sock=connected, **self._tls_arguments(host)
                 )
-        except UnicodeError as error:  # a name with an empty label, or one of more than 63 characters
-            return UnreachableError(address, f"cannot connect: the host is no name ({error})")
-        except RuntimeError as error:  # a name is looked up in a thread, and the system may have none left
-            return UnreachableError(address, f"cannot connect: {error}")
         except TimeoutError:
             return TimedOutError(address, f"not connected within {self._connect_timeout_ms} ms")
         except ssl.SSLError as error:
@@ -276,7 +281,10 @@ class Remoting:
         }
 
     def _new_connection(self, address: str) -> Connection:
-        return Connection(address, on_request=self._serve, on_close=self._lost, limits=self._limits)
+        unheard_ms = self._unheard_ms.get(address)
+        return Connection(
+            address, on_request=self._serve, on_close=self._lost, limits=self._limits, unheard_ms=unheard_ms
+        )
 
     async def _serve(self, address: str, command: Command) -> Command | None:
         handler = self._served.get(command.code, self._on_request)
@@ -285,7 +293,16 @@ class Remoting:
     def _lost(self, connection: Connection) -> None:
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
+        self._note_silence(connection)
         if not self._closed:
             _log.info("connection_closed", address=connection.address, reason=connection.why)
         for told in self._on_close:
             told(connection.address)
+
+    def _note_silence(self, connection: Connection) -> None:
+        address, first_ms = connection.address, self._limits.silent_ms
+        if connection.stats.read_bytes:
+            self._unheard_ms.pop(address, None)
+        elif connection.cut_unheard:
+            doubled_ms = 2 * self._unheard_ms.get(address, first_ms)
+            self._unheard_ms[address] = min(doubled_ms, max(first_ms, SILENT_MAX_MS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import queue
 import socket
@@ -126,6 +127,19 @@ def closed_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+class NoThreads(concurrent.futures.ThreadPoolExecutor):
+    """As where a limit of processes is reached."""
+
+    def submit(self, *args, **options):
+        raise RuntimeError("can't start new thread")
+
+
+@pytest.fixture
+def no_threads():
+    """An executor for a loop."""
+    return NoThreads()
 
 
 class Served:

@@ -116,6 +116,22 @@ async def test_a_closed_port_and_a_silent_server_are_told_apart(closed_port):
         await fetch(url_of(f"127.0.0.1:{silent.getsockname()[1]}", "nsaddr"), timeout_ms=50)
 
 
+@pytest.mark.parametrize(
+    ("domain", "says"),
+    [("a..b", "the host is no name"), ("a" * 64, "the host is no name"), ("ns.example", "can't start new thread")],
+)
+async def test_a_domain_that_cannot_be_looked_up_is_not_reached(no_threads, domain, says):
+    asyncio.get_running_loop().set_default_executor(no_threads)
+    with pytest.raises(UnreachableError, match=f"cannot be reached: {says}"):
+        await fetch(url_of(domain, "nsaddr"))
+
+
+async def test_a_path_that_is_not_ascii_cannot_be_asked_for():
+    async with AddressServer().serving() as server:
+        with pytest.raises(UnreachableError, match="cannot be asked: 'ascii' codec"):
+            await fetch(url_of(server.domain, "gr\u00f6\u00dfe"))
+
+
 async def test_asked_at_the_first_request_then_every_two_minutes(make_peer):
     clock, remoting = Clock(), Remoting()
     async with make_peer(lambda c: c.response(0)) as one, make_peer(lambda c: c.response(0)) as two:

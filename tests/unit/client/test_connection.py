@@ -380,11 +380,11 @@ async def test_silence_after_a_timeout_cuts_the_connection_but_a_living_one_stay
         assert not connection.open
 
 
-async def expired(connection, wire):
+async def expired(connection, wire, timeout_ms=30_000):
     """A request that the peer has, and does not answer in time."""
-    asked = connection.start(Command(34), timeout_ms=30_000)
+    asked = connection.start(Command(34), timeout_ms=timeout_ms)
     command = await wire.next()
-    asyncio.get_running_loop().skip_ms(30_000)
+    asyncio.get_running_loop().skip_ms(timeout_ms)
     with pytest.raises(TimedOutError):
         await asked
     return command
@@ -399,6 +399,41 @@ async def test_silence_is_found_too_where_no_request_has_so_much_time(make_peer)
         await expired(connection, wire)
         with pytest.raises(UnreachableError, match="nothing had been received"):
             await held
+
+
+async def test_time_in_which_nobody_waited_is_no_silence(make_peer):
+    async with connected(make_peer, limits=ConnectionLimits(silent_ms=30_000)) as (connection, wire):
+        held = connection.start(Command(11), timeout_ms=FOR_EVER_MS)
+        await wire.next()
+        for _ in range(2):
+            await expired(connection, wire, 10_000)
+            asyncio.get_running_loop().skip_ms(30_000)
+        assert connection.open
+        await expired(connection, wire, 10_000)
+        with pytest.raises(UnreachableError, match="nothing had been received"):
+            await held
+
+
+async def test_the_time_of_requests_that_wait_at_once_is_silence_once(make_peer):
+    async with connected(make_peer, limits=ConnectionLimits(silent_ms=45_000)) as (connection, wire):
+        others = [connection.start(Command(36), timeout_ms=30_000 - n) for n in range(5)]
+        await expired(connection, wire)
+        assert all(other.done() for other in others)
+        assert connection.open
+        for other in others:
+            other.exception()
+
+
+async def test_until_the_first_byte_another_silence_is_allowed(make_peer):
+    async with connected(make_peer, limits=ConnectionLimits(silent_ms=30_000), unheard_ms=60_000) as (connection, wire):
+        await expired(connection, wire)
+        assert connection.open
+        asked = connection.start(Command(36), timeout_ms=LONG_MS)
+        wire.answer(await wire.next())
+        await asked
+        await expired(connection, wire)
+        assert not connection.open
+        assert not connection.cut_unheard
 
 
 async def test_an_answer_that_is_late_is_a_sign_of_life(make_peer):

@@ -53,3 +53,9 @@ def test_addresses():
     assert split_name_servers(["a:1;b:2", "http://c:3/"]) == ["a:1", "b:2", "c:3"]
     with pytest.raises(UsageError, match="at most 64"):
         split_name_servers(f"h:{port}" for port in range(1, 100))
+
+
+@pytest.mark.parametrize("port", ["", "0", "65536", "-1", "٣", "9" * 5_000])  # Python reads no number of 4,301 digits
+def test_a_port_that_is_none(port: str) -> None:
+    with pytest.raises(UsageError, match="is not a number from 1 to 65535"):
+        split_address(f"h:{port}")

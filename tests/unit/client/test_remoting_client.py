@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import gc
 import itertools
@@ -71,15 +70,8 @@ async def test_nobody_listens(closed_port):
             await remoting.oneway(closed_port, Command(34))
 
 
-class NoThreads(concurrent.futures.ThreadPoolExecutor):
-    """As where a limit of processes is reached."""
-
-    def submit(self, *args, **options):
-        raise RuntimeError("can't start new thread")
-
-
-async def test_a_name_that_no_thread_can_look_up():
-    asyncio.get_running_loop().set_default_executor(NoThreads())
+async def test_a_name_that_no_thread_can_look_up(no_threads):
+    asyncio.get_running_loop().set_default_executor(no_threads)
     async with client() as remoting:
         with pytest.raises(UnreachableError, match="cannot connect: can't start new thread"):
             await remoting.request("broker.example:1", Command(34), timeout_ms=LONG_MS)
@@ -167,11 +159,11 @@ def test_the_scope_of_an_address_is_in_its_text(address, given):
     assert with_scope(address) == given
 
 
-async def test_a_name_is_looked_up_and_an_address_is_not(make_peer):
+async def test_a_name_is_looked_up_and_an_address_is_not(make_peer, no_threads):
     async with make_peer(echo) as peer, client() as remoting:
         answer = await remoting.request(f"localhost:{peer.port}", Command(36), timeout_ms=LONG_MS)
         assert answer.code == 0
-    asyncio.get_running_loop().set_default_executor(NoThreads())
+    asyncio.get_running_loop().set_default_executor(no_threads)
     async with make_peer(echo) as peer, client() as remoting:
         assert (await remoting.request(peer.address, Command(36), timeout_ms=LONG_MS)).code == 0
 
@@ -222,6 +214,51 @@ async def test_close_does_not_wait_for_a_peer_that_never_reads(make_peer):
         wire.writer.transport.pause_reading()
         await remoting.close()
         assert remoting.addresses == []
+
+
+async def answered(peer, remoting):
+    """The wire of a new connection that has had an answer."""
+    asked = asyncio.create_task(remoting.request(peer.address, Command(36), timeout_ms=LONG_MS))
+    wire = await peer.accept()
+    wire.answer(await wire.next())
+    await asked
+    return wire
+
+
+async def asked_until_cut(peer, remoting, wire=None):
+    """How many requests of 3.5 s (connecting has a part of the first) a silent connection takes: this one, or a new one."""
+    count, is_cut = 0, False
+    while not is_cut:
+        asked = asyncio.create_task(remoting.request(peer.address, Command(36), timeout_ms=3_500))
+        wire = wire or await peer.accept()
+        await wire.next()
+        connection = remoting.connection_of(peer.address)
+        asyncio.get_running_loop().skip_ms(3_500)
+        with pytest.raises(TimedOutError):
+            await asked
+        count, is_cut = count + 1, not connection.open
+    await connection.wait_closed()
+    return count
+
+
+async def test_a_peer_that_stands_still_is_sent_few_connections(make_peer):
+    async with make_peer() as peer, client() as remoting:
+        first = await answered(peer, remoting)
+        cuts = [await asked_until_cut(peer, remoting, first)]
+        cuts += [await asked_until_cut(peer, remoting) for _ in range(5)]
+        assert cuts == [1, 1, 2, 4, 7, 9]  # at 3.5, 7, 14, 28, 52.5 and 84 s, then every 31.5 s
+
+
+@pytest.mark.parametrize("again", ["answered", "named no more"])
+async def test_after_an_answer_or_where_nobody_names_it_a_silent_peer_is_left_at_once_again(make_peer, again):
+    async with make_peer() as peer, client() as remoting:
+        assert [await asked_until_cut(peer, remoting) for _ in range(3)] == [1, 2, 4]
+        if again == "answered":
+            wire = await answered(peer, remoting)
+            assert await asked_until_cut(peer, remoting, wire) == 1
+        else:
+            remoting.retire_all_but([])
+        assert await asked_until_cut(peer, remoting) == 1
 
 
 async def test_requests_of_the_peer_name_the_address(make_peer):
