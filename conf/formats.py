@@ -71,6 +71,8 @@ _S3 = re.compile(r"s3a?://", re.IGNORECASE)
 _S3_TABLE = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/?#\s]+)+/?")
 _HDFS = re.compile(r"hdfs:/", re.IGNORECASE)
 _HDFS_TABLE = re.compile(r"hdfs://[A-Za-z0-9_.-]+(:[0-9]{1,5})?(/[A-Za-z0-9_.=+@-]+)+/?")
+_NOT_DELTAS = re.compile(r"[#?\[\]\\^|\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
+_DELTAS = ("delta", "deltalake")
 _TABLE = "table:"
 SECONDS_OF = {"s": 1, "m": 60, "h": 3600}
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -125,10 +127,24 @@ def on_hdfs(target: object) -> bool:
     return _HDFS.match(str(target).strip()) is not None
 
 
-def not_a_table(target: str, format_: str = "deltalake") -> str:
-    """What is wrong with `target` as the place of a table of this format that rocketcrew reads, empty when nothing is."""
+def not_for_delta(path: str) -> str:
+    """What is wrong with `path` as the folder of a Delta table, empty when nothing is.
+
+    delta-rs (1.6) makes a URL of it and a path again, by which it opens another folder than it writes to, or none at all.
+    """
+    found = _NOT_DELTAS.search(path)
+    return (
+        f"has {found[0]!r} in it, and Delta's library takes such a path for another one: choose another folder"
+        if found
+        else ""
+    )
+
+
+def not_a_table(target: str, format_: str = "") -> str:
+    """What is wrong with `target` as the place of a table of this format that rocketcrew reads, empty when nothing is; no
+    format: of a table of any."""
     if on_s3(target):
-        if format_ != "deltalake":
+        if format_ not in ("", "deltalake"):
             return f"is on S3, and spark.format = {format_} {NOT_ON_S3.get(format_, _BY_SPARK)}"
         return (
             ""
@@ -143,7 +159,8 @@ def not_a_table(target: str, format_: str = "deltalake") -> str:
             if _HDFS_TABLE.fullmatch(target)
             else "is not hdfs://namenode:port/path or hdfs://nameservice/path, of letters, digits and _ . = + @ -"
         )
-    return not_a_folder(target).replace(FOLDERS_ARE, TABLES_ARE)
+    wrong = not_a_folder(target).replace(FOLDERS_ARE, TABLES_ARE)
+    return wrong or (not_for_delta(target) if format_ in _DELTAS else "")
 
 
 def table_format(text: str) -> str:

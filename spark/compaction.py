@@ -48,7 +48,7 @@ from .delta_log import is_delta
 from .delta_merging import PASSED_MAX, merge_small_files, small_files
 from .errors import LoaderError, unreadable, unusable
 from .iceberg_catalog import is_iceberg
-from .merged_file import compression_of, write_merged
+from .merged_file import compression_of, open_part, schema_of, write_merged
 from .merging import MergeBounds, merge_groups
 from .object_store import Place
 from .outcome_levels import joined, read_part
@@ -320,7 +320,7 @@ def merge_files(files: Sequence[Path], output: Path) -> None:
     for file, one in zip(files, opened, strict=True):
         check_ours(file, one.schema_arrow.names)
     try:
-        schema = pa.unify_schemas([one.schema_arrow.remove_metadata() for one in opened])
+        schema = pa.unify_schemas([schema_of(one) for one in opened])
     except pa.ArrowException as error:
         raise LoaderError(
             f"{files[0]} and its neighbours have other columns: {error}. The table stays as it is"
@@ -335,7 +335,7 @@ def merge_files(files: Sequence[Path], output: Path) -> None:
 
 def _opened(file: Path) -> Any:
     try:
-        return pq.ParquetFile(str(file), page_checksum_verification=True)
+        return open_part(str(file))
     except (pa.ArrowException, OSError) as error:
         raise _damaged(file, error) from None
 

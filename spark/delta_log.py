@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, overload
 
+from ..conf.formats import not_for_delta
+from ..remoting.errors import UsageError
 from .object_store import ObjectPath, Place
 
 LOG_DIR: Final = "_delta_log"
@@ -30,6 +32,12 @@ def is_delta(table: Place) -> bool:
             return any(entry.name[:1].isdecimal() for entry in entries)
     except OSError:  # where it may not be listed, whoever reads it says so
         return log.is_dir()
+
+
+def check_path(table: Place) -> None:
+    """Raise UsageError for a folder that delta-rs, which follows links first, would take for another one."""
+    if isinstance(table, Path) and (wrong := not_for_delta(str(table.resolve()))):
+        raise UsageError(f"{table.resolve()} {wrong}")
 
 
 @overload

@@ -33,7 +33,6 @@ from typing import IO, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow
-import pyarrow.parquet
 
 from ..client.logs import get_logger
 from ..durable.files import sync_path
@@ -41,13 +40,12 @@ from .delta_log import LOG_DIR, entry_of
 from .delta_vacuum import foreign_to
 from .errors import LoaderError, unreadable
 from .hdfs import HdfsPath
-from .merged_file import compression_of, write_merged
+from .merged_file import compression_of, open_part, write_merged
 from .merging import MergeBounds, SmallFile, merge_each
 from .object_store import ObjectPath, Place, short
 from .targets.delta_disk import sync_commits
 
 pa: Any = pyarrow
-pq: Any = pyarrow.parquet
 
 POINTS: Final = ("written", "committed")
 ENGINE: Final = "rocketcrew"
@@ -311,7 +309,7 @@ class _Merge:
         place = self._place(path)
         try:
             source = place if isinstance(place, Path) else pa.BufferReader(pa.py_buffer(place.read_bytes()))
-            return pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+            return open_part(source)
         except (pa.ArrowException, OSError) as error:
             raise LoaderError(unreadable(place, error)) from None
 
@@ -337,10 +335,9 @@ class _Merge:
             with self._opened(one.path) if number else first as part:
                 self._check(one.path, part, noted[number])
                 columns.append(set(part.schema_arrow.names))
-                wanted = pa.schema([field for field in self._schema if field.name in columns[-1]])
                 for row_group in range(part.num_row_groups):
                     try:
-                        rows = part.read_row_group(row_group).select(wanted.names).cast(wanted)
+                        rows = part.read_row_group(row_group)
                     except (pa.ArrowException, OSError) as error:
                         raise LoaderError(unreadable(self._place(one.path), error)) from None
                     yield rows

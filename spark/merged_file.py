@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow
@@ -19,8 +19,37 @@ ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 _FLOATS: Final = ("FLOAT", "DOUBLE")
 
 
+def open_part(source: Any) -> Any:
+    """A file to be merged: a path, or what Arrow reads from. Raises Arrow's errors, OSError."""
+    # Times in 96 bits, as Spark can write them, would end in 2262 as nanoseconds.
+    return pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+
+
+def schema_of(opened: Any) -> Any:
+    """The columns of an opened file. Times in 96 bits are moments, which the file does not say: Spark writes no others so."""
+    schema: Any = opened.schema_arrow.remove_metadata()
+    leaves = [one.physical_type for one in map(opened.schema.column, range(len(opened.schema)))]
+    if "INT96" not in leaves:
+        return schema
+    left = iter(leaves)
+    return pa.schema([field.with_type(_with_moments(field.type, left)) for field in schema])
+
+
+def _with_moments(kind: Any, leaves: Iterator[str]) -> Any:
+    """The type with a zone for each time in 96 bits; `leaves`: how what is in it, and behind it, is stored."""
+    types: Any = pa.types
+    if types.is_map(kind):
+        key = kind.key_field.with_type(_with_moments(kind.key_type, leaves))
+        return pa.map_(key, kind.item_field.with_type(_with_moments(kind.item_type, leaves)))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_moments(kind.value_type, leaves)))
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_with_moments(field.type, leaves)) for field in kind])
+    return pa.timestamp("us", "UTC") if next(leaves) == "INT96" else kind
+
+
 def write_merged(tables: Iterable[Any], schema: Any, output: Any, compression: str) -> None:
-    """All rows of `tables`, in order, as one file of `schema`; columns that some lack are null there.
+    """All rows of `tables`, in order, as one file with the columns and types of `schema`; what some lack is null there.
 
     `output`: a path, or what Arrow writes into. Raises Arrow's errors.
     """
@@ -62,6 +91,7 @@ def compression_of(opened: Any) -> str:
 def _filled(table: Any, schema: Any) -> Any:
     names = set(table.column_names)
     arrays = [
-        table.column(field.name) if field.name in names else pa.nulls(table.num_rows, field.type) for field in schema
+        table.column(field.name).cast(field.type) if field.name in names else pa.nulls(table.num_rows, field.type)
+        for field in schema
     ]
     return pa.table(arrays, schema=schema)

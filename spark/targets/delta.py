@@ -51,7 +51,7 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..column_bounds import has_floats, with_bounds
 from ..convert import Staged
-from ..delta_log import NOT_MAPPED, column_mapping, entry_of
+from ..delta_log import NOT_MAPPED, check_path, column_mapping, entry_of
 from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
 from ..delta_vacuum import unneeded
 from ..errors import BatchTakenError, LoaderError, remedy
@@ -112,7 +112,8 @@ class DeltaTarget:
         calls: FileCalls = CALLS,
     ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has, for those that only read. `merge`: of small
-        files; None: none are."""
+        files; None: none are. Raises UsageError."""
+        check_path(path)
         self.path = path
         self._partition_by = partition_by
         self._append = append
@@ -320,20 +321,33 @@ class DeltaTarget:
         self._tidy(plan)
 
     def _tell_of_restore(self) -> None:
-        """Warn where somebody has taken the table behind the last commit of ours: its rows are gone and count as loaded."""
+        """Warn where somebody has taken the table behind the last commit of ours: its rows are gone and count as loaded. A
+        log that can't be looked at is no reason not to commit: the next look is for the same entries."""
         if self._snapshot is None:
             return
         newest = int(self._snapshot.version())
-        unseen, self._looked = newest - self._looked, newest
-        entries: list[dict[str, Any]] = self._snapshot.history(min(unseen, HISTORY_FIRST)) if unseen > 0 else []
-        since = list(itertools.takewhile(lambda entry: not _plan_noted(entry), entries))
+        try:
+            since = self._since_ours(newest - self._looked)
+        except (delta_rs().exceptions.DeltaError, OSError, ValueError):
+            return
+        self._looked = newest
         restore = next((entry for entry in since if entry.get("operation") == "RESTORE"), None)
         if restore is None:
             return
-        to = restore.get("operationParameters", {}).get("version")  # none where a time was given, in its writer's words
-        if to is None or int(to) < newest - len(since):
+        to = _restored_to(restore)
+        if to is None or to < newest - len(since):
             version: int = restore["version"]
             get_logger().warning("delta_table_restored", table=str(self.path), version=version, error=RESTORED)
+
+    def _since_ours(self, unseen: int) -> list[dict[str, Any]]:
+        """Of the `unseen` newest commits those behind the last one of ours, the newest first."""
+        since: list[dict[str, Any]] = []
+        for limit in (HISTORY_FIRST, unseen):
+            entries: list[dict[str, Any]] = self._snapshot.history(min(limit, unseen)) if unseen > 0 else []
+            since = list(itertools.takewhile(lambda entry: not _plan_noted(entry), entries))
+            if len(since) < HISTORY_FIRST:
+                break
+        return since
 
     def _is_ours(self, plan: Plan, newest: int) -> bool:
         """Whether the log names this plan for its number: asked always, as Spark skips a repeated number in silence.
@@ -470,6 +484,14 @@ def _plan_noted(commit: Mapping[str, Any]) -> str:
 def _plan_of(user_metadata: str) -> str:
     mark, _, plan_id = user_metadata.partition(" ")
     return plan_id if mark == MARK else ""
+
+
+def _restored_to(restore: Mapping[str, Any]) -> int | None:
+    """The version that an entry of a RESTORE names; None where it names a time, or is in words that are not known here."""
+    try:
+        return int(restore["operationParameters"]["version"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def delta_rs() -> Any:

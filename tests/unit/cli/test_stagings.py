@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.stagings import group_in_keys, staging_folders
+from rocketcrew.cli.stagings import check_staging, group_in_keys, staging_folders
 from rocketcrew.conf.settings import load
+from rocketcrew.remoting.errors import UsageError
 
 
 @pytest.mark.parametrize(("namespace", "group"), [("", "billing"), ("shop", "shop%billing")])
@@ -19,3 +20,15 @@ def test_folders_and_keys_have_the_name_that_brokers_know(tmp_path: Path, namesp
     (tmp_path / group / "clients").mkdir()
     (tmp_path / "other" / "0" / "segments").mkdir(parents=True)
     assert staging_folders(settings) == [tmp_path / group / "0" / "segments"]
+
+
+def test_a_folder_of_segments_may_have_any_name(tmp_path: Path) -> None:
+    staging = tmp_path / "plan"
+    (staging / "ready").mkdir(parents=True)
+    (tmp_path / "ready").mkdir()
+    check_staging(staging)
+    (staging / "0" / "segments" / "ready").mkdir(parents=True)
+    check_staging(staging)
+    for wrong, meant in ((staging / "ready", staging), (staging / "0", staging / "0" / "segments")):
+        with pytest.raises(UsageError, match=f"did you mean {meant}\\?"):
+            check_staging(wrong)

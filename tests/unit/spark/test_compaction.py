@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from loader_world import Crash, World, crash_at
 
 from rocketcrew.cli.main import run
+from rocketcrew.cli.reading import dataset
 from rocketcrew.conf.segment_format import KEY_COLUMNS
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of, merge_files
@@ -175,6 +177,31 @@ def test_files_with_other_types_are_not_merged(tmp_path: Path) -> None:
         pq.write_table(pa.table({**keys, "value": column}), tmp_path / name)
     with pytest.raises(LoaderError, match=r"other columns.*stays as it is"):
         merge_files([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
+
+
+@pytest.mark.parametrize("in_96_bits", [(1, 2), (2,)])
+def test_times_in_96_bits_stay_what_they_are(world: World, segments: Any, in_96_bits: tuple[int, ...]) -> None:
+    """Spark writes them on demand. As nanoseconds they would end in 2262, and files do not say that they are moments."""
+    parquet: Any = pq
+    kind: Any = pa.timestamp("us", "UTC")
+    columns: dict[str, Any] = {
+        "t": kind, "l": pa.list_(kind), "st": pa.struct([("s", pa.string()), ("t", kind)]), "m": pa.map_(pa.string(), kind)
+    }  # fmt: skip
+    times = [datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)]
+    values = [{"t": time, "l": [time, None], "st": {"s": "s", "t": time}, "m": [("k", time)]} for time in times]
+    for batch, extra in enumerate(values, 1):
+        world.seal([segments.Record(batch, extra=extra)], columns=[("value", pa.string()), *columns.items()])
+        world.drain(world.loader())
+    for batch in in_96_bits:
+        (file,) = world.table.glob(f"batch_id={batch}/*.parquet")
+        parquet.write_table(
+            parquet.ParquetFile(file).read(), file, use_deprecated_int96_timestamps=True, store_schema=False
+        )
+    assert compact(world.table, MIB).files_after == 1
+    (file,) = world.table.glob("batch_id=*/*.parquet")
+    assert [parquet.read_schema(file).field(name).type for name in columns] == list(columns.values())
+    assert dataset(world.table).to_table(columns=list(columns)).to_pylist() == values
+    assert reconcile(table_facts(world.table, ())[0], None).fine
 
 
 def test_what_is_large_stays_as_it_is(world: World, segments: Any) -> None:

@@ -1,7 +1,9 @@
-"""A Delta table that its owner took back to an older version, or copied in part."""
+"""A Delta table that its owner took back to an older version, copied in part, or put into a folder with an odd name."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,9 +11,14 @@ import pytest
 from deltalake import DeltaTable
 from loader_world import World
 
+from rocketcrew.cli.reading import dataset
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.compaction import compact
+from rocketcrew.spark.delta_log import LOG_DIR
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_keys import table_facts
+from rocketcrew.spark.targets.delta import HISTORY_FIRST, DeltaTarget, append_by_delta_rs
 
 TABLES = ("deltalake",)
 
@@ -72,6 +79,34 @@ def test_a_restore_by_time_says_that_it_does_not_know_what_is_gone(
     assert "rows that were loaded after it, if any, are gone" in capsys.readouterr().err
 
 
+def test_a_restore_is_told_of_however_many_commits_are_behind_it(
+    world: World, segments: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(world, segments)
+    log = DeltaTable(str(world.table))
+    log.restore(2)
+    for number in range(HISTORY_FIRST):
+        log.alter.set_table_properties({"x.y": str(number)}, raise_if_not_exists=False)
+    world.load(99)
+    assert restored(capsys) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [({"version": "2"}, 1), ({"version": "4"}, 1), ({"version": "5"}, 0), ({"version": "null"}, 1), ({"version": {}}, 1),
+     ({}, 1), (None, 1)],
+)  # fmt: skip
+def test_a_restore_in_any_words_stops_no_commit(
+    world: World, segments: Any, capsys: pytest.CaptureFixture[str], said: object, told: int
+) -> None:
+    fill(world, segments)
+    number = int(DeltaTable(str(world.table)).version())
+    commit = {"timestamp": 1, "operation": "RESTORE", "operationParameters": said}
+    (world.table / LOG_DIR / f"{number + 1:020d}.json").write_text(json.dumps({"commitInfo": commit}) + "\n")
+    world.load(99)
+    assert (number, restored(capsys)) == (5, told)
+
+
 def test_a_table_without_the_state_of_its_batch_is_refused_with_the_ways_out(world: World, segments: Any) -> None:
     fill(world, segments)
     for path in (world.table / "_rocketcrew").glob("5-*.json"):
@@ -80,3 +115,21 @@ def test_a_table_without_the_state_of_its_batch_is_refused_with_the_ways_out(wor
         LoaderError, match=r"at batch 5.*no state of it.*RESTORE TABLE.*spark\.target.*reset --to earliest"
     ):
         world.loader()
+
+
+@pytest.mark.parametrize("name", ["ta%20ble", "ta#ble", "a link"])
+def test_a_folder_that_delta_rs_takes_for_another_one_is_refused(world: World, segments: Any, name: str) -> None:
+    """Of `ta ble` and `ta%20ble` side by side it would read the one for the other."""
+    fill(world, segments)
+    place = world.table.with_name("ta%20ble" if name == "a link" else name)
+    world.table.rename(place)
+    if name == "a link":
+        world.table.with_name(name).symlink_to(place)
+    looks: list[Callable[[], object]] = [
+        lambda: dataset(world.table.with_name(name)), lambda: table_facts(world.table.with_name(name), ()),
+        lambda: compact(world.table.with_name(name), 1024),
+        lambda: DeltaTarget(world.table.with_name(name), append_by_delta_rs, lambda: None),
+    ]  # fmt: skip
+    for look in looks:
+        with pytest.raises(UsageError, match=f"{place} has '(%20|#)' in it.*choose another folder"):
+            look()

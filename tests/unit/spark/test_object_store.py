@@ -73,6 +73,13 @@ def test_what_is_on_s3(target: str) -> None:
         ("HDFS://name/table", "parquet", "is not hdfs://namenode:port/path"),
         ("webhdfs://name/table", "parquet", "is a URL (webhdfs:)"),
         ("table", "parquet", ""),
+        ("ta%20ble", "parquet", ""),
+        ("ta#ble", "", ""),
+        ("100%/a%zz/é ü:+", "deltalake", ""),
+        ("ta%20ble/t", "deltalake", "has '%20' in it"),
+        ("ta#ble", "deltalake", "has '#' in it"),
+        ("ta?ble", "delta", "has '?' in it"),
+        ("ta[b]le", "deltalake", "choose another folder"),
     ],
 )
 def test_what_can_be_the_place_of_a_table(target: str, format_: str, said: str) -> None:

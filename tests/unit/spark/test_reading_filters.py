@@ -116,6 +116,59 @@ def test_folders_are_left_out_by_their_values(world: World, segments: Any) -> No
         assert found.to_pylist() == [{"_offset": at, **places[at]} for at in offsets]
 
 
+def updated(log: Any) -> None:
+    log.update(predicate="_offset = 9", updates={"s": "'t'"})
+
+
+def deleted(log: Any) -> None:
+    log.delete("_offset = 9")
+
+
+def merged(log: Any) -> None:
+    gone: Any = pa.table({"_offset": pa.array([9], pa.int64())})
+    merging = log.merge(gone, predicate="t._offset = s._offset", source_alias="s", target_alias="t")
+    merging.when_matched_delete().execute()
+
+
+@pytest.mark.parametrize("partition_by", [(), ("p",)])
+@pytest.mark.parametrize("how", [updated, deleted, merged])
+def test_texts_are_found_where_files_call_them_views(
+    world: World, segments: Any, how: Any, partition_by: tuple[str, ...]
+) -> None:
+    """delta-rs writes such files when it changes rows, beside those that it leaves alone."""
+    inner: Any = pa.struct([("x", pa.string()), ("b", pa.binary())])
+    columns: list[tuple[str, Any]] = [("s", pa.string()), ("b", pa.binary()), ("p", pa.string()), ("st", inner)]
+    columns.append(("l", pa.list_(pa.string())))
+    wanted: dict[int, dict[str, object]] = {
+        at: {"s": f"s{at}", "b": b"s%d" % at, "p": "q", "st": {"x": f"s{at}", "b": None}, "l": [f"s{at}", None]}
+        for at in (1, 2, 3, 4)
+    }
+    for offsets in ((1, 2, 9), (3, 4)):
+        records = [segments.Record(at, extra=wanted.get(at, {"s": "t", "p": "q"})) for at in offsets]
+        world.seal(records, columns=columns)
+        loaded(world, "deltalake", *partition_by)
+    how(DeltaTable(str(world.table)))
+    arrow: Any = pa
+    rows, field, like = dataset(world.table), arrow.compute.field, arrow.compute.match_like
+    kinds = [str(arrow.parquet.read_schema(world.table / file).field("s").type) for file in rows.files]
+    assert sorted(kinds) == ["string", "string_view"]
+    assert rows.schema.field("s").type == pa.string()
+    found = rows.to_table(columns=["_offset", *wanted[1]], filter=field("_offset") < 9).sort_by("_offset")
+    assert found.to_pylist() == [{"_offset": at, **row} for at, row in wanted.items()]
+    for of, asked, offsets in (
+        (field("s") == "s1", "s = 's1'", [1]), (field("s").isin(["s1", "s3"]), "s IN ('s1', 's3')", [1, 3]),
+        (field("s") < "s3", "s < 's3'", [1, 2]), (like(field("s"), "s%"), "s LIKE 's%'", [1, 2, 3, 4]),
+        (field("b") == b"s2", "b = 's2'::BLOB", [2]), (field("b") > b"s2", "b > 's2'::BLOB", [3, 4]),
+        (field("st", "x") == "s2", "st.x = 's2'", [2]), (field("s") == "none", "s = 'none'", []),
+        ((field("p") == "q") & (field("s") >= "s4") & (field("s") < "t"), "p = 'q' AND s >= 's4' AND s < 't'", [4]),
+    ):  # fmt: skip
+        assert sorted(rows.to_table(filter=of).column("_offset").to_pylist()) == offsets
+        for view in ("results", "latest"):
+            with contextlib.closing(DuckViews(world.table)) as views:
+                answer = views.answer(f"SELECT _offset FROM {view} WHERE {asked} AND _group = 'g' ORDER BY 1")
+            assert [row["_offset"] for row in answer] == offsets
+
+
 def renamed(table: Path, mode: str, physical: str) -> None:
     """A version in which Delta's columns are mapped, and those of the files for `value` have this name, as Spark notes it."""
     log = DeltaTable(str(table))
@@ -227,15 +280,26 @@ def test_deletion_vectors_are_refused_where_a_file_has_one(world: World, segment
     assert dataset(world.table).to_table().column("_offset").to_pylist() == [2]
 
 
+def with_feature(table: Path, *names: str) -> None:
+    features = {"readerFeatures": names, "writerFeatures": names}
+    commit = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    entry = table / LOG_DIR / f"{DeltaTable(str(table)).version() + 1:020d}.json"
+    entry.write_text(json.dumps(commit) + "\n")
+
+
 def test_a_feature_that_is_not_known_is_refused(world: World, segments: Any) -> None:
     world.seal([segments.Record(1)])
     loaded(world, "deltalake")
-    features = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
-    commit = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
-    entry = world.table / LOG_DIR / f"{DeltaTable(str(world.table)).version() + 1:020d}.json"
-    entry.write_text(json.dumps(commit) + "\n")
+    with_feature(world.table, "typeWidening", "v2Checkpoint")
     with pytest.raises(LoaderError, match=r"not known here \(typeWidening\)\. --engine spark asks Spark"):
         dataset(world.table)
+
+
+def test_features_of_the_log_alone_refuse_nothing(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    loaded(world, "deltalake")
+    with_feature(world.table, "v2Checkpoint", "vacuumProtocolCheck")
+    assert dataset(world.table).to_table().column("_offset").to_pylist() == [1]
 
 
 def test_mapped_columns_within_others_are_found() -> None:
