@@ -18,6 +18,7 @@ from typing import Final
 
 import click
 
+from ..conf.current_folder import current_folder_named
 from ..conf.exit_codes import (
     EXIT_FAILURE,
     EXIT_FINE,
@@ -78,7 +79,8 @@ def exit_code(error: BaseException) -> int:
 def guarded(command: Callable[[], object]) -> int:
     """Run `command`; tell its error on stderr and return the exit code. Only SystemExit passes through."""
     try:
-        result = command()
+        with current_folder_named():
+            result = command()
     except click.exceptions.Exit as asked:
         return asked.exit_code
     except click.ClickException as error:

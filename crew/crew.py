@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, cast
@@ -19,6 +19,7 @@ from ..cli.watch import QueueLag, Watch
 from ..cli.wording import in_words
 from ..client.loop_thread import LoopThread
 from ..client.own_process import OwnProcess
+from ..conf.current_folder import current_folder_named
 from ..conf.formats import on_s3
 from ..conf.segment_format import REASON_SUFFIX
 from ..conf.settings import Settings, is_broadcasting
@@ -32,7 +33,7 @@ from ..supervisor.member.access import access_of
 from ..supervisor.service import Summary
 from ..supervisor.slot import unusable
 from ..supervisor.wiring import with_topics
-from ..workers.api import under_one_name
+from ..workers.api import Handlers, under_one_name
 from ..workers.ddl import as_schema
 from ..workers.loading import search_path
 from .process import GO, Failed, Order, Reached, Ready
@@ -75,9 +76,10 @@ class Crew:
     have several. One thread at a time uses a crew.
     """
 
+    @current_folder_named()
     def __init__(
         self,
-        handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
+        handler: Handlers,
         *,
         topics: str | Iterable[str] | None = None,
         group: str | None = None,
@@ -149,6 +151,7 @@ class Crew:
             if error is None:  # else that is what the caller has to know
                 raise
 
+    @current_folder_named()
     def start(self) -> Self:
         """Start it; returns when workers are ready and the group is joined. Started once.
 
@@ -274,7 +277,8 @@ class Crew:
     ) -> dict[str, int]:
         """Wait until so many messages are done or until nothing is left to consume, whichever comes first; the counters.
 
-        `max_messages`: this crew has finished at least so many, dead letters among them, and their rows are in `results`.
+        `max_messages`: this crew has finished at least so many, dead letters among them, and their rows are in `results`;
+        with a target they are sealed, and not all of them in the table yet.
         `until_empty`: the group's committed offsets have reached the newest of all queues of its topics and of its retry
         topic, and nothing that this crew has sent back waits for its delay; with a target, its rows are in the table.
         Retries that other members or earlier runs sent back do not end the wait early. Of the delay levels that this crew

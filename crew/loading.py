@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..conf.current_folder import current_folder_named
 from ..conf.exit_codes import EXIT_USAGE
 from ..conf.segment_format import FOLDER_FORMATS, READY_DIR
 from ..remoting.arguments import FILLED, NONE, PATH, TABLE, TEXT, TEXTS, Filename, check, list_of
@@ -42,6 +43,7 @@ class Loaded:
     rows: int
 
 
+@current_folder_named()
 def load(
     staging: Filename | Iterable[Filename],
     target: Filename,

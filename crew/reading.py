@@ -14,6 +14,7 @@ import pyarrow
 import pyarrow.compute
 
 from ..cli.reading import dataset
+from ..conf.current_folder import current_folder_named
 from ..conf.formats import not_a_table, on_hdfs
 from ..conf.segment_format import (
     BROKER,
@@ -54,6 +55,7 @@ _RECORD: Final = (EPOCH, RECONSUME_TIMES, STORE_TIME, TOPIC, BROKER, QUEUE_ID, O
 """What tells the records of one message apart, in the order in which the later one is found."""
 
 
+@current_folder_named()
 def read(
     target: Filename,
     *,

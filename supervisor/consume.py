@@ -10,15 +10,17 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from ..conf.current_folder import current_folder_named
 from ..conf.logging import log_stream, set_up
 from ..conf.settings import Settings, load, require
 from ..conf.sources import find_file
 from ..remoting.arguments import FILLED, NONE, PATH, TABLE, TEXT, TEXTS, WHOLE, Filename, check
 from ..remoting.errors import UsageError
+from ..workers.api import Handlers
 from ..workers.loading import HandlerSpec, describe
 from ..workers.trial_import import examine_as_set
 from .notify import Notify
@@ -78,14 +80,15 @@ def check_named(settings: Settings) -> None:
     require(settings, arguments, flag_names=arguments)
 
 
-def spec_of(handler: str | Callable[..., Any] | Sequence[Callable[..., Any]], settings: Settings) -> HandlerSpec:
+def spec_of(handler: Handlers, settings: Settings) -> HandlerSpec:
     """The handler, which is looked at; one that is named, with the columns of the settings: raises UsageError,
     HandlerLoadError."""
     return examine_as_set(handler, settings) if isinstance(handler, str) else describe(handler)
 
 
+@current_folder_named()
 def consume(
-    handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
+    handler: Handlers,
     *,
     topics: str | Iterable[str] | None = None,
     group: str | None = None,

@@ -44,7 +44,6 @@ from ..remoting.names import DELAY_LEVEL_MAX
 from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL, parse_filter
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from typing_extensions import ParamSpec, TypeVar
 
     from ..remoting.queues import MessageQueue
@@ -57,6 +56,12 @@ else:
 
     P, R = ParamSpec("P"), TypeVar("R")  # without the defaults, which only type checkers know before Python 3.13
 
+Schema = Any
+"""A pyarrow schema. Without pyarrow's own stubs its class means nothing to a type checker, and so would `handler`."""
+Takes = Callable[[Any], Any] | Callable[[Any, Any], Any]
+"""A function of the message, its body, or both. Of a lambda for `Callable[..., Any]` pyright says that it is unknown."""
+Handlers = str | Takes | Sequence[Takes]
+"""What `consume`, `Crew` and the tests' `run` are given: an import path, a function or handler, or several."""
 Hook = Callable[[], object]
 Key = str | Callable[[Any], object] | None
 """Name of a property, or a function of the message."""
@@ -241,7 +246,7 @@ class Handler(Generic[P, R]):
         self,
         function: Callable[P, R],
         *,
-        schema: str | pa.Schema | type[Any] | None = None,
+        schema: str | Schema | type[Any] | None = None,
         batch: bool = False,
         filter: Callable[[Any], object] | None = None,
         setup: Hook | None = None,
@@ -337,7 +342,7 @@ def handler(function: Callable[P, R], /) -> Handler[P, R]: ...
 @overload
 def handler(
     *,
-    schema: str | pa.Schema | type[Any] | None = None,
+    schema: str | Schema | type[Any] | None = None,
     batch: bool = False,
     filter: Callable[[Any], object] | None = None,
     setup: Hook | None = None,
@@ -359,7 +364,7 @@ def handler(
     function: Callable[..., Any] | None = None,
     /,
     *,
-    schema: str | pa.Schema | type[Any] | None = None,
+    schema: str | Schema | type[Any] | None = None,
     batch: bool = False,
     filter: Callable[[Any], object] | None = None,
     setup: Hook | None = None,

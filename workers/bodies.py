@@ -7,10 +7,12 @@ nothing.
 `bytes` is the body as it came, `str` the same in UTF-8. A type with a pydantic model anywhere in it (`Order | None`,
 `list[Order]`, a field of a dataclass) is decoded by pydantic; all else is JSON by msgspec (the extra "typed"):
 msgspec.Struct, dataclass, TypedDict, NamedTuple, dict, list and what they are made of. Both name the field that does not fit.
+`Annotated[X, ...]` and `type X = ...` mean what is behind them; what decodes gets them whole, as a limit may be in them.
 msgspec converts nothing that JSON does not convert: "3" is no int. pydantic converts as the model's own configuration says:
 by default "3" is an int, with `ConfigDict(strict=True)` it is none.
 
-A type that no body can become (a plain class anywhere in it, but for a field with a default) is refused at the start.
+A type that no body can become (a plain class anywhere in it, but for a field with a default) is refused at the start; and so
+is a type with fields where no body is given: `order: Order = None`, `*, order: Order`, `*orders: Order`.
 
 A body that does not fit fails its own message, with `body_errors="dead_letter"` at once into the dead letters; a batch
 handler is called with those that fit.
@@ -27,9 +29,9 @@ import inspect
 import os
 import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from types import UnionType
-from typing import Any, Final, NamedTuple, TypeVar, is_typeddict
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, is_typeddict
 
 from ..remoting.errors import UsageError
 from .api import BodyError, Handler
@@ -38,9 +40,11 @@ from .message import Message
 Decode = Callable[[bytes], Any]
 
 LISTS: Final = (list, Sequence, Collection, Iterable)
-JSON_TYPES: Final = (dict, list, tuple, set, frozenset, int, float, bool)
+JSON_TYPES: Final = (dict, Mapping, MutableMapping, list, Sequence, tuple, set, frozenset, int, float, bool)
 FIELDS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "_fields", "__total__")
 """Marks of what has fields: dataclass, msgspec.Struct, attrs, NamedTuple, TypedDict."""
+MODEL: Final = "__pydantic_validator__"
+"""That of a pydantic model."""
 TYPES: Final = "bytes, str, a dataclass, TypedDict, NamedTuple, msgspec.Struct, pydantic model, dict or list"
 
 
@@ -64,6 +68,9 @@ def plan_of(handler: Handler) -> Plan | None:
         for each in signature.parameters.values()
         if each.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     ]
+    for each in signature.parameters.values():
+        if each not in found[:1]:
+            _check_option(handler, each)
     needed = [each for each in found if each.default is inspect.Parameter.empty]
     both = len(needed) == 2
     if len(needed) > 2 or not found or (both and needed[1].annotation is inspect.Parameter.empty):
@@ -117,12 +124,57 @@ def _resolved(handler: Handler, parameter: inspect.Parameter) -> Any:
     return wanted
 
 
+def _check_option(handler: Handler, parameter: inspect.Parameter) -> None:
+    """Raise UsageError for a parameter that is meant to get the body and never would: one with None as its default, of
+    `*args` or by its name only. Any other default is a value of the handler's own."""
+    unfilled = parameter.default is inspect.Parameter.empty and parameter.kind in (
+        inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY,
+    )  # fmt: skip
+    if parameter.default is not None and not unfilled:
+        return
+    try:
+        wanted = meaning_of(handler.function, parameter.annotation)
+        meant = _has_fields(wanted)
+    except Exception:  # noqa: BLE001  a name for type checkers only, in a parameter that is left alone
+        return
+    if meant:
+        first = "messages: list[Message]" if handler.batch else "message: Message"
+        raise UsageError(
+            f"handler {handler.name}: parameter {parameter.name} is annotated as {shown(wanted)}, and would get no body:"
+            f" leave out its default and its *, as in ({first}, {parameter.name}: {shown(wanted)})"
+        )
+
+
+def _has_fields(wanted: Any) -> bool:
+    """Whether it is a type with fields, which only a body becomes; or one of those in a union or a list is."""
+    wanted = _bare(wanted)
+    kind: Any = typing.get_origin(wanted) or wanted
+    if is_union(wanted) or kind in LISTS:
+        return any(map(_has_fields, typing.get_args(wanted)))
+    return inspect.isclass(kind) and any(hasattr(kind, mark) for mark in (*FIELDS, MODEL))
+
+
+def _bare(wanted: Any) -> Any:
+    """The type behind `Annotated[...]` and the names that `type X = ...` gives it."""
+    while True:
+        kind: Any = typing.get_origin(wanted) or wanted
+        if kind is Annotated:
+            wanted = wanted.__origin__
+        elif type(kind).__name__ == "TypeAliasType":  # Python's own from 3.12 on, and that of typing_extensions
+            given = typing.get_args(wanted)
+            wanted = kind.__value__[given] if given else kind.__value__
+        else:
+            return wanted
+
+
 def _evaluated(handler: Handler, parameter: inspect.Parameter) -> Any:
     text = parameter.annotation
     try:
-        return meaning_of(handler.function, text)
+        found = meaning_of(handler.function, text)
+        _bare(found)  # what an alias names is evaluated when it is asked for
+        return found
     except Exception as error:
-        if re.search(r"\bMessage\b", text):
+        if re.search(r"\bMessage\b", str(text)):
             return Message  # imported for the type checker only
         raise UsageError(
             f"handler {handler.name}: the annotation {text!r} of parameter {parameter.name} means nothing when it runs"
@@ -170,6 +222,7 @@ def result_annotation(function: Any) -> Any:
 def _item(handler: Handler, name: str, wanted: Any) -> Any:
     """Of a batch handler's `list[Order]`, `Order`; a list of anything is one of messages. Raises UsageError for what is no
     list."""
+    wanted = _bare(wanted)
     given = typing.get_args(wanted)
     if typing.get_origin(wanted) in LISTS and len(given) == 1:
         return given[0]
@@ -185,6 +238,7 @@ def _item(handler: Handler, name: str, wanted: Any) -> Any:
 
 def _check_meant(handler: Handler, name: str, wanted: Any) -> None:
     """Raise UsageError for a message and a body in one annotation, and for a list of messages without batch=True."""
+    wanted = _bare(wanted)
     given = typing.get_args(wanted)
     if is_union(wanted) and any(map(_is_message_alone, given)):
         bodies = [each for each in given if each is not type(None) and not _is_message(each)]
@@ -202,10 +256,12 @@ def _check_meant(handler: Handler, name: str, wanted: Any) -> None:
 
 def _is_message_alone(wanted: Any) -> bool:
     """Whether it is the class of messages itself, and nothing that means any object."""
+    wanted = _bare(wanted)
     return wanted == "Message" or (inspect.isclass(wanted) and issubclass(wanted, Message))
 
 
 def _is_message(wanted: Any) -> bool:
+    wanted = _bare(wanted)
     if wanted in (inspect.Parameter.empty, Any, object, Message, "Message") or isinstance(wanted, TypeVar):
         return True
     if is_union(wanted):
@@ -218,6 +274,7 @@ def is_union(wanted: Any) -> bool:
 
 
 def _decodes(wanted: Any) -> bool:
+    wanted = _bare(wanted)
     if is_union(wanted):
         return all(each is type(None) or _decodes(each) for each in typing.get_args(wanted))
     kind: Any = typing.get_origin(wanted) or wanted
@@ -225,7 +282,7 @@ def _decodes(wanted: Any) -> bool:
         return True
     if not inspect.isclass(kind):
         return False
-    marks = ("_fields", "__struct_fields__", "__pydantic_validator__")  # NamedTuple, msgspec.Struct, pydantic model
+    marks = ("_fields", "__struct_fields__", MODEL)  # NamedTuple, msgspec.Struct, pydantic model
     return dataclasses.is_dataclass(kind) or any(hasattr(kind, mark) for mark in marks)
 
 
@@ -238,7 +295,7 @@ def _has_model(wanted: Any) -> bool:
         if id(each) in seen:
             continue
         seen[id(each)] = each
-        if inspect.isclass(each) and hasattr(each, "__pydantic_validator__"):
+        if inspect.isclass(each) and hasattr(each, MODEL):
             return True
         left += [typing.get_origin(each), *typing.get_args(each), getattr(each, "__value__", None)]  # of a type alias
         if inspect.isclass(each) and any(hasattr(each, mark) for mark in FIELDS):
@@ -285,6 +342,7 @@ def shown(wanted: Any) -> str:
     """A type as it is written in code, without the modules of its classes."""
     if isinstance(wanted, str):
         return wanted
+    wanted = _bare(wanted)
     kind, given = typing.get_origin(wanted), typing.get_args(wanted)
     if wanted is type(None) or wanted is Ellipsis:
         return "None" if wanted is not Ellipsis else "..."
@@ -299,9 +357,9 @@ def shown(wanted: Any) -> str:
 
 
 def _decoder(handler: Handler, wanted: Any) -> Decode:
-    if wanted is bytes:
+    if _bare(wanted) is bytes:
         return bytes
-    if wanted is str:
+    if _bare(wanted) is str:
         return bytes.decode
     if _has_model(wanted):
         return _by_pydantic(handler, wanted)

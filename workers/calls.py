@@ -26,7 +26,7 @@ from ..remoting.log_keys import place_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Retry
 from .cells import TAKEN, CellView
-from .copying import holds_all, listed
+from .copying import holds_all, listed, to_the_end
 from .fitting import NoRowError, RowError, check_ran
 from .forks import end_if_forked
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
@@ -217,7 +217,9 @@ def _iterated(given: Any) -> list[object] | None:
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | bytearray | memoryview | Mapping):
         return None
     several = cast("Iterable[object]", given)
-    return list(several if isinstance(several, list | tuple) or holds_all(several) else map(_as_given, several))
+    return list(
+        several if isinstance(several, list | tuple) or holds_all(several) else map(_as_given, to_the_end(several))
+    )
 
 
 def _as_given(row: object) -> object:

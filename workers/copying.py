@@ -15,8 +15,8 @@ import decimal
 import numbers
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, ValuesView
-from typing import Any, Final
+from collections.abc import Callable, Generator, Iterable, Iterator, ValuesView
+from typing import Any, Final, cast
 
 import pyarrow
 
@@ -68,6 +68,19 @@ def holds_all(rows: object) -> bool:
     """All rows are there at once. Of any other iterable the handler's code may run between two of them, and fill the same
     memory again: each is to be taken before the next is asked for."""
     return rows.__class__ in _HOLD_ALL
+
+
+def to_the_end(rows: Iterable[Any]) -> Iterator[Any]:
+    """What is iterated, one by one. What a generator returns at its end is no row: an exception is raised, as it is when a
+    plain function returns it. Raises RowError for anything else, which nobody would ever see."""
+    returned = yield from cast("Generator[Any, None, object]", rows)
+    if isinstance(returned, BaseException):
+        raise returned
+    if returned is not None:
+        raise RowError(
+            f"the handler's generator returned {type(returned).__name__}, which would be lost: yield rows and Sends, and"
+            " return nothing, or an exception such as Retry. A function that returns a Commit or a BatchResult has no yield"
+        )
 
 
 def lasting(kind: Any) -> frozenset[type]:
@@ -206,7 +219,7 @@ def _copied_view(view: memoryview) -> Any:
 
 def listed(rows: Iterable[Any]) -> list[Any]:
     """The rows, each as it was when it was given: a copy where the handler may fill the same memory again."""
-    return list(rows if holds_all(rows) else map(_as_it_is, rows))
+    return list(rows if holds_all(rows) else map(_as_it_is, to_the_end(rows)))
 
 
 def _as_it_is(row: Any) -> Any:

@@ -419,6 +419,12 @@ def refusal(handler: Handler) -> str | None:
         return None
     if (wrong := never_awaited(handler.function)) is not None:
         return f"handler {handler.name} {wrong}"
+    if _lacks_its_object(handler.function):
+        method = _short_name(handler.function)
+        return (
+            f"handler {handler.name} is a method, which would be called without its object: leave @handler out in the class,"
+            f" and make a handler of an object's method outside of it, as in {method} = handler(obj.{method})"
+        )
     expected = "messages" if handler.batch else "message"
     what = "a list of messages (batch=True)" if handler.batch else "one message"
     try:
@@ -449,6 +455,12 @@ def refusal(handler: Handler) -> str | None:
             taken = "one message" if arguments else "no arguments"
             return f"handler {handler.name}: {option} is called with {taken}, but {wrong}"
     return None
+
+
+def _lacks_its_object(function: Callable[..., Any]) -> bool:
+    """Whether it is a method as its class has it: its `self` would be the message."""
+    of_a_class = "." in function.__qualname__.rpartition("<locals>.")[2] if inspect.isfunction(function) else False
+    return of_a_class and next(iter(inspect.signature(function).parameters), "") == "self"
 
 
 def never_awaited(function: Callable[..., Any]) -> str | None:

@@ -24,7 +24,7 @@ from ..conf.folders import NO_FOLDERS, FolderNames
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from ..remoting.errors import ProtocolError
 from .array_faults import Arrays
-from .copying import UnknownValueError, holds_all, listed, refused
+from .copying import UnknownValueError, holds_all, listed, refused, to_the_end
 from .ddl import fields_of, to_ddl
 from .fitting import UNDECLARED, Columns, NoRowError, RowError, check_ran
 from .inferring import as_rows
@@ -420,7 +420,7 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
     values: list[tuple[Any, ...]] = []
     parts: list[Any] = []
     given, filled_anew = cast("Iterable[Any]", result), not holds_all(result)
-    for row in given:
+    for row in to_the_end(given) if filled_anew else given:
         if not isinstance(row, TABLES):
             values.append(columns.values_of(row))
             if filled_anew:

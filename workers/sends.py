@@ -29,7 +29,7 @@ from ..remoting.errors import RocketcrewError
 from ..remoting.properties import PROPERTY_UNIQ_KEY
 from .api import Commit, Handler
 from .calls import batch_results
-from .copying import IMMUTABLE, listed
+from .copying import IMMUTABLE, listed, to_the_end
 from .fitting import NESTED, UNDECLARED, UNORDERED, RowError, check_ran
 from .message import Message
 from .routing import combine
@@ -150,7 +150,7 @@ class _Sending:
     def _rows_of(self, message: Message, rows: Iterable[object]) -> Iterator[object]:
         """The rows of a generator, each when it is asked for; what it sends is sent when it has ended."""
         sends: list[Send] = []
-        for row in rows:
+        for row in to_the_end(rows):
             if isinstance(row, Send):
                 sends.append(row)
             else:
@@ -258,7 +258,7 @@ def holds_rows(result: Any) -> TypeGuard[Iterable[object]]:
 
 def run_out(result: object, depth: int = 0) -> None:
     """A result whose rows nobody wants: what is iterated runs to its end, as what the handler does is in it. Raises RowError
-    for what would be lost: a Send at any depth, a coroutine, an async generator."""
+    for what would be lost: a Send at any depth, a coroutine, an async generator, what a generator returns."""
     if result.__class__ in IMMUTABLE:
         return
     check_ran(result)
@@ -270,5 +270,5 @@ def run_out(result: object, depth: int = 0) -> None:
         for value in cast("Mapping[object, object]", result).values():
             run_out(value, 2)
     elif holds_rows(result) and not (isinstance(result, list | tuple) and IMMUTABLE.issuperset(map(type, result))):
-        for each in result:
+        for each in to_the_end(result):
             run_out(each, depth + 1)

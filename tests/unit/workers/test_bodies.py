@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from numbers import Number
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Annotated, Any, NamedTuple, Protocol, TypedDict, TypeVar
 
 import pytest
 
@@ -82,10 +83,40 @@ def annotated(annotation: Any) -> Callable[[Any], Any]:
         (Order | None, b"null", None),
         (bytes, b"\xff", b"\xff"),
         (str, "ä".encode(), "ä"),
+        (Mapping[str, int], b'{"a": 1}', {"a": 1}),
+        (Sequence[Order], b'[{"order_id": "o-1"}]', [Order("o-1")]),
+        (Annotated[Order, "as the shop has it"], b'{"order_id": "o-1"}', Order("o-1")),
+        (Annotated[Order, "a"] | None, b"null", None),
+        (Annotated[bytes, "a"], b"\xff", b"\xff"),
+        (Annotated[str, "a"], b"3", "3"),
     ],
 )
 def test_a_body_is_what_the_parameter_is_annotated_with(annotation: Any, body: bytes, found: object) -> None:
     assert decoded(annotated(annotation), body) == found
+
+
+def test_what_is_annotated_is_checked_by_what_decodes_it() -> None:
+    with pytest.raises(BodyError, match=r"the body is no list\[int\]: Expected `array` of length <= 1"):
+        decoded(annotated(Annotated[list[int], msgspec.Meta(max_length=1)]), b"[1, 2]")
+    results = ready(Handler(annotated(Annotated[list[Order], "a"]), batch=True))([make_message(b'{"order_id": "o-1"}')])
+    assert results == [Order("o-1")]
+
+
+def test_an_alias_is_what_it_names() -> None:
+    alias_of: Any = pytest.importorskip("typing_extensions").TypeAliasType
+    item = TypeVar("item")
+    order, several = alias_of("Named", Order), alias_of("Several", list[item], type_params=(item,))  # type: ignore[valid-type]
+    for alias in (order, several[Order], order | None, Annotated[order, "a"]):
+        plan = plan_of(Handler(annotated(alias)))
+        assert plan is not None
+        assert plan.wanted is alias  # what decodes knows them
+    assert decoded(annotated(alias_of("Named", Annotated[str, "a"])), b"3") == "3"
+    for alias in (alias_of("Named", Message), Annotated[Message, "a"]):
+        assert plan_of(Handler(annotated(alias))) is None
+    with pytest.raises(UsageError, match="annotated as Something, which is neither"):
+        plan_of(Handler(annotated(alias_of("Named", Something))))
+    with pytest.raises(UsageError, match="take both"):
+        plan_of(Handler(annotated(Annotated[Order | Message, "a"])))
 
 
 def test_the_message_comes_first_where_it_is_asked_for() -> None:
@@ -214,6 +245,48 @@ def test_an_annotation_that_means_nothing_is_refused_before_the_start(annotation
         ready(Handler(annotated(annotation)))
     with pytest.raises(UsageError, match="body_errors='ignore' is unknown"):
         handler(body_errors="ignore")(by_order)
+
+
+def default_none(message: Message, order: Order = None) -> None: ...  # type: ignore[assignment]
+def by_name(message: Message, *, order: Order | None = None) -> None: ...
+def by_name_alone(message: Message, *, order: list[Order]) -> None: ...
+def all_that_are_left(*order: Order) -> None: ...
+def second(message: Message, line: Line, order: Struct = None) -> None: ...
+def unannotated(message, order: Order | None = None) -> None: ...  # type: ignore[no-untyped-def]
+def of_a_batch(messages: list[Message], order: list[Order] | None = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function",
+    [default_none, by_name, by_name_alone, all_that_are_left, second, unannotated, functools.partial(default_none)],
+)
+def test_a_parameter_that_would_get_no_body_is_refused(function: Callable[..., Any]) -> None:
+    said = r"parameter order is annotated as .*, and would get no body: leave out .* as in \(message: Message, order: "
+    assert re.search(said, refusal(Handler(function)) or "")
+    said = r"would get no body: .*\(messages: list\[Message\], order: list\[Order\] \| None\)"
+    assert re.search(said, refusal(Handler(of_a_batch, batch=True)) or "")
+
+
+def test_a_pydantic_model_with_a_default_is_refused_and_one_that_is_given_is_not() -> None:
+    def one(message: Message, order=None) -> object:  # type: ignore[no-untyped-def]
+        return order
+
+    one.__annotations__["order"] = model = model_of(size=(int, ...))
+    assert "parameter order is annotated as Model, and would get no body" in (refusal(Handler(one)) or "")
+    given = model(size=3)
+    assert ready(Handler(functools.partial(one, order=given)))(make_message(b"")) is given
+
+
+def test_options_of_other_types_and_with_a_value_stay() -> None:
+    def count(
+        message: Message, limit: int = 3, names: dict[str, str] | None = None, most: Order = Order("o-1"),  # noqa: B008
+        other: Nowhere | None = None, *texts: str, client: Something | None = None, **more: Order,  # type: ignore[name-defined]  # noqa: F821
+    ) -> object:  # fmt: skip
+        return message
+
+    own = Handler(count)
+    assert refusal(own) is None
+    assert ready(own) is own
 
 
 @pytest.mark.parametrize(

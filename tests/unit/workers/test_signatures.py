@@ -82,6 +82,23 @@ def test_what_does_not(function: Callable[..., Any], shown: str) -> None:
     assert not takes_one(function)
 
 
+class Shop:
+    def count(self, message: object) -> None: ...
+    def bill(self, message: object, order: dict[str, int]) -> None: ...
+    async def later(self, message: object) -> None: ...
+    @staticmethod
+    def alone(message: object) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["count", "bill", "later"])
+def test_a_method_is_a_handler_only_with_its_object(name: str) -> None:
+    wrong = refusal(Handler(getattr(Shop, name))) or ""
+    assert f"Shop.{name} is a method, which would be called without its object" in wrong
+    assert wrong.endswith(f"as in {name} = handler(obj.{name})")
+    for function in (getattr(Shop(), name), Shop.alone):
+        assert refusal(Handler(function)) is None
+
+
 def test_a_batch_handler_is_expected_to_take_a_list() -> None:
     wrong = refusal(Handler(none, batch=True))
     assert wrong is not None
