@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Final, Self, Unpack, cast
 
 from ..remoting.arguments import FLAG, FUNCTION, INT32, NONE, TEXT, Rule, instance, number, plain, refuse, whole
 from ..remoting.arguments import check as check_arguments
@@ -74,12 +74,23 @@ PROBE_INTERVAL_MS = 3_000
 IN_FLIGHT_MAX = 256
 DEFAULT_GROUP = "rocketcrew_producer"
 JAVA_DEFAULT_GROUP = "DEFAULT_PRODUCER"
+
+
+def _are_hooks(value: object) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    calls = (
+        getattr(hook, name, None) for hook in cast("Sequence[object]", value) for name in ("before_send", "after_send")
+    )
+    return all(map(callable, calls))
+
+
 _RULES: Final = {
     "send_timeout_ms": number(),
     "retries": INT32,
     "rules": instance(SendRules, "SendRules(...)") | NONE,
     "check": FUNCTION | NONE,
-    "hooks": Rule("a list of hooks", lambda value: isinstance(value, list | tuple)),
+    "hooks": Rule("a list of hooks, objects with before_send and after_send", _are_hooks),
     "trace": FLAG | TEXT,
     "spans": FLAG,
     "compress_from_bytes": INT32,
@@ -93,7 +104,8 @@ _log = get_logger("rocketcrew.client")
 class Producer:
     """Sends messages of one producer group. Belongs to one event loop, and to the process that has begun to use it.
 
-    In the child of a fork, which shares its sockets, sends are a UsageError, and `close` does nothing.
+    In another loop than that of its first call (`asyncio.run` makes a new one each time) calls are a UsageError. In the child
+    of a fork, which shares its sockets, sends are one, and `close` does nothing.
 
     Use it as `async with Producer("127.0.0.1:9876") as producer:` or with `start` and `close`. One that was used and is not
     closed gives a ResourceWarning when it is collected.
@@ -144,7 +156,7 @@ class Producer:
         self.cluster = cluster
         self.group = group
         self._owns_cluster = owns_cluster = owns_cluster or cluster is not target
-        self._send_timeout_ms: int = taken["send_timeout_ms"]
+        self.send_timeout_ms: int = taken["send_timeout_ms"]
         self._rules = rules or SendRules(retries=taken["retries"])
         self._now_ms = now_ms
         self._options = SendOptions(
@@ -159,6 +171,7 @@ class Producer:
             cluster.access.unit_mode,
         )
         self.process = OwnProcess("producer")
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first call
         self._ids: UniqueIds | None = None  # made with the first one: before it the producer may cross a fork
         self._under_way = _UnderWay()
         trace = taken["trace"]
@@ -207,9 +220,11 @@ class Producer:
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:  # bound now: modules end before it may
         if self._closed or not (self._presence.started or (self._owns_cluster and self.cluster.remoting.addresses)):
             return
-        if self.process.is_elsewhere:
-            return  # the parent's to close
-        _warn(
+        if not self.process.is_elsewhere:  # else the parent's to close
+            self.warn_unclosed(_warn)
+
+    def warn_unclosed(self, warn: Callable[..., None] = warnings.warn) -> None:
+        warn(
             f"a producer of group {self.group!r} was not closed: call its close(), or use it in a with block"
             " (`async with Producer(...)`, `with SyncProducer(...)`)",
             ResourceWarning,
@@ -229,7 +244,7 @@ class Producer:
         """Begin the background work. Nothing is connected before the first send."""
         if self._closed:
             raise UsageError("this producer is closed: make a new one")
-        self.process.enter()
+        self._enter()
         if self._presence.started:
             return
         if self._check_back is not None:
@@ -243,20 +258,33 @@ class Producer:
     async def close(self) -> None:
         """Wait for the sends under way, at most the producer's `send_timeout_ms`, and begin none (a `send_many` ends with an
         error then); leave the group on the brokers in use, and close the connections if they are the producer's own.
-        Idempotent; in a fork of the process that uses it, nothing."""
+        Idempotent; in a fork of the process that uses it, nothing. Raises UsageError in another loop."""
         if self._closed:
             return
-        self._closed = True
         if self.process.is_elsewhere:
+            self._closed = True
             return
+        self._enter()
+        self._closed = True
         try:
-            left = await self._under_way.ended(self._send_timeout_ms / 1000)
-            if left:
-                _log.warning(
-                    "closed_with_sends_under_way", group=self.group, sends=left, waited_ms=self._send_timeout_ms
-                )
+            await self.wait_for_sends(closing=True)
         finally:  # also where the wait was cancelled
             await self._leave()
+
+    async def wait_for_sends(self, *, closing: bool) -> None:
+        """Wait for the sends under way, at most `send_timeout_ms`; a warning says how many are left. When closing, none
+        begins any more."""
+        left = await self._under_way.ended(self.send_timeout_ms / 1000, closing=closing)
+        if left:
+            _log.warning("closed_with_sends_under_way", group=self.group, sends=left, waited_ms=self.send_timeout_ms)
+
+    def abandon(self) -> None:
+        """Cut the connections, and be closed: for what was interrupted in the middle of anything."""
+        self._closed = True
+        for address in self.cluster.remoting.addresses:
+            connection = self.cluster.remoting.connection_of(address)
+            if connection is not None:
+                connection.abort("a call was interrupted")
 
     async def _leave(self) -> None:
         if self._presence.started:
@@ -357,6 +385,7 @@ class Producer:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a selector would choose from."""
+        self._enter()
         found = await self._sender.queues(self.cluster.access.wrap(topic))
         return [mq._replace(topic=topic) for mq in found]
 
@@ -403,6 +432,7 @@ class Producer:
 
         `message` is for the message trace: its tags and keys.
         """
+        self._enter()
         result = replace(result, mq=result.mq._replace(topic=self.cluster.access.wrap(result.mq.topic)))
         end = end_of_sent(self.group, result, state)
         try:
@@ -418,8 +448,9 @@ class Producer:
 
         Returns its message id. Raises UsageError for what is no handle, BrokerError when it is too late or not allowed.
         """
+        self._enter()
         message_id = await recall(
-            self.cluster, self.group, self.cluster.access.wrap(topic), recall_handle, timeout_ms=self._send_timeout_ms
+            self.cluster, self.group, self.cluster.access.wrap(topic), recall_handle, timeout_ms=self.send_timeout_ms
         )
         if self._trace is not None:
             self._trace.recalled(topic, message_id)
@@ -427,12 +458,24 @@ class Producer:
 
     def _timeout(self, timeout_ms: int | None) -> int:
         if timeout_ms is None:
-            return self._send_timeout_ms
+            return self.send_timeout_ms
         check_arguments("send", {"timeout_ms": timeout_ms}, _SEND_RULES)
         return timeout_ms
 
-    def _next_id(self) -> str:
+    def _enter(self) -> None:
+        """Raises UsageError in another process, or loop, than that of the first call."""
         self.process.enter()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise UsageError(
+                "this producer belongs to the event loop that made its first call, and this is another one (asyncio.run makes"
+                " a new one each time): make a producer in each loop, or use SyncProducer"
+            )
+
+    def _next_id(self) -> str:
+        self._enter()
         ids = self._ids
         if ids is None:
             ip = self.cluster.client_id.partition("@")[0]
@@ -457,13 +500,14 @@ class _UnderWay:
         self._count -= 1
         if self._none_left is not None and not self._count:
             self._none_left.set()
+            self._none_left = None
 
-    async def ended(self, timeout_s: float) -> int:
-        """Wait for them, at most so long; how many are left. None begins any more."""
+    async def ended(self, timeout_s: float, *, closing: bool) -> int:
+        """Wait for them, at most so long; how many are left. When closing, none begins any more."""
         await asyncio.sleep(0)  # tasks that were made a moment ago begin
-        self._closing = True
+        self._closing = self._closing or closing
         if self._count:
-            self._none_left = asyncio.Event()
+            self._none_left = self._none_left or asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._none_left.wait(), timeout_s)
         return self._count

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from ..remoting.arguments import FLAG, INT32, Rule, check_fields, number, shown
 from ..remoting.codes import RequestCode
@@ -37,7 +38,13 @@ RETRIES = 2
 PROBE_TIMEOUT_MS = 200
 _SEND_RULES: Final = {
     "retries": INT32,
-    "retry_codes": Rule("a set of response codes", lambda value: isinstance(value, set | frozenset)),
+    "retry_codes": Rule(
+        "a set of response codes",
+        lambda value: (
+            isinstance(value, set | frozenset)
+            and all(isinstance(code, int) for code in cast("AbstractSet[object]", value))
+        ),
+    ),
     "retry_unless_ok": FLAG,
     "attempt_timeout_ms": number(),
     "latency_faults": FLAG,

@@ -5,7 +5,9 @@ between: brokers close them after 120 s, firewalls in silence. Hence before each
 closed, and the loop is given a moment to notice those that the peer has closed, so that the call begins on a sound one.
 
 With `background=True`, or a `check` for transactions, the loop has a thread of its own: heartbeats go out, the broker's
-questions after transactions are answered (`check` is called in a thread too), and `send_async` is possible.
+questions after transactions are answered (`check` is called in a thread too), and `send_async` is possible. Where nobody
+closes such a producer, what it has begun is sent all the same: when nobody has it any more its loop closes it, and the end of
+the program waits for what is under way.
 
 Inside a running loop (a notebook's, an async program's) it needs such a thread, and raises a UsageError without. A call
 blocks that loop; `Producer` does not.
@@ -18,19 +20,22 @@ module is imported may be used in each process that is forked afterwards.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextvars
 import selectors
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from ..remoting.arguments import FLAG, number
 from ..remoting.arguments import check as check_arguments
 from ..remoting.compression import Compression
-from ..remoting.errors import UsageError
-from .access import Access, NameServerList
+from ..remoting.errors import RocketcrewError, UsageError
+from .access import Access, NameServerList, access_to
 from .cluster import Cluster
 from .logs import get_logger
 from .loop_thread import LoopThread, Runner
@@ -51,6 +56,10 @@ from .transactions import (
 )
 
 IDLE_MS = 30_000
+BUSY_S = 1.0
+"""At the end of a program, beyond the time of a send: for a loop that is kept busy."""
+LAST_TURNS = 20
+"""A cancelled send needs five: its request, lane, gathering, task and its own end."""
 _RULES: Final = {"idle_ms": number(), "background": FLAG}
 
 T = TypeVar("T")
@@ -103,8 +112,9 @@ class SyncProducer:
             _refuse_running_loop("SyncProducer", ", or background=True")
         self._idle_ms = idle_ms
         self._background = background or check is not None
-        self._producer = Producer.create(
-            target,
+        self._make = partial(
+            Producer.create,
+            access_to(target),
             group,
             send_timeout_ms=send_timeout_ms,
             retries=retries,
@@ -116,12 +126,15 @@ class SyncProducer:
             compression=compression,
             compress_from_bytes=compress_from_bytes,
         )
+        self._producer = self._make()
         self._runner: Runner | None = None  # made by the first call: before it the producer may cross a fork
         self._lock = threading.RLock()  # a signal's handler may call, too
         """Held for the moment in which a call begins, or `close`."""
         self._user: int | None = None
         """The thread inside a call; without a thread of its own."""
         self._closed = False
+        self._unclosed: weakref.finalize[..., Any] | None = None
+        """What a thread of its own does when nobody has this any more."""
 
     def __enter__(self) -> Self:
         return self
@@ -218,7 +231,10 @@ class SyncProducer:
         """
         if self._producer.process.is_elsewhere:
             return
-        if not self._background and self._runner is not None:
+        runner = self._runner
+        if isinstance(runner, LoopThread):
+            runner.refuse_itself()
+        elif runner is not None:
             _refuse_running_loop("SyncProducer", ", or background=True")
         with self._lock:
             self._refuse_another_thread()
@@ -226,6 +242,8 @@ class SyncProducer:
         runner = self._runner
         if was_closed or runner is None:
             return
+        if self._unclosed is not None:
+            self._unclosed.detach()
         try:
             runner.run(self._producer.close())
         finally:
@@ -241,10 +259,24 @@ class SyncProducer:
         try:
             if self._background:
                 return runner.run(work, context=context)
-            runner.run(self._notice_lost_connections())
-            return _run_to_its_end(runner, work, context)
+            return self._run_here(runner, work, context)
         finally:
             self._user = None
+
+    def _run_here(self, runner: Runner, work: Coroutine[Any, Any, T], context: contextvars.Context) -> T:
+        """In the caller's thread. What is none of our errors was maybe raised by a signal (a handler's time limit, say), in
+        the middle of anything: a wake-up may be lost that a later call would wait for, or half of a frame. So nothing of the
+        loop, its tasks and connections is left for the next call."""
+        try:
+            runner.run(self._notice_lost_connections())
+            return runner.run(work, context=context)
+        except RocketcrewError:
+            raise
+        except BaseException:
+            self._drop(runner)
+            raise
+        finally:
+            work.close()
 
     def _enter(self) -> Runner:
         """What runs one call. Raises UsageError where no call is possible."""
@@ -255,17 +287,9 @@ class SyncProducer:
             self._refuse_another_thread()
             if self._closed:
                 raise UsageError("this producer is closed: make a new one")
-            runner = self._runner or self._first(self._begun())
+            runner = self._runner or self._begun()
             self._user = threading.get_ident()
         return runner
-
-    def _first(self, begun: Runner) -> Runner:
-        """That of a signal's handler, where one has called meanwhile and been faster."""
-        if self._runner is None:
-            self._runner = begun
-        else:
-            begun.close()
-        return self._runner
 
     def _refuse_another_thread(self) -> None:
         """Without a thread of its own. A mark that is left of this one, by an exception from a signal, is of no call: no loop
@@ -277,17 +301,31 @@ class SyncProducer:
             )
 
     def _begun(self) -> Runner:
-        runner: Runner = LoopThread() if self._background else asyncio.Runner(loop_factory=_CallLoop)
+        begun: Runner = _ProducerThread(self._producer) if self._background else _CallRunner()
+        if self._runner is not None:  # a signal's handler has called meanwhile
+            begun.close()
+            return self._runner
+        self._runner = begun
 
         async def start() -> None:
             self._producer.start()
 
         try:
-            runner.run(start())
+            begun.run(start())
         except BaseException:
-            runner.close()
+            self._drop(begun)
             raise
-        return runner
+        if isinstance(begun, _ProducerThread):
+            self._unclosed = weakref.finalize(self, begun.leave)
+            self._unclosed.atexit = False  # atexit functions of the user's may still send
+        return begun
+
+    def _drop(self, runner: Runner) -> None:
+        """The next call begins with a loop and a producer that are new."""
+        if self._runner is runner:
+            broken, self._producer, self._runner = self._producer, self._make(), None
+            broken.abandon()
+        runner.close()
 
     async def _notice_lost_connections(self) -> None:
         self._producer.cluster.remoting.close_idle(self._idle_ms)
@@ -296,27 +334,67 @@ class SyncProducer:
             await asyncio.sleep(0)
 
 
-def _run_to_its_end(runner: Runner, work: Coroutine[Any, Any, T], context: contextvars.Context) -> T:
-    """What it returns or raises. An exception that a signal raises out of the loop (a handler's time limit, say) leaves
-    nothing of it that would go on in the next call."""
-    begun: list[asyncio.Task[Any] | None] = []
-
-    async def noted() -> T:
-        begun.append(asyncio.current_task())
-        return await work
-
-    try:
-        return runner.run(noted(), context=context)
-    except BaseException:
-        for task in begun:
-            if task is not None and not task.done():
-                task.cancel()
-                runner.run(_ended(task))
-        raise
+_threads: weakref.WeakSet[_ProducerThread] = weakref.WeakSet()
+"""Those that run, and maybe some that have ended."""
 
 
-async def _ended(task: asyncio.Task[Any]) -> None:
-    await asyncio.wait([task])
+class _ProducerThread(LoopThread):
+    """The thread of one producer's loop. It knows the producer that works in it and not the one that users have, which may be
+    collected: then it closes the first, and ends."""
+
+    def __init__(self, producer: Producer) -> None:
+        super().__init__()
+        self.producer = producer
+        self._last: concurrent.futures.Future[None] | None = None
+        _threads.add(self)
+
+    def leave(self) -> None:
+        """Called by the collector, in any thread and the middle of anything: it waits for nothing."""
+        if self.process.is_elsewhere:
+            return
+        self._last = self.end_after(self.producer.close())
+        self.producer.warn_unclosed()
+
+    def under_way(self) -> concurrent.futures.Future[None]:
+        """Ends with what is under way, or with the time for it."""
+        return self._last or self.submit(self.producer.wait_for_sends(closing=False))
+
+
+@atexit.register
+def _wait_at_exit() -> None:
+    """For what is under way; where somebody's hook keeps a loop busy, not for ever. Nothing is closed: functions that
+    `atexit` calls after this one may still send. In a fork there is nothing to wait for."""
+    running = [thread for thread in _threads if not (thread.is_closed or thread.process.is_elsewhere)]
+    if running:
+        time_ms = max(thread.producer.send_timeout_ms for thread in running)
+        concurrent.futures.wait([thread.under_way() for thread in running], time_ms / 1000 + BUSY_S)
+
+
+class _CallRunner:
+    """A loop that runs in its caller's thread while `run` does."""
+
+    def __init__(self) -> None:
+        self._loop = _CallLoop()
+        self._runner = asyncio.Runner(loop_factory=lambda: self._loop)  # for Ctrl-C: see `close`
+
+    def run(self, coro: Coroutine[Any, Any, T], /, *, context: contextvars.Context | None = None) -> T:
+        try:
+            return self._runner.run(coro, context=context)
+        finally:
+            if self._loop.interrupted_by is not None:
+                raise self._loop.interrupted_by from None
+
+    def close(self) -> None:
+        """Cancel what still runs, and give it some turns to end in: what has lost its wake-up never does."""
+        loop = self._loop
+        if loop.is_closed():
+            return
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        for _ in range(LAST_TURNS):
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+        loop.close()
 
 
 class _CallLoop(asyncio.SelectorEventLoop):
@@ -325,6 +403,41 @@ class _CallLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__(selectors.PollSelector())
+        self.interrupted_by: BaseException | None = None
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What a signal raises inside a callback of the loop or of a transport, asyncio would log and forget, with what the
+        callback was to wake. So the loop stops, and its runner raises it. Errors of tasks are their own; those that a closed
+        loop has left are nobody's."""
+        if self.is_closed():
+            return
+        error = context.get("exception")
+        if error is None or isinstance(error, RocketcrewError) or not ("handle" in context or "transport" in context):
+            super().call_exception_handler(context)
+        else:
+            self._interrupt(error)
+
+    async def create_connection(self, protocol_factory: Callable[[], Any], *args: Any, **options: Any) -> Any:
+        """A transport forgets each OSError without a word. One that a signal has raised (TimeoutError, say) was raised and
+        has no number; the system's have one, and asyncio's own are not raised."""
+
+        def watched() -> Any:
+            protocol = protocol_factory()
+            lost = protocol.connection_lost
+
+            def connection_lost(error: Exception | None) -> None:
+                if isinstance(error, OSError) and error.errno is None and error.__traceback__ is not None:
+                    self._interrupt(error)
+                lost(error)
+
+            protocol.connection_lost = connection_lost
+            return protocol
+
+        return await super().create_connection(watched, *args, **options)
+
+    def _interrupt(self, error: BaseException) -> None:
+        self.interrupted_by = self.interrupted_by or error
+        self.stop()
 
     def __del__(self) -> None:
         if not self.is_closed():

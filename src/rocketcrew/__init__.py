@@ -3,8 +3,8 @@
 What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`, `SoftTimeLimitExceeded`, in order also
 `Suspend`, `Commit` and `Rollback`; `worker_index`, `logger`, `progress` and `cancelled`, what a running handler may ask; and
 `consume`, which runs one. Scripts and notebooks have `Crew`, which runs one beside them, and `read`, which reads its table. What
-sends messages is here too (`Producer`, `SyncProducer`). Every name is loaded when it is first
-used: workers do not pay for the client, and the command line answers Ctrl-C before anything else is imported.
+sends messages is here too (`Producer`, `SyncProducer`), and what all of them raise (`RocketcrewError`). Every name is loaded
+when it is first used: workers do not pay for the client, and the command line answers Ctrl-C before anything else is imported.
 """
 
 from __future__ import annotations
@@ -23,9 +23,21 @@ if TYPE_CHECKING:
     from .crew.crew import Crew, CrewError, CrewTimeoutError
     from .crew.loading import load
     from .crew.reading import read
+    from .remoting.errors import BrokerError, RocketcrewError, TimedOutError, UnreachableError, UsageError
     from .supervisor.consume import consume
-    from .workers.api import BatchResult, BodyError, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
+    from .workers.api import (
+        BatchResult,
+        BodyError,
+        Commit,
+        Handler,
+        Retry,
+        Rollback,
+        SoftTimeLimitExceeded,
+        Suspend,
+        handler,
+    )
     from .workers.context import cancelled, logger, progress, worker_index
+    from .workers.loading import HandlerLoadError
     from .workers.message import Message
     from .workers.sends import Send, SendError
 
@@ -33,6 +45,7 @@ __all__ = [
     "Access",
     "BatchResult",
     "BodyError",
+    "BrokerError",
     "CheckedMessage",
     "Credentials",
     "Commit",
@@ -40,11 +53,13 @@ __all__ = [
     "CrewError",
     "CrewTimeoutError",
     "Handler",
+    "HandlerLoadError",
     "LocalTransactionState",
     "Message",
     "OutgoingMessage",
     "Producer",
     "Retry",
+    "RocketcrewError",
     "Rollback",
     "Send",
     "SendError",
@@ -54,8 +69,11 @@ __all__ = [
     "SoftTimeLimitExceeded",
     "Suspend",
     "SyncProducer",
+    "TimedOutError",
     "TlsOptions",
     "TransactionSendResult",
+    "UnreachableError",
+    "UsageError",
     "__version__",
     "by_key",
     "by_machine_room",
@@ -83,11 +101,13 @@ _FROM = {
     "crew.crew": ("Crew", "CrewError", "CrewTimeoutError"),
     "crew.loading": ("load",),
     "crew.reading": ("read",),
+    "remoting.errors": ("BrokerError", "RocketcrewError", "TimedOutError", "UnreachableError", "UsageError"),
     "supervisor.consume": ("consume",),
     "workers.api": (
         "BatchResult", "BodyError", "Commit", "Handler", "Retry", "Rollback", "SoftTimeLimitExceeded", "Suspend", "handler"
     ),
     "workers.context": ("cancelled", "logger", "progress", "worker_index"),
+    "workers.loading": ("HandlerLoadError",),
     "workers.message": ("Message",),
     "workers.sends": ("Send", "SendError"),
 }  # fmt: skip

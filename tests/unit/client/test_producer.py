@@ -452,3 +452,33 @@ async def test_a_send_does_not_wait_to_its_end_for_a_name_server_that_is_away(ma
         with pytest.raises(UnreachableError, match="Connection refused"):
             await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=1_000)
         assert len(name_server.requests) == 2
+
+
+# One loop.
+
+
+@pytest.mark.parametrize("call", ["start", "send", "send_batch", "queues", "recall", "close"])
+def test_in_another_loop_than_that_of_its_first_call_it_refuses(served, call):
+    producer = Producer(served.broker.name_server, send_timeout_ms=PATIENT_MS)
+    calls = {
+        "send": lambda: producer.send(TOPIC, b"y"),
+        "send_batch": lambda: producer.send_batch([OutgoingMessage(TOPIC, b"y")]),
+        "queues": lambda: producer.queues(TOPIC),
+        "recall": lambda: producer.recall(TOPIC, "handle"),
+        "close": producer.close,
+    }
+
+    async def other():
+        if call == "start":
+            producer.start()
+        else:
+            await calls[call]()
+
+    async def both():
+        await producer.send(TOPIC, b"x")
+        with pytest.raises(UsageError, match="the event loop that made its first call"):
+            await asyncio.to_thread(asyncio.run, other())
+        assert (await producer.send(TOPIC, b"z")).mq.topic == TOPIC
+        await producer.close()
+
+    asyncio.run(both())

@@ -23,4 +23,4 @@ def test_each_block_runs_and_its_messages_arrive(served):
         assert "10.0.0.5:9876" in block
         exec(block.replace("10.0.0.5:9876", name_server), dict(known))
     stats = run_with_cluster(name_server, lambda cluster: Admin(cluster).topic_stats("orders"))
-    assert sum(one.max_offset for one in stats.offset_table.values()) == 2 + 1 + 1 + 1000
+    assert sum(one.max_offset for one in stats.offset_table.values()) == 2 + 1 + 1 + 1000 + 1

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
+import errno
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,9 +14,10 @@ from dataclasses import replace
 import pytest
 
 from rocketcrew.client.admin import Admin
+from rocketcrew.client.background import background
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
-from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.client.sync import SyncProducer, _CallRunner, run_with_cluster
 from rocketcrew.remoting.errors import UnreachableError, UsageError
 from rocketcrew.testing import LocalBroker, message
 from rocketcrew.workers.sends import Send
@@ -322,3 +327,152 @@ def test_with_a_thread_of_its_own_any_number_may_begin_it_at_once(served):
     ):
         results = list(others.map(lambda number: producer.send(TOPIC, b"%d" % number), range(40)))
     assert len({result.message_id for result in results}) == 40
+
+
+# What a signal raises, in the middle of anything.
+
+
+class TimeLimitError(Exception):
+    """As what a handler of SIGALRM raises."""
+
+
+class LimitsTheFirst:
+    """At the first send something is raised in a callback of the loop, as by a signal."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def before_send(self, context):
+        if self.error is not None:
+            asyncio.get_running_loop().call_soon(self.leave)
+
+    def leave(self):
+        error, self.error = self.error, None
+        raise error
+
+    def after_send(self, context):
+        pass
+
+
+@pytest.mark.parametrize("error", [TimeLimitError(), TimeoutError()])
+def test_what_is_raised_in_a_callback_ends_the_call_that_waits(error):
+    with (
+        LocalBroker() as broker,
+        SyncProducer(broker.name_server, send_timeout_ms=PATIENT_MS, hooks=[LimitsTheFirst(error)]) as producer,
+    ):
+        with broker.faults.drop("SEND_MESSAGE_V2"), pytest.raises(type(error)) as raised:
+            producer.send(TOPIC, b"x")
+        assert raised.value is error
+        assert producer.send(TOPIC, b"y").mq.topic == TOPIC
+
+
+class Reads(asyncio.Protocol):
+    """Something is raised while it reads, as by a signal."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def data_received(self, data):
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [TimeLimitError(), TimeoutError()])
+def test_what_is_raised_while_an_answer_is_read_ends_the_call_too(error):
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+
+    async def wait():
+        await asyncio.get_running_loop().create_connection(lambda: Reads(error), sock=ours)
+        theirs.send(b"answer")
+        await asyncio.wait_for(asyncio.Event().wait(), PATIENT_MS / 1000)
+
+    runner = _CallRunner()
+    with theirs:
+        with pytest.raises(type(error)) as raised:
+            runner.run(wait())
+        assert raised.value is error
+        runner.close()
+
+
+def test_what_the_system_says_of_a_connection_is_not_raised():
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+
+    async def wait():
+        lost = asyncio.get_running_loop().create_future()
+        protocol = Reads(OSError(errno.ECONNRESET, "reset"))
+        protocol.connection_lost = lost.set_result
+        await asyncio.get_running_loop().create_connection(lambda: protocol, sock=ours)
+        theirs.send(b"answer")
+        return await lost
+
+    runner = _CallRunner()
+    with theirs:
+        assert runner.run(wait()).errno == errno.ECONNRESET
+        runner.close()
+
+
+def test_a_loop_whose_task_never_wakes_ends_all_the_same():
+    async def never():
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async def begin():
+        return background(never())
+
+    runner = _CallRunner()
+    task = runner.run(begin())
+    runner.close()
+    assert not task.done()
+
+
+# In the thread of its own.
+
+
+@pytest.mark.parametrize("call", ["send", "send_many", "close"])
+def test_in_its_own_thread_what_would_wait_for_itself_is_refused(served, call):
+    said = concurrent.futures.Future()
+
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer:
+        calls = {
+            "send": lambda: producer.send(TOPIC, b"y"),
+            "send_many": lambda: producer.send_many([OutgoingMessage(TOPIC, b"y")]),
+            "close": producer.close,
+        }
+
+        def sent(_):
+            try:
+                said.set_result(calls[call]())
+            except UsageError as error:
+                said.set_exception(error)
+
+        producer.send_async(TOPIC, b"x").add_done_callback(sent)
+        with pytest.raises(UsageError, match=r"would wait for itself.*use send_async there"):
+            said.result(PATIENT_MS / 1000)
+        assert producer.send(TOPIC, b"z").mq.topic == TOPIC
+
+
+def test_send_async_is_possible_there(served):
+    said = concurrent.futures.Future()
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer:
+        first = producer.send_async(TOPIC, b"x")
+        first.add_done_callback(lambda _: said.set_result(producer.send_async(TOPIC, b"y")))
+        assert said.result(PATIENT_MS / 1000).result(PATIENT_MS / 1000).mq.topic == TOPIC
+
+
+def test_a_generator_and_a_selector_that_send_are_refused(served):
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer:
+
+        def source():
+            producer.send(TOPIC, b"y")
+            yield OutgoingMessage(TOPIC, b"x")
+
+        def choose(queues):
+            producer.send(TOPIC, b"y")
+            return queues[0]
+
+        with pytest.raises(UsageError, match="would wait for itself"):
+            producer.send_many(source())
+        with pytest.raises(UsageError, match="would wait for itself"):
+            producer.send(TOPIC, b"x", selector=choose)

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import logging
 import socket
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -15,8 +17,9 @@ from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
 from rocketcrew.client.sync import SyncProducer
 from rocketcrew.remoting.errors import UnreachableError, UsageError
+from rocketcrew.testing import LocalBroker
 
-from .conftest import PATIENT_MS
+from .conftest import DEADLINE_S, PATIENT_MS
 
 GROUP = "never-closed"
 MESSAGE = OutgoingMessage("orders", b"x")
@@ -113,3 +116,76 @@ def test_nothing_is_said_of_one_that_is_closed_was_not_used_or_was_not_made(clos
         SyncProducer(closed_port, GROUP).close()
 
     assert warned(both) == []
+
+
+# With a thread of its own.
+
+
+def test_one_that_nobody_has_any_more_sends_what_it_has_begun_and_its_thread_ends(served):
+    kept = []
+
+    def use():
+        producer = SyncProducer(served.broker.name_server, GROUP, send_timeout_ms=PATIENT_MS, background=True)
+        kept.extend(producer.send_async(MESSAGE) for _ in range(50))
+        kept.append(producer._runner)
+
+    assert len(warned(use)) == 1
+    *futures, thread = kept
+    assert {future.result(PATIENT_MS / 1000).mq.topic for future in futures} == {"orders"}
+    thread._thread.join(PATIENT_MS / 1000)
+    assert thread.is_closed
+    assert not thread._thread.is_alive()
+
+
+LEFT = """
+import os, sys
+from rocketcrew import SyncProducer
+
+def use():
+    producer = SyncProducer(sys.argv[1], send_timeout_ms=int(sys.argv[2]), background=True)
+    for number in range(200):
+        producer.send_async("orders", b"%d" % number, timeout_ms=60_000)
+    return producer
+"""
+KEPT = f"{LEFT}\nkept = use()"
+DROPPED = f"{LEFT}\nuse()"
+FORKED = f"""{LEFT}
+kept = use()
+if not (pid := os.fork()):
+    sys.exit(7)  # waits for nothing: it has no thread
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+"""
+
+
+def ended(script, *arguments):
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("script", [KEPT, DROPPED, FORKED], ids=["kept", "dropped", "forked"])
+def test_the_end_of_the_program_waits_for_what_was_begun(served, script):
+    assert ended(script, served.broker.name_server, PATIENT_MS) == ""
+    store = served.broker.core.state.store
+    assert sum(store.max_offset("orders", queue_id) for queue_id in store.queue_ids("orders")) == 200
+
+
+@pytest.mark.parametrize("script", [KEPT, DROPPED], ids=["kept", "dropped"])
+def test_what_it_waits_for_in_vain_it_names_by_its_number(script):
+    with LocalBroker() as broker, broker.faults.drop("SEND_MESSAGE_V2", times=None):
+        (line,) = [line for line in ended(script, broker.name_server, 50).splitlines() if "closed_with" in line]
+    assert "sends=200" in line
+
+
+def test_functions_that_run_later_at_exit_may_still_send(served):
+    script = """
+import atexit, sys
+atexit.register(lambda: producer.send("orders", b"last"))  # runs after what is registered after it
+from rocketcrew import SyncProducer
+producer = SyncProducer(sys.argv[1], send_timeout_ms=int(sys.argv[2]), background=True)
+producer.send_async("orders", b"first")
+"""
+    assert ended(script, served.broker.name_server, PATIENT_MS) == ""
+    store = served.broker.core.state.store
+    assert sum(store.max_offset("orders", queue_id) for queue_id in store.queue_ids("orders")) == 2

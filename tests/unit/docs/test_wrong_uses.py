@@ -178,7 +178,7 @@ PRODUCER = {
     "retries": NOT_NATURAL,
     "rules": (5, True, "fast", {"retries": 1}),
     "check": NOT_FUNCTION,
-    "hooks": (None, 5, "f", SELDOM),
+    "hooks": (None, 5, "f", [5], SELDOM),
     "trace": (None, 5, [], SELDOM),
     "spans": NOT_FLAG,
     "compression": (None, 5, "zstd", True),
@@ -285,7 +285,7 @@ USES: dict[str, tuple[Callable[..., object], dict[str, tuple[object, ...]]]] = {
     "SendRules": (
         SendRules,
         {
-            "retries": NOT_NATURAL, "retry_codes": (None, 5, "2", [2]), "retry_unless_ok": NOT_FLAG,
+            "retries": NOT_NATURAL, "retry_codes": (None, 5, "2", [2], {"2"}), "retry_unless_ok": NOT_FLAG,
             "attempt_timeout_ms": NOT_NUMBER, "latency_faults": NOT_FLAG, "probe_unreachable": NOT_FLAG,
         },
     ),
@@ -352,8 +352,9 @@ USES: dict[str, tuple[Callable[..., object], dict[str, tuple[object, ...]]]] = {
     ),
 }  # fmt: skip
 GIVEN_BY_OTHERS = {
-    "BodyError", "CheckedMessage", "Commit", "CrewError", "CrewTimeoutError", "LocalTransactionState", "Message", "SendError",
-    "SendResult", "SendStatus", "SoftTimeLimitExceeded", "TransactionSendResult", "testing.Call", "testing.DeadLetter",
+    "BodyError", "BrokerError", "CheckedMessage", "Commit", "CrewError", "CrewTimeoutError", "HandlerLoadError",
+    "LocalTransactionState", "Message", "RocketcrewError", "SendError", "SendResult", "SendStatus", "SoftTimeLimitExceeded",
+    "TimedOutError", "TransactionSendResult", "UnreachableError", "UsageError", "testing.Call", "testing.DeadLetter",
     "testing.Result", "testing.Retried",
 }  # fmt: skip
 """Which users get and do not make; a Commit takes anything that a handler returns."""
