@@ -16,9 +16,11 @@ data source that PySpark finds after the installation. Nothing of a supervisor i
   no gaps). It is asked for again first, then it is an error, or with `failOnDataLoss=false` a line in the log. Only a
   master's word proves it: what a replica lacks is waited for, and is an unreachable broker in the end, never a loss.
 - A queue that became shorter (made anew, or a broker's crash cost it its end) moves the stream back with no row in that
-  batch (positions.py, `known_ends`); the next batches read from there, within their limits.
-- The first batch of a stream that begins at the latest is empty: Spark keeps where a batch ends, and not where the first
-  one begins, so that end is what fixes the beginning.
+  batch (positions.py, `known_ends`); the next batches read from there, within their limits. One that was made anew and is
+  longer is known by a mark in the checkpoint: one message's offset and store time, asked for again before each batch.
+- The first batch of a stream that begins where another look may not (latest, group, a time) is empty: Spark keeps where a
+  batch ends, and not where the first one begins, so that end is what fixes the beginning. One that begins at the earliest
+  is not: it is an error when it is run again and a queue of its end is away.
 - Times are exact. A broker's search is taken as a hint and the neighbours are looked at (searching.py): 4.9 answers
   with the closest message, before or after.
 - Limits of a batch are shared among queues by what each has to read, at least one offset each, and never more than
@@ -30,6 +32,8 @@ data source that PySpark finds after the installation. Nothing of a supervisor i
 - Writing is at least once. SPARK_ROW_KEY, `<query or job>-<batch>-<partition>-<row>`, is the same when a batch is
   written again. Tasks learn query and batch from Spark's local properties, as a streaming writer is not told. Rows
   with a sharding key or queue id are sent one after the other in each queue (sending.py).
+- A stream moves offsets of a group that nobody consumes by: not of one with members, nor, unless it is told to, of the one
+  at whose offsets it begins. Consumers would go on from there.
 - Pulls are in the name of TOOLS_CONSUMER, which brokers know; so a read leaves no group behind, and does not take
   away an operator's reset that is meant for a living consumer. A group that is reported to and never had a member
   says hello and goodbye once, as lag tools know a group by its retry topic.

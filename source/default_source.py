@@ -73,6 +73,7 @@ class DefaultSource(DataSource):
         return StreamWriter(self._sending(schema))
 
     def _reading(self, schema: StructType, *, streaming: bool) -> Reading:
+        from ..client.logs import get_logger
         from .access_options import access_of
         from .columns import check_columns
         from .options import BATCH, STREAM
@@ -80,6 +81,9 @@ class DefaultSource(DataSource):
         from .reading import read_options
 
         options = read_options(self.options, streaming)
+        if commas := sorted(tag for tag in options.tags if "," in tag):  # which a tag may have
+            hint = "this is one tag with a comma: several have || between them"
+            get_logger("rocketcrew.source").warning("tag_with_comma", tags=commas, hint=hint)
         access = access_of(self.options, STREAM if streaming else BATCH)
         return Reading(access, options, tuple(check_columns(_kinds(schema))))
 

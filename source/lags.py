@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from .offsets import MARKS
+
 
 def stream_lag(progress: Any) -> dict[str, int]:
     """Messages by topic that were stored when the last batch was planned and are not in it.
@@ -38,6 +40,7 @@ def _offsets(text: Any) -> dict[tuple[str, str, str], int]:
     return {
         (topic, broker, queue): int(offset)
         for topic, brokers in topics.items()
+        if topic != MARKS
         for broker, queues in brokers.items()
         for queue, offset in queues.items()
     }

@@ -222,6 +222,23 @@ class Looker:
 
         await _of_each(offsets, one)
 
+    async def has_members(self, group: str, topics: Iterable[str]) -> bool:
+        """Whether somebody consumes one of the topics in this group now. Asked once, as `report` tells it once."""
+        wrapped = self._access.wrap(group)
+        for topic in topics:
+            if set(await self._operations.consumer_ids(wrapped, self._access.wrap(topic))) - {self._cluster.client_id}:
+                return True
+        return False
+
+    async def stored_at(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
+        """When the message at one offset of each queue was stored, ms since 1970; None where there is none."""
+
+        async def one(queue: MessageQueue) -> int | None:
+            at = places[queue]
+            return (await self._times(self._wrapped(queue), at, at + 1)).get(at)
+
+        return await _of_each(places, one)
+
     async def _committed(self, mq: MessageQueue) -> int | None:
         group = self._access.wrap(self._options.group)
         ask = self._operations.query_consumer_offset
@@ -229,12 +246,11 @@ class Looker:
 
     async def _search(self, mq: MessageQueue, timestamp_ms: int, low: int, high: int) -> int:
         found = await self._ask(lambda: self._operations.search_offset(mq, timestamp_ms), mq)
+        return await exact_offset(found, low, high, timestamp_ms, functools.partial(self._times, mq))
+
+    async def _times(self, mq: MessageQueue, start: int, end: int) -> dict[int, int]:
         group = self._options.pull_group_at(self._access)
-
-        async def times(start: int, end: int) -> dict[int, int]:
-            return await self._ask(lambda: store_times(self._cluster, self._operations, group, mq, start, end), mq)
-
-        return await exact_offset(found, low, high, timestamp_ms, times)
+        return await self._ask(lambda: store_times(self._cluster, self._operations, group, mq, start, end), mq)
 
     async def _ask(self, question: Callable[[], Awaitable[T]], mq: MessageQueue | None = None) -> T:
         """`mq`: the queue whose broker is asked; when it does not answer, its address is looked up again."""

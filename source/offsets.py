@@ -2,7 +2,8 @@
 
 The same shape serves startingOffsets and endingOffsets (-2: the earliest, -1: the latest), offsets by timestamp
 (milliseconds), assign (a list of queue ids in place of the innermost object), and the offsets of a stream in Spark's
-checkpoint, so what stands in a checkpoint can be given to a new query. Topics are without their namespace. Pure.
+checkpoint, so what stands in a checkpoint can be given to a new query (its marks, by which queues are known again, are
+passed over). Topics are without their namespace. Pure.
 """
 
 from __future__ import annotations
@@ -11,17 +12,29 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ..client.validation import check_topic
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
-from .options import refuse
+from .options import check_time_ms, refuse
 
 EARLIEST, LATEST = -2, -1
+MARKS = "@marks"
+"""Stands beside the topics in a stream's checkpoint; no topic can be called so."""
 OFFSET_MAX = (1 << 63) - 1
 
 Offsets = dict[MessageQueue, int]
+
+
+class Mark(NamedTuple):
+    """One message of a queue, by which the queue is known again: its offset, and when it was stored (ms since 1970)."""
+
+    offset: int
+    stored_ms: int
+
+
+Marks = dict[MessageQueue, Mark]
 
 
 class Place(Enum):
@@ -45,8 +58,8 @@ class Spec:
 
     @property
     def moves(self) -> bool:
-        """Whether it means another offset when somebody looks again later."""
-        return self.place is Place.LATEST or LATEST in self.values.values()
+        """Whether it may mean another offset when somebody looks again later, other than by retention."""
+        return self.place in (Place.LATEST, Place.GROUP, Place.TIMESTAMP) or LATEST in self.values.values()
 
     def timestamp_of(self, queue: MessageQueue) -> int:
         """The time for one queue, ms since 1970."""
@@ -69,7 +82,13 @@ def parse_place(option: str, value: str) -> Spec:
 
 def parse_timestamps(option: str, value: str) -> Spec:
     """Timestamps by queue. Raises UsageError."""
-    return Spec(Place.TIMESTAMP, option, parse_numbers(option, value, 0, "a time in milliseconds since 1970"))
+    times = parse_numbers(option, value, 0, "a time in milliseconds since 1970")
+    for queue, told in times.items():
+        try:
+            check_time_ms(told)
+        except ValueError as error:
+            raise refuse(option, value, f"holds {told} for {name(queue)}, which {error}") from None
+    return Spec(Place.TIMESTAMP, option, times)
 
 
 def parse_numbers(option: str, value: str, low: int, what: str) -> Offsets:
@@ -110,11 +129,18 @@ def parse_topics(value: str) -> tuple[str, ...]:
     return topics
 
 
-def to_json(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str, int]]]:
-    """Offsets as Spark's checkpoint keeps them."""
-    told: dict[str, dict[str, dict[str, int]]] = {}
-    for queue in sorted(offsets):
-        told.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
+def to_json(offsets: Mapping[MessageQueue, int], marks: Mapping[MessageQueue, Mark] | None = None) -> dict[str, Any]:
+    """Offsets as Spark's checkpoint keeps them, and the marks of their queues where there are any."""
+    told = _by_topic(offsets)
+    if marks:
+        told[MARKS] = _by_topic({queue: list(mark) for queue, mark in marks.items()})
+    return told
+
+
+def _by_topic(values: Mapping[MessageQueue, object]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for queue in sorted(values):
+        told.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = values[queue]
     return told
 
 
@@ -123,6 +149,16 @@ def from_json(told: Mapping[str, Any]) -> Offsets:
     if not told:
         return {}
     return parse_numbers("checkpoint", json.dumps(told), 0, "an offset")
+
+
+def marks_from_json(told: Mapping[str, Any]) -> Marks:
+    """The marks from Spark's checkpoint; none in that of an older version."""
+    return {
+        MessageQueue(topic, broker, int(queue_id)): Mark(*mark)
+        for topic, brokers in told.get(MARKS, {}).items()
+        for broker, queues in brokers.items()
+        for queue_id, mark in queues.items()
+    }
 
 
 def name(queue: MessageQueue) -> str:
@@ -146,6 +182,8 @@ def _brokers(option: str, value: str) -> list[tuple[str, str, object]]:
     if not isinstance(told, dict) or not told:
         raise refuse(option, value, "is no object of topics")
     for topic, brokers in cast("dict[str, Any]", told).items():
+        if topic == MARKS:
+            continue
         _check_topic(option, value, topic)
         if not isinstance(brokers, dict) or not brokers:
             raise refuse(option, value, f"has no object of brokers for topic {topic}")

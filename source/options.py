@@ -25,6 +25,8 @@ OF_SPARK = frozenset(
     {"checkpointlocation", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms", "queryname"}
 )
 """What Spark itself takes and hands on to sources and sinks."""
+TIME_MAX = 1 << 53
+TIME_MS_LEAST = 10**11
 _UNIT_MS = UNIT_MS | {"min": UNIT_MS["m"]}
 
 Parse = Callable[[str], Any]
@@ -75,6 +77,21 @@ def duration_ms(value: str) -> int:
     return int(found[1]) * _UNIT_MS[found[2]]
 
 
+def time_ms(value: str) -> int:
+    """A time in milliseconds since 1970."""
+    told: int = number(0, TIME_MAX)(value)
+    check_time_ms(told)
+    return told
+
+
+def check_time_ms(told: int) -> None:
+    """Refuse what must be seconds, as a time before 1973 in which no broker has stored anything. Raises ValueError."""
+    if 0 < told < TIME_MS_LEAST:
+        raise ValueError(
+            f"looks like seconds, and is milliseconds since 1970: give {told * 1000}, or 0 for all there is"
+        )
+
+
 def one_of(*choices: str) -> Parse:
     """One of these words."""
 
@@ -96,7 +113,6 @@ class Option:
 
 
 _MS = number(1, 3_600_000)
-_TIME = number(0, 1 << 53)
 _STREAM = frozenset({STREAM})
 _BATCH = frozenset({BATCH})
 _WRITE = frozenset({WRITE})
@@ -131,11 +147,11 @@ OPTIONS: Mapping[str, Option] = {
     "subscribePattern": Option(READS, text),
     "assign": Option(READS, text),
     "startingOffsets": Option(READS, text),
-    "startingTimestamp": Option(READS, _TIME),
+    "startingTimestamp": Option(READS, time_ms),
     "startingOffsetsByTimestamp": Option(READS, text),
     "startingOffsetsByTimestampStrategy": Option(READS, one_of("error", "latest"), "error"),
     "endingOffsets": Option(_BATCH, text),
-    "endingTimestamp": Option(_BATCH, _TIME),
+    "endingTimestamp": Option(_BATCH, time_ms),
     "endingOffsetsByTimestamp": Option(_BATCH, text),
     "failOnDataLoss": Option(READS, flag, True),
     "tags": Option(READS, text, "*"),
@@ -147,7 +163,7 @@ OPTIONS: Mapping[str, Option] = {
     "maxOffsetsPerTrigger": Option(_STREAM, number(1, 1 << 53)),
     "minOffsetsPerTrigger": Option(_STREAM, number(1, 1 << 53)),
     "maxTriggerDelay": Option(_STREAM, duration_ms, 900_000),
-    "reportGroupOffsets": Option(_STREAM, flag, True),
+    "reportGroupOffsets": Option(_STREAM, flag),  # reading.py has the default
     "pullGroup": Option(READS, text),
     "pullBatchSize": Option(READS, number(1, 32_767), 1_024),
     "pullTimeoutMs": Option(READS, _MS, 30_000),

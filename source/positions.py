@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from .errors import DataLossError
-from .offsets import EARLIEST, LATEST, Offsets, Place, Spec, name, names
+from .offsets import EARLIEST, LATEST, Marks, Offsets, Place, Spec, name, names
 
 LOST_END_MAX = 10_000
 """Messages that a broker's crash may cost one queue: some seconds of them are not on its disk yet (ASYNC_FLUSH)."""
@@ -131,6 +131,43 @@ def known_ends(
 def shorter(start: Offsets, facts: Mapping[MessageQueue, Facts]) -> list[MessageQueue]:
     """The queues that end before where the stream stands, and not because a replica lags."""
     return [queue for queue, known in facts.items() if known.final and known.maximum < start.get(queue, 0)]
+
+
+def looks_for(
+    start: Offsets, ends: Offsets, marks: Marks, facts: Mapping[MessageQueue, Facts]
+) -> dict[MessageQueue, int]:
+    """The offset by whose message each queue that is about to be read is known again: that of its mark, or a new mark's where
+    it has none, or retention has deleted it. A replica is not asked."""
+    found: dict[MessageQueue, int] = {}
+    for queue, end in ends.items():
+        known = facts.get(queue)
+        if known is not None and known.final and end > start.get(queue, end):
+            mark = marks.get(queue)
+            at = start[queue] if mark is None or mark.offset < known.minimum else mark.offset
+            found[queue] = max(at, known.minimum)
+    return found
+
+
+def made_anew(marks: Marks, stored_ms: Mapping[MessageQueue, int | None], places: Mapping[MessageQueue, int]) -> Marks:
+    """The marks that are another message now, though at the same offset: of queues that were deleted and made again, and
+    are longer than where the stream stands, so that their offsets do not say so. `stored_ms`: at `places` (`looks_for`)."""
+    return {
+        queue: mark
+        for queue, mark in marks.items()
+        if mark.offset == places.get(queue) and stored_ms[queue] not in (None, mark.stored_ms)
+    }
+
+
+def check_first_again(start: Offsets, end: Offsets, *, fail: bool) -> list[MessageQueue]:
+    """The queues of which the first batch, run again, cannot have the rows: it is known where they end in it, and no broker
+    says now where they begin. Raises DataLossError for them."""
+    lost = sorted(queue for queue in end if queue not in start and end[queue] > 0)
+    if lost and fail:
+        raise DataLossError(
+            f"rocketmq: the first batch is run again, and no broker has {names(lost)} now, so that nobody knows where that"
+            " begins: start the query again when its broker is back, or set failOnDataLoss=false to go on behind that batch"
+        )
+    return lost
 
 
 def _back_to(offset: int, facts: Facts) -> int:

@@ -91,7 +91,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         max_offsets_per_trigger=found.get("maxOffsetsPerTrigger") or 0,
         min_offsets_per_trigger=_minimum(found),
         max_trigger_delay_ms=found.get("maxTriggerDelay") or 0,
-        report_group_offsets=bool(group) and bool(found.get("reportGroupOffsets")),
+        report_group_offsets=_reports(found, group, starting),
         pull_batch_size=found["pullBatchSize"],
         pull_timeout_ms=found["pullTimeoutMs"],
         retries=_retries(found["numRetries"], streaming),
@@ -140,6 +140,13 @@ def _check_batch(starting: Spec, ending: Spec) -> None:
         )
 
 
+def _reports(found: Mapping[str, Any], group: str, starting: Spec) -> bool:
+    """Whether a stream moves the group's offsets at brokers: by itself not those of a group at whose offsets it begins, which
+    is one that consumes. That group would go on from where the stream is, and never see what lies between."""
+    told: bool | None = found.get("reportGroupOffsets", False)  # a batch does not know the option
+    return bool(group) and (starting.place is not Place.GROUP if told is None else told)
+
+
 def _minimum(found: Mapping[str, Any]) -> int:
     least, most = found.get("minOffsetsPerTrigger") or 0, found.get("maxOffsetsPerTrigger") or 0
     if most and least > most:
@@ -166,6 +173,8 @@ def _tags(expression: str) -> frozenset[str]:
         raise refuse("tags", expression, "is an SQL92 filter. Brokers apply those, and a reader could not tell what they "
                      "left out from what is lost: leave the option out and filter rows, as by "
                      """.where("properties['price'] > 3")""")  # fmt: skip
+    if any(not part.strip() for part in expression.split("||")):
+        raise refuse("tags", expression, "has no tag on one side of ||: write tagA || tagB, or * for everything")
     return frozenset(parse_subscription(expression).tags)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -315,6 +316,27 @@ def local_path(location: str) -> Path:
     return Path("/" + location.removeprefix("file:").lstrip("/"))
 
 
+def partition_columns(table: Any) -> tuple[str, ...]:
+    """The columns that the table is partitioned by, in their order."""
+    return tuple(table.schema().find_column_name(field.source_id) for field in table.spec().fields)
+
+
+def refuse_transforms(name: str, table: Any, wanted: Sequence[str], *, by_spark: bool) -> None:
+    """Somebody has partitioned by more than whole columns, as `days(ts)`: goes on where such rows can be written, and
+    spark.partition_by, which has no word for it, names the columns. Raises UsageError."""
+    fields = [field for field in table.spec().fields if str(field.transform) not in ("identity", "void")]
+    writable = by_spark or find_spec("pyiceberg_core") is not None
+    if not fields or (writable and tuple(wanted) == partition_columns(table)):
+        return
+    said = ", ".join(f"{field.transform}({table.schema().find_column_name(field.source_id)})" for field in fields)
+    drops = "; ".join(f"ALTER TABLE {name} DROP PARTITION FIELD {field.name}" for field in fields)
+    why = f"spark.partition_by is {list(wanted)}" if writable else "pyiceberg writes that only with pyiceberg-core"
+    raise UsageError(
+        f"the Iceberg table {name} is partitioned by {said}, and {why}: {drops} in Spark, with Iceberg's SQL extensions, or"
+        " the same by update_spec() of pyiceberg. Files that are there stay as they are"
+    )
+
+
 class Main(Enum):
     """What the branch `main` is to the snapshot of our last commit."""
 
@@ -341,6 +363,16 @@ def main_is(
             return Main.UNKNOWN
         at = parents[at]
     return Main.IN_ORDER
+
+
+def last_in_order(
+    log: Sequence[int], ours: int, batch: int, parents: Mapping[int, int | None], marks: Mapping[int, int]
+) -> int:
+    """Where `main` was last with our last commit `ours` and what others had committed on top of it. `log`: where it has been,
+    in order; what else is given is as for `main_is`. `ours` where the log does not say.
+    """
+    kept = (one for one in reversed(log) if one in parents)
+    return next((one for one in kept if main_is(one, ours, batch, parents, marks) is Main.IN_ORDER), ours)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,11 +53,14 @@ from ..iceberg_catalog import (
     expirable,
     failures,
     is_iceberg,
+    last_in_order,
     local_path,
     location_of,
     main_is,
     open_catalog,
+    partition_columns,
     read_spec,
+    refuse_transforms,
     retention,
     short,
     superseded,
@@ -158,7 +161,7 @@ class IcebergTarget:
     def partition_columns(self) -> tuple[str, ...]:
         """The columns that the table's folders are made of; none where there is no table."""
         table = self.table()
-        return () if table is None else _partition_columns(table)
+        return () if table is None else partition_columns(table)
 
     def state(self) -> TableState:
         """The state that the table's properties name. Raises LoaderError, UsageError for a table of somebody else."""
@@ -166,7 +169,8 @@ class IcebergTarget:
         if table is None:
             return TableState(0, "", OffsetSet(), ())
         if self._partition_by is not None:
-            check_partitions(self.path, self._partition_by, _partition_columns(table))
+            refuse_transforms(self._spec.table, table, self._partition_by, by_spark=self._rows is not None)
+            check_partitions(self.path, self._partition_by, partition_columns(table))
         self._check_main(table)
         batch = batch_of(table)
         with asked(self._spec), suppress(PermissionError):  # of somebody who only reads
@@ -268,9 +272,14 @@ class IcebergTarget:
                 f" TBLPROPERTIES ('{SNAPSHOT}' = '{head}') in Spark, or the same by set_properties of pyiceberg"
             )
         if ours in parents:
+            log = [one.snapshot_id for one in table.metadata.snapshot_log]
+            back = last_in_order(log, ours, batch, parents, marks)
+            lacks = "" if back in log else f" (commits of others after batch {batch} are not in it)"
             raise LoaderError(
-                f"{said}. Take it back there: CALL system.set_current_snapshot('{name}', {ours}) in Spark, or"
-                f" table.manage_snapshots().set_current_snapshot({ours}).commit() of pyiceberg. The segments stay"
+                f"{said}. Take it back to {back}, its last snapshot with that batch{lacks}: CALL"
+                f" system.set_current_snapshot('{name}', {back}) in Spark, or"
+                f" table.manage_snapshots().set_current_snapshot({back}).commit() of pyiceberg. What others have committed"
+                " since main was moved is not in it. The segments stay"
             )
         raise LoaderError(
             f"{said}, which was expired: load into a new table (spark.target, spark.options.table) and consume again:"
@@ -659,10 +668,6 @@ def _winners(table: Any) -> dict[int, str]:
             found.setdefault(*mark)
         at = snapshots.get(at.parent_snapshot_id)
     return found
-
-
-def _partition_columns(table: Any) -> tuple[str, ...]:
-    return tuple(table.schema().find_column_name(field.source_id) for field in table.spec().fields)
 
 
 def data_files(table: Any) -> list[Path]:

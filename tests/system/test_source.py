@@ -278,24 +278,56 @@ def test_a_stream_goes_on_at_its_group_waits_for_rows_and_writes_from_foreach_ba
     def run_to(batch: int) -> None:
         query = start()
         try:
-            if not sizes:  # the first batch takes what there is, as Kafka's does
-                wait_until(check.joinpath("commits", "0").exists, what="the first batch")
+            if (
+                not sizes
+            ):  # the first batch fixes where it begins, and the second takes what there is, as Kafka's first does
+                wait_until(check.joinpath("commits", "1").exists, what="the first rows")
                 topic.send(3)
                 topic.send(3)
             wait_until(check.joinpath("commits", str(batch)).exists, what=f"batch {batch}")
         finally:
             query.stop()
 
-    run_to(1)
-    assert sizes == [2, 6], "none with three"
-    (check / "commits" / "1").unlink()  # as if the driver had died before it could say so
-    (check / "commits" / ".1.crc").unlink(missing_ok=True)
-    run_to(1)
-    assert sizes == [2, 6, 6]
+    run_to(2)
+    assert sizes == [0, 2, 6], "none with three"
+    (check / "commits" / "2").unlink()  # as if the driver had died before it could say so
+    (check / "commits" / ".2.crc").unlink(missing_ok=True)
+    run_to(2)
+    assert sizes == [0, 2, 6, 6]
     rows = spark.read.format("rocketmq").options(nameServer=broker.name_server, subscribe="written").load().collect()
     found = Counter((row.properties["SPARK_ROW_KEY"], int(row.body)) for row in rows)
     assert sorted(number for (_, number), times in found.items() if times == 1) == [4, 5]
     assert sorted(number for (_, number), times in found.items() if times == 2) == list(range(6, 12))
+
+
+def test_the_first_batch_that_failed_has_what_a_group_had_not_consumed_when_the_query_was_new(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    topic, got = Topic(broker, "first", 40), list[int]()
+
+    async def commit(cluster: Any, offset: int) -> None:
+        for mq in await cluster.queues_to_read(topic.name):
+            await Admin(cluster).create_group(await cluster.address_of(mq), SubscriptionGroupConfig("first-group"))
+            await Operations(cluster).update_consumer_offset("first-group", mq, offset)
+
+    def run(write: Callable[[Any, int], None]) -> None:
+        stream = spark.readStream.format("rocketmq").options(
+            **topic.options(startingOffsets="group", group="first-group")
+        )
+        writing = stream.load().writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "check"))
+        writing.trigger(availableNow=True).start().awaitTermination()
+
+    def die(frame: Any, _batch: int) -> None:
+        if frame.count():
+            raise RuntimeError("the driver dies")
+
+    run_with_cluster(broker.name_server, lambda cluster: commit(cluster, 2))
+    with pytest.raises(Exception, match="the driver dies"):
+        run(die)
+    run_with_cluster(broker.name_server, lambda cluster: commit(cluster, 7))  # the group goes on
+    run(lambda frame, _batch: got.extend(numbers(frame)))
+    assert sorted(got) == list(range(2 * QUEUES, 40))
+    assert group_offsets(broker, "first-group", topic.name) == [7] * QUEUES
 
 
 @pytest.mark.parametrize(

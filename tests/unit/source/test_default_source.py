@@ -5,6 +5,7 @@ import pkgutil
 from pathlib import Path
 
 import pytest
+import structlog.testing
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
@@ -48,6 +49,13 @@ def test_readers_and_writers_travel() -> None:
     assert isinstance(pickle.loads(pickle.dumps(source(READ).streamReader(SCHEMA))), StreamReader)
     assert isinstance(pickle.loads(pickle.dumps(source(WRITE).writer(ROWS, False))), BatchWriter)
     assert isinstance(pickle.loads(pickle.dumps(source(WRITE).streamWriter(ROWS, False))), StreamWriter)
+
+
+def test_a_tag_with_a_comma_is_probably_two() -> None:
+    with structlog.testing.capture_logs() as lines:
+        source(READ | {"tags": "a || b"}).reader(SCHEMA)
+        source(READ | {"tags": "a,b"}).reader(SCHEMA)
+    assert [(line["event"], line["tags"]) for line in lines] == [("tag_with_comma", ["a,b"])]
 
 
 def test_what_cannot_be_read_or_written_is_said_at_once() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.access_options import access_of
 from rocketcrew.source.offsets import (
+    Mark,
     Place,
     from_json,
+    marks_from_json,
     names,
     parse_assign,
     parse_place,
@@ -47,6 +50,12 @@ def test_names_have_no_case_and_may_carry_the_prefix() -> None:
         ({"maxTriggerDelay": "soon"}, STREAM, "no time such as 500ms, 30s, 15m or 1h"),
         ({"startingOffsetsByTimestampStrategy": "x"}, BATCH, "is none of error, latest"),
         ({"nameServer": " "}, BATCH, "is empty"),
+        (
+            {"startingTimestamp": "1760000000"},
+            STREAM,
+            "'1760000000' looks like seconds, and is milliseconds since 1970",
+        ),
+        ({"endingTimestamp": "1760000000"}, BATCH, "give 1760000000000, or 0"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_do(given: dict[str, str], where: str, said: str) -> None:
@@ -123,6 +132,10 @@ def test_offsets_come_and_go_as_json() -> None:
     assert to_json(told) == {"t": {"a": {"0": 3, "1": 9}}}
     assert from_json(to_json(told)) == told
     assert from_json({}) == {}
+    marks = {A0: Mark(2, 1_760_000_000_000)}
+    marked = json.loads(json.dumps(to_json(told, marks)))
+    assert (from_json(marked), marks_from_json(marked), marks_from_json(to_json(told))) == (told, marks, {})
+    assert parse_place("x", json.dumps(marked)).values == told, "so what a checkpoint has can be given to a query"
     assert parse_place("x", " Earliest ").place is Place.EARLIEST
     assert parse_place("x", "group").place is Place.GROUP
     assert parse_timestamps("x", '{"t": {"a": {"0": 1700000000000}}}').timestamp_of(A0) == 1_700_000_000_000
@@ -163,10 +176,13 @@ def test_a_whole_read() -> None:
     assert (stream.assigned, stream.topics, stream.starting.place) == ((A0,), ("t",), Place.LATEST)
     assert (stream.report_group_offsets, stream.max_trigger_delay_ms) == (True, 900_000)
     assert not read_options({"subscribe": "x"}, streaming=True).report_group_offsets
+    consumed = {"subscribe": "x", "startingOffsets": "group", "group": "g"}
+    assert not read_options(consumed, streaming=True).report_group_offsets
+    assert read_options(consumed | {"reportGroupOffsets": "true"}, streaming=True).report_group_offsets
     assert (batch.retries, stream.retries, batch.pull_group) == (3, 60, "TOOLS_CONSUMER")
     assert read_options({"subscribe": "x", "numRetries": "0", "pullGroup": "p"}, streaming=True).retries == 0
-    timed = read_options({"subscribe": "x", "startingTimestamp": "5", "startingOffsets": "earliest"}, streaming=False)
-    assert (timed.starting.place, timed.starting.timestamp_ms) == (Place.TIMESTAMP, 5)
+    timed = read_options({"subscribe": "x", "startingTimestamp": "0", "startingOffsets": "earliest"}, streaming=False)
+    assert (timed.starting.place, timed.starting.timestamp_ms) == (Place.TIMESTAMP, 0)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +195,21 @@ def test_a_whole_read() -> None:
         ({"subscribe": ","}, False, "names no topic"),
         ({"subscribe": "x", "startingOffsets": "latest"}, False, "cannot begin at latest"),
         ({"subscribe": "x", "endingOffsets": "earliest"}, False, "cannot end at earliest"),
-        ({"subscribe": "x", "startingTimestamp": "5", "endingTimestamp": "4"}, False, "exchange them"),
+        (
+            {"subscribe": "x", "startingTimestamp": "1760000000001", "endingTimestamp": "1760000000000"},
+            False,
+            "exchange them",
+        ),
+        (
+            {"subscribe": "x", "startingOffsetsByTimestamp": '{"x": {"a": {"0": 1760000000}}}'},
+            False,
+            "holds 1760000000 for queue 0 of topic x on a, which looks like seconds",
+        ),
         ({"subscribe": "x", "startingOffsets": "group"}, True, "but which? give option group"),
         ({"subscribe": "x", "group": "a b"}, True, "option group: 'a b' is wrong"),
         ({"subscribe": "x", "tags": "||"}, True, "option tags"),
+        ({"subscribe": "x", "tags": "a||"}, True, "option tags: 'a||' has no tag on one side of ||"),
+        ({"subscribe": "x", "tags": "a || || b"}, False, "has no tag on one side of ||"),
         ({"subscribe": "x", "tags": "SQL92:price > 3"}, True, "option tags: 'SQL92:price > 3' is an SQL92 filter"),
         ({"subscribe": "x", "tags": "sql92: a = 1"}, False, "leave the option out and filter rows"),
         ({"subscribe": "x", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, True, "no batch could be both"),

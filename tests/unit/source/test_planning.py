@@ -22,9 +22,19 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.headers import PullResponse
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.errors import DataLossError
-from rocketcrew.source.offsets import Place, Spec
+from rocketcrew.source.offsets import Mark, Place, Spec
 from rocketcrew.source.planning import Range, limited, ranges_between, split, waits
-from rocketcrew.source.positions import Facts, check_named, check_order, first_offset, known_ends, last_offset, shorter
+from rocketcrew.source.positions import (
+    Facts,
+    check_named,
+    check_order,
+    first_offset,
+    known_ends,
+    last_offset,
+    looks_for,
+    made_anew,
+    shorter,
+)
 from rocketcrew.source.predicates import SPARE_MS, Predicates, push
 from rocketcrew.source.progress import Window, goes_on_at, is_short
 
@@ -111,6 +121,21 @@ def test_a_queue_that_became_shorter_goes_back_and_is_not_read_whole() -> None:
     assert shorter({Q0: 100, Q1: 5}, {Q0: Facts(0, 98), Q1: Facts(0, 5), Q2: Facts(0, 0)}) == [Q0]
     assert shorter({Q0: 100}, lagging) == []
     assert last_offset(spec(Place.OFFSETS, {Q0: 100}), Q0, lagging[Q0], fail=False) == 100
+
+
+def test_a_queue_is_known_again_by_one_message() -> None:
+    facts = {Q0: Facts(0, 9), Q1: Facts(4, 9), Q2: Facts(0, 9, final=False)}
+    start, ends = {Q0: 5, Q1: 6, Q2: 5}, {Q0: 9, Q1: 9, Q2: 9}
+    marks = {Q0: Mark(2, 100), Q1: Mark(3, 100), Q2: Mark(2, 100)}
+    # That of queue 1 was deleted by retention, so another one is looked for; a replica proves nothing.
+    places = looks_for(start, ends, marks, facts)
+    assert places == {Q0: 2, Q1: 6}
+    assert looks_for(start, ends, {}, facts) == {Q0: 5, Q1: 6}
+    assert looks_for({Q1: 2}, {Q1: 9}, {}, facts) == {Q1: 4}
+    assert looks_for(start, start, marks, facts) == {}, "nothing is to be read"
+    assert made_anew(marks, {Q0: 100, Q1: 700}, places) == {}
+    assert made_anew(marks, {Q0: None, Q1: None}, places) == {}, "nobody knows"
+    assert made_anew(marks, {Q0: 101, Q1: 700}, places) == {Q0: Mark(2, 100)}
 
 
 # Planning.
