@@ -65,7 +65,7 @@ class Rerun:
         if declared == INFER:
             staging.mkdir(parents=True, exist_ok=True)
             check = partial(check_fits, table=table, segments=None)
-            infer = Inferring(staging / COLUMNS_FILE, structlog.get_logger(), check)
+            infer = Inferring(staging / COLUMNS_FILE, structlog.get_logger("rocketcrew.rerun"), check)
         self._rows: RowBuffer[tuple[QueueKey, int]] = RowBuffer(schema, group, infer, table.folders)
         self._segments = SegmentWriter(
             staging, f"rerun-{time.time_ns():x}", self._rows.schema, seal_rows=SEAL_ROWS, seal_bytes=SEAL_BYTES,
@@ -101,7 +101,7 @@ class Rerun:
                 messages = expand_inner_batch(record, 0, len(record), info)
             else:
                 messages = [Message(record, 0, info)]
-            self._handle(key, messages, chooser(info, self._handler.filter, structlog.get_logger()))
+            self._handle(key, messages, chooser(info, self._handler.filter, structlog.get_logger("rocketcrew.rerun")))
             if self._rows.full:
                 self._flush()
 

@@ -21,6 +21,7 @@ With `log.file` the processes of a crew write to one file (`LogFile`), which may
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import os
@@ -38,7 +39,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from ..remoting.errors import UsageError
-from ..remoting.log_values import Rendering, interpolated, shown, text
+from ..remoting.log_values import Rendering, interpolated, plain, shown, text
 from .repeats import Outages, Repeats
 from .visible import visible
 
@@ -280,15 +281,17 @@ class _Counted:
     Outages are counted together (`repeats.Outages`), those of each level apart: a line that stands for several events names
     them in `counts`. The same fault that messages meet is the same event of the same topic and hook, with the same error but
     for its numbers: two filters have a line each. What comes after the last line that passed is in no `times`.
+    Only lines of `ours` are looked at: an event of the user's may have the same name, and each of them counts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ours: LineWriter) -> None:
+        self._ours = ours
         self._repeats = Repeats()
         self._outages = defaultdict[str, Outages](Outages)
 
     def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
         what = text(event.get("event"))
-        if what not in OF_OUTAGES and what not in OF_MESSAGES:
+        if logger is not self._ours or (what not in OF_OUTAGES and what not in OF_MESSAGES):
             return event
         error, now = text(event.get("error", "")), time.monotonic()
         server = text(event.get("broker") or event.get("address") or event.get("url") or "")
@@ -316,11 +319,12 @@ def _with_trace(_logger: object, _name: str, event: EventDict) -> EventDict:
 
 
 class _Remembered:
-    """A processor that keeps warnings and errors for those who ask later."""
+    """A processor that keeps warnings and errors for those who ask later: of their values what is plain, as an error would
+    keep alive all that its frames had."""
 
     def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
         if event.get("level") in ("warning", "error", "critical"):
-            _faults.append({key: value for key, value in event.items() if key != "exc_info"})
+            _faults.append({text(key): plain(value) for key, value in event.items() if key != "exc_info"})
         return event
 
 
@@ -374,14 +378,14 @@ def set_up(
     _own_keys.clear()
     _own_keys.update({"process": process, **bound})
     shared: list[Processor] = [
-        _Counted(),
         structlog.processors.add_log_level,
         _with_own_keys,
         _with_trace,
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if human else "iso", utc=not human),
         structlog.processors.StackInfoRenderer(),
-        _Remembered(),
     ]
+    if process != "worker":  # nobody asks there, and a line of the handler's may be long
+        shared.append(_Remembered())
     if human:
         render = Rendering(
             structlog.DropEvent,
@@ -397,10 +401,11 @@ def set_up(
         as_json = structlog.processors.JSONRenderer(default=str, allow_nan=False)
         render = Rendering(structlog.DropEvent, structlog.processors.format_exc_info, as_json)
     writer = LineWriter(stream)
+    users = copy.copy(writer)  # at the same descriptor
     structlog.configure(
-        processors=[*shared, render],
+        processors=[_Counted(writer), *shared, render],
         wrapper_class=_logger_class(LEVELS[level]),
-        logger_factory=lambda *_: writer,
+        logger_factory=lambda *name: writer if name and text(name[0]).split(".")[0] == "rocketcrew" else users,
         cache_logger_on_first_use=False,
     )
     _take_over_logging(shared, render, writer, LEVELS[level], for_imports=for_imports)

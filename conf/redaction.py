@@ -18,11 +18,17 @@ _SOUNDS: Final = (
 )
 """Spark's own rule, spark.redaction.regex, knows fewer. Which class provides credentials is worth knowing."""
 _SOUNDS_SECRET: Final = re.compile(_SOUNDS, re.IGNORECASE)
-_NAMED: Final = re.compile(rf"((?:{_SOUNDS})[\w.-]*(?:[\"'\\]*\s*=|[\"'\\]+\s*:|:\s)).*", re.IGNORECASE | re.DOTALL)
+_NAMED: Final = re.compile(
+    rf"((?:{_SOUNDS})[\w.-]{{0,64}}(?:[\"'\\]*\s*=|[\"'\\]+\s*:|:\s)).*", re.IGNORECASE | re.DOTALL
+)
 """name=value, "name": value and name: value; not topic:tag, nor module:function."""
 _CONNECT: Final = re.compile(r"(sc://[^;\s\"']*;)[^\s\"']*", re.IGNORECASE)
-_WITH_PASSWORD: Final = re.compile(r"(://[^/:@\s\"']*:)[^\s\"']*(?=@)")
-"""Up to the last @: the secret keys of S3 may have a slash."""
+_WITH_PASSWORD: Final = re.compile(r"(://[^/:@\s\"']*:)(?:[^\s\"']|[\"'](?![\s,;:}\])]))*(?=@)")
+"""Up to the last @: the secret keys of S3 may have a slash, and a password a quote. One that ends a quoted URL ends this."""
+_TOKEN_ALONE: Final = re.compile(
+    r"(https?://)(?:(?:gh[a-z]|github_pat)_|glpat-|(?=[a-z]*\d)(?=\d*[a-z])\w{20})[^\s/:@\"']*(?=@)", re.IGNORECASE
+)
+"""In the place of a user, and like none: GitHub's, GitLab's, or twenty letters and digits."""
 
 
 def sounds_secret(name: str) -> bool:
@@ -32,7 +38,7 @@ def sounds_secret(name: str) -> bool:
 
 def masked_text(text: str) -> str:
     """The text with what looks like a secret hidden."""
-    for pattern in (_CONNECT, _WITH_PASSWORD, _NAMED):
+    for pattern in (_CONNECT, _WITH_PASSWORD, _TOKEN_ALONE, _NAMED):
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
 

@@ -93,7 +93,7 @@ def handler_process(spec: TaskSpec) -> HandlerProcess:
         _current.tear_down()
         _current = None
     set_up(spec.log_format, spec.log_level, sys.stderr, process="task", group=spec.group)
-    log = structlog.get_logger()
+    log = structlog.get_logger("rocketcrew.engine")
     handler = load(spec.handler)
     declared = spec.schema or handler.schema
     schema = as_schema(declared) if declared is not None and spec.results else None

@@ -49,7 +49,7 @@ from ..supervisor.core.subscriptions import Subscriptions
 from ..supervisor.pool.hearing import hear_ordered
 from ..supervisor.wiring import core_config
 from ..workers import ordered_packets, packets
-from ..workers.api import Handler
+from ..workers.api import Handler, Handlers
 from ..workers.async_runner import one_call_at_a_time
 from ..workers.boot import worker_bounds
 from ..workers.cells import private_cell
@@ -60,6 +60,7 @@ from ..workers.inferring import INFER, Inferring, declared_columns
 from ..workers.link import Transport, WorkerLink, link_pair
 from ..workers.loading import HandlerLoadError, describe, find, import_module, ready
 from ..workers.main import consume_hooks, loop_for, run_hook, set_up_handler
+from ..workers.memory_watch import LeavingError
 from ..workers.message import Message, make_message
 from ..workers.packets import QueueInfo
 from ..workers.result_types import check_result_type
@@ -78,9 +79,6 @@ from .result import Call, DeadLetter, Result, Retried
 from .witness import Witness
 
 pa: Any = pyarrow
-
-Target = str | Callable[..., Any] | Sequence[Callable[..., Any]]
-"""A handler, its import path, or several handlers."""
 
 CALLS_PER_MESSAGE_MAX: Final = 1_000
 """A handler that suspends its queue for ever would otherwise be called for ever."""
@@ -106,7 +104,7 @@ _QUIET: Final = (
 
 
 def run(
-    handler: Target,
+    handler: Handlers,
     messages: Iterable[Message | bytes | str],
     *,
     topics: str | Iterable[str] | None = None,
@@ -151,7 +149,7 @@ class Rehearsal:
 
     def __init__(
         self,
-        handler: Target,
+        handler: Handlers,
         *,
         topics: str | Iterable[str] | None = None,
         group: str = "test",
@@ -328,7 +326,9 @@ class Rehearsal:
         names = dict.fromkeys(self._settings_given, "settings=")
         settings = load(flags, {}, None, flag_names={"consumer.topics": "topics=", "consumer.group": "group=", **names})
         self._check_first(_subscribed(settings, int(self._now_ms)))
-        self._folder = self._folder or TemporaryDirectory(prefix="rocketcrew-test-")  # a start before may have failed
+        self._folder = self._folder or TemporaryDirectory(
+            prefix="rocketcrew-test-", ignore_cleanup_errors=True
+        )  # a start before may have failed
         return _Member(
             settings, handler, Path(self._folder.name), self._broker, self._now_s, lambda: int(self._now_ms), self._log,
             witness=Witness(self._called), fate=self._went_back, sent=self._sent_by_handler,
@@ -524,7 +524,10 @@ class _Member:
                 return
 
     def _step_worker(self) -> None:
-        self._worker.step()
+        try:
+            self._worker.step()
+        except LeavingError as error:
+            raise RocketcrewError(str(error)) from error
         self._witness.raise_end()
 
     def _refuse_loop_around(self) -> None:
@@ -673,7 +676,7 @@ class _Log:
         self.add("error", event, **keys)
 
 
-def _load(given: Target) -> Handler:
+def _load(given: Handlers) -> Handler:
     """The handler as a worker loads it; an object stays the very same, so that a test sees what its handler keeps."""
     if isinstance(given, str):
         handler = find(describe(given if ":" in given else handlers_of(import_module(given))))

@@ -1,9 +1,14 @@
-"""A worker's descriptors: whether its handler has left it some, and one that is kept for its segment.
+"""A worker's descriptors: whether its handler has left it some, and those that are kept for its segments.
 
 A handler that leaves files or sockets open soon has each of its calls fail at once: such a worker would empty the queue into
 the dead letters. So once a call has failed for want of descriptors, what is open is counted when no call is under way. Where
 the calls have closed theirs, many are free, and the worker goes on: it lacks none for the next calls. Else it ends, with
 everything reported and sealed; what it has not started goes to others.
+
+Not every such error says so: SQLite's is "unable to open database file", and that of a thread may be raised as one of the
+handler's own. So what is free is counted at each failure. Hardly any is nothing wrong by itself, a pool of connections may
+have them; but where calls fail one after the other with so few, in a worker whose calls had succeeded, a new one is likely to
+do better. One whose calls all fail, as while a database is away, is not replaced for that: its successor would be, too.
 
 Coroutines are given HOLD_S to end, and none begins meanwhile. Where some are under way after that, it is not known whose the
 descriptors are: the worker asks for a successor and goes on until that is ready.
@@ -18,7 +23,7 @@ import os
 import socket
 from collections.abc import Callable
 from resource import RLIMIT_NOFILE, getrlimit
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..durable.files import out_of_the_way
 from .link import identity
@@ -29,8 +34,13 @@ FREE_MIN: Final = 32
 """With fewer free ones between calls, or less than an eighth of all, the next calls would fail as well."""
 HOLD_S: Final = 1.0
 """For the calls under way, before what is open is counted all the same."""
-CHAIN_MAX: Final = 10
-"""Errors that are looked at; a chain may be a circle."""
+FEW: Final = 8
+"""With fewer free ones a call may have failed for want of them, whatever its error says: to start a program takes six."""
+ERRORS_MAX: Final = 100
+"""That are looked at; a chain may be a circle."""
+_REMEDY: Final = (
+    "the handler leaves files or sockets open: close them, or use `with`; if it needs them, raise `ulimit -n`"
+)
 _OPEN_FOLDER: Final = "/proc/self/fd"
 
 
@@ -45,14 +55,19 @@ def free_descriptors() -> int:
 
 
 def lacks_descriptors(error: BaseException | None) -> bool:
-    """The process had none left: by the error itself, or one of those that it came from."""
+    """The process had none left: by the error itself, one of a group, or one of those that it came from."""
+    waiting = [error]
     with contextlib.suppress(Exception):  # its class may have code of its own for each of these
-        for _ in range(CHAIN_MAX):
+        for _ in range(ERRORS_MAX):
+            if not waiting:
+                break
+            error = waiting.pop()
             if isinstance(error, OSError) and error.errno == errno.EMFILE:
                 return True
-            if error is None:
-                break
-            error = error.__cause__ or error.__context__
+            if error is not None:
+                waiting.append(error.__cause__ or error.__context__)
+            if isinstance(error, BaseExceptionGroup):
+                waiting += cast("BaseExceptionGroup[BaseException]", error).exceptions[:ERRORS_MAX]
     return False
 
 
@@ -90,8 +105,8 @@ class SpareDescriptor:
 
 
 class DescriptorWatch:
-    """Decides after a call has failed for want of descriptors. `free` counts those that are left, `tell(packet)` sends to the
-    supervisor."""
+    """Decides after a call has failed, perhaps for want of descriptors. `free` counts those that are left, `tell(packet)`
+    sends to the supervisor."""
 
     def __init__(self, free: Callable[[], int], tell: Callable[[bytes], None], log: Any) -> None:
         self._free = free
@@ -99,6 +114,8 @@ class DescriptorWatch:
         self._log = log
         self._left = 0
         self._asked = False
+        self._handled = 0
+        """Messages, when calls had last failed while few were free."""
 
     def __call__(self, seal: Callable[[], None], *, under_way: bool) -> None:
         """Everything is reported; `under_way` = but calls that may close some. Raises LeavingError, after `seal`, when the
@@ -108,15 +125,23 @@ class DescriptorWatch:
         gc.collect()  # it may close what is left in circles
         if not self._lacks() or (under_way and self._asked):
             return
-        self._log.warning(
-            "worker_ends_for_descriptors", free=self._left, limit=getrlimit(RLIMIT_NOFILE)[0],
-            remedy="the handler leaves files or sockets open: close them, or use `with`; if it needs them, raise `ulimit -n`",
-        )  # fmt: skip
+        limit = getrlimit(RLIMIT_NOFILE)[0]
+        self._log.warning("worker_ends_for_descriptors", free=self._left, limit=limit, remedy=_REMEDY)
         self._asked = True
         self._tell(encode_notice(WANTS_OUT if under_way else LEAVES, reason="descriptors"))
         if not under_way:
             seal()
-            raise LeavingError
+            raise LeavingError(f"of {limit} file descriptors only {self._left} are free between calls: {_REMEDY}")
+
+    def few(self) -> bool:
+        """Hardly any is free."""
+        return self._free() < FEW
+
+    def in_vain(self, handled: int) -> bool:
+        """Calls failed while few were free, with an error that does not say why; the worker has handled so many messages by
+        now. Whether that was for want of descriptors: some, but none since calls had last failed so."""
+        before, self._handled = self._handled, handled
+        return 0 < handled == before
 
     def _lacks(self) -> bool:
         self._left = self._free()

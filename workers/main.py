@@ -66,7 +66,7 @@ from .routing import check_order
 from .rows import RowBuffer
 from .runner import Place
 from .salvage import nothing_of, salvage
-from .sealing import Sealer
+from .sealing import OwnCalls, Sealer
 from .segment import SegmentWriter
 from .sends import sending
 from .sentry import SentryEvents, flush_sentry, set_up_sentry
@@ -375,7 +375,8 @@ def make_results(
     )
     rows.on_columns = lambda: segments.use(rows.schema)
     beside = pause.beside()
-    sealer = Sealer(boot.segments_dir / READY_DIR, pause=beside, goes_on=beside.over, waits=pause.waits)
+    calls = OwnCalls(SpareDescriptor())
+    sealer = Sealer(boot.segments_dir / READY_DIR, pause=beside, goes_on=beside.over, waits=pause.waits, calls=calls)
     return rows, segments, sealer
 
 

@@ -338,14 +338,27 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, Collection)
 
 
+_NUMBERS: Final = ("an integer", "a number", "a Decimal")
+_AS_IT_IS: Final = "declare the column as what it is"
+
+
 def expected(what: str, value: Any, remedy: str) -> str:
     """That a value is of another class, and what to return instead: the `remedy`, where that is one for this value."""
     kind = type(value).__name__
     if isinstance(value, Enum):
-        remedy = "return value.value, or value.name"
+        remedy = _of_member(what, value.value)
     elif is_missing(value):
         kind, remedy = f"{kind} {_shown(value)}", "return None"
+    elif what in _NUMBERS and (isinstance(value, Mapping) or _is_sequence(value) or getattr(value, "ndim", 0)):
+        remedy = _AS_IT_IS  # no number can be made of several values
     return f"expected {what}, got {kind}: {remedy}"
+
+
+def _of_member(what: str, held: object) -> str:
+    """What to return of an enumeration's member that holds this."""
+    fits = {"a string": str, "an integer": int, "a number": int | float, "a bool": bool, "bytes": bytes}
+    ways = ["value.value"] * (what in fits and isinstance(held, fits[what])) + ["value.name"] * (what == "a string")
+    return "return " + ", or ".join(ways) if ways else _AS_IT_IS
 
 
 def is_missing(value: Any) -> bool:

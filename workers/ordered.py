@@ -116,8 +116,8 @@ class OrderedRunner(Runner):
         self._staged.pop(queue, None)
 
     def _too_late(self) -> bool:
-        """Nothing more of the dispatch may begin: the supervisor wants it back, or a lock may be over."""
-        if self._handed <= self._cell[RECALLED]:
+        """Nothing more of the dispatch may begin: the supervisor wants it back, a lock may be over, or descriptors lack."""
+        if self.lacks or self._handed <= self._cell[RECALLED]:
             return True
         return bool(self._start_before_ns) and self._clock() >= self._start_before_ns
 
@@ -315,6 +315,7 @@ class OrderedRunner(Runner):
         """What to report of a failure of record `start`, whose call took `took_ns`; a rollback also gives back what was
         staged before it."""
         error = usable(error)
+        self._suspect(error)
         message = next((message for message, place in zip(batch, places, strict=True) if place >= start), None)
         keys = message_keys(message) if message is not None else {**queue_keys(work.queue)}
         if isinstance(error, Rollback):

@@ -82,10 +82,11 @@ class Runner:
         clock: Callable[[], int],
         flush: Callable[[], None],
         can_wait: Callable[[], bool] = lambda: True,
+        few: Callable[[], bool] = lambda: False,
         log: Any = None,
     ) -> None:
         """`rows` None = results are off. `clock` is monotonic, in ns. `flush` must call `take`; what a call has done to the
-        worker is found out by it, and while it is put off, by `can_wait`."""
+        worker is found out by it, and while it is put off, by `can_wait`. `few`: hardly any descriptor is free."""
         self.rows = rows
         self._buffer: RowBuffer[Place] = RowBuffer(None, "") if rows is None else rows
         self._function: Callable[[Any], object] = handler.function
@@ -96,7 +97,7 @@ class Runner:
         self._interval_ns = bounds.flush_interval_us * NS_PER_US
         self._clock = clock
         self._flush = flush
-        self._can_wait = can_wait
+        self._can_wait, self._few = can_wait, few
         self._log = log if log is not None else get_logger()
         self._runs: list[Run] = []
         self._current: Run | None = None
@@ -124,6 +125,8 @@ class Runner:
         """More may come before the last chunk is reported."""
         self.lacks = False
         """A call has failed for want of descriptors, and they were not counted since."""
+        self.short = False
+        """One has failed while few were free, and it is not known to be for want of them. Not reported yet."""
         self.is_fork = False
         """This is a child of the worker that the handler forked."""
         self.naming = Naming(cell, clock)
@@ -159,10 +162,24 @@ class Runner:
     def _flush_soon(self) -> None:
         self._due_ns, self._look_ns = -self._shown_ns, 0
 
+    def _suspect(self, error: BaseException) -> None:
+        """A call failed by this error."""
+        if lacks_descriptors(error):
+            self._lack()
+        elif not self.short and self._few():
+            self.short = True
+            self._flush_soon()
+
     def _lack(self) -> None:
         """A call failed for want of descriptors: the next ones may as well."""
         self.lacks = True
         self._flush_soon()
+
+    def judged(self, *, lacks: bool) -> None:
+        """What failed while few were free is reported; whether it was for want of them."""
+        self.short = False
+        if lacks:
+            self._lack()
 
     @property
     def look_due(self) -> bool:
@@ -499,8 +516,7 @@ class Runner:
         error = usable(error)
         failure = failure_of(error)
         self._note(run, index, failure)
-        if lacks_descriptors(error):
-            self._lack()
+        self._suspect(error)
         ended = ended_keys(failure, error, took_ns)
         if isinstance(error, Retry):
             self._log.info("message_retry", **message_keys(message), **ended, delay_level=error.delay_level,

@@ -14,12 +14,17 @@ seals from then on: what ends that too ends the worker, with its traceback.
 A disk that refuses is tried again; where it was the fsync of a file, with a copy, since a second one says nothing. Of what it
 has lost nothing brings back (NFS at a close, say): that ends the worker.
 
+A handler may hold all descriptors that there are, as a pool of connections does, and fail by nothing: so one is kept for the
+files here, beside that of the segment that is open meanwhile. Where there is none all the same, the thread leaves the file to
+the loop, and the worker ends.
+
 No more than FILES_MAX wait: while the disk refuses them all, the loop waits with them, as it does when it cannot write.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +34,8 @@ from typing import Final
 from ..conf.segment_format import OPEN_DIR, SEGMENT_NAME, SEGMENT_SUFFIX
 from ..durable.files import CALLS, FileCalls, SyncError, out_of_the_way, sync_copy, sync_path
 from ..remoting.errors import RocketcrewError
+from .descriptors import SpareDescriptor
+from .link import DescriptorsClosedError
 from .own_thread import NoThreadError, OwnThread
 from .packets import Sealed
 
@@ -41,10 +48,20 @@ Pause = Callable[[str, OSError], None]
 
 
 class OwnCalls(FileCalls):
-    """The handler runs meanwhile, and may close a descriptor of its own twice: what it opens next would be synced instead."""
+    """The handler runs meanwhile, and may close a descriptor of its own twice: what it opens next would be synced instead.
+    `spare` serves where no descriptor is left."""
+
+    def __init__(self, spare: SpareDescriptor | None = None) -> None:
+        self._spare = spare
 
     def open(self, path: str, flags: int) -> int:
-        return out_of_the_way(super().open(path, flags))
+        open_file = os.open if self._spare is None else self._spare.open
+        return out_of_the_way(open_file(path, flags | os.O_CLOEXEC, 0o666))
+
+    def close(self, fd: int) -> None:
+        super().close(fd)
+        if self._spare is not None:
+            self._spare.hold()
 
 
 OWN_CALLS: Final = OwnCalls()
@@ -59,8 +76,8 @@ class Sealer:
         begin: Callable[[Callable[[], None]], OwnThread] = OwnThread,
     ) -> None:  # fmt: skip
         """`waits` is called every WAIT_S while the loop waits for the thread, and raises to give up; None = there is no
-        thread, files are sealed when they come. `pause` must not raise in the thread; `goes_on` is called when what failed is
-        sealed."""
+        thread, files are sealed when they come. `pause` raises nothing in the thread but DescriptorsClosedError; `goes_on` is
+        called when what failed is sealed."""
         self._ready_dir = ready_dir
         self._pause = pause
         self._goes_on = goes_on
@@ -123,6 +140,8 @@ class Sealer:
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             self._seal_all(lambda: None)
+        except DescriptorsClosedError:
+            self._alone = True
         except BaseException:
             self._alone = True
             raise

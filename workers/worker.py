@@ -134,6 +134,8 @@ class WorkerLoop:
         self._cell = private_cell() if cell is None else cell
         self._memory = memory
         self._descriptors = DescriptorWatch(free_descriptors, link.send, self._log)
+        self._handled = 0
+        """Messages that were reported and had not failed."""
         self._stopped = False
         self._unsent: list[Run] = []
         """What is being reported."""
@@ -150,6 +152,7 @@ class WorkerLoop:
             clock=clock,
             flush=self.flush,
             can_wait=self._reports_can_wait,
+            few=self._descriptors.few,
             log=self._log,
         )
         self._direct = DirectRunner(handler, rows, clock, self._log)
@@ -282,10 +285,11 @@ class WorkerLoop:
             raise ProtocolError("calls of this handler run side by side", "ORDERED packet")
         answers = runner.run_ordered(works, start_before_ns, auto_commit=self._handler.auto_commit)
         if answers:
-            # What came before must be known first: an answer is about what is left.
-            self.flush()
+            # What came before must be known first, as an answer is about what is left; a failure before the worker leaves.
+            self._report_all()
             for answer in answers:
                 self._link.send(encode_returned(answer) if isinstance(answer, Returned) else encode_consumed(answer))
+            self._leave_if_due()
         if self._segments is not None and self._runner.slowest_ns >= self._bounds.seal_idle_ms * NS_PER_MS:
             self.flush()
             self._seal(wait=True)
@@ -382,7 +386,12 @@ class WorkerLoop:
         cell[STATE] = first.offsets[first.start] + 1
 
     def flush(self) -> None:
-        """Rows to the segment, then reports to the supervisor. Raises DescriptorsClosedError before anything is written."""
+        """Rows to the segment, then reports to the supervisor. Raises DescriptorsClosedError before anything is written, and
+        LeavingError after it."""
+        self._report_all()
+        self._leave_if_due()
+
+    def _report_all(self) -> None:
         self._runner.end_if_forked()
         if self._broken is not None:
             raise self._broken
@@ -397,8 +406,13 @@ class WorkerLoop:
         if self._traces is not None:
             for packet in encode_traces(self._traces.take()):
                 self._link.send(packet)
+
+    def _leave_if_due(self) -> None:
+        """All is reported: end where the handler has left too few descriptors, or too little memory."""
+        if self._runner.short:
+            self._runner.judged(lacks=self._descriptors.in_vain(self._handled))
         if self._runner.look_due:
-            self._descriptors(self._seal_without_others, under_way=self._runner.under_way)
+            self._descriptors(lambda: self._seal(wait=True), under_way=self._runner.under_way)
             self._runner.looked()
         if self._memory is not None:
             self._memory(lambda: self._seal(wait=True))
@@ -469,6 +483,7 @@ class WorkerLoop:
 
     def _report(self, runs: list[Run]) -> None:
         failures: list[tuple[int, Failure]] = []
+        self._handled += sum(run.records - run.filtered - len(run.failures) for run in runs)
         if any(run.failures for run in runs):
             runs = [part for run in runs for part in run.parts()]
             failures = [found for run in runs for found in run.failures.items()]
@@ -494,13 +509,6 @@ class WorkerLoop:
             if wait:
                 self._sealer.finish()
             self._tell_sealed()
-
-    def _seal_without_others(self) -> None:
-        """Seal what is open with the descriptors that the worker has."""
-        if self._segments is not None and self._segments.spare is not None:
-            self._segments.spare.give_up()
-            self._segments.spare = None  # nor is it to have another one, which the sealing needs
-        self._seal(wait=True)
 
     def _tell_sealed(self) -> None:
         """Say what has been sealed since."""
@@ -567,9 +575,9 @@ class SegmentPause:
 
     def __call__(self, what: str, error: OSError) -> None:
         """Raises LinkClosedError when nobody waits for the rows any more, DescriptorsClosedError when the handler has left no
-        descriptor to write them with."""
-        if error.errno == errno.EMFILE and self._link is not None:
-            # Only its handler could close some, which does not run meanwhile.
+        descriptor to write them with, also in the thread that seals."""
+        if error.errno == errno.EMFILE:
+            # Only its handler could close some, which does not run while the loop waits; the thread leaves it to the loop.
             raise DescriptorsClosedError(f"{what}: {error}: the handler leaves files or sockets open") from error
         if self._tries % SEGMENT_LOG_EVERY == 0:
             self._log.error("segment_write_failed", what=what, error=str(error), retry_ms=SEGMENT_RETRY_MS)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import gzip
 import io
 import json
@@ -12,6 +13,7 @@ import signal
 import socket
 import threading
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from datetime import date
@@ -21,7 +23,7 @@ from typing import TextIO, cast
 import pytest
 import structlog
 
-from rocketcrew.conf.logging import LogFile, log_stream, set_up
+from rocketcrew.conf.logging import LogFile, log_stream, recent_faults, set_up
 from rocketcrew.remoting.errors import UsageError
 
 
@@ -159,12 +161,35 @@ def test_the_place_of_a_line_is_that_of_the_call(method: str) -> None:
     assert "getattr(structlog" in line["stack"].splitlines()[-1]
 
 
-def test_what_is_counted_of_pythons_own_logging_is_dropped_in_silence() -> None:
+def test_a_line_of_the_users_own_is_written_each_time_whatever_its_name() -> None:
     out = io.StringIO()
     set_up("json", "info", out)
-    for _ in range(3):
+    for number in range(3):
         logging.getLogger("shop").warning("request_failed")
-    assert len(out.getvalue().splitlines()) == 1
+        structlog.get_logger().warning("commit_failed", order=number)
+        structlog.get_logger("shop").warning("connection_closed", order=number)
+    assert len(out.getvalue().splitlines()) == 9
+
+
+def test_what_is_remembered_of_a_line_keeps_none_of_its_values_alive() -> None:
+    class Model:
+        pass
+
+    set_up("json", "info", io.StringIO())
+    model = Model()
+    structlog.get_logger().warning("not_loaded", model=model, models=[model], error=ValueError(model))
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert recent_faults()[-1]["event"] == "not_loaded"
+
+
+def test_a_worker_remembers_nothing() -> None:
+    before = recent_faults()
+    set_up("json", "info", io.StringIO(), "worker")
+    structlog.get_logger().warning("not_loaded", body="x" * 1000)
+    assert recent_faults() == before
 
 
 def test_a_record_that_nothing_can_be_made_of_is_dropped() -> None:
@@ -411,7 +436,7 @@ def test_unknown_words_are_refused() -> None:
 def test_lines_of_an_outage_are_counted_by_address() -> None:
     out = io.StringIO()
     set_up("json", "info", out)
-    log = structlog.get_logger()
+    log = structlog.get_logger("rocketcrew.member")
     for _ in range(100):
         log.warning("name_server_failed", address="a:1")
         log.warning("name_server_failed", address="b:1")
@@ -424,7 +449,7 @@ def test_lines_of_an_outage_are_counted_by_address() -> None:
 def test_a_fault_that_each_message_meets_is_counted_by_its_hook_and_a_message_has_its_own_line() -> None:
     out = io.StringIO()
     set_up("json", "info", out)
-    log = structlog.get_logger()
+    log = structlog.get_logger("rocketcrew.member")
     for offset in range(100):
         log.warning("consume_hook_failed", hook="a", topic="t", offset=offset)
         log.warning("consume_hook_failed", hook="b", topic="t", offset=offset)
@@ -436,7 +461,7 @@ def test_a_fault_that_each_message_meets_is_counted_by_its_hook_and_a_message_ha
 def test_what_is_counted_hides_no_other_fault() -> None:
     out = io.StringIO()
     set_up("json", "info", out)
-    log = structlog.get_logger()
+    log = structlog.get_logger("rocketcrew.member")
     for offset in range(300):
         log.warning("filter_failed", topic="orders", broker="a", offset=offset, error=f"KeyError: 'STATE' at {offset}")
         log.warning("filter_failed", topic="payments", broker="a", offset=offset, error="ValueError: no number")
@@ -452,14 +477,16 @@ def test_lines_of_an_outage_are_counted_by_broker_and_not_by_queue() -> None:
     set_up("json", "info", out)
     for queue_id in range(50):
         for topic, broker in (("t", "a"), ("u", "a"), ("t", "b")):
-            structlog.get_logger().warning("pull_failed", topic=topic, broker=broker, queue_id=queue_id, offset=1)
+            structlog.get_logger("rocketcrew.member").warning(
+                "pull_failed", topic=topic, broker=broker, queue_id=queue_id, offset=1
+            )
     assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == ["a", "b"]
 
 
 def test_an_outage_is_one_line_for_each_server_whatever_fails_because_of_it() -> None:
     out = io.StringIO()
     set_up("json", "info", out)
-    log = structlog.get_logger()
+    log = structlog.get_logger("rocketcrew.member")
     for offset in range(100):
         log.warning("pull_failed", topic="t", broker="a", queue_id=0, offset=offset, error="a:1: Connection refused")
         log.warning("heartbeat_failed", broker="a", address="a:1", error="a:1: Connection refused")

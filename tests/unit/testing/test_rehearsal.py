@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
 import pytest
 
 from rocketcrew import BatchResult, Commit, Retry, Suspend, handler
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.testing import Rehearsal, message, run
 from rocketcrew.testing.rehearsal import CALLS_PER_MESSAGE_MAX
 from rocketcrew.workers.loading import HandlerLoadError
@@ -291,3 +293,22 @@ def test_attempts_of_a_message_count() -> None:
     result = run(measure, [message("bad", reconsume_times=15)])
     assert result.delays_s == [7200.0]
     assert len(result.dead_letters) == 1
+
+
+def test_a_handler_that_leaves_files_open_is_told_so() -> None:
+    taken: list[int] = []
+
+    @handler()
+    def leaks(_message: Message) -> None:
+        while True:
+            taken.append(os.dup(0))
+
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    setrlimit(RLIMIT_NOFILE, (min(soft, 300), hard))
+    try:
+        with pytest.raises(RocketcrewError, match="are free between calls: the handler leaves files or sockets open"):
+            run(leaks, [message("a")])
+    finally:
+        for fd in taken:
+            os.close(fd)
+        setrlimit(RLIMIT_NOFILE, (soft, hard))

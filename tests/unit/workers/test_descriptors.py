@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 
 from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR
-from rocketcrew.durable.files import OWN_FROM
+from rocketcrew.durable.files import OWN_FROM, FileCalls
 from rocketcrew.workers.cells import CHUNK_ID, STATE
 from rocketcrew.workers.descriptors import (
+    FEW,
     FREE_MIN,
     DescriptorWatch,
     SpareDescriptor,
@@ -27,9 +29,10 @@ from rocketcrew.workers.descriptors import (
 from rocketcrew.workers.link import DescriptorsClosedError, Transport, WorkerLink, link_pair
 from rocketcrew.workers.main import serve
 from rocketcrew.workers.memory_watch import LeavingError
+from rocketcrew.workers.packets import Sealed
 from rocketcrew.workers.prefix import complete_prefix
 from rocketcrew.workers.salvage import salvage
-from rocketcrew.workers.sealing import Sealer, SegmentLostError, open_segments
+from rocketcrew.workers.sealing import OwnCalls, Sealer, SegmentLostError, open_segments
 from rocketcrew.workers.worker import SegmentPause
 
 Make = Callable[..., Any]
@@ -175,16 +178,41 @@ def link() -> Iterator[WorkerLink]:
     theirs.close()
 
 
-def test_a_loop_without_a_descriptor_for_its_segment_does_not_wait_for_one(bench: Make, link: WorkerLink) -> None:
-    """The thread that seals beside it does: it may get one, and its loop finds out by itself."""
+def test_who_has_no_descriptor_for_a_segment_does_not_wait_for_one(bench: Make, link: WorkerLink) -> None:
     log, slept = bench(lambda _: None).log, list[int]()
     pause = SegmentPause(link, slept.append, log)
     full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     with pytest.raises(DescriptorsClosedError, match=r"opening a segment: .* Too many open files: the handler leaves"):
         pause("opening a segment", full)
-    pause.beside()("sealing a segment", full)
+    with pytest.raises(DescriptorsClosedError):
+        pause.beside()("sealing a segment", full)
     pause("opening a segment", OSError(errno.ENFILE, "of the whole machine"))
-    assert len(slept) == 2
+    assert len(slept) == 1
+
+
+def test_a_thread_without_a_descriptor_leaves_the_sealing_to_the_loop(
+    bench: Make, link: WorkerLink, tmp_path: Path
+) -> None:
+    pause, full = SegmentPause(link, list[int]().append, bench(lambda _: None).log), OSError(errno.EMFILE, "full")
+    threads: list[int] = []
+
+    class Full(FileCalls):
+        def open(self, path: str, flags: int) -> int:
+            threads.append(threading.get_ident())
+            raise full
+
+    path = tmp_path / "w-1"
+    path.touch()
+    sealer = Sealer(tmp_path, pause=pause.beside(), waits=pause.waits, calls=Full())
+
+    def seal() -> None:
+        sealer.add(path, Sealed(1, 1, 4, path.name))  # it may know already
+        sealer.finish()
+
+    with pytest.raises(DescriptorsClosedError, match=r"sealing a segment: .* the handler leaves"):
+        seal()
+    assert len(threads) == len(set(threads)) == 2
+    assert sealer.busy
 
 
 class Scarce:
@@ -282,6 +310,31 @@ def test_calls_that_fail_for_more_than_there_are_and_close_theirs_cost_no_worker
     assert ran == list(range(9))
 
 
+@pytest.mark.parametrize("when", ["its calls succeeded", "never", "a call succeeds between", "some are free"])
+def test_where_calls_fail_with_few_descriptors_and_do_not_say_why_a_new_worker_is_tried_once(
+    bench: Make, make_record: Make, when: str
+) -> None:
+    """Of one whose calls all fail the successor would fail as well, and a pool may have taken nearly all."""
+    fails = {1, 2, 3} if when == "its calls succeeded" else {0, 1, 2, 3, 4} if when == "never" else {1, 3}
+    ran: list[int] = []
+
+    def handle(message: Any) -> None:
+        ran.append(message.queue_offset)
+        if message.queue_offset in fails:
+            raise RuntimeError("unable to open database file")
+
+    b = bench(handle)
+    b.worker._descriptors._free = lambda: FEW if when == "some are free" else FEW - 1
+    b.chunk([make_record(offset=number) for number in range(5)])
+    if when == "its calls succeeded":
+        assert serve(b.worker, b.log) == 0
+        assert ran == [0, 1, 2]
+        assert len(b.outcomes()[1]) == 2
+    else:
+        b.steps(4)
+        assert ran == [0, 1, 2, 3, 4]
+
+
 def test_descriptors_are_not_looked_at_while_no_call_lacks_any(bench: Make, make_record: Make) -> None:
     """A pool of connections may have taken nearly all: it works."""
     b = bench(lambda _: None)
@@ -330,6 +383,28 @@ def test_a_worker_whose_handler_has_left_none_writes_its_rows_and_seals_them(
     assert complete_prefix(sealed).rows == 1
 
 
+def test_one_whose_handler_holds_all_and_fails_by_nothing_goes_on(
+    bench: Make, make_record: Make, tmp_path: Path, few: Callable[[], None]
+) -> None:
+    """Its segments are sealed while others are open."""
+
+    def handle(message: Any) -> dict[str, int]:
+        if not message.queue_offset:
+            few()
+        return {"n": message.queue_offset}
+
+    b = bench(handle, schema="n int", folder=tmp_path, beside=True)
+    b.segments.spare, b.sealer._calls = SpareDescriptor(), OwnCalls(SpareDescriptor())
+    for number in range(3):
+        b.chunk([make_record(offset=number)], number)
+        b.steps(3)
+        if number:
+            b.worker._seal(wait=number == 2)
+    assert b.paused == []
+    assert b.log.events == []
+    assert [complete_prefix(path).rows for path in sorted((tmp_path / READY_DIR).iterdir())] == [2, 1]
+
+
 def test_a_spare_descriptor_that_is_somebody_else_s_by_now_is_not_closed(tmp_path: Path) -> None:
     spare = SpareDescriptor()
     take_over(spare._fd, tmp_path / "theirs")
@@ -352,6 +427,7 @@ def test_what_a_lack_of_descriptors_is() -> None:
     circle.__cause__ = ValueError("b")
     circle.__cause__.__cause__ = circle
     assert lacks_descriptors(full)
+    assert lacks_descriptors(ExceptionGroup("of a task group", [circle, ExceptionGroup("inner", [full])]))
     assert not lacks_descriptors(circle)
     assert not lacks_descriptors(Numberless())
     assert not lacks_descriptors(OSError(errno.ENFILE, "the whole machine has none"))

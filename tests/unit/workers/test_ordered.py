@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from rocketcrew.workers.api import (
 from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import CHUNK_ID, KEYS_OF, LAST, RECALLED, RECORDS, STATE
 from rocketcrew.workers.failures import Cause, Failure
+from rocketcrew.workers.memory_watch import LeavingError
 from rocketcrew.workers.message import Message
 from rocketcrew.workers.ordered_packets import (
     CONSUMED,
@@ -139,6 +142,28 @@ def test_what_fails_comes_back_with_all_behind_it_in_its_lane(bench: Make, numbe
     [event] = b.log.events
     assert (event["event"], event["offset"], event["topic"]) == ("message_failed", 1, "TopicTest")
     assert "raise ValueError" in event["exception"]
+
+
+def test_a_worker_that_lacks_descriptors_begins_nothing_more_and_leaves_after_the_failure_is_told(
+    bench: Make, numbered: Make
+) -> None:
+    """Else its successors would fail by the same message without end."""
+    seen: list[int] = []
+
+    def handle(message: Message) -> None:
+        seen.append(number(message))
+        if number(message) == 1:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    b = bench(handle)
+    b.worker._descriptors._free = lambda: 0
+    with pytest.raises(LeavingError):
+        hand_over(b, Chunk(numbered(0, 3)), Chunk(numbered(10, 12), 2, lane=1))
+    assert seen == [0, 1]
+    done, failed, behind = said(b)
+    assert (done, behind) == ((1, 0, 1), Returned(2, 0))
+    assert isinstance(failed, Returned)
+    assert failed[:3] == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
