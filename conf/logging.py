@@ -87,6 +87,9 @@ def recent_faults() -> list[dict[str, object]]:
 class LineWriter:
     """What structlog calls a logger: writes finished lines to one stream."""
 
+    is_ours = True
+    """It is that of our own loggers, not of the user's."""
+
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._descriptor = _descriptor_of(stream)
@@ -281,17 +284,16 @@ class _Counted:
     Outages are counted together (`repeats.Outages`), those of each level apart: a line that stands for several events names
     them in `counts`. The same fault that messages meet is the same event of the same topic and hook, with the same error but
     for its numbers: two filters have a line each. What comes after the last line that passed is in no `times`.
-    Only lines of `ours` are looked at: an event of the user's may have the same name, and each of them counts.
+    Only lines of ours are looked at: an event of the user's may have the same name, and each of them counts.
     """
 
-    def __init__(self, ours: LineWriter) -> None:
-        self._ours = ours
+    def __init__(self) -> None:
         self._repeats = Repeats()
         self._outages = defaultdict[str, Outages](Outages)
 
     def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
         what = text(event.get("event"))
-        if logger is not self._ours or (what not in OF_OUTAGES and what not in OF_MESSAGES):
+        if not getattr(logger, "is_ours", False) or (what not in OF_OUTAGES and what not in OF_MESSAGES):
             return event
         error, now = text(event.get("error", "")), time.monotonic()
         server = text(event.get("broker") or event.get("address") or event.get("url") or "")
@@ -402,8 +404,9 @@ def set_up(
         render = Rendering(structlog.DropEvent, structlog.processors.format_exc_info, as_json)
     writer = LineWriter(stream)
     users = copy.copy(writer)  # at the same descriptor
+    users.is_ours = False
     structlog.configure(
-        processors=[_Counted(writer), *shared, render],
+        processors=[_Counted(), *shared, render],
         wrapper_class=_logger_class(LEVELS[level]),
         logger_factory=lambda *name: writer if name and text(name[0]).split(".")[0] == "rocketcrew" else users,
         cache_logger_on_first_use=False,

@@ -349,7 +349,7 @@ def expected(what: str, value: Any, remedy: str) -> str:
         remedy = _of_member(what, value.value)
     elif is_missing(value):
         kind, remedy = f"{kind} {_shown(value)}", "return None"
-    elif what in _NUMBERS and (isinstance(value, Mapping) or _is_sequence(value) or getattr(value, "ndim", 0)):
+    elif what in _NUMBERS and (isinstance(value, Mapping) or _is_sequence(value) or getattr(value, "ndim", 0) > 0):
         remedy = _AS_IT_IS  # no number can be made of several values
     return f"expected {what}, got {kind}: {remedy}"
 

@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from datetime import date
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import pytest
 import structlog
 
+from rocketcrew.client.logs import get_logger
 from rocketcrew.conf.logging import LogFile, log_stream, recent_faults, set_up
 from rocketcrew.remoting.errors import UsageError
 
@@ -169,6 +170,15 @@ def test_a_line_of_the_users_own_is_written_each_time_whatever_its_name() -> Non
         structlog.get_logger().warning("commit_failed", order=number)
         structlog.get_logger("shop").warning("connection_closed", order=number)
     assert len(out.getvalue().splitlines()) == 9
+
+
+@pytest.mark.parametrize("made_by", [structlog.get_logger, get_logger], ids=["structlog's", "client/logs.py's"])
+def test_lines_of_ours_are_counted_whatever_made_their_logger(made_by: Callable[[str], Any]) -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    for _ in range(30):
+        made_by("rocketcrew.client").warning("connection_closed", address="h:1")
+    assert len(out.getvalue().splitlines()) == 1
 
 
 def test_what_is_remembered_of_a_line_keeps_none_of_its_values_alive() -> None:
