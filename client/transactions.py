@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -186,7 +186,8 @@ class CheckBack:
     """
 
     def __init__(self, cluster: Cluster, group: str, check: Check, ended: Ended | None = None) -> None:
-        """`ended` is called with every answer: the broker's address, the answer, the message's tags and keys."""
+        """`ended` is called with every answer: the broker's address, the answer, the message's tags and keys. The answer has
+        the message's topic; the broker gets back what it said, which from 5.5 on is the topic of half messages."""
         self._ended = ended
         self._remoting = cluster.remoting
         self._access = cluster.access
@@ -227,8 +228,8 @@ class CheckBack:
             _log.exception("transaction_check_failed", topic=message.topic, msg_id=message.message_id)
         end = end_of_checked(self._group, header, message, state)
         if self._ended is not None:
-            properties = message.properties
-            self._ended(address, end, properties.get(PROPERTY_TAGS, ""), properties.get(PROPERTY_KEYS, ""))
+            properties, told = message.properties, replace(end, topic=message.topic)
+            self._ended(address, told, properties.get(PROPERTY_TAGS, ""), properties.get(PROPERTY_KEYS, ""))
         try:
             await send_end(self._remoting, address, end, error)
         except RocketcrewError as lost:

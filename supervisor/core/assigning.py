@@ -475,7 +475,7 @@ class Assigning:
         more before the queue is opened again, so a stop cannot know whether it holds."""
         # Whatever becomes of it: a restart must run all that the move asks for, so the journal forgets what was finished.
         q.forgets = True
-        self._aim(q, q.pq.head_offset)
+        q.aim(q.pq.head_offset)
         if not self.s.stopping:
             self._moves[q.pq.mq] = Move(q.moved_to, q.skips_from)
         elif q.move_holds:
@@ -542,7 +542,7 @@ class Assigning:
 
     def _commit_progress(self, q: PulledQueue, now: float) -> None:
         """Commit what is new, or is to be committed again; guarded once the queue was taken away (its new owner commits
-        too)."""
+        too), or its lock is not ours. While it is in doubt whether another had it, not at all (doubts.py)."""
         pq = q.pq
         if q.commit_asked >= 0 or pq.state is QueueState.ENDED:
             return
@@ -551,10 +551,12 @@ class Assigning:
             if self.s.stopping and q.owes_step_back and now >= q.last_commit_at:
                 self._commit_moved(q, pq.head_offset)
             return
+        if pq.state is QueueState.ASSIGNED and q.in_doubt:
+            return
         offset = pq.head_offset
         stale = now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
         if offset > q.committed or stale:
-            self._commit(q, offset, guarded=pq.state is QueueState.DRAINING)
+            self._commit(q, offset, guarded=pq.state is QueueState.DRAINING or not pq.locked)
 
     def _note_settled(self, q: PulledQueue) -> None:
         """For the loader, which folds it into what counts as loaded: its rows are in segments, and what has none is noted."""
@@ -582,18 +584,11 @@ class Assigning:
 
         Where it is refused and a later reset goes lower, the note stands, and hides nothing: what is settled was not skipped.
         """
-        self._aim(q, start)
+        q.aim(start)
         self.s.outcomes.add(LOST, q.pq.mq, start, max(start, min(q.lost_to, q.moved_to)))
         if q.skips_from >= 0:
             self.s.outcomes.add(SKIPPED, q.pq.mq, max(start, q.skips_from), q.moved_to)
         return self._commit(q, q.moved_to, guarded=False)
-
-    @staticmethod
-    def _aim(q: PulledQueue, start: int) -> None:
-        """Where the broker's end is below ours, and what was pulled from `start` on was not run, it still has that: its
-        answer passes over it."""
-        if q.lost_to >= 0 and q.skips_from < 0:
-            q.moved_to = min(q.moved_to, max(start, q.lost_to))
 
     def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
         """The broker's answer to a Commit; a refused one is asked again at the next persist."""

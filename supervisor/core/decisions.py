@@ -20,6 +20,7 @@ from .assigning import Assigning
 from .charges import Charge
 from .chunks import Chunk
 from .dispatching import Dispatching, Links
+from .doubts import STOOD_STILL_S, Doubts
 from .lanes import Lanes
 from .locking import Locking
 from .order import Order
@@ -88,6 +89,7 @@ class Core:
         self.pulling = self.pulling_class(state, self._moved)
         self.popping = self.popping_class(state, self.dispatching, self._queue_ended)
         self.assigning = self.assigning_class(state, self.pulling, self.dispatching, self.popping, self.locking)
+        self.doubts = Doubts(state, self.assigning.look_up, self.assigning.restart)
         self.settling = self.settling_class(state, self.dispatching, self._progress, self._restart)
         self.reclaiming = self.reclaiming_class(state, self.dispatching, self.settling.complete, self._progress)
         self.returning = Returning(state, self.ordered, self._progress) if self.ordered is not None else None
@@ -102,15 +104,21 @@ class Core:
 
     def handle(self, event: ev.Event, now: float) -> None:
         """Take the event; what is to be done about it is in `take_actions` afterwards."""
-        self.state.now = now
+        self._passed(now)
         self._handlers[type(event)](event, now)
         self._watch(now)
 
     def tick(self, now: float) -> None:
         """Run the timers that are due."""
-        self.state.now = now
+        self._passed(now)
         self.state.run_timers(now)
         self._watch(now)
+
+    def _passed(self, now: float) -> None:
+        """It is later. A standstill is found before anything else is done: a timer would commit, an answer is an old one."""
+        idle_s, self.state.now = now - self.state.now, now
+        if idle_s >= STOOD_STILL_S and self._started:
+            self.doubts.stood_still(idle_s, now)
 
     def _watch(self, now: float) -> None:
         """Whatever it was, something may be in flight now, or a worker idle."""
@@ -194,10 +202,11 @@ class Core:
             ev.Pause: lambda e, _: pulling.pause(e.reason),
             ev.Resume: self._resume,
             ev.Rebalance: lambda _, now: self._rebalance(now),
-            ev.Members: assigning.members,
+            ev.Members: self._members,
             ev.Subscribe: lambda e, now: assigning.subscribe(e.topic, now),
             ev.Unsubscribe: lambda e, now: assigning.unsubscribe(e.topic, now),
-            ev.Opened: lambda e, now: assigning.opened(e.handle, e.offset, now),
+            ev.Opened: self._opened,
+            ev.BrokerLost: self._broker_lost,
             ev.Committed: lambda e, now: assigning.committed(e.handle, e.offset, e.ok, now),
             ev.Persist: lambda _, now: assigning.persist_all(now),
             ev.ResetOffsets: lambda e, now: assigning.reset(e.offsets, now),
@@ -236,7 +245,6 @@ class Core:
         """Without an order nothing is locked, and a worker that says what only an ordered one says is killed."""
         returning, locking, lanes = self.returning, self.locking, self.dispatching
         found: dict[type, Handler] = dict.fromkeys((ev.Returned, ev.Consumed, ev.Classified), self._has_no_order)
-        found[ev.BrokerLost] = lambda _event, _now: None
         found[ev.Locked] = self._nobody_asked
         if returning is not None:
             found[ev.Returned] = self._returned
@@ -245,7 +253,6 @@ class Core:
             found[ev.Classified] = lambda e, _: lanes.classified(e.worker_id, e.handle, e.keys)
         if locking is not None:
             found[ev.Locked] = lambda e, now: locking.locked(e.asked, e.granted, e.asked_at, now)
-            found[ev.BrokerLost] = lambda e, now: locking.doubt(e.broker_name, now)
         return found
 
     def _nobody_asked(self, _event: ev.Locked, now: float) -> None:
@@ -301,6 +308,19 @@ class Core:
         self.state.at(now + self.state.config.persist_interval_ms / 1000, self._persist_timer)
         self.assigning.persist_all(now)
         self.assigning.heal(now)
+
+    def _members(self, event: ev.Members, now: float) -> None:
+        self.assigning.members(event, now)
+        self.doubts.looked_up(event, now)
+
+    def _opened(self, event: ev.Opened, now: float) -> None:
+        if not self.doubts.answered(event.handle, event.offset, now):
+            self.assigning.opened(event.handle, event.offset, now)
+
+    def _broker_lost(self, event: ev.BrokerLost, now: float) -> None:
+        if self.locking is not None:
+            self.locking.doubt(event.broker_name, now)
+        self.doubts.broker_lost(event.broker_name, now)
 
     def _resume(self, event: ev.Resume, now: float) -> None:
         self.pulling.resume(event.reason, now)

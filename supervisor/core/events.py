@@ -87,7 +87,7 @@ class Unsubscribe:
 
 @dataclass(slots=True, eq=False)
 class Opened:
-    """Answer to FetchOffset: where the queue begins; None = it could not be found out."""
+    """Answer to FetchOffset: where the queue begins, or where the group is with it; None = it could not be found out."""
 
     handle: int
     offset: int | None

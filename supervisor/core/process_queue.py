@@ -208,11 +208,10 @@ class PulledQueue:
     """
 
     __slots__ = (
-        "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "end_told_at", "final_commit",
-        "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "lost_to",
-        "move_holds", "moved_to", "ours", "pq", "pull_pending", "refusals", "refused_code", "refused_remark", "settled_to",
-        "skips_from",
-        "starved",
+        "blocked", "commit_asked", "committed", "committed_at", "doubted_at", "drops", "end_offset", "end_told_at",
+        "final_commit", "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull",
+        "lost_to", "move_holds", "moved_to", "ours", "position_asked", "pq", "pull_pending", "refusals", "refused_code",
+        "refused_remark", "settled_to", "skips_from", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -223,6 +222,10 @@ class PulledQueue:
         """When the broker confirmed it: an opening offset that nobody stored is committed at the first persist."""
         self.commit_asked = -1
         """The offset of the commit that is under way, -1 when none is."""
+        self.doubted_at = float("inf")
+        """Since when another member may have gone on with it unnoticed; inf = it is ours (doubts.py)."""
+        self.position_asked = False
+        """Where the group is was asked for that, and not answered."""
         self.final_commit = False
         """The last commit of a draining queue was asked for: the queue ends with the answer."""
         self.last_commit_tries, self.last_commit_at = 0, 0.0
@@ -265,6 +268,17 @@ class PulledQueue:
     def owes_step_back(self) -> bool:
         """It is ours, and was moved to where nothing unfinished lies before: no broker has confirmed that yet."""
         return self.ours and not self.move_holds and 0 <= self.moved_to <= self.pq.head_offset
+
+    @property
+    def in_doubt(self) -> bool:
+        """Another member may have gone on with it, and may still."""
+        return self.doubted_at != float("inf")
+
+    def aim(self, start: int) -> None:
+        """Of a move: where the broker's end is below ours, and what was pulled from `start` on was not run, it still has
+        that: its answer passes over it."""
+        if self.lost_to >= 0 and self.skips_from < 0:
+            self.moved_to = min(self.moved_to, max(start, self.lost_to))
 
     def drop_move(self) -> int:
         """Another member has the queue, whose affair the move is; where it was to go on. What was finished counts no more."""

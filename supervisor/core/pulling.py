@@ -132,9 +132,9 @@ class Pulling:
         pq = q.pq
         q.pull_pending = True
         q.last_pull = now
-        commit = pq.head_offset
+        commit = pq.head_offset if pq.head_offset > q.committed and not q.in_doubt else 0
         self.s.counters.pulls += 1
-        self.s.out.append(Pull(pq.handle, pq.mq, pq.next_offset, commit if commit > q.committed else 0))
+        self.s.out.append(Pull(pq.handle, pq.mq, pq.next_offset, commit))
 
     def feed_starved(self, now: float) -> None:
         """Bytes were freed: serve the line from its head, and stop at the first that still does not fit."""

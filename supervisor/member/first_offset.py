@@ -73,6 +73,11 @@ class FirstOffset:
         self._where = consume_from_where
         self._timestamp_ms = timestamp_ms
 
+    async def group_is_at(self, mq: MessageQueue) -> int:
+        """Where the group's next member would begin, 0 where nobody has stored an offset: nobody is ahead of us then."""
+        stored = await self._stored.find(mq)
+        return 0 if stored is None else stored[0]
+
     async def find(self, mq: MessageQueue) -> tuple[int, str]:
         """(offset, the reason in words). Raises what the look-ups raise."""
         stored = await self._stored.find(mq)

@@ -328,18 +328,23 @@ class GroupMember:
         self._acted()
 
     async def _fetch_offset(self, action: act.FetchOffset) -> None:
+        find = self._first_offset.group_is_at if action.in_doubt else self._first
         offset: int | None = None
-        self._pulls.opening(action.mq)
         try:
-            if action.mq in self._begun_anew:
-                offset, why = 0, "its topic was deleted"
-            else:
-                offset, why = await self._first_offset.find(action.mq)
-            log.info("queue_opened", **place_keys(action.mq, offset), reason=why)
+            offset = await find(action.mq)
         except RocketcrewError as error:
             log.warning("first_offset_not_found", **queue_keys(action.mq), error=str(error))
         self._core.handle(ev.Opened(action.handle, offset), self._loop.time())
         self._acted()
+
+    async def _first(self, mq: MessageQueue) -> int:
+        self._pulls.opening(mq)
+        if mq in self._begun_anew:
+            offset, why = 0, "its topic was deleted"
+        else:
+            offset, why = await self._first_offset.find(mq)
+        log.info("queue_opened", **place_keys(mq, offset), reason=why)
+        return offset
 
     async def _then_act(self, work: Awaitable[None]) -> None:
         await work

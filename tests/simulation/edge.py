@@ -208,7 +208,8 @@ class Edge:
                     self._revoked.add(pq.handle)
 
     def _fetch_offset(self, action: act.FetchOffset) -> None:
-        self._member.askers[action.mq] = Asker(self._world.now_ms)
+        if not action.in_doubt:  # which is no new assignment
+            self._member.askers[action.mq] = Asker(self._world.now_ms)
         if self._alone:
             offset = self._member.folder.offsets.get(action.mq, 0)
             self._world.after(

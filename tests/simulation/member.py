@@ -78,6 +78,8 @@ class SimMember:
         """Actions until it is killed in the middle of a step, -1 = it is not."""
         self.fails_in = -1
         """Actions until one fails unexpectedly, -1 = none does."""
+        self._still_until_ms = 0.0
+        """Nothing reaches it before, see `stands_still`."""
         self.notebook = Notebook(world)
         self.askers: dict[MessageQueue, Asker] = {}
         """The newest assignment of each queue."""
@@ -257,7 +259,9 @@ class SimMember:
 
     def event(self, what: Callable[..., None], *args: Any) -> None:
         """One event of this process; afterwards everything that the core wants is done."""
-        if self.alive:
+        if self.world.now_ms < self._still_until_ms:
+            self.world.at(self._still_until_ms, self.event, what, *args)
+        elif self.alive:
             with self._killed_here():
                 if self._reading:
                     self.act()
@@ -267,6 +271,9 @@ class SimMember:
     def heard(self, what: Callable[..., None], *args: Any) -> None:
         """An answer or a report. Of what one read brings (pulls.py, hearing.py) the core is told piece by piece, before
         anything that it wants is done. A read ends with its last piece, or where any other event comes."""
+        if self.world.now_ms < self._still_until_ms:
+            self.world.at(self._still_until_ms, self.heard, what, *args)
+            return
         if not self.alive:
             return
         reads_on = self.world.chance(READS_ON)
@@ -453,6 +460,13 @@ class SimMember:
         """Its workers cannot boot, so it ends before it has joined the group."""
         if not self.running:
             self.die()
+
+    def stands_still(self, ms: float) -> None:
+        """It is stopped, its workers too (SIGSTOP, a machine that sleeps): what comes meanwhile is read when it goes on."""
+        self._still_until_ms = self.world.now_ms + ms
+        for worker in self.pool.workers.values():
+            if worker.alive:
+                worker.stands_still(ms)
 
     def lose_power(self) -> None:
         """As `die`; what was not fsynced need not be there any more."""

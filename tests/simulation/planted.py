@@ -591,6 +591,9 @@ PLANTED = {
     "chunk handed out twice": Planted(HandsOutTwice, 40),
     "bytes of an ended queue kept": Planted(KeepsEnded, 120, ("reset back", "reset forward"), {"slow": 0.15}),
     "offsets are told once": Planted(
-        TellsOnce, 80, (), {"queues": 4, "messages_max": 120, "faults": {"kill broker": 1}, "fault_rate": 0.02}
+        TellsOnce,
+        80,
+        (),
+        ONE_SLOT | {"queues": 4, "messages_max": 40, "faults": {"kill broker": 1}, "fault_rate": 0.02},
     ),
 }

@@ -116,7 +116,8 @@ class Truth:
         remembered = max(skipped, before.skipped_below if before is not None else 0)
         if target < self.broker_offsets.get(key, 0) and self.strict_resets:
             self.resets[key] = Reset(target, self.world.now_ms, remembered)
-            self.skipped_below[key] = min(skipped, target)
+            # Also where one that went lower is not done yet: this one takes its place.
+            self.skipped_below[key] = min(remembered, target)
             self._upto[key] = min(self._upto.get(key, 0), target)
         else:
             self.resets[key] = Reset(OFFSET_MAX, self.world.now_ms, remembered)

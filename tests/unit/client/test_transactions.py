@@ -19,9 +19,13 @@ from rocketcrew.client.recall import RecallHandle, decode_handle
 from rocketcrew.client.send_result import SendStatus
 from rocketcrew.client.sending import SendRules
 from rocketcrew.client.sync import SyncProducer
-from rocketcrew.client.transactions import LocalTransactionState
+from rocketcrew.client.transactions import CheckBack, LocalTransactionState
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import BrokerError, UsageError
+from rocketcrew.remoting.headers import CheckTransaction
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.stored import StoredMessage, encode_message
 
 from .conftest import PATIENT_MS
 
@@ -283,3 +287,18 @@ def test_delays_become_properties():
         message = OutgoingMessage(TOPIC, b"x", **{field: 7})
         assert message.is_delayed
         assert message.all_properties("U").items() >= {name: "7"}.items()
+
+
+async def test_the_end_of_a_checked_message_is_traced_under_its_own_topic():
+    """Brokers of 5.5 ask with the topic of half messages, which is to go back to them; the trace had that, too."""
+    half = "RMQ_SYS_TRANS_HALF_TOPIC"
+    properties = encode_properties({"PGROUP": "senders", "KEYS": "k"}).encode()
+    asked = CheckTransaction(tran_state_table_offset=3, commit_log_offset=7, topic=half)
+    record = encode_message(StoredMessage(TOPIC, b"x", properties))
+    told = asyncio.get_running_loop().create_future()
+    async with open_cluster("127.0.0.1:1") as cluster:
+        check_back = CheckBack(cluster, "senders", Checks(COMMIT), lambda *end: told.set_result(end))
+        await check_back.asked("127.0.0.1:1", Command(RequestCode.CHECK_TRANSACTION_STATE, asked.to_fields(), record))
+        _, end, _, keys = await told
+        await check_back.close()
+    assert (end.topic, keys) == (TOPIC, "k")

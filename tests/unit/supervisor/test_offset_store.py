@@ -121,6 +121,13 @@ def test_a_broadcasting_member_has_its_own_offsets(tmp_path: Path) -> None:
     assert asyncio.run(first.find(MQ._replace(queue_id=1))) == (100, LAST)
 
 
+@pytest.mark.parametrize(("stored", "at"), [(7, 7), (0, 0), (None, 0)])
+def test_where_the_group_is_with_a_queue_in_doubt(stored: int | None, at: int) -> None:
+    """What is configured says nothing of it: a broker that was killed has forgotten the offset, and nobody is at the end."""
+    operations = cast("Operations", Brokers(stored))
+    assert asyncio.run(FirstOffset(operations, BrokersOffsets(operations, "g"), LAST, 420).group_is_at(MQ)) == at
+
+
 class Answers:
     """A core of which only the answers to commits are looked at."""
 
