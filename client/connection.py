@@ -12,12 +12,13 @@ Rules:
   (A read is one synchronous step of the loop: choose the place, receive, account. Nothing can come in between.)
 - **One timer for all deadlines**, set to the earliest (pending.py).
 - **Frames written in one turn of the loop leave in one system call.**
-- **A silent connection is a dead one.** When requests that expired have waited `silent_ms` since the last byte came, together
-  where each has less time than that, the connection is cut, so that the next request makes a new one. Time in which none
-  of them waited does not count. (Java closes the channel of every
-  synchronous request that times out, remoting/netty/NettyRemotingClient.java invokeSync; here other requests, such as
-  held pulls, share it, so a timeout alone does not cut.) Until the first byte has come it is `unheard_ms`, which grows
-  from one connection to the next (remoting_client.py). 120 s without reading or writing also end it, as in Java.
+- **A silent connection is a dead one.** When a request expires `silent_ms` after it was sent, or after an earlier one that
+  expired was, and not one byte has come since then, the connection is cut, so that the next request makes a new one: also
+  where each has less time than that. Requests with `QUIET_S` between them are no silence together: a peer that was asked
+  nothing says nothing. (Java closes the channel of every synchronous request that times out, remoting/netty/
+  NettyRemotingClient.java invokeSync; here other requests, such as held pulls, share it, so a timeout alone does not cut.)
+  Until the first byte has come it is `unheard_ms`, which grows from one connection to the next (remoting_client.py). 120 s
+  without reading or writing also end it, as in Java.
 - When it is lost, every pending request fails with UnreachableError.
 """
 
@@ -41,6 +42,9 @@ from .tls import NO_ANSWER_HINT, NO_TLS_HINT, explain
 
 PeerHandler = Callable[[str, Command], Awaitable[Command | None]]
 """Serves a request of the peer (address, command); the answer, or None for a request that wants none."""
+
+QUIET_S = 30.0
+"""So often at least a member's heartbeats ask something of each of its brokers."""
 
 _log = get_logger("rocketcrew.client")
 
@@ -87,9 +91,9 @@ class Connection(asyncio.BufferedProtocol):
         self._timer_s = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_read_s = self._loop.time()
-        self._waited_s = 0.0
-        """How long requests that expired have waited since the last byte came."""
-        self._waited_until_s = 0.0
+        self._asked_s: float | None = None
+        """When the first of the requests was sent that have expired since the last byte came."""
+        self._expired_s = 0.0
         """When the last of them expired."""
         self._silent = False
 
@@ -236,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._last_read_s = self._loop.time()
-        self._waited_s = 0.0
+        self._asked_s = None
         self._stats.read_bytes += nbytes
         try:
             self._receiver.received(nbytes)
@@ -389,12 +393,13 @@ class Connection(asyncio.BufferedProtocol):
             self.abort("cut after a request timed out and nothing had been received since it was sent")
 
     def _count_silence(self, expired: Pending) -> None:
-        """Add its wait to the others': time in which several waited counts once."""
-        further_s = expired.deadline_s - max(expired.sent_s, self._waited_until_s)
-        self._waited_s = max(self._waited_s + further_s, expired.deadline_s - expired.sent_s)
-        self._waited_until_s = expired.deadline_s
-        cut_ms = self._limits.silent_ms if self._stats.read_bytes else self._unheard_ms
-        self._silent = round(self._waited_s * 1000) >= cut_ms
+        heard = self._stats.read_bytes > 0
+        if self._asked_s is None or (heard and expired.sent_s - self._expired_s >= QUIET_S):
+            self._asked_s = expired.sent_s
+        self._asked_s = min(self._asked_s, expired.sent_s)
+        self._expired_s = expired.deadline_s
+        cut_ms = self._limits.silent_ms if heard else self._unheard_ms
+        self._silent = round((expired.deadline_s - self._asked_s) * 1000) >= cut_ms
 
     def _close_retired(self) -> None:
         if not len(self._table):

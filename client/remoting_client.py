@@ -41,8 +41,9 @@ from .tls import HANDSHAKE_HINT, client_context, explain, server_name
 
 CLOSE_TIMEOUT_MS = 1_000
 CONNECTIONS_MAX = 4_096
-SILENT_MAX_MS = 30_000
-"""So a peer that stands still for 130 s has 7 connections of each client in its queue; cut after 3 s each, it had 42."""
+SILENT_MAX_MS = 20_000
+"""So a peer that stands still for 130 s has 9 connections of each client in its queue; cut after 3 s each, it had 42. As long
+may it take at most until one is made anew that was lost between here and there (a load balancer's, say)."""
 
 _log = get_logger("rocketcrew.client")
 

@@ -401,17 +401,26 @@ async def test_silence_is_found_too_where_no_request_has_so_much_time(make_peer)
             await held
 
 
-async def test_time_in_which_nobody_waited_is_no_silence(make_peer):
+@pytest.mark.parametrize(("between_ms", "cut"), [(29_000, True), (31_000, False)])
+async def test_requests_with_long_pauses_between_them_are_no_silence_together(make_peer, between_ms, cut):
     async with connected(make_peer, limits=ConnectionLimits(silent_ms=30_000)) as (connection, wire):
-        held = connection.start(Command(11), timeout_ms=FOR_EVER_MS)
-        await wire.next()
+        asked = connection.start(Command(36), timeout_ms=LONG_MS)
+        wire.answer(await wire.next())
+        await asked
         for _ in range(2):
+            assert connection.open
             await expired(connection, wire, 10_000)
-            asyncio.get_running_loop().skip_ms(30_000)
+            asyncio.get_running_loop().skip_ms(between_ms)
+        assert connection.open is not cut
+
+
+async def test_before_the_first_byte_pauses_count_too(make_peer):
+    async with connected(make_peer, limits=ConnectionLimits(silent_ms=3_000), unheard_ms=20_000) as (connection, wire):
+        await expired(connection, wire, 10_000)
+        asyncio.get_running_loop().skip_ms(60_000)
         assert connection.open
         await expired(connection, wire, 10_000)
-        with pytest.raises(UnreachableError, match="nothing had been received"):
-            await held
+        assert connection.cut_unheard
 
 
 async def test_the_time_of_requests_that_wait_at_once_is_silence_once(make_peer):

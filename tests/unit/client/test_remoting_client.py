@@ -246,7 +246,7 @@ async def test_a_peer_that_stands_still_is_sent_few_connections(make_peer):
         first = await answered(peer, remoting)
         cuts = [await asked_until_cut(peer, remoting, first)]
         cuts += [await asked_until_cut(peer, remoting) for _ in range(5)]
-        assert cuts == [1, 1, 2, 4, 7, 9]  # at 3.5, 7, 14, 28, 52.5 and 84 s, then every 31.5 s
+        assert cuts == [1, 1, 2, 4, 6, 6]  # at 3.5, 7, 14, 28, 49 and 70 s, then every 21 s
 
 
 @pytest.mark.parametrize("again", ["answered", "named no more"])
