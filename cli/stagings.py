@@ -40,15 +40,14 @@ def staging_folders(settings: Settings) -> list[Path]:
 def check_staging(folder: Path) -> None:
     """Raise UsageError for a folder of something else: it would be made one, and nothing found to wait in it.
     An empty one may become one."""
-    if any((folder / name).is_dir() for name in _OWN):
-        return
-    below = (f"{slots}segments/{READY_DIR}" for slots in ("", "*/", "*/*/"))
+    is_one = any((folder / name).is_dir() for name in _OWN)
+    below = (f"{slots}segments/{READY_DIR}" for slots in ("", "*/", "*/*/")[: 1 if is_one else 3])
     meant = sorted(str(ready.parent) for pattern in below for ready in folder.glob(pattern))
-    if folder.name in _OWN and (folder.parent / READY_DIR).is_dir():
+    if folder.name in _OWN and not is_one and (folder.parent / READY_DIR).is_dir():
         meant.append(str(folder.parent))
     if meant:
         raise UsageError(f"{folder} is no folder of segments: did you mean {', '.join(meant)}?")
-    if any(folder.glob("[!.]*")):
+    if any(folder.glob("[!.]*")) and not is_one:
         raise UsageError(
             f"{folder} has no {READY_DIR}: it is no folder of segments (<data_dir>/<group>/<slot>/segments)"
         )

@@ -66,6 +66,14 @@ class LoopThread:
     def is_closed(self) -> bool:
         return self._loop.is_closed()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is in this very thread."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
     def run(self, coro: Coroutine[Any, Any, T], /, *, context: contextvars.Context | None = None) -> T:
         """Wait for the result; an interrupt of the caller cancels the work. Without a context, it runs in the caller's.
 
@@ -85,11 +93,7 @@ class LoopThread:
 
     def refuse_itself(self) -> None:
         """Raise UsageError in this thread: what waits here for the loop waits for itself, for ever."""
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return
-        if here:
+        if self.is_here:
             raise UsageError(
                 f"this call would wait for itself: it is made in the thread that has to do it ({self._name}), where callbacks"
                 " of futures, selectors, hooks and generators run; use send_async there, or call in another thread"

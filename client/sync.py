@@ -29,7 +29,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 
 from ..remoting.arguments import FLAG, number
 from ..remoting.arguments import check as check_arguments
@@ -127,7 +127,9 @@ class SyncProducer:
             compress_from_bytes=compress_from_bytes,
         )
         self._producer = self._make()
-        self._runner: Runner | None = None  # made by the first call: before it the producer may cross a fork
+        self._is_new = True
+        """No loop has begun that producer."""
+        self._works: _Works | None = None  # made by the first call: before it the producer may cross a fork
         self._lock = threading.RLock()  # a signal's handler may call, too
         """Held for the moment in which a call begins, or `close`."""
         self._user: int | None = None
@@ -154,7 +156,9 @@ class SyncProducer:
         **fields: Unpack[MessageFields],
     ) -> SendResult:
         """As `Producer.send`."""
-        return self._run(self._producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
+        return self._call(
+            lambda producer: producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields)
+        )
 
     def send_batch(
         self,
@@ -164,7 +168,7 @@ class SyncProducer:
         selector: QueueSelector | None = None,
     ) -> SendResult:
         """As `Producer.send_batch`."""
-        return self._run(self._producer.send_batch(messages, timeout_ms=timeout_ms, selector=selector))
+        return self._call(lambda producer: producer.send_batch(messages, timeout_ms=timeout_ms, selector=selector))
 
     def send_oneway(
         self,
@@ -176,13 +180,17 @@ class SyncProducer:
         **fields: Unpack[MessageFields],
     ) -> str:
         """As `Producer.send_oneway`; what the socket does not take at once goes out with the next call or `close`."""
-        return self._run(self._producer.send_oneway(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
+        return self._call(
+            lambda producer: producer.send_oneway(message, body, timeout_ms=timeout_ms, selector=selector, **fields)
+        )
 
     def send_many(
         self, messages: Iterable[OutgoingMessage], *, in_flight_max: int = IN_FLIGHT_MAX, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """As `Producer.send_many`."""
-        return self._run(self._producer.send_many(messages, in_flight_max=in_flight_max, timeout_ms=timeout_ms))
+        return self._call(
+            lambda producer: producer.send_many(messages, in_flight_max=in_flight_max, timeout_ms=timeout_ms)
+        )
 
     def send_async(
         self,
@@ -196,9 +204,12 @@ class SyncProducer:
         """As `send`, without waiting: the future has the result or the error. Needs `background=True`."""
         if not self._background or self._closed:
             raise UsageError("send_async needs a producer made with background=True that is not closed")
-        runner = self._enter()
+        producer, runner = self._enter()
         assert isinstance(runner, LoopThread)
-        return runner.submit(self._producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
+        sent = runner.submit(producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
+        if _waited_at_exit.is_set() and not runner.is_here:  # nobody else waits for it any more
+            concurrent.futures.wait([sent], (timeout_ms or producer.send_timeout_ms) / 1000 + BUSY_S)
+        return sent
 
     def send_in_transaction(
         self,
@@ -209,7 +220,7 @@ class SyncProducer:
     ) -> TransactionSendResult:
         """As `Producer.send_in_transaction`; `execute` is called in this thread, `check` later in another."""
         check_transaction(message, execute)
-        result = self._run(self._producer.send_half(message, timeout_ms=timeout_ms))
+        result = self._call(lambda producer: producer.send_half(message, timeout_ms=timeout_ms))
         state, error = state_without_execution(result.status), None
         if state is None:
             try:
@@ -217,12 +228,12 @@ class SyncProducer:
             except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
                 state, error = LocalTransactionState.UNKNOW, raised
                 _log.exception("local_transaction_failed", topic=message.topic, msg_id=result.message_id)
-        self._run(self._producer.end_transaction(result, state, error, message))
+        self._call(lambda producer: producer.end_transaction(result, state, error, message))
         return TransactionSendResult(result, state, error)
 
     def recall(self, topic: str, recall_handle: str) -> str:
         """As `Producer.recall`."""
-        return self._run(self._producer.recall(topic, recall_handle))
+        return self._call(lambda producer: producer.recall(topic, recall_handle))
 
     def close(self) -> None:
         """Wait for what `send_async` has begun and other threads send, at most `send_timeout_ms`; what is not sent by then is
@@ -231,54 +242,61 @@ class SyncProducer:
         """
         if self._producer.process.is_elsewhere:
             return
-        runner = self._runner
-        if isinstance(runner, LoopThread):
-            runner.refuse_itself()
-        elif runner is not None:
+        works = self._works
+        if works is not None and isinstance(works.runner, LoopThread):
+            works.runner.refuse_itself()
+        elif works is not None:
             _refuse_running_loop("SyncProducer", ", or background=True")
         with self._lock:
             self._refuse_another_thread()
             was_closed, self._closed = self._closed, True
-        runner = self._runner
-        if was_closed or runner is None:
+        works = self._works
+        if was_closed or works is None:
             return
         if self._unclosed is not None:
             self._unclosed.detach()
         try:
-            runner.run(self._producer.close())
+            works.runner.run(works.producer.close())
         finally:
-            runner.close()
+            works.runner.close()
+
+    def _call(self, call: Callable[[Producer], Coroutine[Any, Any, T]]) -> T:
+        producer = self._enter().producer
+        try:
+            return self._run(call(producer))
+        finally:
+            self._user = None
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
-            runner = self._enter()
+            works = self._enter()
         except BaseException:
             work.close()
             raise
         context = contextvars.copy_context()  # the caller's span is the parent of what is sent
         try:
             if self._background:
-                return runner.run(work, context=context)
-            return self._run_here(runner, work, context)
+                return works.runner.run(work, context=context)
+            return self._run_here(works, work, context)
         finally:
             self._user = None
 
-    def _run_here(self, runner: Runner, work: Coroutine[Any, Any, T], context: contextvars.Context) -> T:
+    def _run_here(self, works: _Works, work: Coroutine[Any, Any, T], context: contextvars.Context) -> T:
         """In the caller's thread. What is none of our errors was maybe raised by a signal (a handler's time limit, say), in
         the middle of anything: a wake-up may be lost that a later call would wait for, or half of a frame. So nothing of the
         loop, its tasks and connections is left for the next call."""
         try:
-            runner.run(self._notice_lost_connections())
-            return runner.run(work, context=context)
+            works.runner.run(self._notice_lost_connections(works.producer))
+            return works.runner.run(work, context=context)
         except RocketcrewError:
             raise
         except BaseException:
-            self._drop(runner)
+            self._drop(works)
             raise
         finally:
             work.close()
 
-    def _enter(self) -> Runner:
+    def _enter(self) -> _Works:
         """What runs one call. Raises UsageError where no call is possible."""
         if not self._background:
             _refuse_running_loop("SyncProducer", ", or background=True")
@@ -287,9 +305,9 @@ class SyncProducer:
             self._refuse_another_thread()
             if self._closed:
                 raise UsageError("this producer is closed: make a new one")
-            runner = self._runner or self._begun()
+            works = self._works or self._begun()
             self._user = threading.get_ident()
-        return runner
+        return works
 
     def _refuse_another_thread(self) -> None:
         """Without a thread of its own. A mark that is left of this one, by an exception from a signal, is of no call: no loop
@@ -300,42 +318,55 @@ class SyncProducer:
                 " which any number of threads may use"
             )
 
-    def _begun(self) -> Runner:
-        begun: Runner = _ProducerThread(self._producer) if self._background else _CallRunner()
-        if self._runner is not None:  # a signal's handler has called meanwhile
-            begun.close()
-            return self._runner
-        self._runner = begun
+    def _begun(self) -> _Works:
+        if not self._is_new:
+            self._producer = self._make()
+        producer, self._is_new = self._producer, False
+        runner: Runner = _ProducerThread(producer) if self._background else _CallRunner()
+        if self._works is not None:  # a signal's handler has called meanwhile
+            runner.close()
+            return self._works
+        works = self._works = _Works(producer, runner)
 
         async def start() -> None:
-            self._producer.start()
+            producer.start()
 
         try:
-            begun.run(start())
+            runner.run(start())
         except BaseException:
-            self._drop(begun)
+            self._drop(works)
             raise
-        if isinstance(begun, _ProducerThread):
-            self._unclosed = weakref.finalize(self, begun.leave)
+        if isinstance(runner, _ProducerThread):
+            self._unclosed = weakref.finalize(self, runner.leave)
             self._unclosed.atexit = False  # atexit functions of the user's may still send
-        return begun
+        return works
 
-    def _drop(self, runner: Runner) -> None:
-        """The next call begins with a loop and a producer that are new."""
-        if self._runner is runner:
-            broken, self._producer, self._runner = self._producer, self._make(), None
-            broken.abandon()
-        runner.close()
+    def _drop(self, works: _Works) -> None:
+        """The next call begins with a loop and a producer that are new; it makes them, as a second signal may come here."""
+        if self._works is works:
+            self._works = None
+        works.producer.abandon()
+        works.runner.close()
 
-    async def _notice_lost_connections(self) -> None:
-        self._producer.cluster.remoting.close_idle(self._idle_ms)
+    async def _notice_lost_connections(self, producer: Producer) -> None:
+        producer.cluster.remoting.close_idle(self._idle_ms)
         # One turn polls the sockets, the next reads the end of those that the peer has closed, the third tells of it.
         for _ in range(3):
             await asyncio.sleep(0)
 
 
+class _Works(NamedTuple):
+    """A producer and where its loop runs. They come and go in one assignment: a signal's exception that came between two
+    would leave a producer with the loop of another, for which it raises UsageError for ever."""
+
+    producer: Producer
+    runner: Runner
+
+
 _threads: weakref.WeakSet[_ProducerThread] = weakref.WeakSet()
 """Those that run, and maybe some that have ended."""
+_waited_at_exit: Final = threading.Event()
+"""What begins from now on `wait_at_exit` does not see."""
 
 
 class _ProducerThread(LoopThread):
@@ -361,13 +392,18 @@ class _ProducerThread(LoopThread):
 
 
 @atexit.register
-def _wait_at_exit() -> None:
+def wait_at_exit() -> None:
     """For what is under way; where somebody's hook keeps a loop busy, not for ever. Nothing is closed: functions that
-    `atexit` calls after this one may still send. In a fork there is nothing to wait for."""
+    `atexit` calls after this one may still send, and `send_async` waits there. In a fork there is nothing to wait for.
+    Ctrl-C ends it."""
+    _waited_at_exit.set()
     running = [thread for thread in _threads if not (thread.is_closed or thread.process.is_elsewhere)]
     if running:
         time_ms = max(thread.producer.send_timeout_ms for thread in running)
-        concurrent.futures.wait([thread.under_way() for thread in running], time_ms / 1000 + BUSY_S)
+        try:
+            concurrent.futures.wait([thread.under_way() for thread in running], time_ms / 1000 + BUSY_S)
+        except KeyboardInterrupt:
+            _log.warning("interrupted_at_exit", effect="what is under way is cut off and may not be sent")
 
 
 class _CallRunner:
@@ -401,9 +437,12 @@ class _CallLoop(asyncio.SelectorEventLoop):
     """The loop without a thread. It polls: what a loop has in epoll it shares with the children of a fork, and what such a
     child's loop takes out when its interpreter ends, the parent waits for in vain."""
 
+    _is_made = False
+
     def __init__(self) -> None:
         super().__init__(selectors.PollSelector())
         self.interrupted_by: BaseException | None = None
+        self._is_made = True
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """What a signal raises inside a callback of the loop or of a transport, asyncio would log and forget, with what the
@@ -440,7 +479,7 @@ class _CallLoop(asyncio.SelectorEventLoop):
         self.stop()
 
     def __del__(self) -> None:
-        if not self.is_closed():
+        if self._is_made and not self.is_closed():  # a signal may have come while it was made
             self.close()  # without a warning: the producer's own has said it
 
 

@@ -38,7 +38,8 @@ def sounds_secret(name: str) -> bool:
 
 def masked_text(text: str) -> str:
     """The text with what looks like a secret hidden."""
-    for pattern in (_CONNECT, _WITH_PASSWORD, _TOKEN_ALONE, _NAMED):
+    before_hosts = (_WITH_PASSWORD, _TOKEN_ALONE) if "@" in text else ()  # they look far for it
+    for pattern in (_CONNECT, *before_hosts, _NAMED):
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
 

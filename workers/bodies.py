@@ -12,7 +12,8 @@ msgspec converts nothing that JSON does not convert: "3" is no int. pydantic con
 by default "3" is an int, with `ConfigDict(strict=True)` it is none.
 
 A type that no body can become (a plain class anywhere in it, but for a field with a default) is refused at the start; and so
-is a type with fields where no body is given: `order: Order = None`, `*, order: Order`, `*orders: Order`.
+is a type with fields where no body is given: `order: Order = None`, `*, order: Order`, `*orders: Order`. It may be an option
+that tests fill, or a body that would be None in each call, which nobody would see. What a partial sets is an option.
 
 A body that does not fit fails its own message, with `body_errors="dead_letter"` at once into the dead letters; a batch
 handler is called with those that fit.
@@ -125,8 +126,12 @@ def _resolved(handler: Handler, parameter: inspect.Parameter) -> Any:
 
 
 def _check_option(handler: Handler, parameter: inspect.Parameter) -> None:
-    """Raise UsageError for a parameter that is meant to get the body and never would: one with None as its default, of
-    `*args` or by its name only. Any other default is a value of the handler's own."""
+    """Raise UsageError for a parameter that may be meant to get the body and never would: one with None as its default, of
+    `*args` or by its name only. Any other default is a value of the handler's own, and so is whatever a partial sets."""
+    if any(
+        isinstance(each, functools.partial) and parameter.name in each.keywords for each in _layers(handler.function)
+    ):
+        return
     unfilled = parameter.default is inspect.Parameter.empty and parameter.kind in (
         inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY,
     )  # fmt: skip
@@ -141,7 +146,8 @@ def _check_option(handler: Handler, parameter: inspect.Parameter) -> None:
         first = "messages: list[Message]" if handler.batch else "message: Message"
         raise UsageError(
             f"handler {handler.name}: parameter {parameter.name} is annotated as {shown(wanted)}, and would get no body:"
-            f" leave out its default and its *, as in ({first}, {parameter.name}: {shown(wanted)})"
+            f" leave out its default and its *, as in ({first}, {parameter.name}: {shown(wanted)}); or give it another"
+            " default than None, or set it by functools.partial, if it is an option of your own"
         )
 
 
@@ -160,11 +166,32 @@ def _bare(wanted: Any) -> Any:
         kind: Any = typing.get_origin(wanted) or wanted
         if kind is Annotated:
             wanted = wanted.__origin__
-        elif type(kind).__name__ == "TypeAliasType":  # Python's own from 3.12 on, and that of typing_extensions
-            given = typing.get_args(wanted)
-            wanted = kind.__value__[given] if given else kind.__value__
+        elif _is_alias(kind):
+            wanted = _named_by(wanted)
         else:
             return wanted
+
+
+def _is_alias(kind: Any) -> bool:
+    return type(kind).__name__ == "TypeAliasType"  # Python's own from 3.12 on, and that of typing_extensions
+
+
+def _named_by(alias: Any) -> Any:
+    kind, given = typing.get_origin(alias), typing.get_args(alias)
+    return kind.__value__[given] if given else alias.__value__
+
+
+def _without_aliases(wanted: Any) -> Any:
+    """The same type with what its aliases name, at any depth but in fields; what is `Annotated` stays."""
+    kind: Any = typing.get_origin(wanted) or wanted
+    if _is_alias(kind):
+        return _without_aliases(_named_by(wanted))
+    if kind is Annotated:
+        return Annotated[(_without_aliases(wanted.__origin__), *wanted.__metadata__)]
+    given = tuple(map(_without_aliases, typing.get_args(wanted)))
+    if is_union(wanted):
+        return functools.reduce(lambda one, other: one | other, given)
+    return kind[given] if given else wanted
 
 
 def _evaluated(handler: Handler, parameter: inspect.Parameter) -> Any:
@@ -371,7 +398,11 @@ def _decoder(handler: Handler, wanted: Any) -> Decode:
             f"handler {handler.name} wants bodies as {shown(wanted)}, which msgspec decodes: pip install 'rocketcrew[typed]'"
         ) from error
     try:
-        decoder = json.Decoder(wanted)
+        try:
+            decoder = json.Decoder(wanted)
+        except TypeError:  # of aliases msgspec knows Python's own only
+            wanted = _without_aliases(wanted)
+            decoder = json.Decoder(wanted)
     except (TypeError, NameError) as error:
         raise _undecodable(handler, wanted, error) from error
     unknown = _not_of_json(wanted)

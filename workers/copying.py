@@ -45,6 +45,9 @@ _DICTS: Final[frozenset[type]] = frozenset({dict, OrderedDict, defaultdict, Coun
 _OF_HASHABLE: Final[frozenset[type]] = frozenset({set, frozenset, array.array})
 """Their elements cannot be changed."""
 _NO_ENTRIES: Final[dict[Any, Any]] = {}
+_SCALARS: Final = (str, bytes, numbers.Number, datetime.date)
+_NO_ROWS: Final = (*_SCALARS, getattr(_NUMPY, "bool_", bool))
+"""What nobody means as a row."""
 _HOLD_ALL: Final[frozenset[Any]] = frozenset(
     {list, tuple, set, frozenset, deque, type(_NO_ENTRIES.keys()), type(_NO_ENTRIES.values())}
 )
@@ -72,14 +75,15 @@ def holds_all(rows: object) -> bool:
 
 def to_the_end(rows: Iterable[Any]) -> Iterator[Any]:
     """What is iterated, one by one. What a generator returns at its end is no row: an exception is raised, as it is when a
-    plain function returns it. Raises RowError for anything else, which nobody would ever see."""
+    plain function returns it. A number or a text, such as a count, nobody means as a row: it is left out. Raises RowError for
+    anything else, which nobody would ever see."""
     returned = yield from cast("Generator[Any, None, object]", rows)
     if isinstance(returned, BaseException):
         raise returned
-    if returned is not None:
+    if returned is not None and not isinstance(returned, _NO_ROWS):
         raise RowError(
-            f"the handler's generator returned {type(returned).__name__}, which would be lost: yield rows and Sends, and"
-            " return nothing, or an exception such as Retry. A function that returns a Commit or a BatchResult has no yield"
+            f"what the handler's rows ended with ({type(returned).__name__}) would be lost: yield rows and Sends, and return"
+            " nothing, a count, or an exception such as Retry. A function that returns a Commit or a BatchResult has no yield"
         )
 
 
@@ -194,7 +198,7 @@ def copy_of(value: Any) -> Any:
         return {key: copy_of(each) for key, each in value.items()}
     if kind is bytearray:
         return value[:]
-    if isinstance(value, str | bytes | numbers.Number | datetime.date):
+    if isinstance(value, _SCALARS):
         return value
     if kind in _OF_HASHABLE:
         return copy.copy(value)

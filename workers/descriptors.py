@@ -8,7 +8,8 @@ everything reported and sealed; what it has not started goes to others.
 Not every such error says so: SQLite's is "unable to open database file", and that of a thread may be raised as one of the
 handler's own. So what is free is counted at each failure. Hardly any is nothing wrong by itself, a pool of connections may
 have them; but where calls fail one after the other with so few, in a worker whose calls had succeeded, a new one is likely to
-do better. One whose calls all fail, as while a database is away, is not replaced for that: its successor would be, too.
+do better: it is asked for, and the old one goes on until that is ready, as no new one starts while a database is away, say.
+One whose calls have all failed is not replaced for that: its successor would be, too.
 
 Coroutines are given HOLD_S to end, and none begins meanwhile. Where some are under way after that, it is not known whose the
 descriptors are: the worker asks for a successor and goes on until that is ready.
@@ -85,6 +86,15 @@ class SpareDescriptor:
                 fd = out_of_the_way(socket.socket(socket.AF_UNIX).detach())
                 self._fd, self._own = fd, identity(fd)
 
+    def take_over(self, fd: int) -> bool:
+        """Have this open one where there is none, without its number being free for a moment."""
+        if self._fd >= 0:
+            return False
+        with contextlib.suppress(OSError):
+            os.dup2(0, fd, inheritable=False)
+            self._fd, self._own = fd, identity(fd)
+        return self._fd >= 0
+
     def give_up(self) -> bool:
         """Whether there is a free one by it."""
         fd, self._fd = self._fd, -1
@@ -116,20 +126,23 @@ class DescriptorWatch:
         self._asked = False
         self._handled = 0
         """Messages, when calls had last failed while few were free."""
+        self._suspected = False
+        """That is all that is known."""
 
     def __call__(self, seal: Callable[[], None], *, under_way: bool) -> None:
         """Everything is reported; `under_way` = but calls that may close some. Raises LeavingError, after `seal`, when the
         worker must end now."""
+        may_go_on, self._suspected = under_way or self._suspected, False
         if not self._lacks():
             return
         gc.collect()  # it may close what is left in circles
-        if not self._lacks() or (under_way and self._asked):
+        if not self._lacks() or (may_go_on and self._asked):
             return
         limit = getrlimit(RLIMIT_NOFILE)[0]
         self._log.warning("worker_ends_for_descriptors", free=self._left, limit=limit, remedy=_REMEDY)
         self._asked = True
-        self._tell(encode_notice(WANTS_OUT if under_way else LEAVES, reason="descriptors"))
-        if not under_way:
+        self._tell(encode_notice(WANTS_OUT if may_go_on else LEAVES, reason="descriptors"))
+        if not may_go_on:
             seal()
             raise LeavingError(f"of {limit} file descriptors only {self._left} are free between calls: {_REMEDY}")
 
@@ -141,7 +154,8 @@ class DescriptorWatch:
         """Calls failed while few were free, with an error that does not say why; the worker has handled so many messages by
         now. Whether that was for want of descriptors: some, but none since calls had last failed so."""
         before, self._handled = self._handled, handled
-        return 0 < handled == before
+        self._suspected = 0 < handled == before
+        return self._suspected
 
     def _lacks(self) -> bool:
         self._left = self._free()

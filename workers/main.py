@@ -144,6 +144,7 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
             outbox.close()
     if code == EXIT_FINE:
         tear_down_handler(handler, loop, log)
+        wait_for_background_sends()
         if isinstance(worker, AsyncWorkerLoop):
             worker.tell_left()
     return code
@@ -279,6 +280,13 @@ def tear_down_handler(handler: Handler, loop: asyncio.AbstractEventLoop | None, 
             run_hook(handler.teardown, loop)
         except BaseException as error:  # noqa: BLE001
             log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
+
+
+def wait_for_background_sends() -> None:
+    """For what the handler's own producers have begun by `send_async`: a worker ends without `atexit`."""
+    client = sys.modules.get("rocketcrew.client.sync")
+    if client is not None:
+        client.wait_at_exit()
 
 
 def make_worker(

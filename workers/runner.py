@@ -36,7 +36,7 @@ from ..conf.units import NS_PER_MS, NS_PER_US
 from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.log_keys import EndedKeys, place_keys, queue_keys
 from ..remoting.stored import SYSFLAG_LOW_BYTE
-from .api import Handler, Retry
+from .api import Handler, Retry, Rollback, Suspend
 from .boot import WorkerBounds
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit
 from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView, Naming
@@ -163,10 +163,10 @@ class Runner:
         self._due_ns, self._look_ns = -self._shown_ns, 0
 
     def _suspect(self, error: BaseException) -> None:
-        """A call failed by this error."""
+        """A call ended by this error, which may be one that its handler wants."""
         if lacks_descriptors(error):
             self._lack()
-        elif not self.short and self._few():
+        elif not (self.short or isinstance(error, Retry | Suspend | Rollback)) and self._few():
             self.short = True
             self._flush_soon()
 

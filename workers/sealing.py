@@ -59,9 +59,8 @@ class OwnCalls(FileCalls):
         return out_of_the_way(open_file(path, flags | os.O_CLOEXEC, 0o666))
 
     def close(self, fd: int) -> None:
-        super().close(fd)
-        if self._spare is not None:
-            self._spare.hold()
+        if self._spare is None or not self._spare.take_over(fd):
+            super().close(fd)
 
 
 OWN_CALLS: Final = OwnCalls()

@@ -32,6 +32,7 @@ from .actions import (
 from .allocation import allocate
 from .chunks import Token
 from .dispatching import Dispatching
+from .doubts import WITHHELD_S
 from .events import Members
 from .leaving import STOP_COMMIT_TRIES, Leaving, Move, is_known
 from .ledger import Ledger
@@ -542,7 +543,7 @@ class Assigning:
 
     def _commit_progress(self, q: PulledQueue, now: float) -> None:
         """Commit what is new, or is to be committed again; guarded once the queue was taken away (its new owner commits
-        too), or its lock is not ours. While it is in doubt whether another had it, not at all (doubts.py)."""
+        too), or its lock is not ours, or another may have had it (doubts.py)."""
         pq = q.pq
         if q.commit_asked >= 0 or pq.state is QueueState.ENDED:
             return
@@ -551,12 +552,12 @@ class Assigning:
             if self.s.stopping and q.owes_step_back and now >= q.last_commit_at:
                 self._commit_moved(q, pq.head_offset)
             return
-        if pq.state is QueueState.ASSIGNED and q.in_doubt:
+        if q.in_doubt and now - q.doubted_at < WITHHELD_S and pq.state is QueueState.ASSIGNED:
             return
         offset = pq.head_offset
         stale = now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
         if offset > q.committed or stale:
-            self._commit(q, offset, guarded=pq.state is QueueState.DRAINING or not pq.locked)
+            self._commit(q, offset, guarded=pq.state is QueueState.DRAINING or q.in_doubt or not pq.locked)
 
     def _note_settled(self, q: PulledQueue) -> None:
         """For the loader, which folds it into what counts as loaded: its rows are in segments, and what has none is noted."""

@@ -6,8 +6,9 @@ one: whether it is committed or read on from, all that the others have finished 
 
 So such a queue does what is done for one that is opened, without ending: the group's members are looked up (the answer may
 take it away), then its offset is asked for. Where that is ahead of what is finished here, another has gone on with the queue,
-and it is read again from there. Until that is known nothing of it is committed; what runs, runs on, and it is pulled, as a
-broker that merely starts anew gives nothing away.
+and it is read again from there. Until that is known nothing of it is committed, and after WITHHELD_S what is committed is
+guarded; what runs, runs on, and it is pulled, as a broker that merely starts anew gives nothing away. While nobody answers,
+each topic is asked for again with growing pauses.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from .states import QueueState
 STOOD_STILL_S = 30.0
 """Without any event or timer. Brokers wait for 120 s after a heartbeat, the last of which may be 30 s old; a doubt costs a
 look-up for each topic and a question for each queue, so there is much room."""
+WITHHELD_S = 10.0
+"""For the answers. A doubt may last: a strategy of the user's fails, say, and then nobody knows whose the queue is."""
+AGAIN_MAX_S = 8.0
+"""Between two look-ups of a topic while nobody answers: so late a broker that is back may be asked."""
 
 
 class Doubts:
@@ -36,6 +41,10 @@ class Doubts:
         self.s = state
         self._look_up = look_up
         self._restart = restart
+        self._pauses: dict[str, float] = {}
+        """By topic that is to be looked up again: how long it waits."""
+        self._due: set[str] = set()
+        """Those that have a timer."""
 
     def broker_lost(self, broker_name: str, now: float) -> None:
         """The connection to the broker was lost, from its side or ours."""
@@ -57,6 +66,7 @@ class Doubts:
         for q in doubted:
             q.doubted_at, q.position_asked = now, False
         for topic in dict.fromkeys(q.pq.mq.topic for q in doubted):
+            self._pauses.pop(topic, None)
             self._look_up(topic, now)
 
     def looked_up(self, answer: Members, now: float) -> None:
@@ -98,4 +108,15 @@ class Doubts:
         return True
 
     def _soon(self, topic: str, now: float) -> None:
-        self.s.at(now + self.s.config.open_retry_ms / 1000, lambda at: self._look_up(topic, at))
+        if topic in self._due:
+            return
+        pause_s = self._pauses.get(topic, self.s.config.open_retry_ms / 1000)
+        self._pauses[topic] = min(2 * pause_s, AGAIN_MAX_S)
+        self._due.add(topic)
+
+        def again(at: float) -> None:
+            self._due.discard(topic)
+            if any(q.in_doubt and q.pq.mq.topic == topic for q in self.s.pulled.values()):
+                self._look_up(topic, at)
+
+        self.s.at(now + pause_s, again)

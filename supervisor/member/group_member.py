@@ -333,7 +333,8 @@ class GroupMember:
         try:
             offset = await find(action.mq)
         except RocketcrewError as error:
-            log.warning("first_offset_not_found", **queue_keys(action.mq), error=str(error))
+            if not action.in_doubt:  # else pulls and commits say it
+                log.warning("first_offset_not_found", **queue_keys(action.mq), error=str(error))
         self._core.handle(ev.Opened(action.handle, offset), self._loop.time())
         self._acted()
 

@@ -186,7 +186,7 @@ def test_a_proxy_in_local_mode_is_named_as_what_it_is(tmp_path: Path, capsys: py
 
 def read_by_spark(name_server: str) -> list[bytes]:
     """The topic as the data source reads it."""
-    options = read_options({"subscribe": TOPIC, "startingTimestamp": "1"}, streaming=False)
+    options = read_options({"subscribe": TOPIC, "startingTimestamp": "100000000000"}, streaming=False)
     reader = BatchReader(Reading(Access(name_server), options, ("body",)))
     try:
         return [row["body"] for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]

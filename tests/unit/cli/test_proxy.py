@@ -174,7 +174,7 @@ def test_reconcile_asks_queue_by_queue(proxy: Proxied) -> None:
 
 def test_the_source_plans_and_reads(proxy: Proxied) -> None:
     access = Access(proxy.name_server, request_timeout_ms=60_000, connect_timeout_ms=60_000)
-    options = {"subscribe": TOPIC, "startingTimestamp": "1", "numRetries": "0"}
+    options = {"subscribe": TOPIC, "startingTimestamp": "100000000000", "numRetries": "0"}
     reader = BatchReader(Reading(access, read_options(options, streaming=False), ("body",)))
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert len(rows) == 20

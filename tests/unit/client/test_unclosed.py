@@ -127,7 +127,7 @@ def test_one_that_nobody_has_any_more_sends_what_it_has_begun_and_its_thread_end
     def use():
         producer = SyncProducer(served.broker.name_server, GROUP, send_timeout_ms=PATIENT_MS, background=True)
         kept.extend(producer.send_async(MESSAGE) for _ in range(50))
-        kept.append(producer._runner)
+        kept.append(producer._works.runner)
 
     assert len(warned(use)) == 1
     *futures, thread = kept
@@ -164,11 +164,15 @@ def ended(script, *arguments):
     return done.stdout + done.stderr
 
 
+def stored(served):
+    store = served.broker.core.state.store
+    return sum(store.max_offset("orders", queue_id) for queue_id in store.queue_ids("orders"))
+
+
 @pytest.mark.parametrize("script", [KEPT, DROPPED, FORKED], ids=["kept", "dropped", "forked"])
 def test_the_end_of_the_program_waits_for_what_was_begun(served, script):
     assert ended(script, served.broker.name_server, PATIENT_MS) == ""
-    store = served.broker.core.state.store
-    assert sum(store.max_offset("orders", queue_id) for queue_id in store.queue_ids("orders")) == 200
+    assert stored(served) == 200
 
 
 @pytest.mark.parametrize("script", [KEPT, DROPPED], ids=["kept", "dropped"])
@@ -187,5 +191,57 @@ producer = SyncProducer(sys.argv[1], send_timeout_ms=int(sys.argv[2]), backgroun
 producer.send_async("orders", b"first")
 """
     assert ended(script, served.broker.name_server, PATIENT_MS) == ""
-    store = served.broker.core.state.store
-    assert sum(store.max_offset("orders", queue_id) for queue_id in store.queue_ids("orders")) == 2
+    assert stored(served) == 2
+
+
+def test_what_they_begin_to_send_is_sent_too(served):
+    script = """
+import atexit, sys
+def flush():
+    for number in range(100):
+        producer.send_async("orders", b"%d" % number)
+atexit.register(flush)
+from rocketcrew import SyncProducer
+producer = SyncProducer(sys.argv[1], send_timeout_ms=int(sys.argv[2]), background=True)
+"""
+    assert ended(script, served.broker.name_server, PATIENT_MS) == ""
+    assert stored(served) == 100
+
+
+def test_a_callback_that_sends_then_does_not_wait_for_itself(served):
+    script = """
+import atexit, sys, threading
+def flush():
+    called, sent = threading.Event(), threading.Event()
+    def again(_):
+        producer.send_async("orders", b"second").add_done_callback(lambda _: sent.set())
+        called.set()
+    producer.send_async("orders", b"first").add_done_callback(again)
+    assert called.wait(int(sys.argv[2]) / 1000)
+    assert sent.wait(int(sys.argv[2]) / 1000)
+atexit.register(flush)
+from rocketcrew import SyncProducer
+producer = SyncProducer(sys.argv[1], send_timeout_ms=int(sys.argv[2]), background=True)
+"""
+    assert ended(script, served.broker.name_server, PATIENT_MS) == ""
+    assert stored(served) == 2
+
+
+def test_an_interrupt_ends_the_wait_in_one_line():
+    script = """
+import signal, sys, threading
+from rocketcrew import SyncProducer
+from rocketcrew.client import sync
+class Interrupts:
+    def before_send(self, context):
+        assert sync._waited_at_exit.wait(60)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    def after_send(self, context):
+        pass
+producer = SyncProducer(sys.argv[1], send_timeout_ms=20_000, hooks=[Interrupts()], background=True)
+producer.send_async("orders", b"x")
+"""
+    with LocalBroker() as broker, broker.faults.drop("SEND_MESSAGE_V2", times=None):
+        said = ended(script, broker.name_server)
+    assert "interrupted_at_exit" in said
+    assert "Traceback" not in said

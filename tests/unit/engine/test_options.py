@@ -44,10 +44,11 @@ def test_a_pull_size_that_was_set_holds() -> None:
 
 
 def test_a_window_is_a_batch_read_of_the_topics_alone() -> None:
-    told = window_options(load(SETTINGS, {}, None), ACCESS, 1000, 2000, 3)
+    begin, end = 1_700_000_000_000, 1_700_000_001_000
+    told = window_options(load(SETTINGS, {}, None), ACCESS, begin, end, 3)
     options = read_options(told, streaming=False)
     assert options.topics == ("a", "b")
-    assert (options.starting.timestamp_ms, options.ending.timestamp_ms, options.group) == (1000, 2000, "")
+    assert (options.starting.timestamp_ms, options.ending.timestamp_ms, options.group) == (begin, end, "")
     assert options.latest_when_too_late
 
 

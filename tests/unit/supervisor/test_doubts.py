@@ -8,7 +8,7 @@ import pytest
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.doubts import STOOD_STILL_S
+from rocketcrew.supervisor.core.doubts import STOOD_STILL_S, WITHHELD_S
 from rocketcrew.supervisor.core.states import QueueState
 
 from .conftest import TOPIC
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .conftest import Bench
 
     Make = Callable[..., Bench]
-
-OFTEN_MS = 1_000
 
 
 def lost(bench: Bench) -> None:
@@ -130,20 +128,36 @@ def test_a_queue_that_was_being_opened_is_asked_for_once_more(make: Make) -> Non
 
 
 @pytest.mark.parametrize("nobody", ["members", "offset"])
-def test_it_is_asked_until_somebody_answers(make: Make, nobody: str) -> None:
-    bench, _ = running(make)
+def test_it_is_asked_with_growing_pauses_until_somebody_answers(make: Make, nobody: str) -> None:
+    bench, handle = running(make)
     lost(bench)
-    for _ in range(3):
+    for pause_ms in (1_000, 2_000, 4_000, 8_000):  # before the next rebalance
         if nobody == "members":
             assert [look.topic for look in bench.take(act.FetchAssignment)] == [TOPIC]
             bench.core.handle(ev.Members(TOPIC, [bench.queue()], None), bench.now)
             bench.none(act.FetchOffset)
         else:
             answered(bench, None)
-        bench.pass_ms(OFTEN_MS)
-        assert bench.persist() == []
+        bench.core.handle(ev.Members(TOPIC, [bench.queue()], None), bench.now)  # a rebalance: no second question for it
+        bench.pass_ms(pause_ms - 1)
+        bench.none(act.FetchAssignment)
+        bench.pass_ms(1)
+    bench.take(act.Commit)
+    bench.core.handle(ev.Committed(handle, 2, ok=True), bench.now)
     answered(bench, 2)
-    assert bench.persist() == [2]
+    bench.pass_ms(4_000)
+    bench.none(act.FetchAssignment)
+
+
+def test_in_a_doubt_that_lasts_commits_look_at_the_offset(make: Make) -> None:
+    """Nobody may answer for hours, and then all since the connection was lost would run again after a kill."""
+    bench, _ = running(make)
+    lost(bench)
+    bench.pass_ms(WITHHELD_S * 1000 - 1)
+    bench.none(act.Commit)
+    bench.pass_ms(1)
+    bench.core.handle(ev.Persist(), bench.now)
+    assert [(commit.offset, commit.guarded, commit.known) for commit in bench.take(act.Commit)] == [(2, True, 0)]
 
 
 def test_other_brokers_and_broadcasting_members_have_no_doubts(make: Make) -> None:

@@ -119,6 +119,22 @@ def test_an_alias_is_what_it_names() -> None:
         plan_of(Handler(annotated(Annotated[Order | Message, "a"])))
 
 
+def test_an_alias_that_msgspec_does_not_know_is_decoded_as_what_it_names() -> None:
+    alias_of: Any = pytest.importorskip("typing_extensions").TypeAliasType
+    item = TypeVar("item")
+    order, several = alias_of("Named", Order), alias_of("Several", list[item], type_params=(item,))  # type: ignore[valid-type]
+    for one in (order, alias_of("Twice", order), order | None, Annotated[order, "a"]):
+        assert decoded(annotated(one), b'{"order_id": "o-1"}') == Order("o-1")
+    for many in (several[Order], several[order], list[order], Sequence[order], alias_of("Several", list[order])):
+        assert decoded(annotated(many), b'[{"order_id": "o-1"}]') == [Order("o-1")]
+        assert ready(Handler(annotated(many), batch=True))([make_message(b'{"order_id": "o-1"}')]) == [Order("o-1")]
+    short = alias_of("Short", Annotated[list[int], msgspec.Meta(max_length=1)])
+    with pytest.raises(BodyError, match="Expected `array` of length <= 1"):
+        decoded(annotated(dict[str, short]), b'{"a": [1, 2]}')
+    with pytest.raises(HandlerLoadError, match="Something in it is none of"):
+        ready(Handler(annotated(list[alias_of("Named", Something)])))
+
+
 def test_the_message_comes_first_where_it_is_asked_for() -> None:
     assert decoded(with_message, b'{"order_id": "o-1"}') == ("k-1", Order("o-1"))
     assert decoded(functools.partial(with_message), b'{"order_id": "o-1"}') == ("k-1", Order("o-1"))
@@ -263,8 +279,28 @@ def of_a_batch(messages: list[Message], order: list[Order] | None = None) -> Non
 def test_a_parameter_that_would_get_no_body_is_refused(function: Callable[..., Any]) -> None:
     said = r"parameter order is annotated as .*, and would get no body: leave out .* as in \(message: Message, order: "
     assert re.search(said, refusal(Handler(function)) or "")
+    said = r"; or give it another default than None, or set it by functools.partial, if it is an option of your own$"
+    assert re.search(said, refusal(Handler(function)) or "")
     said = r"would get no body: .*\(messages: list\[Message\], order: list\[Order\] \| None\)"
     assert re.search(said, refusal(Handler(of_a_batch, batch=True)) or "")
+
+
+def test_what_a_partial_sets_is_an_option() -> None:
+    for function in (default_none, by_name, by_name_alone):
+        partial = functools.partial(function, order=None)
+        for own in (Handler(partial), Handler(functools.partial(partial)), Handler(wrapped(partial))):
+            assert refusal(own) is None
+            assert ready(own) is own
+    assert refusal(Handler(functools.partial(of_a_batch, order=None), batch=True)) is None
+    assert "parameter order is" in (refusal(Handler(functools.partial(second, line=None))) or "")
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(message: Message) -> object:
+        return function(message)
+
+    return call
 
 
 def test_a_pydantic_model_with_a_default_is_refused_and_one_that_is_given_is_not() -> None:

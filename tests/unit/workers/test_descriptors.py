@@ -17,6 +17,7 @@ import pytest
 
 from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR
 from rocketcrew.durable.files import OWN_FROM, FileCalls
+from rocketcrew.workers.api import Retry
 from rocketcrew.workers.cells import CHUNK_ID, STATE
 from rocketcrew.workers.descriptors import (
     FEW,
@@ -310,29 +311,30 @@ def test_calls_that_fail_for_more_than_there_are_and_close_theirs_cost_no_worker
     assert ran == list(range(9))
 
 
-@pytest.mark.parametrize("when", ["its calls succeeded", "never", "a call succeeds between", "some are free"])
-def test_where_calls_fail_with_few_descriptors_and_do_not_say_why_a_new_worker_is_tried_once(
+@pytest.mark.parametrize("when", ["its calls succeeded", "never", "a call succeeds between", "some are free", "wanted"])
+def test_where_calls_fail_with_few_descriptors_and_do_not_say_why_a_new_worker_is_asked_for_once(
     bench: Make, make_record: Make, when: str
 ) -> None:
-    """Of one whose calls all fail the successor would fail as well, and a pool may have taken nearly all."""
-    fails = {1, 2, 3} if when == "its calls succeeded" else {0, 1, 2, 3, 4} if when == "never" else {1, 3}
+    """Of one whose calls all fail the successor would fail as well, and a pool may have taken nearly all. None may be ready
+    for long, as while a database is away: the worker goes on."""
+    fails = (
+        set(range(9)) if when == "never" else {1, 3, 5, 7} if when == "a call succeeds between" else set(range(1, 9))
+    )
     ran: list[int] = []
 
     def handle(message: Any) -> None:
         ran.append(message.queue_offset)
         if message.queue_offset in fails:
-            raise RuntimeError("unable to open database file")
+            raise Retry if when == "wanted" else RuntimeError("unable to open database file")
 
     b = bench(handle)
     b.worker._descriptors._free = lambda: FEW if when == "some are free" else FEW - 1
-    b.chunk([make_record(offset=number) for number in range(5)])
-    if when == "its calls succeeded":
-        assert serve(b.worker, b.log) == 0
-        assert ran == [0, 1, 2]
-        assert len(b.outcomes()[1]) == 2
-    else:
-        b.steps(4)
-        assert ran == [0, 1, 2, 3, 4]
+    for first in (0, 3, 6):
+        b.chunk([make_record(offset=number) for number in range(first, first + 3)])
+        b.steps(3)
+    assert ran == list(range(9))
+    asked = [line for line in b.log.events if line["event"] == "worker_ends_for_descriptors"]
+    assert len(asked) == (when == "its calls succeeded")
 
 
 def test_descriptors_are_not_looked_at_while_no_call_lacks_any(bench: Make, make_record: Make) -> None:
@@ -344,26 +346,34 @@ def test_descriptors_are_not_looked_at_while_no_call_lacks_any(bench: Make, make
     assert len(b.outcomes()[0]) == 1
 
 
-@pytest.fixture
-def few() -> Iterator[Callable[[], None]]:
+class Few:
     """Called, it leaves no descriptor."""
-    soft, hard = getrlimit(RLIMIT_NOFILE)
-    setrlimit(RLIMIT_NOFILE, (min(soft, 300), hard))
-    taken: list[int] = []
 
-    def take() -> None:
+    def __init__(self) -> None:
+        self._taken: list[int] = []
+
+    def __call__(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                taken.append(os.dup(0))
+                self._taken.append(os.dup(0))
 
-    yield take
-    for fd in taken:
-        os.close(fd)
+    def give_back(self) -> None:
+        while self._taken:
+            os.close(self._taken.pop())
+
+
+@pytest.fixture
+def few() -> Iterator[Few]:
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    setrlimit(RLIMIT_NOFILE, (min(soft, 300), hard))
+    taken = Few()
+    yield taken
+    taken.give_back()
     setrlimit(RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_worker_whose_handler_has_left_none_writes_its_rows_and_seals_them(
-    bench: Make, make_record: Make, tmp_path: Path, few: Callable[[], None], read_ready: Make
+    bench: Make, make_record: Make, tmp_path: Path, few: Few, read_ready: Make
 ) -> None:
     def handle(message: Any) -> dict[str, int]:
         if message.queue_offset == 1:
@@ -372,19 +382,20 @@ def test_a_worker_whose_handler_has_left_none_writes_its_rows_and_seals_them(
         return {"n": message.queue_offset}
 
     b = bench(handle, schema="n int", folder=tmp_path, beside=True)
-    b.segments.spare = SpareDescriptor()
+    b.segments.spare, b.sealer._calls = SpareDescriptor(), OwnCalls(SpareDescriptor())
     b.chunk([make_record(offset=number) for number in range(3)])
     assert serve(b.worker, b.log) == 0
     _, failures = b.outcomes()
     assert len(failures) == 1
     assert b.paused == []
     assert [event["event"] for event in b.log.events] == ["message_failed", "worker_ends_for_descriptors"]
+    few.give_back()
     (sealed,) = (tmp_path / READY_DIR).iterdir()
     assert complete_prefix(sealed).rows == 1
 
 
 def test_one_whose_handler_holds_all_and_fails_by_nothing_goes_on(
-    bench: Make, make_record: Make, tmp_path: Path, few: Callable[[], None]
+    bench: Make, make_record: Make, tmp_path: Path, few: Few
 ) -> None:
     """Its segments are sealed while others are open."""
 
@@ -402,6 +413,7 @@ def test_one_whose_handler_holds_all_and_fails_by_nothing_goes_on(
             b.worker._seal(wait=number == 2)
     assert b.paused == []
     assert b.log.events == []
+    few.give_back()
     assert [complete_prefix(path).rows for path in sorted((tmp_path / READY_DIR).iterdir())] == [2, 1]
 
 

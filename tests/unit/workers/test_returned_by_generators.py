@@ -1,7 +1,10 @@
-"""What a generator returns at its end: an exception means what a plain function's means, anything else fails the message."""
+"""What a generator returns at its end: an exception means what a plain function's means, a number or a text means nothing,
+anything else fails the message."""
 
 from __future__ import annotations
 
+import datetime
+import decimal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,19 +16,33 @@ from rocketcrew import BatchResult, Commit, Handler, Retry, Send, Suspend
 from rocketcrew.testing import message, run
 from rocketcrew.workers.boot import COLUMNS_FILE
 from rocketcrew.workers.calls import batch_results
+from rocketcrew.workers.copying import to_the_end
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import RowError
 from rocketcrew.workers.inferring import Inferring
 from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.sends import run_out, sending
 
-LOST = "the handler's generator returned {}, which would be lost: yield rows"
+LOST = r"what the handler's rows ended with \({}\) would be lost: yield rows"
 ORDER = message(b"x", topic="orders")
 
 
 def ending(returned: object, *rows: object) -> Iterator[Any]:
     yield from rows
     return returned
+
+
+class Ending:
+    """An iterator that is no generator, and ends with a value as one does."""
+
+    def __init__(self, returned: object) -> None:
+        self.returned = returned
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> object:
+        raise StopIteration(self.returned)
 
 
 def sent_out(given: Any) -> None:
@@ -51,6 +68,8 @@ def test_what_is_no_exception_is_refused(returned: object, tmp_path: Path) -> No
     for take in takers(tmp_path):
         with pytest.raises(RowError, match=LOST.format(type(returned).__name__)):
             take(ending(returned, {"a": 1}))
+        with pytest.raises(RowError, match=LOST.format(type(returned).__name__)):
+            take(Ending(returned))
 
 
 @pytest.mark.parametrize("returned", [Retry(3, "not yet"), Suspend(), ValueError("no")])
@@ -61,9 +80,19 @@ def test_an_exception_is_raised(returned: BaseException, tmp_path: Path) -> None
         assert raised.value is returned
 
 
-def test_nothing_is_what_a_generator_returns_otherwise(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "returned", [None, 3, 0.5, True, "done", b"done", decimal.Decimal(1), datetime.date(2026, 1, 1)]
+)
+def test_what_can_be_no_row_means_nothing(returned: object, tmp_path: Path) -> None:
     for take in takers(tmp_path):
-        take(ending(None, {"a": 1}))
+        take(ending(returned, {"a": 1}))
+        take(Ending(returned))
+
+
+def test_numpy_s_numbers_and_truths_mean_nothing_too() -> None:
+    numpy: Any = pytest.importorskip("numpy")
+    for returned in (numpy.int64(3), numpy.float32(0.5), numpy.bool_(True)):
+        assert list(to_the_end(ending(returned, {"a": 1}))) == [{"a": 1}]
 
 
 def test_its_message_fails_and_others_are_done() -> None:
@@ -76,4 +105,4 @@ def test_its_message_fails_and_others_are_done() -> None:
     ran = run(Handler(count, schema="a string"), [message(b"x", topic="t", keys=key) for key in ("k1", "k2")])
     assert ran.rows == [{"a": "1"}]
     assert ran.done == 1
-    assert any("generator returned dict" in str(line.get("error")) for line in ran.log)
+    assert any("ended with (dict)" in str(line.get("error")) for line in ran.log)
