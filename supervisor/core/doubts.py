@@ -53,7 +53,7 @@ class Doubts:
     def stood_still(self, idle_s: float, now: float) -> None:
         """Nothing was done here for so long. Also of a queue that is opening the next answer may be as old."""
         if self.s.pulled:
-            self.s.log("warning", "stood_still", seconds=round(idle_s))
+            self.s.log("warning", "stood_still", duration_ms=round(idle_s * 1000))
         self._begin(self.s.pulled.values(), now)
         for q in self.s.pulled.values():
             if q.pq.state is QueueState.OPENING:
