@@ -261,23 +261,12 @@ class SyncProducer:
             works.runner.close()
 
     def _call(self, call: Callable[[Producer], Coroutine[Any, Any, T]]) -> T:
-        producer = self._enter().producer
-        try:
-            return self._run(call(producer))
-        finally:
-            self._user = None
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            works = self._enter()
-        except BaseException:
-            work.close()
-            raise
+        works = self._enter()
         context = contextvars.copy_context()  # the caller's span is the parent of what is sent
         try:
             if self._background:
-                return works.runner.run(work, context=context)
-            return self._run_here(works, work, context)
+                return works.runner.run(call(works.producer), context=context)
+            return self._run_here(works, call(works.producer), context)
         finally:
             self._user = None
 

@@ -51,7 +51,7 @@ with LocalBroker() as broker, SyncProducer(broker.name_server, send_timeout_ms=P
     forked(child)
     producer._producer.cluster.remoting.close_idle(0)  # and what connects anew
     producer.send("t", b"after")
-    producer._run(asyncio.wait_for(asyncio.to_thread(int), 20))  # a thread wakes its loop, as when names are looked up
+    producer._call(lambda _: asyncio.wait_for(asyncio.to_thread(int), 20))  # a thread wakes it, as for a name
     assert sorted(message.body for message in broker.messages("t")) == [b"after", b"before", b"own"]
 print("fine")
 """
