@@ -5,13 +5,14 @@ The second is for those who must answer the broker (transactions) or get results
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import uvloop
 
@@ -42,25 +43,50 @@ class LoopThread:
     """
 
     def __init__(
-        self, name: str = "rocketcrew-producer", begin: Callable[[Callable[[], None]], Begun] | None = None
+        self,
+        name: str = "rocketcrew-producer",
+        begin: Callable[[Callable[[], None]], Begun] | None = None,
+        *,
+        starts: bool = True,
     ) -> None:
-        """`begin` begins a thread by other means than `threading`, without the name."""
+        """`begin` begins a thread by other means than `threading`, without the name. Where it does not start here, nothing
+        runs before `start`."""
         self._name = name
+        self._begin = begin
         self.process = OwnProcess(f"thread ({name})")
         self.process.enter()
-        self._loop = uvloop.new_event_loop()
-        try:
-            self._thread = begin(self._serve) if begin is not None else _begin(self._serve, name)
-        except BaseException:
-            self._loop.close()
-            raise
+        self._loop = _Loop()
+        self._claim = threading.Lock()
+        """Whoever takes it has the loop: the thread runs it, or `close` ends it first, and a thread that comes later does
+        nothing. Nobody else knows: an exception from a signal may come in the middle of a start."""
+        self._thread: Begun | None = None
+        self._calls: set[_Call[Any]] = set()
+        """Those that somebody waits for: the loop may stop before it comes to one."""
+        if starts:
+            try:
+                self.start()
+            except BaseException:
+                self.close()
+                raise
+
+    def start(self) -> None:
+        """Once. What fails here or is interrupted leaves something to `close`."""
+        if self._begin is not None:
+            self._thread = self._begin(self._serve)
+            return
+        self._thread = thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+        _start_elsewhere(thread)
 
     def _serve(self) -> None:
+        if not self._claim.acquire(blocking=False):
+            return
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
         finally:
-            self._loop.close()
+            self._loop.close()  # first: from now on no call begins
+            for call in tuple(self._calls):
+                call.give_up()
 
     @property
     def is_closed(self) -> bool:
@@ -81,15 +107,22 @@ class LoopThread:
         """
         try:
             self.refuse_itself()
+            self.process.enter()
         except UsageError:
             coro.close()
             raise
-        future = self.submit(coro) if context is None else context.run(self.submit, coro)
+        call = _Call(coro)
         try:
-            return future.result()
+            self._calls.add(call)
+            self._loop.call_soon_threadsafe(call.begin, context=context)
+            call.ended.acquire()
         except BaseException:
-            future.cancel()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(call.cancel)
             raise
+        finally:
+            self._calls.discard(call)
+        return call.result()
 
     def refuse_itself(self) -> None:
         """Raise UsageError in this thread: what waits here for the loop waits for itself, for ever."""
@@ -116,23 +149,28 @@ class LoopThread:
         """End the loop and its thread; what still ran is cancelled. In a fork, nothing. Raises UsageError in the thread."""
         if self._loop.is_closed() or self.process.is_elsewhere:
             return
-        with contextlib.suppress(asyncio.CancelledError):
+        if self._claim.acquire(blocking=False):
+            self._loop.close()
+            return
+        with contextlib.suppress(concurrent.futures.CancelledError):
             self.run(self._finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(threading.TIMEOUT_MAX)
+        if self._thread is not None:
+            self._thread.join(threading.TIMEOUT_MAX)
 
     def end_after(self, last: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
         """Have the loop do this, then end as by `close`. Waits for nothing: the thread ends a moment after the future."""
 
         async def ending() -> None:
             try:
-                await last
+                try:
+                    await last
+                finally:
+                    await self._finish()
             finally:
-                await self._finish()
+                self._loop.call_soon(self._loop.stop)  # it runs what is due first, as the end of the future
 
-        future = self.submit(ending())
-        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
-        return future
+        return self.submit(ending())
 
     async def _finish(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -142,7 +180,70 @@ class LoopThread:
         await self._loop.shutdown_default_executor()  # in its thread: the caller may be in a loop of its own
 
 
-def _begin(run: Callable[[], None], name: str) -> threading.Thread:
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    return thread
+class _Loop(uvloop.Loop):
+    """An exception from a signal may come before anybody has it, or while it is made: then it closes what it has."""
+
+    def __del__(self) -> None:
+        if not self.is_closed():
+            with contextlib.suppress(TypeError):  # half made, it has no queue to empty, and nothing open
+                self.close()
+
+
+def _start_elsewhere(thread: threading.Thread) -> None:
+    """By a thread in which no handler of a signal runs: an exception in the middle of `Thread.start` would keep the new one
+    from running, in silence or with a traceback on stderr."""
+    failed: list[BaseException] = []
+    ended = threading.Lock()
+    ended.acquire()
+
+    def start() -> None:
+        try:
+            thread.start()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+        finally:
+            ended.release()
+
+    _thread.start_new_thread(start, ())
+    ended.acquire()
+    if failed:
+        raise failed[0]
+
+
+class _Call(Generic[T]):
+    """What one thread waits for and the loop's does. All that they share is a plain lock, which only the loop's releases. A
+    future of `concurrent.futures` has a Condition: an exception that a signal raises in the middle of one leaves it locked,
+    and the loop would wait for it, for ever."""
+
+    def __init__(self, coro: Coroutine[Any, Any, T]) -> None:
+        self._coro = coro
+        self._task: asyncio.Task[T] | None = None
+        self.ended = threading.Lock()
+        self.ended.acquire()
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._coro)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # is asked for here: nobody does after an interrupt, and asyncio would log it
+        self.ended.release()
+
+    def cancel(self) -> None:
+        if self._task is None:
+            self._coro.close()
+        else:
+            self._task.cancel()
+
+    def give_up(self) -> None:
+        """The loop has ended."""
+        if self._task is None:
+            self._coro.close()
+        if self.ended.locked():
+            self.ended.release()
+
+    def result(self) -> T:
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            raise concurrent.futures.CancelledError
+        return self._task.result()

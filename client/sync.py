@@ -311,30 +311,36 @@ class SyncProducer:
         if not self._is_new:
             self._producer = self._make()
         producer, self._is_new = self._producer, False
-        runner: Runner = _ProducerThread(producer) if self._background else _CallRunner()
-        if self._works is not None:  # a signal's handler has called meanwhile
-            runner.close()
-            return self._works
-        works = self._works = _Works(producer, runner)
+        runner = _ProducerThread(producer) if self._background else _CallRunner()
+        works = _Works(producer, runner)
 
         async def start() -> None:
             producer.start()
 
         try:
+            if isinstance(runner, _ProducerThread):
+                runner.start()
+            if self._works is not None:  # a signal's handler has called meanwhile
+                runner.close()
+                return self._works
+            self._works = works
             runner.run(start())
+            if isinstance(runner, _ProducerThread):
+                self._unclosed = weakref.finalize(self, runner.leave)
+                self._unclosed.atexit = False  # atexit functions of the user's may still send
         except BaseException:
             self._drop(works)
             raise
-        if isinstance(runner, _ProducerThread):
-            self._unclosed = weakref.finalize(self, runner.leave)
-            self._unclosed.atexit = False  # atexit functions of the user's may still send
         return works
 
     def _drop(self, works: _Works) -> None:
         """The next call begins with a loop and a producer that are new; it makes them, as a second signal may come here."""
         if self._works is works:
             self._works = None
-        works.producer.abandon()
+        if not isinstance(works.runner, LoopThread):
+            works.producer.abandon()
+        elif not works.runner.is_closed:
+            works.runner.call(works.producer.abandon)
         works.runner.close()
 
     async def _notice_lost_connections(self, producer: Producer) -> None:
@@ -360,17 +366,21 @@ _waited_at_exit: Final = threading.Event()
 
 class _ProducerThread(LoopThread):
     """The thread of one producer's loop. It knows the producer that works in it and not the one that users have, which may be
-    collected: then it closes the first, and ends."""
+    collected: then it closes the first, and ends. It does not start when it is made: an exception from a signal, between that
+    and the assignment, would leave a thread that nobody knows."""
 
     def __init__(self, producer: Producer) -> None:
-        super().__init__()
+        super().__init__(starts=False)
         self.producer = producer
         self._last: concurrent.futures.Future[None] | None = None
+
+    def start(self) -> None:
+        super().start()
         _threads.add(self)
 
     def leave(self) -> None:
         """Called by the collector, in any thread and the middle of anything: it waits for nothing."""
-        if self.process.is_elsewhere:
+        if self.is_closed or self.process.is_elsewhere:
             return
         self._last = self.end_after(self.producer.close())
         self.producer.warn_unclosed()

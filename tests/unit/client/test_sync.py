@@ -430,11 +430,12 @@ def test_a_loop_whose_task_never_wakes_ends_all_the_same():
     assert not task.done()
 
 
-def test_wherever_a_signal_raises_the_next_call_sends(served):
+@pytest.mark.parametrize("which", ["here", "first", "later"])
+def test_wherever_a_signal_raises_the_next_call_sends(served, which):
     """In a program of its own: where a trace raises in the clean-up of an `except`, Python takes that exception for the one
     that the thread handles, from then on; and what asyncio was about to begin is found by a later collection."""
     program = Path(__file__).with_name("interrupted_calls.py")
-    command = [sys.executable, "-W", "ignore", str(program), served.broker.name_server, TOPIC, str(PATIENT_MS)]
+    command = [sys.executable, "-W", "ignore", str(program), served.broker.name_server, TOPIC, str(PATIENT_MS), which]
     done = subprocess.run(command, capture_output=True, text=True, timeout=5 * PATIENT_MS / 1000, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 50

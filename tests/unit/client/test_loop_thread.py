@@ -1,0 +1,102 @@
+"""A loop in a thread: what fails or is interrupted while it starts, waits or ends leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from rocketcrew.client.loop_thread import LoopThread, _start_elsewhere  # pyright: ignore[reportPrivateUsage]
+
+from .conftest import DEADLINE_S
+
+
+class Interrupted(BaseException):
+    """As the exception of a signal's handler."""
+
+
+class Begins:
+    """Begins a thread, and is interrupted when the loop in it runs, or before there is one."""
+
+    def __init__(self, *, runs: bool) -> None:
+        self._runs = runs
+        self.loops: list[LoopThread] = []
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self, run: Callable[[], None]) -> threading.Thread:
+        self.threads.append(threading.Thread(target=run, daemon=True))
+        if self._runs:
+            self.threads[0].start()
+        raise Interrupted
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["the thread is there", "it comes later"])
+def test_an_interrupted_start_raises_the_interrupt_and_leaves_no_thread_and_no_descriptor(runs: bool) -> None:
+    LoopThread().close()  # what a first one opens for good
+    before = descriptors()
+    begins = Begins(runs=runs)
+    with pytest.raises(Interrupted):
+        LoopThread(begin=begins)
+    (thread,) = begins.threads
+    if not runs:
+        thread.start()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert descriptors() == before
+
+
+def test_one_that_has_not_started_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    LoopThread().close()
+    before = descriptors()
+    LoopThread(starts=False)
+    LoopThread(starts=False).close()
+    assert descriptors() == before
+    assert caplog.records == []
+
+
+def test_a_thread_that_cannot_start_is_the_callers_error() -> None:
+    thread = threading.Thread(target=int)
+    _start_elsewhere(thread)
+    thread.join(DEADLINE_S)
+    with pytest.raises(RuntimeError, match="only be started once"):
+        _start_elsewhere(thread)
+
+
+def test_what_is_cancelled_in_it_is_an_ordinary_error_of_the_caller() -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    thread = LoopThread()
+    with pytest.raises(concurrent.futures.CancelledError):
+        thread.run(cancelled())
+    thread.close()
+    assert thread.is_closed
+
+
+def test_a_call_that_the_loop_does_not_come_back_to_ends_with_it() -> None:
+    said: concurrent.futures.Future[BaseException] = concurrent.futures.Future()
+    thread = LoopThread()
+
+    async def stops() -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            thread.run(stops())
+        except concurrent.futures.CancelledError as error:
+            said.set_result(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    assert isinstance(said.result(DEADLINE_S), concurrent.futures.CancelledError)
+    assert thread.is_closed
