@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute
@@ -21,6 +20,7 @@ import pyarrow.fs
 from ..conf.columns import BATCH_COLUMN
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
+from ..spark.delta_files import has_deletion_vectors, own_files
 from ..spark.delta_log import LOG_DIR, check_path, is_delta, mapped_columns
 from ..spark.errors import LoaderError
 from ..spark.iceberg_catalog import failures, is_iceberg
@@ -87,9 +87,9 @@ def _delta(table: Place) -> Any:
     try:
         options = table.storage_options if isinstance(table, ObjectPath) else None
         delta: Any = DeltaTable(str(table), storage_options=options)  # its types are partial
-        if why := _unread(delta):
+        if why := _unread(table, delta, DeltaError):
             raise LoaderError(f"the Delta table {table} can't be read: {why}. {ASK_SPARK}")
-        return _files(delta, options)
+        return _files(table, delta, options)
     except OSError as error:
         if isinstance(table, Path):
             raise
@@ -102,19 +102,19 @@ def _delta(table: Place) -> Any:
         ) from None
 
 
-def _unread(delta: Any) -> str:
+def _unread(table: Place, delta: Any, errors: type[Exception]) -> str:
     """Why the files of the table do not tell its rows; empty where they do."""
     features: set[str] = set(delta.protocol().reader_features or ())
     if unknown := features - _FEATURES:
         return f"it has features of Delta that are not known here ({', '.join(sorted(unknown))})"
     if mapped := mapped_columns(delta):
         return f"its files have other names for {', '.join(mapped)} (Delta's column mapping, by a renamed column, say)"
-    if "deletionVectors" in features and any(found.num_rows for found in delta.deletion_vectors()):
+    if has_deletion_vectors(table, delta, errors):
         return "it has deletion vectors, and the rows that they delete are in its files still"
     return ""
 
 
-def _files(delta: Any, options: dict[str, str] | None) -> Any:
+def _files(table: Place, delta: Any, options: dict[str, str] | None) -> Any:
     """Every file of the newest version, with what its folders say of it. The bounds of the log, which delta-rs's own dataset
     goes by, are left alone: Arrow leaves out files in which a filter would find rows, where a file's bounds or a column that
     came later are not noted, and one date that Python does not have makes the table unreadable."""
@@ -123,7 +123,7 @@ def _files(delta: Any, options: dict[str, str] | None) -> Any:
     kinds: Any = pa
     schema: Any = kinds.schema(delta.schema().to_arrow())
     added: Any = kinds.table(delta.get_add_actions())
-    paths: list[str] = [unquote(path) for path in added.column("path").to_pylist()]
+    paths = own_files(table, added)
     sizes = dict(zip(paths, added.column("size_bytes").to_pylist(), strict=True))
     handler: Any = DeltaStorageHandler(delta.table_uri, options, sizes)
     files = pyarrow.fs.PyFileSystem(handler)
@@ -216,7 +216,7 @@ def _with_texts(kind: Any) -> Any:
         return pa.string()
     if types.is_map(kind):
         return pa.map_(_with_texts(kind.key_type), _with_texts(kind.item_type))
-    if types.is_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return pa.list_(kind.value_field.with_type(_with_texts(kind.value_type)))
     if types.is_struct(kind):
         return pa.struct([field.with_type(_with_texts(field.type)) for field in kind])

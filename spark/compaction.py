@@ -44,6 +44,7 @@ import pyarrow.parquet
 
 from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
 from ..remoting.errors import UsageError
+from .delta_files import own_files
 from .delta_log import is_delta
 from .delta_merging import PASSED_MAX, merge_small_files, small_files
 from .errors import LoaderError, unreadable, unusable
@@ -147,7 +148,7 @@ def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
             merged = merge_groups(small_files(log), MergeBounds.all_small(file_bytes))
         except LoaderError as error:
             raise _not_compacted(table, str(error)) from None
-        return sum(map(len, merged)), len(log.file_uris())
+        return sum(map(len, merged)), len(own_files(table, log.get_add_actions()))
     folders = batch_folders(_parquet(table))
     files = {batch: len(data_files(folder)) for batch, folder in folders.items()}
     groups = groups_of([_size(batch, folder) for batch, folder in folders.items()], file_bytes)
@@ -186,7 +187,7 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
             raise LoaderError(f"another compact works on {table}, or its loader merges files: wait for its end")
         for _ in range(DELTA_TRIES):
             opened = open_log(table)
-            before, read = len(opened.file_uris()), int(opened.version())
+            before, read = len(own_files(table, opened.get_add_actions())), int(opened.version())
             if isinstance(table, Path):
                 sync_commits(table, first_unsynced(read), read)
             try:

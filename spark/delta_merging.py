@@ -36,6 +36,7 @@ import pyarrow
 
 from ..client.logs import get_logger
 from ..durable.files import sync_path
+from .delta_files import is_elsewhere
 from .delta_log import LOG_DIR, entry_of
 from .delta_vacuum import foreign_to
 from .errors import LoaderError, unreadable
@@ -158,7 +159,7 @@ class _Files:
             listed.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", "modification_time")
         )
         for row, (path, size, rows, made_ms) in enumerate(zip(*columns, strict=True)):
-            if ":" in path.partition("/")[0] or path.startswith("/"):  # a shallow clone's are another table's
+            if is_elsewhere(path):  # a shallow clone's are another table's
                 continue
             try:
                 values: dict[str, Any] = (parts[row].as_py() if parts else None) or {}

@@ -53,6 +53,10 @@ _REMEDIES = (
         "spark.format = delta, by which Spark writes the table, can add the new columns",
     ),
     (
+        ("Unsupported table features required",),
+        "spark.format = delta, by which Spark writes the table, knows more of Delta's features",
+    ),
+    (
         ("Mkdirs failed to create file:",),
         "Executors may not write there. Where they run as another user, spark.format = pyarrow writes the same table here",
     ),

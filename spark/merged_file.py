@@ -17,6 +17,14 @@ pq: Any = pyarrow.parquet
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
 """Of rows that wait in memory."""
 _FLOATS: Final = ("FLOAT", "DOUBLE")
+_LISTS: Final = (
+    (pa.types.is_list, pa.list_),
+    (pa.types.is_fixed_size_list, pa.list_),
+    (pa.types.is_large_list, pa.large_list),
+    (pa.types.is_list_view, pa.list_view),
+    (pa.types.is_large_list_view, pa.large_list_view),
+)
+"""What others have noted in a file as its types, all of them lists to Parquet."""
 
 
 def open_part(source: Any) -> Any:
@@ -41,8 +49,10 @@ def _with_moments(kind: Any, leaves: Iterator[str]) -> Any:
     if types.is_map(kind):
         key = kind.key_field.with_type(_with_moments(kind.key_type, leaves))
         return pa.map_(key, kind.item_field.with_type(_with_moments(kind.item_type, leaves)))
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_with_moments(kind.value_type, leaves)))
+    for is_one, made in _LISTS:
+        if is_one(kind):
+            size = (kind.list_size,) if types.is_fixed_size_list(kind) else ()
+            return made(kind.value_field.with_type(_with_moments(kind.value_type, leaves)), *size)
     if types.is_struct(kind):
         return pa.struct([field.with_type(_with_moments(field.type, leaves)) for field in kind])
     return pa.timestamp("us", "UTC") if next(leaves) == "INT96" else kind

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow
 import pyarrow.compute
@@ -39,6 +38,7 @@ from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import NO_ROWS, SETTLED, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
 from .accounts import NO_DETAIL, detail_after
+from .delta_files import has_deletion_vectors, own_files
 from .delta_log import is_delta, mapped_columns
 from .errors import BadSegmentError, LoaderError, unreadable
 from .iceberg_catalog import is_iceberg
@@ -51,7 +51,7 @@ from .staging import Staging
 from .status import read_status
 from .table_lock import locked_table
 from .table_state import read_state
-from .targets.delta import DeltaTarget, append_by_delta_rs, open_log
+from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
 from .targets.iceberg import opened
 from .targets.local_folder import TABLE_LOCK_WAIT_S, data_files
 from .targets.parquet import STATE_FILE, batch_folders, folder_outcomes
@@ -303,9 +303,15 @@ def _delta(table: Place) -> tuple[Ledger, Files]:
 
 
 def _delta_files(table: Place) -> list[Place]:
-    """Raises UsageError where the rows in them are not those of the table."""
-    log = open_log(table)
-    if any(batch.num_rows for batch in log.deletion_vectors()):
+    """Raises UsageError where the rows in them are not those of the table, LoaderError."""
+    failed = delta_rs().exceptions.DeltaError
+    try:
+        log = open_log(table)
+        deleted, added = has_deletion_vectors(table, log, failed), log.get_add_actions()
+    except failed as error:
+        said = str(error).partition("\n")[0]  # what follows are the stacks of delta-rs
+        raise LoaderError(f"the log of {table} can't be read: {said}") from None
+    if deleted:
         raise UsageError(
             f"{table} has deletion vectors, and the rows that they delete are in its files still: have Spark rewrite these"
             f" (REORG TABLE delta.`{table}` APPLY (PURGE)), then try again"
@@ -316,9 +322,7 @@ def _delta_files(table: Place) -> list[Place]:
             f"the files of {table} have other names for {', '.join(mapped)} (Delta's column mapping): its records can't be"
             " looked at without Spark"
         )
-    # Not file_uris(): that has the table's folder encoded as a URI and what is below it as the disk has it.
-    added: Any = pa.table(log.get_add_actions())
-    return [table / unquote(path) for path in added.column("path").to_pylist()]
+    return [table / path for path in own_files(table, added)]
 
 
 def _iceberg(table: Path) -> tuple[Ledger, Files]:

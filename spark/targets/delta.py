@@ -29,10 +29,9 @@ Sources: Delta's protocol ("Transaction Identifiers"), and OptimisticTransaction
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +71,7 @@ from ..table_state import (
     write_before_commit,
 )
 from .delta_disk import check_commit, explain_no_log, explain_torn_log, first_unsynced, sync_commits
+from .delta_restores import MARK, Restores, plan_noted
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -83,12 +83,6 @@ ds: Any = pyarrow.dataset
 APP_ID = "rocketcrew"
 TABLE_NAME = "rocketcrew results"
 """Given to a table that is made before its first batch, so that the next start knows it for ours."""
-MARK = "rocketcrew"
-"""In a commit of delta-rs: the key of the plan's id. In one of Spark's: the first word of its user metadata."""
-RESTORED = (
-    "an older version was restored: rows that were loaded after it, if any, are gone and not loaded again; rocketcrew"
-    " reconcile names them, and reconcile --rerun brings them back"
-)
 STATES_KEPT = 2
 HISTORY_FIRST = 50
 """Commits of the log that are looked at before all of them are."""
@@ -130,8 +124,7 @@ class DeltaTarget:
         self._snapshot: Any = None
         self._opened_at = 0
         """The version with which the snapshot was opened."""
-        self._looked = -1
-        """The version up to which the log was looked at for a RESTORE."""
+        self._restores = Restores(path)
         self._staged: Staged | None = None
 
     def state(self) -> TableState:
@@ -241,7 +234,7 @@ class DeltaTarget:
         """The newest of these plans that the log names, and its version."""
         for limit in (HISTORY_FIRST, None):
             for commit in self._snapshot.history(limit):
-                plan = _plan_noted(commit)
+                plan = plan_noted(commit)
                 if plan in tried:
                     return plan, int(commit["version"])
         return None
@@ -300,7 +293,7 @@ class DeltaTarget:
         # (Parquet), or our log's first entry: an Iceberg table may still be made before that is there.
         if plan.batch == 1 and self._own():
             raise _taken(self.path, plan)
-        self._tell_of_restore()
+        self._tell_of_restores()
         self._sync()  # before ours is on top of it
         try:
             self._append(self.path, plan, staged, self._snapshot)
@@ -317,37 +310,13 @@ class DeltaTarget:
             raise LoaderError(f"{self.path}: the commit of batch {plan.batch} ended well, but is not in the log")
         if not self._is_ours(plan, newest):
             raise _taken(self.path, plan)
+        self._tell_of_restores()
         self._sync()
         self._tidy(plan)
 
-    def _tell_of_restore(self) -> None:
-        """Warn where somebody has taken the table behind the last commit of ours: its rows are gone and count as loaded. A
-        log that can't be looked at is no reason not to commit: the next look is for the same entries."""
-        if self._snapshot is None:
-            return
-        newest = int(self._snapshot.version())
-        try:
-            since = self._since_ours(newest - self._looked)
-        except (delta_rs().exceptions.DeltaError, OSError, ValueError):
-            return
-        self._looked = newest
-        restore = next((entry for entry in since if entry.get("operation") == "RESTORE"), None)
-        if restore is None:
-            return
-        to = _restored_to(restore)
-        if to is None or to < newest - len(since):
-            version: int = restore["version"]
-            get_logger().warning("delta_table_restored", table=str(self.path), version=version, error=RESTORED)
-
-    def _since_ours(self, unseen: int) -> list[dict[str, Any]]:
-        """Of the `unseen` newest commits those behind the last one of ours, the newest first."""
-        since: list[dict[str, Any]] = []
-        for limit in (HISTORY_FIRST, unseen):
-            entries: list[dict[str, Any]] = self._snapshot.history(min(limit, unseen)) if unseen > 0 else []
-            since = list(itertools.takewhile(lambda entry: not _plan_noted(entry), entries))
-            if len(since) < HISTORY_FIRST:
-                break
-        return since
+    def _tell_of_restores(self) -> None:
+        if self._snapshot is not None:
+            self._restores.tell(self._snapshot, delta_rs().exceptions.DeltaError)
 
     def _is_ours(self, plan: Plan, newest: int) -> bool:
         """Whether the log names this plan for its number: asked always, as Spark skips a repeated number in silence.
@@ -476,24 +445,6 @@ def _taken(path: Place, plan: Plan) -> BatchTakenError:
     return BatchTakenError(f"batch {plan.batch} of {path} was committed by another loader")
 
 
-def _plan_noted(commit: Mapping[str, Any]) -> str:
-    """The id of the plan that an entry of the log's history is of, empty for others."""
-    return str(commit.get(MARK) or "") or _plan_of(str(commit.get("userMetadata") or ""))
-
-
-def _plan_of(user_metadata: str) -> str:
-    mark, _, plan_id = user_metadata.partition(" ")
-    return plan_id if mark == MARK else ""
-
-
-def _restored_to(restore: Mapping[str, Any]) -> int | None:
-    """The version that an entry of a RESTORE names; None where it names a time, or is in words that are not known here."""
-    try:
-        return int(restore["operationParameters"]["version"])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
 def delta_rs() -> Any:
     try:
         import deltalake
@@ -584,7 +535,7 @@ def append_by_delta_rs(
             writer_properties=_writing(library, rows.schema, mapped=bool(known)),
         )
     except library.exceptions.CommitFailedError as error:
-        raise LoaderError(f"the commit to {path} was refused: {error}. The segments stay") from None
+        raise LoaderError(f"the commit to {path} was refused: {error}{remedy(str(error))}. The segments stay") from None
     except library.exceptions.DeltaError as error:
         raise LoaderError(f"the commit to {path} failed: {error}{remedy(str(error))}. The segments stay") from None
 

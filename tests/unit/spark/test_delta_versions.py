@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from rocketcrew.spark.delta_log import LOG_DIR
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_keys import table_facts
-from rocketcrew.spark.targets.delta import HISTORY_FIRST, DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.delta_restores import LOOKED_FIRST, LOOKED_MAX, MARK, Restores, taken_back
 
 TABLES = ("deltalake",)
 
@@ -85,10 +87,18 @@ def test_a_restore_is_told_of_however_many_commits_are_behind_it(
     fill(world, segments)
     log = DeltaTable(str(world.table))
     log.restore(2)
-    for number in range(HISTORY_FIRST):
+    for number in range(LOOKED_FIRST):
         log.alter.set_table_properties({"x.y": str(number)}, raise_if_not_exists=False)
     world.load(99)
     assert restored(capsys) == 1
+
+
+def noted(world: World, said: object) -> int:
+    """An entry of a RESTORE that changes no file, behind the version that is given back."""
+    number = int(DeltaTable(str(world.table)).version())
+    commit = {"timestamp": 1, "operation": "RESTORE", "operationParameters": said}
+    (world.table / LOG_DIR / f"{number + 1:020d}.json").write_text(json.dumps({"commitInfo": commit}) + "\n")
+    return number
 
 
 @pytest.mark.parametrize(
@@ -100,11 +110,100 @@ def test_a_restore_in_any_words_stops_no_commit(
     world: World, segments: Any, capsys: pytest.CaptureFixture[str], said: object, told: int
 ) -> None:
     fill(world, segments)
-    number = int(DeltaTable(str(world.table)).version())
-    commit = {"timestamp": 1, "operation": "RESTORE", "operationParameters": said}
-    (world.table / LOG_DIR / f"{number + 1:020d}.json").write_text(json.dumps({"commitInfo": commit}) + "\n")
+    number = noted(world, said)
     world.load(99)
     assert (number, restored(capsys)) == (5, told)
+
+
+def test_a_restore_just_before_a_commit_is_told(
+    world: World, segments: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between the look at the log and the commit: that is on top of it then."""
+    fill(world, segments)
+
+    def append(*given: Any) -> None:
+        noted(world, {"version": "2"})
+        append_by_delta_rs(*given)
+
+    world.seal([segments.Record(99)])
+    world.drain(world.loader(target=DeltaTarget(world.table, append, lambda: None)))
+    assert restored(capsys) == 1
+
+
+class Log:
+    """As much of delta-rs's snapshot as is looked at."""
+
+    def __init__(self, *entries: dict[str, Any]) -> None:
+        self.entries = [*entries]
+        self.failures = 0
+        self.read = 0
+
+    def version(self) -> int:
+        return len(self.entries) - 1
+
+    def history(self, limit: int) -> list[dict[str, Any]]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError("slow down")
+        numbered = [{**entry, "version": version} for version, entry in enumerate(self.entries)]
+        self.read += limit
+        return numbered[: -limit - 1 : -1]
+
+
+OURS = {MARK: "a plan"}
+OTHER = {"operation": "OPTIMIZE"}
+
+
+def restore(to: int) -> dict[str, Any]:
+    return {"operation": "RESTORE", "operationParameters": {"version": str(to)}}
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_look_that_failed_is_made_up_for_by_the_next_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, failures: int
+) -> None:
+    """Whose entries are below commits of ours by then."""
+    log = Log(OTHER, OURS, OURS, restore(1))
+    log.failures = failures
+    looks = Restores(tmp_path)
+    counts: list[int] = []
+    for _ in range(5):
+        looks.tell(log, OSError)
+        counts.append(restored(capsys))
+        log.entries.append(OURS)
+    assert counts == [int(number == failures) for number in range(5)]
+
+
+def test_each_look_is_for_what_is_new(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = Log(*[OTHER] * 700)
+    looks = Restores(tmp_path)
+    looks.tell(log, OSError)
+    assert log.read == LOOKED_FIRST + LOOKED_MAX
+    log.read = 0
+    for entry in (OURS, OTHER, restore(699), restore(700), OTHER, restore(699)):
+        log.entries.append(entry)
+        looks.tell(log, OSError)
+        looks.tell(log, OSError)
+    assert (log.read, restored(capsys)) == (6, 2)
+    looks.tell(Log(OTHER, OURS, restore(1), restore(0)), OSError)
+    assert restored(capsys) == 1, "of another table in its place"
+
+
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        ([restore(5), restore(2)], [7]),
+        ([restore(2), restore(6)], [6]),
+        ([restore(2), OURS, restore(6)], [6, 8]),
+        ([restore(2), restore(5)], []),
+        ([restore(2), OTHER, restore(3)], [8]),
+        ([OURS, restore(5), OURS, restore(7)], [7, 9]),
+    ],
+)
+def test_of_several_restores_each_counts_that_is_not_undone(entries: list[dict[str, Any]], told: list[int]) -> None:
+    """Version 5 is ours, and these come behind it."""
+    numbered = [{**entry, "version": version} for version, entry in enumerate(entries, 6)]
+    assert taken_back(numbered, 5)[0] == told
 
 
 def test_a_table_without_the_state_of_its_batch_is_refused_with_the_ways_out(world: World, segments: Any) -> None:

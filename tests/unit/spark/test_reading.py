@@ -234,5 +234,6 @@ def test_a_time_that_python_has_none_for_is_a_text_in_an_answer(world: World, se
     assert row["n"] == 7
     world.seal([segments.Record(1)])
     loaded(world, "pyarrow")
-    ((found,),) = answers(world.table, "SELECT TIMESTAMP '10000-01-01 00:00:00', _offset FROM results")
-    assert found == ("10000-01-01 00:00:00.000000", 1)
+    late_one = "TIMESTAMP '10000-01-01 00:00:00'"
+    ((found,),) = answers(world.table, f"SELECT {late_one}, [{late_one}]::TIMESTAMP[1], _offset FROM results")
+    assert found == ("10000-01-01 00:00:00.000000", ["10000-01-01 00:00:00.000000"], 1)
