@@ -15,9 +15,12 @@ data source that PySpark finds after the installation. Nothing of a supervisor i
 - Data loss is an offset that is not there: below the first, above the end, or missing in between (queue offsets have
   no gaps). It is asked for again first, then it is an error, or with `failOnDataLoss=false` a line in the log. Only a
   master's word proves it: what a replica lacks is waited for, and is an unreachable broker in the end, never a loss.
-- A queue that became shorter (made anew, or a broker's crash cost it its end) moves the stream back with no row in that
-  batch (positions.py, `known_ends`); the next batches read from there, within their limits. One that was made anew and is
-  longer is known by a mark in the checkpoint: one message's offset and store time, asked for again before each batch.
+- A queue that is not what was read any more moves the stream back with no row in that batch (positions.py, `known_ends`); the
+  next batches read from there, within their limits. It is known by its mark in the checkpoint, offset and store time of the
+  last message that was read (marks.py): a topic made anew is read from its first message, and where a broker's crash or
+  failover cost a queue its end, reading goes on at the first message stored after the mark.
+- A planned batch that another process runs again is compared with its marks first. What is other messages by now has no
+  row in it; the next batch goes back and reads these.
 - The first batch of a stream that begins where another look may not (latest, group, a time) is empty: Spark keeps where a
   batch ends, and not where the first one begins, so that end is what fixes the beginning. One that begins at the earliest
   is not: it is an error when it is run again and a queue of its end is away.

@@ -97,8 +97,8 @@ async def narrowed(looker: Looker, predicates: Predicates, ranges: Sequence[Rang
     start_ms, end_ms = predicates.store_start_ms, predicates.store_end_ms
     queues = [part.queue for part in ranges]
     nothing: Offsets = {}
-    firsts = nothing if start_ms is None else await looker.searches(queues, start_ms)
-    lasts = nothing if end_ms is None else await looker.searches(queues, end_ms)
+    firsts = nothing if start_ms is None else await looker.searches(dict.fromkeys(queues, start_ms))
+    lasts = nothing if end_ms is None else await looker.searches(dict.fromkeys(queues, end_ms))
     parts = (predicates.narrowed(part, firsts.get(part.queue), lasts.get(part.queue)) for part in ranges)
     return [part for part in parts if part.size > 0]
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from .offsets import MARKS
+from .offsets import BESIDE
 
 
 def stream_lag(progress: Any) -> dict[str, int]:
@@ -40,7 +40,7 @@ def _offsets(text: Any) -> dict[tuple[str, str, str], int]:
     return {
         (topic, broker, queue): int(offset)
         for topic, brokers in topics.items()
-        if topic != MARKS
+        if topic not in BESIDE
         for broker, queues in brokers.items()
         for queue, offset in queues.items()
     }

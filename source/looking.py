@@ -163,14 +163,14 @@ class Looker:
 
         return await _of_each(queues, one)
 
-    async def searches(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
+    async def searches(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """The first offset stored at or after a time, in each queue."""
 
         async def one(queue: MessageQueue) -> int:
             mq = self._wrapped(queue)
-            return await self._search(mq, timestamp_ms, *await self._bounds(mq))
+            return await self._search(mq, times_ms[queue], *await self._bounds(mq))
 
-        return await _of_each(queues, one)
+        return await _of_each(times_ms, one)
 
     async def _bounds(self, mq: MessageQueue) -> tuple[int, int]:
         low = await self._ask(lambda: self._operations.min_offset(mq), mq)

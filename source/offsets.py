@@ -2,8 +2,8 @@
 
 The same shape serves startingOffsets and endingOffsets (-2: the earliest, -1: the latest), offsets by timestamp
 (milliseconds), assign (a list of queue ids in place of the innermost object), and the offsets of a stream in Spark's
-checkpoint, so what stands in a checkpoint can be given to a new query (its marks, by which queues are known again, are
-passed over). Topics are without their namespace. Pure.
+checkpoint, so what stands in a checkpoint can be given to a new query: what stands beside the topics there (`BESIDE`) is
+passed over. Topics are without their namespace. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from .options import check_time_ms, refuse
 
 EARLIEST, LATEST = -2, -1
 MARKS = "@marks"
-"""Stands beside the topics in a stream's checkpoint; no topic can be called so."""
+"""By which messages the queues are known again."""
+KEPT_GROUP = "@group"
+"""The group that the stream began at: it consumes, and its offsets are its own."""
+BESIDE = frozenset({MARKS, KEPT_GROUP})
+"""What stands beside the topics in a stream's checkpoint; no topic can be called so."""
 OFFSET_MAX = (1 << 63) - 1
 
 Offsets = dict[MessageQueue, int]
@@ -129,11 +133,15 @@ def parse_topics(value: str) -> tuple[str, ...]:
     return topics
 
 
-def to_json(offsets: Mapping[MessageQueue, int], marks: Mapping[MessageQueue, Mark] | None = None) -> dict[str, Any]:
-    """Offsets as Spark's checkpoint keeps them, and the marks of their queues where there are any."""
+def to_json(
+    offsets: Mapping[MessageQueue, int], marks: Mapping[MessageQueue, Mark] | None = None, kept_group: str = ""
+) -> dict[str, Any]:
+    """Offsets as Spark's checkpoint keeps them, with the marks of their queues and the group that is kept, if any."""
     told = _by_topic(offsets)
     if marks:
         told[MARKS] = _by_topic({queue: list(mark) for queue, mark in marks.items()})
+    if kept_group:
+        told[KEPT_GROUP] = kept_group
     return told
 
 
@@ -182,7 +190,7 @@ def _brokers(option: str, value: str) -> list[tuple[str, str, object]]:
     if not isinstance(told, dict) or not told:
         raise refuse(option, value, "is no object of topics")
     for topic, brokers in cast("dict[str, Any]", told).items():
-        if topic == MARKS:
+        if topic in BESIDE:
             continue
         _check_topic(option, value, topic)
         if not isinstance(brokers, dict) or not brokers:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from .errors import DataLossError
-from .offsets import EARLIEST, LATEST, Marks, Offsets, Place, Spec, name, names
+from .offsets import EARLIEST, LATEST, Offsets, Place, Spec, name, names
 
 LOST_END_MAX = 10_000
 """Messages that a broker's crash may cost one queue: some seconds of them are not on its disk yet (ASYNC_FLUSH)."""
@@ -69,8 +69,8 @@ def within(offset: int, queue: MessageQueue, facts: Facts, *, fail: bool) -> int
     if fail and nearest != offset:
         raise DataLossError(
             f"rocketmq: {name(queue)} holds offsets {facts.minimum} to {facts.maximum}, and {offset} is asked for: messages "
-            "were deleted (retention), or the topic was made anew. Begin elsewhere (for a stream: with a new checkpoint), or "
-            f"set failOnDataLoss=false to go on at {nearest}"
+            "were deleted (retention), a broker lost the queue's end, or the topic was made anew. Begin elsewhere (for a "
+            f"stream: with a new checkpoint), or set failOnDataLoss=false to go on at {nearest}"
         )
     return nearest
 
@@ -104,58 +104,32 @@ def _search(facts: Facts) -> int:
     return facts.found
 
 
-def known_ends(
-    start: Offsets, facts: Mapping[MessageQueue, Facts], *, fail: bool, since: Mapping[MessageQueue, int] | None = None
-) -> Offsets:
+def known_ends(start: Offsets, facts: Mapping[MessageQueue, Facts], back: Offsets, *, fail: bool) -> Offsets:
     """Where a stream could read to now, given where it stands.
 
     - A queue that is new to it enters at its first offset, with nothing to read yet: that offset goes into the checkpoint
       before anything is read, so a replay begins at the same one.
     - A queue that no route names at the moment (its broker is down) stays where it is, and one whose replica lags.
-    - A queue that is shorter than where the stream stands: DataLossError, or the stream goes back in it, with no row of it in
-      this batch: to the first message stored since it was last looked at (`since`, found by a search), else `_back_to`.
+    - A queue that is not what was read any more, or shorter: the stream goes back in it, with no row of it in this batch.
+      `back` says to where (marks.py, or a search). For one that is shorter and not in it: DataLossError, or `_back_to`.
     """
     ends = dict(start)
     for queue, known in facts.items():
         if queue not in start:
             ends[queue] = known.minimum
+        elif queue in back:
+            ends[queue] = min(back[queue], known.maximum)
         elif known.maximum >= start[queue]:
             ends[queue] = known.maximum
         elif known.final:
             within(start[queue], queue, known, fail=fail)
-            found = None if since is None else since.get(queue)
-            ends[queue] = _back_to(start[queue], known) if found is None else min(found, known.maximum)
+            ends[queue] = _back_to(start[queue], known)
     return ends
 
 
 def shorter(start: Offsets, facts: Mapping[MessageQueue, Facts]) -> list[MessageQueue]:
     """The queues that end before where the stream stands, and not because a replica lags."""
     return [queue for queue, known in facts.items() if known.final and known.maximum < start.get(queue, 0)]
-
-
-def looks_for(
-    start: Offsets, ends: Offsets, marks: Marks, facts: Mapping[MessageQueue, Facts]
-) -> dict[MessageQueue, int]:
-    """The offset by whose message each queue that is about to be read is known again: that of its mark, or a new mark's where
-    it has none, or retention has deleted it. A replica is not asked."""
-    found: dict[MessageQueue, int] = {}
-    for queue, end in ends.items():
-        known = facts.get(queue)
-        if known is not None and known.final and end > start.get(queue, end):
-            mark = marks.get(queue)
-            at = start[queue] if mark is None or mark.offset < known.minimum else mark.offset
-            found[queue] = max(at, known.minimum)
-    return found
-
-
-def made_anew(marks: Marks, stored_ms: Mapping[MessageQueue, int | None], places: Mapping[MessageQueue, int]) -> Marks:
-    """The marks that are another message now, though at the same offset: of queues that were deleted and made again, and
-    are longer than where the stream stands, so that their offsets do not say so. `stored_ms`: at `places` (`looks_for`)."""
-    return {
-        queue: mark
-        for queue, mark in marks.items()
-        if mark.offset == places.get(queue) and stored_ms[queue] not in (None, mark.stored_ms)
-    }
 
 
 def check_first_again(start: Offsets, end: Offsets, *, fail: bool) -> list[MessageQueue]:
@@ -171,7 +145,8 @@ def check_first_again(start: Offsets, end: Offsets, *, fail: bool) -> list[Messa
 
 
 def _back_to(offset: int, facts: Facts) -> int:
-    """Where a stream goes on in a queue that does not reach to `offset` any more, when nobody has seen what happened.
+    """Where a stream goes on in a queue that does not reach to `offset` any more, when neither a mark nor this process knows
+    what happened.
 
     A broker that crashed may have lost the last messages, all of which were read: only new ones are to come. A queue that is
     much shorter was made anew: all of it is to come.

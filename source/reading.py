@@ -46,6 +46,10 @@ class ReadOptions:
     min_offsets_per_trigger: int
     max_trigger_delay_ms: int
     report_group_offsets: bool
+    report_kept_group: bool
+    """Though the stream has begun at that group's offsets."""
+    kept_group: str
+    """That of `startingOffsets=group`, for the checkpoint; empty where a stream is started without it."""
     pull_batch_size: int
     pull_timeout_ms: int
     retries: int
@@ -91,7 +95,9 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         max_offsets_per_trigger=found.get("maxOffsetsPerTrigger") or 0,
         min_offsets_per_trigger=_minimum(found),
         max_trigger_delay_ms=found.get("maxTriggerDelay") or 0,
-        report_group_offsets=_reports(found, group, starting),
+        report_group_offsets=_reports(found, group),
+        report_kept_group=bool(found.get("reportGroupOffsets")),
+        kept_group=group if _begins_at_group(found) else "",
         pull_batch_size=found["pullBatchSize"],
         pull_timeout_ms=found["pullTimeoutMs"],
         retries=_retries(found["numRetries"], streaming),
@@ -140,11 +146,17 @@ def _check_batch(starting: Spec, ending: Spec) -> None:
         )
 
 
-def _reports(found: Mapping[str, Any], group: str, starting: Spec) -> bool:
+def _reports(found: Mapping[str, Any], group: str) -> bool:
     """Whether a stream moves the group's offsets at brokers: by itself not those of a group at whose offsets it begins, which
     is one that consumes. That group would go on from where the stream is, and never see what lies between."""
     told: bool | None = found.get("reportGroupOffsets", False)  # a batch does not know the option
-    return bool(group) and (starting.place is not Place.GROUP if told is None else told)
+    return bool(group) and (not _begins_at_group(found) if told is None else told)
+
+
+def _begins_at_group(found: Mapping[str, Any]) -> bool:
+    """Also where a time comes before it: the group that is named so is one that consumes."""
+    place: str = found["startingOffsets"] or ""
+    return place.strip().lower() == Place.GROUP.value
 
 
 def _minimum(found: Mapping[str, Any]) -> int:

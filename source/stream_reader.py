@@ -2,18 +2,19 @@
 
 - Spark writes the end of a batch into its checkpoint before it asks for the rows, so a batch is a fixed set of offset ranges:
   run again, it has the same rows. The checkpoint alone decides where a query goes on; options and group only where it begins.
-- With the offsets Spark keeps a mark of each queue that was read: offset and store time of one of its messages. A queue that
-  was deleted, made again and filled beyond where the stream stands has another message there, also after a restart.
+- With the offsets Spark keeps a mark of each queue that was read: offset and store time of the last message (marks.py). It is
+  looked at before each batch, and before one is run again that another process has planned.
 - The group's offset at brokers is for people who look at the lag. It is told when the next batch is looked for, because
   then the last one is complete; Spark's own `commit` comes a batch later, and never for the last one. Where a query begins is
-  not told: another one may have come further.
+  not told: another one may have come further. A group at whose offsets it began stands in the checkpoint: nothing is told to
+  it, whatever the options of a later start leave out.
 - A query that has nothing to do asks brokers for the ends of queues again and again, every 100 ms at most.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -30,21 +31,12 @@ from ..remoting.errors import RocketcrewError
 from ..remoting.log_keys import place_keys, queue_keys
 from ..remoting.queues import MessageQueue
 from .batch_reader import RangePartition, part_of
-from .connections import shared
-from .errors import DataLossError
+from .connections import Link, shared
 from .looking import Looker
-from .offsets import Mark, Marks, Offsets, from_json, marks_from_json, names, to_json
-from .planning import limited, ranges_between, split, waits
-from .positions import (
-    Facts,
-    check_first_again,
-    check_named,
-    first_offset,
-    known_ends,
-    looks_for,
-    made_anew,
-    shorter,
-)
+from .marks import goes_on, gone, left, looks_for, places_of_new, refused, same_and_shorter, what_happened
+from .offsets import KEPT_GROUP, MARKS, Marks, Offsets, from_json, marks_from_json, to_json
+from .planning import Range, limited, ranges_between, split, waits
+from .positions import Facts, check_first_again, check_named, first_offset, known_ends, shorter
 from .pulling import Reading
 
 if TYPE_CHECKING:
@@ -78,8 +70,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._latest: Offsets = {}
         self._first: Offsets | None = None
-        self._planned = False
-        """Whether the first batch has an end, so that what it reads is fixed."""
+        self._planned: dict[str, Any] | None = None
+        """The end of the last batch, as it was told to Spark. What is fixed by another end was planned by another process."""
         self._reports = reading.options.report_group_offsets
         self._introduced = False
         self._reported: Offsets = {}
@@ -113,7 +105,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is what this run reads."""
         with shared.use(self._reading.access) as link:
-            self._target = link.run(self._ends(Looker(link, self._reading.options), {}, from_nothing=True))
+            self._target = link.run(self._there(Looker(link, self._reading.options)))
+
+    async def _there(self, looker: Looker) -> Offsets:
+        facts = await looker.facts(await looker.queues(self._away))
+        return {queue: known.maximum for queue, known in facts.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """maxOffsetsPerTrigger, else minOffsetsPerTrigger, else none. With both, the least is kept to here."""
@@ -132,22 +128,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         its first batch is empty.
         """
         begin = from_json(start)
-        options = self._reading.options
-        first = begin == self._first and not self._planned
-        self._planned = True
-        if first and options.starting.moves:
-            return start
         with shared.use(self._reading.access) as link:
-            looker = Looker(link, options)
-            if self._reports:
-                link.run(self._report(looker, begin))
-            ends = self._look(lambda: link.run(self._ends(looker, begin)))
-            self._latest = dict(ends)
-            ends = self._chosen(begin, ends, limit)
-            if ends == begin:
-                return start
-            self._batch_s = self._clock()
-            return link.run(self._marked(looker, begin, ends, marks_from_json(start)))
+            looker = Looker(link, self._reading.options)
+            if begin == self._first and self._planned is None and self._reading.options.starting.moves:
+                self._planned = link.run(self._fixed(looker, start))
+            else:
+                self._planned = self._next_end(link, looker, start, limit)
+        return self._planned
+
+    async def _fixed(self, looker: Looker, start: dict[str, Any]) -> dict[str, Any]:
+        """The end of a first batch that has no rows."""
+        begin = from_json(start)
+        self._facts = await looker.facts(begin)
+        return await self._marked(looker, start, begin)
+
+    def _next_end(self, link: Link, looker: Looker, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin, marks = from_json(start), marks_from_json(start)
+        if self._reports and self._may_report(start):
+            link.run(self._report(looker, begin))
+        ends = self._look(lambda: link.run(self._ends(looker, begin, marks)))
+        self._latest = dict(ends)
+        ends = self._chosen(begin, ends, limit)
+        if ends == begin:
+            return start
+        self._batch_s = self._clock()
+        return link.run(self._marked(looker, start, ends))
 
     def _chosen(self, begin: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
         """What of it the next batch takes."""
@@ -166,17 +171,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends of the queues as they were last seen: the lag in Spark's progress."""
         return to_json(self._latest) if self._latest else None
 
-    async def _ends(self, looker: Looker, begin: Offsets, *, from_nothing: bool = False) -> Offsets:
+    async def _ends(self, looker: Looker, begin: Offsets, marks: Marks) -> Offsets:
         now_ms = self._wall_ms()
         self._facts = facts = await looker.facts(await looker.queues(self._away))
-        if from_nothing:
-            return {queue: known.maximum for queue, known in facts.items()}
         fail = self._reading.options.fail_on_data_loss
-        since = {} if fail else await self._since(looker, shorter(begin, facts))
-        ends = known_ends(begin, facts, fail=fail, since=since)
+        stored_ms = await looker.stored_at(looks_for(begin, marks, facts, self._seen_ms))
+        others = await self._go_on(looker, marks, facts, stored_ms)
+        back = same_and_shorter(begin, marks, facts, stored_ms) | others
+        if back and fail:
+            raise refused(back, facts)
+        hints = what_happened(back, facts)
+        since = {} if fail else await self._since(looker, [at for at in shorter(begin, facts) if at not in others])
+        ends = known_ends(begin, facts, back | since, fail=fail)
         for queue, end in ends.items():
             if end < begin.get(queue, 0):
-                _log.warning("goes_back", **place_keys(queue, begin[queue]), to=end, hint="the queue became shorter")
+                hint = hints.get(queue, "the queue became shorter")
+                _log.warning("goes_back", **place_keys(queue, begin[queue]), to=end, hint=hint)
         self._seen_ms.update(dict.fromkeys(facts, now_ms))
         away = {queue for queue in begin.keys() - facts.keys() if queue.topic not in self._away}
         for queue in sorted(away - self._queues_away):
@@ -184,31 +194,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queues_away = away
         return ends
 
-    async def _marked(self, looker: Looker, begin: Offsets, ends: Offsets, marks: Marks) -> dict[str, Any]:
-        """`ends` and the marks for Spark's checkpoint, after each queue that is to be read was known by its mark.
+    async def _go_on(
+        self,
+        looker: Looker,
+        marks: Marks,
+        facts: Mapping[MessageQueue, Facts],
+        stored_ms: Mapping[MessageQueue, int | None],
+    ) -> Offsets:
+        """Where reading goes on in queues whose marks are gone."""
+        lost = gone(marks, facts, stored_ms)
+        return goes_on(lost, await looker.searches({queue: mark.stored_ms + 1 for queue, mark in lost.items()}))
 
-        Raises DataLossError for one that was made anew, or the stream goes back to its first message.
-        """
-        marks = {queue: mark for queue, mark in marks.items() if ends[queue] >= begin[queue]}
-        places = looks_for(begin, ends, marks, self._facts)
-        stored_ms = await looker.stored_at(places)
-        anew = made_anew(marks, stored_ms, places)
-        if anew and self._reading.options.fail_on_data_loss:
-            raise DataLossError(
-                f"rocketmq: {names(anew)}: the topic was made anew since it was read, so that its offsets are those of other"
-                " messages. Begin with a new checkpoint, or set failOnDataLoss=false to go on at its first message"
-            )
-        for queue in sorted(anew):
-            ends[queue] = self._facts[queue].minimum
-            _log.warning("goes_back", **place_keys(queue, begin[queue]), to=ends[queue], hint="the queue was made anew")
-        found = {queue: Mark(places[queue], ms) for queue, ms in stored_ms.items() if ms is not None}
-        return to_json(ends, {queue: mark for queue, mark in (marks | found).items() if queue not in anew})
+    async def _marked(self, looker: Looker, start: dict[str, Any], ends: Offsets) -> dict[str, Any]:
+        """`ends` with what else Spark's checkpoint keeps."""
+        marks = marks_from_json(start)
+        places = places_of_new(from_json(start), ends, marks, self._facts)
+        new = left(marks, ends, places, await looker.stored_at(places))
+        return to_json(ends, new, self._kept_group(start))
+
+    def _kept_group(self, start: dict[str, Any]) -> str:
+        """The group at whose offsets the query began. (A checkpoint of an early version does not say it.)"""
+        return self._reading.options.kept_group or str(start.get(KEPT_GROUP, ""))
 
     async def _since(self, looker: Looker, queues: Sequence[MessageQueue]) -> Offsets:
         """Of queues that became shorter, the first message stored since they were last looked at, where they were."""
-        known = [queue for queue in queues if queue in self._seen_ms]
-        found = [await looker.searches([queue], max(0, self._seen_ms[queue] - SPARE_MS)) for queue in known]
-        return {queue: offset for one in found for queue, offset in one.items()}
+        seen_ms = {queue: self._seen_ms[queue] for queue in queues if queue in self._seen_ms}
+        return await looker.searches({queue: max(0, ms - SPARE_MS) for queue, ms in seen_ms.items()})
 
     def _look(self, look: Callable[[], Offsets]) -> Offsets:
         """Not more often than is good for the brokers."""
@@ -218,6 +229,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = look()
         self._looked_s = self._clock()
         return found
+
+    def _may_report(self, start: dict[str, Any]) -> bool:
+        options = self._reading.options
+        return options.report_kept_group or self._kept_group(start) != options.group
 
     async def _report(self, looker: Looker, done: Offsets) -> None:
         if done == self._first and not self._reported:
@@ -244,15 +259,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Rows.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The ranges between two offsets; nothing is asked of anybody. Raises DataLossError."""
+        """The ranges between two offsets. Brokers are asked only where another process has planned them. Raises as
+        `initialOffset`."""
         first, last = from_json(start), from_json(end)
         options = self._reading.options
-        if first == self._first and not self._planned:  # by this process: it is run again
-            for queue in check_first_again(first, last, fail=options.fail_on_data_loss):
-                _log.warning("data_lost", **queue_keys(queue), end=last[queue])
-        self._planned = True
         ranges = ranges_between(first, last)
+        if end != self._planned:  # it is run again
+            if first == self._first and options.starting.moves and MARKS in end:
+                # What the options mean now says nothing of the batch that fixed where the query begins. Without marks it is
+                # from an early version, and has rows.
+                ranges = []
+            elif first == self._first:
+                for queue in check_first_again(first, last, fail=options.fail_on_data_loss):
+                    _log.warning("data_lost", **queue_keys(queue), end=last[queue])
+            ranges = self._still_there(ranges, marks_from_json(end))
+        self._planned = end
         return [RangePartition(part) for part in split(ranges, options.min_partitions, options.max_per_partition)]
+
+    def _still_there(self, ranges: list[Range], marks: Marks) -> list[Range]:
+        """The ranges without what is other messages by now; these are read when the next batch has found it out as well."""
+        asked = {part.queue: marks[part.queue] for part in ranges if part.queue in marks}
+        if not asked:
+            return ranges
+        with shared.use(self._reading.access) as link:
+            back = link.run(self._other(Looker(link, self._reading.options), asked))
+        return [part._replace(end=min(part.end, back.get(part.queue, part.end))) for part in ranges]
+
+    async def _other(self, looker: Looker, marks: Marks) -> Offsets:
+        """From where on queues have other messages than a batch that was planned with these marks."""
+        facts = await looker.facts([queue for queue in await looker.queues(self._away) if queue in marks])
+        places = looks_for({}, marks, facts)
+        back = await self._go_on(looker, marks, facts, await looker.stored_at(places))
+        if back and self._reading.options.fail_on_data_loss:
+            raise refused(back, facts)
+        for queue, hint in what_happened(back, facts).items():
+            _log.warning("data_lost", **queue_keys(queue), start=back[queue], end=marks[queue].offset + 1, hint=hint)
+        return back
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""

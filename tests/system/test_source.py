@@ -330,6 +330,40 @@ def test_the_first_batch_that_failed_has_what_a_group_had_not_consumed_when_the_
     assert group_offsets(broker, "first-group", topic.name) == [7] * QUEUES
 
 
+def test_a_batch_that_failed_has_no_row_of_a_topic_made_anew_and_the_next_one_has_all(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    topic, got = Topic(broker, "anew", 40), list[int]()
+
+    def run(write: Callable[[Any, int], None], fail: str) -> None:
+        stream = spark.readStream.format("rocketmq").options(
+            **topic.options(startingOffsets="earliest", failOnDataLoss=fail)
+        )
+        writing = stream.load().writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "check"))
+        writing.trigger(availableNow=True).start().awaitTermination()
+
+    def die(_frame: Any, _batch: int) -> None:
+        raise RuntimeError("the driver dies")
+
+    def keep(frame: Any, _batch: int) -> None:
+        got.extend(numbers(frame))
+
+    async def delete(cluster: Any) -> None:
+        for address in await Admin(cluster).master_addresses():
+            await Admin(cluster).delete_topic(address, topic.name)
+        await Admin(cluster).delete_route(topic.name)
+
+    with pytest.raises(Exception, match="the driver dies"):
+        run(die, "false")
+    run_with_cluster(broker.name_server, delete)
+    topic.send(60)
+    with pytest.raises(Exception, match="the topic was made anew since it was read"):
+        run(keep, "true")
+    assert got == []
+    run(keep, "false")
+    assert sorted(got) == list(range(40, 100))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark_rocketmq import stream_lag
 
-MARKS = {"@marks": {"orders": {"a": {"0": [3, 1_760_000_000_000]}}}}
-END: dict[str, Any] = MARKS | {"orders": {"a": {"0": 10, "1": 5}, "b": {"0": 7}}, "more": {"a": {"0": 1}}}
+BESIDE = {"@marks": {"orders": {"a": {"0": [3, 1_760_000_000_000]}}}, "@group": "crew"}
+END: dict[str, Any] = BESIDE | {"orders": {"a": {"0": 10, "1": 5}, "b": {"0": 7}}, "more": {"a": {"0": 1}}}
 LATEST = {"orders": {"a": {"0": 30, "1": 5}, "b": {"0": 9}}, "more": {"a": {"0": 1}}, "new": {"a": {"0": 4}}}
 
 

@@ -133,7 +133,7 @@ def test_offsets_come_and_go_as_json() -> None:
     assert from_json(to_json(told)) == told
     assert from_json({}) == {}
     marks = {A0: Mark(2, 1_760_000_000_000)}
-    marked = json.loads(json.dumps(to_json(told, marks)))
+    marked = json.loads(json.dumps(to_json(told, marks, "crew")))
     assert (from_json(marked), marks_from_json(marked), marks_from_json(to_json(told))) == (told, marks, {})
     assert parse_place("x", json.dumps(marked)).values == told, "so what a checkpoint has can be given to a query"
     assert parse_place("x", " Earliest ").place is Place.EARLIEST
@@ -179,6 +179,8 @@ def test_a_whole_read() -> None:
     consumed = {"subscribe": "x", "startingOffsets": "group", "group": "g"}
     assert not read_options(consumed, streaming=True).report_group_offsets
     assert read_options(consumed | {"reportGroupOffsets": "true"}, streaming=True).report_group_offsets
+    overridden = read_options(consumed | {"startingTimestamp": "0", "startingOffsets": " Group"}, streaming=True)
+    assert (overridden.kept_group, overridden.report_group_offsets) == ("g", False), "the time only wins"
     assert (batch.retries, stream.retries, batch.pull_group) == (3, 60, "TOOLS_CONSUMER")
     assert read_options({"subscribe": "x", "numRetries": "0", "pullGroup": "p"}, streaming=True).retries == 0
     timed = read_options({"subscribe": "x", "startingTimestamp": "0", "startingOffsets": "earliest"}, streaming=False)

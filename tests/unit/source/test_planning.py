@@ -22,7 +22,7 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.headers import PullResponse
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.errors import DataLossError
-from rocketcrew.source.offsets import Mark, Place, Spec
+from rocketcrew.source.offsets import Place, Spec
 from rocketcrew.source.planning import Range, limited, ranges_between, split, waits
 from rocketcrew.source.positions import (
     Facts,
@@ -31,8 +31,6 @@ from rocketcrew.source.positions import (
     first_offset,
     known_ends,
     last_offset,
-    looks_for,
-    made_anew,
     shorter,
 )
 from rocketcrew.source.predicates import SPARE_MS, Predicates, push
@@ -99,43 +97,29 @@ def test_offsets_per_queue_name_exactly_what_is_read() -> None:
 def test_the_ends_of_a_stream() -> None:
     facts = {Q0: Facts(0, 9), Q1: Facts(4, 6)}
     # Queue 1 is new: it enters where it begins. Queue 2 is not in the routes: it stays.
-    assert known_ends({Q0: 5, Q2: 7}, facts, fail=True) == {Q0: 9, Q1: 4, Q2: 7}
-    assert known_ends({Q0: 9, Q1: 4, Q2: 7}, facts, fail=True) == {Q0: 9, Q1: 6, Q2: 7}
-    with pytest.raises(DataLossError):
-        known_ends({Q0: 10}, facts, fail=True)
+    assert known_ends({Q0: 5, Q2: 7}, facts, {}, fail=True) == {Q0: 9, Q1: 4, Q2: 7}
+    assert known_ends({Q0: 9, Q1: 4, Q2: 7}, facts, {}, fail=True) == {Q0: 9, Q1: 6, Q2: 7}
+    with pytest.raises(DataLossError, match="a broker lost the queue's end, or the topic was made anew"):
+        known_ends({Q0: 10}, facts, {}, fail=True)
 
 
 def test_a_queue_that_became_shorter_goes_back_and_is_not_read_whole() -> None:
-    lost_end = known_ends({Q0: 100}, {Q0: Facts(0, 98)}, fail=False)
+    lost_end = known_ends({Q0: 100}, {Q0: Facts(0, 98)}, {}, fail=False)
     assert lost_end == {Q0: 98}
     assert ranges_between({Q0: 100}, lost_end) == []
-    made_anew = known_ends({Q0: 100}, {Q0: Facts(3, 20)}, fail=False)
+    made_anew = known_ends({Q0: 100}, {Q0: Facts(3, 20)}, {}, fail=False)
     assert made_anew == {Q0: 3}
-    assert known_ends({Q0: 90_000}, {Q0: Facts(0, 60_000)}, fail=False) == {Q0: 0}
-    # Who has looked before knows which messages are new.
-    assert known_ends({Q0: 100}, {Q0: Facts(0, 98)}, fail=False, since={Q0: 0}) == {Q0: 0}
-    assert known_ends({Q0: 100}, {Q0: Facts(0, 20)}, fail=False, since={Q0: 20}) == {Q0: 20}
+    assert known_ends({Q0: 90_000}, {Q0: Facts(0, 60_000)}, {}, fail=False) == {Q0: 0}
+    # Who knows which messages are new goes on at them, also where the queue is longer again.
+    assert known_ends({Q0: 100}, {Q0: Facts(0, 98)}, {Q0: 0}, fail=False) == {Q0: 0}
+    assert known_ends({Q0: 100}, {Q0: Facts(0, 20)}, {Q0: 20}, fail=False) == {Q0: 20}
+    assert known_ends({Q0: 100}, {Q0: Facts(0, 200)}, {Q0: 98}, fail=False) == {Q0: 98}
     # What a replica does not have yet is neither lost nor made anew.
     lagging = {Q0: Facts(0, 98, final=False)}
-    assert known_ends({Q0: 100}, lagging, fail=True) == known_ends({Q0: 100}, lagging, fail=False) == {Q0: 100}
+    assert known_ends({Q0: 100}, lagging, {}, fail=True) == known_ends({Q0: 100}, lagging, {}, fail=False) == {Q0: 100}
     assert shorter({Q0: 100, Q1: 5}, {Q0: Facts(0, 98), Q1: Facts(0, 5), Q2: Facts(0, 0)}) == [Q0]
     assert shorter({Q0: 100}, lagging) == []
     assert last_offset(spec(Place.OFFSETS, {Q0: 100}), Q0, lagging[Q0], fail=False) == 100
-
-
-def test_a_queue_is_known_again_by_one_message() -> None:
-    facts = {Q0: Facts(0, 9), Q1: Facts(4, 9), Q2: Facts(0, 9, final=False)}
-    start, ends = {Q0: 5, Q1: 6, Q2: 5}, {Q0: 9, Q1: 9, Q2: 9}
-    marks = {Q0: Mark(2, 100), Q1: Mark(3, 100), Q2: Mark(2, 100)}
-    # That of queue 1 was deleted by retention, so another one is looked for; a replica proves nothing.
-    places = looks_for(start, ends, marks, facts)
-    assert places == {Q0: 2, Q1: 6}
-    assert looks_for(start, ends, {}, facts) == {Q0: 5, Q1: 6}
-    assert looks_for({Q1: 2}, {Q1: 9}, {}, facts) == {Q1: 4}
-    assert looks_for(start, start, marks, facts) == {}, "nothing is to be read"
-    assert made_anew(marks, {Q0: 100, Q1: 700}, places) == {}
-    assert made_anew(marks, {Q0: None, Q1: None}, places) == {}, "nobody knows"
-    assert made_anew(marks, {Q0: 101, Q1: 700}, places) == {Q0: Mark(2, 100)}
 
 
 # Planning.

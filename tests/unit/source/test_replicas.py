@@ -221,7 +221,7 @@ def test_a_stream_waits_where_a_replica_lags_and_goes_back_where_the_end_was_los
     cluster.shown = lambda route: route
     stream = StreamReader(reading(access, streaming=True, failOnDataLoss="false", maxOffsetsPerTrigger="3"), Clocks())
     back = stream.latestOffset(at(10), ReadMaxRows(3))
-    assert back == at(8)
+    assert from_json(back) == {QUEUE: 8}
     assert stream.partitions(at(10), back) == []
     with pytest.raises(DataLossError):
         StreamReader(reading(access, streaming=True), Clocks()).latestOffset(at(10), ReadAllAvailable())
@@ -248,7 +248,7 @@ def test_who_has_seen_the_queue_before_reads_what_is_new_since(cluster: Cluster,
     for wall_ms, expected in ((0, 0), (1 << 42, 10)):
         stream = reader(wall_ms)
         assert stream.latestOffset(at(10), ReadAllAvailable()) == at(10)
-        assert stream.latestOffset(at(11), ReadAllAvailable()) == at(expected)
+        assert from_json(stream.latestOffset(at(11), ReadAllAvailable())) == {QUEUE: expected}
 
 
 def test_the_first_batch_of_a_query_that_begins_at_the_latest_fixes_where_that_is(

@@ -1,0 +1,109 @@
+"""By which message a queue is known again, and what it means when that one is gone. Pure; brokers' facts come in.
+
+- The mark of a queue is the last message that was read of it, or the one before where reading began: its offset, and when it
+  was stored. While it is there, all before it is what was read.
+- It is gone where the queue ends before it, or has another message at its offset, also when the queue is longer again by
+  now. What the queue got in place of it was stored later, so the first message stored after the mark is the first that was
+  not read: reading goes on there, at the queue's end when there is none. (The clocks of two brokers are taken to be less
+  apart than it takes one to stand in for the other.)
+- Where that is the first message of all, nothing in the queue is as old as what was read: the topic was made anew. Else the
+  queue is the same, and a broker lost its end: it failed over to a replica that lagged, or its machine stopped.
+- A mark may lie further back: a replica gave no newer one, or it is from an early version. While it is there the queue is
+  the same, and if that is shorter now than what was read, reading goes on at its end; in a process that has seen the queue
+  before, at what was stored since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from ..remoting.queues import MessageQueue
+from .errors import DataLossError
+from .offsets import Mark, Marks, Offsets, names
+from .positions import Facts, shorter
+
+ANEW, LOST_END = "the topic was made anew", "a broker lost the queue's end"
+
+
+def looks_for(
+    start: Offsets, marks: Marks, facts: Mapping[MessageQueue, Facts], seen: Container[MessageQueue] = ()
+) -> Offsets:
+    """The offsets of the marks whose messages are looked at: of queues that are not as long as the stream is far, and at
+    the first look of a process of all. A replica proves nothing, nor does what retention has deleted."""
+    return {
+        queue: mark.offset
+        for queue, mark in marks.items()
+        if (known := facts.get(queue)) is not None
+        and known.final
+        and known.minimum <= mark.offset < known.maximum
+        and (queue not in seen or known.maximum != start[queue])
+    }
+
+
+def gone(marks: Marks, facts: Mapping[MessageQueue, Facts], stored_ms: Mapping[MessageQueue, int | None]) -> Marks:
+    """The marks that are gone. `stored_ms`: when the messages at `looks_for` were stored, None where nobody knows."""
+    return {
+        queue: mark
+        for queue, mark in marks.items()
+        if (known := facts.get(queue)) is not None
+        and known.final
+        and (known.maximum <= mark.offset or stored_ms.get(queue) not in (None, mark.stored_ms))
+    }
+
+
+def goes_on(lost: Marks, after: Mapping[MessageQueue, int]) -> Offsets:
+    """Where reading goes on in queues whose marks are gone. `after`: the first offset stored after each mark.
+
+    The message at the mark's own offset is another one, whatever brokers' clocks say: so it was not read.
+    """
+    return {queue: min(after[queue], mark.offset) for queue, mark in lost.items()}
+
+
+def same_and_shorter(
+    start: Offsets, marks: Marks, facts: Mapping[MessageQueue, Facts], stored_ms: Mapping[MessageQueue, int | None]
+) -> Offsets:
+    """Where reading goes on in queues that lost an end behind a mark that is still there."""
+    return {
+        queue: facts[queue].maximum
+        for queue in shorter(start, facts)
+        if queue in marks and stored_ms.get(queue) == marks[queue].stored_ms
+    }
+
+
+def what_happened(back: Offsets, facts: Mapping[MessageQueue, Facts]) -> dict[MessageQueue, str]:
+    """To each queue in which reading does not go on where it was, for people."""
+    return {queue: LOST_END if at > facts[queue].minimum else ANEW for queue, at in back.items()}
+
+
+def refused(back: Offsets, facts: Mapping[MessageQueue, Facts]) -> DataLossError:
+    """The error where no data may be lost."""
+    said = what_happened(back, facts)
+    told = [
+        f"{names(queue for queue in back if said[queue] == what)}: {what} since it was read{so}"
+        for what, so in (
+            (ANEW, ", so that its offsets are those of other messages"),
+            (LOST_END, " (it failed over, or its machine stopped), and messages that were read or planned with it"),
+        )
+        if what in said.values()
+    ]
+    return DataLossError(
+        f"rocketmq: {'; '.join(told)}. Begin with a new checkpoint, or set failOnDataLoss=false to go on at the first message"
+        " stored since"
+    )
+
+
+def places_of_new(start: Offsets, ends: Offsets, marks: Marks, facts: Mapping[MessageQueue, Facts]) -> Offsets:
+    """Where the marks are that a batch leaves: the last message before its end, of each queue in which it moves, or that has
+    no mark yet."""
+    return {
+        queue: end - 1
+        for queue, end in ends.items()
+        if queue in facts and (queue not in marks or end != start.get(queue, end)) and end > facts[queue].minimum
+    }
+
+
+def left(marks: Marks, ends: Offsets, places: Offsets, stored_ms: Mapping[MessageQueue, int | None]) -> Marks:
+    """The marks that go into the checkpoint with `ends`: those at `places`, else the ones before, if reading stays behind
+    them."""
+    new = {queue: Mark(places[queue], ms) for queue, ms in stored_ms.items() if ms is not None}
+    return {queue: mark for queue, mark in marks.items() if mark.offset < ends[queue]} | new
