@@ -68,6 +68,8 @@ OF_MESSAGES = frozenset(
 for its own reasons (`message_failed`, `message_dead_lettered`) has a line each, with its id."""
 
 
+USERS_LOGGER = "rocketcrew.handler"
+"""The name of the one that handlers are given (`rocketcrew.logger()`): its lines are the user's."""
 _NUMBER = re.compile(r"\d+")
 ERROR_MAX = 200
 """Characters of an error that tell one fault from another."""
@@ -408,10 +410,15 @@ def set_up(
     structlog.configure(
         processors=[_Counted(), *shared, render],
         wrapper_class=_logger_class(LEVELS[level]),
-        logger_factory=lambda *name: writer if name and text(name[0]).split(".")[0] == "rocketcrew" else users,
+        logger_factory=lambda *name: writer if name and _is_ours(name[0]) else users,
         cache_logger_on_first_use=False,
     )
     _take_over_logging(shared, render, writer, LEVELS[level], for_imports=for_imports)
+
+
+def _is_ours(name: object) -> bool:
+    found = text(name)
+    return found != USERS_LOGGER and found.split(".")[0] == "rocketcrew"
 
 
 def _logger_class(level: int) -> Any:

@@ -22,9 +22,10 @@ _NAMED: Final = re.compile(
     rf"((?:{_SOUNDS})[\w.-]{{0,64}}(?:[\"'\\]*\s*=|[\"'\\]+\s*:|:\s)).*", re.IGNORECASE | re.DOTALL
 )
 """name=value, "name": value and name: value; not topic:tag, nor module:function."""
-_CONNECT: Final = re.compile(r"(sc://[^;\s\"']*;)[^\s\"']*", re.IGNORECASE)
-_WITH_PASSWORD: Final = re.compile(r"(://[^/:@\s\"']*:)(?:[^\s\"']|[\"'](?![\s,;:}\])]))*(?=@)")
-"""Up to the last @: the secret keys of S3 may have a slash, and a password a quote. One that ends a quoted URL ends this."""
+_CONNECT: Final = re.compile(r"(sc://(?:[^;\s\"'s]|s(?!c://))*;)[^\s\"']*", re.IGNORECASE)
+"""From the last address before a semicolon: looked for from each of many, a text would be gone through as often."""
+_WITH_PASSWORD: Final = re.compile(r"(://[^/:@\s\"']*:)((?:[^\s\"']++|[\"'](?![\s,;:}\])]))*+)")
+"""A user, and all that his password may be in. That may have a quote: one that ends a quoted URL ends this."""
 _TOKEN_ALONE: Final = re.compile(
     r"(https?://)(?:(?:gh[a-z]|github_pat)_|glpat-|(?=[a-z]*\d)(?=\d*[a-z])\w{20})[^\s/:@\"']*(?=@)", re.IGNORECASE
 )
@@ -38,10 +39,16 @@ def sounds_secret(name: str) -> bool:
 
 def masked_text(text: str) -> str:
     """The text with what looks like a secret hidden."""
-    before_hosts = (_WITH_PASSWORD, _TOKEN_ALONE) if "@" in text else ()  # they look far for it
-    for pattern in (_CONNECT, *before_hosts, _NAMED):
-        text = pattern.sub(rf"\1{HIDDEN}", text)
-    return text
+    text = _CONNECT.sub(rf"\1{HIDDEN}", text)
+    if "@" in text:  # both want one
+        text = _TOKEN_ALONE.sub(rf"\1{HIDDEN}", _WITH_PASSWORD.sub(_without_password, text))
+    return _NAMED.sub(rf"\1{HIDDEN}", text)
+
+
+def _without_password(found: re.Match[str]) -> str:
+    """Up to the last @: the secret keys of S3 may have a slash."""
+    end = found[2].rfind("@")
+    return found[0] if end < 0 else f"{found[1]}{HIDDEN}{found[2][end:]}"
 
 
 def masked(value: object, name: str = "") -> object:

@@ -7,7 +7,8 @@ nothing.
 `bytes` is the body as it came, `str` the same in UTF-8. A type with a pydantic model anywhere in it (`Order | None`,
 `list[Order]`, a field of a dataclass) is decoded by pydantic; all else is JSON by msgspec (the extra "typed"):
 msgspec.Struct, dataclass, TypedDict, NamedTuple, dict, list and what they are made of. Both name the field that does not fit.
-`Annotated[X, ...]` and `type X = ...` mean what is behind them; what decodes gets them whole, as a limit may be in them.
+`Annotated[X, ...]`, `NewType("Y", X)` and `type X = ...` mean what is behind them; what decodes gets them whole, as a limit
+may be in them. What is written as text within a type (`list["Order"]`) is evaluated.
 msgspec converts nothing that JSON does not convert: "3" is no int. pydantic converts as the model's own configuration says:
 by default "3" is an int, with `ConfigDict(strict=True)` it is none.
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import enum
 import functools
 import importlib
 import inspect
@@ -32,7 +34,7 @@ import re
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Final, NamedTuple, TypeVar, is_typeddict
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, is_typeddict
 
 from ..remoting.errors import UsageError
 from .api import BodyError, Handler
@@ -61,7 +63,7 @@ def plan_of(handler: Handler) -> Plan | None:
     if handler.body_plan:
         return typing.cast("Plan | None", handler.body_plan[0])
     try:
-        signature = inspect.signature(handler.function)
+        own, signature = own_signature(handler.function), inspect.signature(handler.function)
     except (TypeError, ValueError):
         return None
     found = [
@@ -69,7 +71,9 @@ def plan_of(handler: Handler) -> Plan | None:
         for each in signature.parameters.values()
         if each.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     ]
-    for each in signature.parameters.values():
+    if own is not None:  # what it takes, it hands on by that name, or first
+        found = ([each for each in found if each.name == next(iter(own.parameters))] or found)[:1]
+    for each in signature.parameters.values() if own is None else ():
         if each not in found[:1]:
             _check_option(handler, each)
     needed = [each for each in found if each.default is inspect.Parameter.empty]
@@ -161,13 +165,15 @@ def _has_fields(wanted: Any) -> bool:
 
 
 def _bare(wanted: Any) -> Any:
-    """The type behind `Annotated[...]` and the names that `type X = ...` gives it."""
+    """The type behind `Annotated[...]` and the names that `type X = ...` and `NewType` give it."""
     while True:
         kind: Any = typing.get_origin(wanted) or wanted
         if kind is Annotated:
             wanted = wanted.__origin__
         elif _is_alias(kind):
             wanted = _named_by(wanted)
+        elif isinstance(wanted, typing.NewType):
+            wanted = wanted.__supertype__
         else:
             return wanted
 
@@ -210,11 +216,15 @@ def _evaluated(handler: Handler, parameter: inspect.Parameter) -> Any:
 
 
 def meaning_of(function: Any, annotation: Any) -> Any:
-    """What an annotation of `function` means, which may be written as text. Raises whatever evaluating it raises."""
-    if not isinstance(annotation, str):
-        return annotation
+    """What an annotation of `function` means, which may be written as text, or have text within. Raises whatever evaluating
+    it raises."""
+
+    def annotated() -> None: ...
+
+    annotated.__annotations__ = {"it": annotation}
     *_, innermost = _layers(function)
-    return eval(annotation, getattr(innermost, "__globals__", {}))  # noqa: S307  it is the user's own code
+    found = typing.get_type_hints(annotated, getattr(innermost, "__globals__", {}), include_extras=True)["it"]
+    return None if found is type(None) else found
 
 
 def _layers(function: Any) -> Iterator[Any]:
@@ -229,6 +239,27 @@ def _layers(function: Any) -> Iterator[Any]:
             function = type(function).__call__
         else:
             return
+
+
+def own_signature(function: Any, arguments: int = 1) -> inspect.Signature | None:
+    """That of a wrapper made with functools.wraps which takes so many arguments, and fills itself what else the function
+    behind it takes (`inspect.signature` tells of that one); None of any other function. Raises what `inspect.signature`
+    raises."""
+    behind = inspect.signature(function)
+    try:
+        own = inspect.signature(function, follow_wrapped=False)
+    except ValueError:  # of C, as that of functools.lru_cache
+        return None
+    is_own = own.parameters != behind.parameters and _binds(own, arguments) and not _binds(own, arguments + 1)
+    return own if is_own else None
+
+
+def _binds(signature: inspect.Signature, arguments: int) -> bool:
+    try:
+        signature.bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
 
 
 def result_annotation(function: Any) -> Any:
@@ -305,10 +336,12 @@ def _decodes(wanted: Any) -> bool:
     if is_union(wanted):
         return all(each is type(None) or _decodes(each) for each in typing.get_args(wanted))
     kind: Any = typing.get_origin(wanted) or wanted
-    if kind in (bytes, str, *JSON_TYPES) or is_typeddict(kind):
+    if kind in (bytes, str, Literal, *JSON_TYPES) or is_typeddict(kind):
         return True
     if not inspect.isclass(kind):
         return False
+    if issubclass(kind, enum.Enum):
+        return True
     marks = ("_fields", "__struct_fields__", MODEL)  # NamedTuple, msgspec.Struct, pydantic model
     return dataclasses.is_dataclass(kind) or any(hasattr(kind, mark) for mark in marks)
 
@@ -324,7 +357,8 @@ def _has_model(wanted: Any) -> bool:
         seen[id(each)] = each
         if inspect.isclass(each) and hasattr(each, MODEL):
             return True
-        left += [typing.get_origin(each), *typing.get_args(each), getattr(each, "__value__", None)]  # of a type alias
+        left += [typing.get_origin(each), *typing.get_args(each)]
+        left += [getattr(each, name, None) for name in ("__value__", "__supertype__")]  # of a type alias, a NewType
         if inspect.isclass(each) and any(hasattr(each, mark) for mark in FIELDS):
             with contextlib.suppress(Exception):  # a name that is not there: what decodes it says so
                 left += typing.get_type_hints(each).values()
@@ -375,6 +409,8 @@ def shown(wanted: Any) -> str:
         return "None" if wanted is not Ellipsis else "..."
     if is_union(wanted):
         return " | ".join(map(shown, given))
+    if kind is Literal:
+        return f"Literal[{', '.join(map(repr, given))}]"
     if inspect.isclass(kind) and given:
         return f"{kind.__name__}[{', '.join(map(shown, given))}]"
     return getattr(wanted, "__name__", None) or str(wanted)

@@ -108,6 +108,8 @@ def logger(message: Message | None = None) -> Any:
     if not isinstance(message, Message | None):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
         refuse("logger", "message", message, "the Message that the handler got, or None")
     keys = keys_in_hand() if message is None else message_keys(message)
-    from ..client.logs import users_logger  # not with the package: `rocketcrew --help` shall stay quick
+    # Not with the package: `rocketcrew --help` shall stay quick.
+    from ..client.logs import users_logger
+    from ..conf.logging import USERS_LOGGER
 
-    return users_logger("rocketcrew.handler").bind(**keys)
+    return users_logger(USERS_LOGGER).bind(**keys)

@@ -12,10 +12,12 @@ import copy
 import dataclasses
 import datetime
 import decimal
+import enum
 import numbers
 import sys
+import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, ValuesView
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized, ValuesView
 from typing import Any, Final, cast
 
 import pyarrow
@@ -46,8 +48,11 @@ _OF_HASHABLE: Final[frozenset[type]] = frozenset({set, frozenset, array.array})
 """Their elements cannot be changed."""
 _NO_ENTRIES: Final[dict[Any, Any]] = {}
 _SCALARS: Final = (str, bytes, numbers.Number, datetime.date)
-_NO_ROWS: Final = (*_SCALARS, getattr(_NUMPY, "bool_", bool))
-"""What nobody means as a row."""
+_NO_ROWS: Final = (
+    *_SCALARS, NONE_TYPE, datetime.time, datetime.timedelta, uuid.UUID, enum.Enum,
+    *(getattr(_NUMPY, name) for name in ("bool_", "datetime64") if _NUMPY is not None),
+)  # fmt: skip
+"""What can be no row, and holds none."""
 _HOLD_ALL: Final[frozenset[Any]] = frozenset(
     {list, tuple, set, frozenset, deque, type(_NO_ENTRIES.keys()), type(_NO_ENTRIES.values())}
 )
@@ -75,16 +80,26 @@ def holds_all(rows: object) -> bool:
 
 def to_the_end(rows: Iterable[Any]) -> Iterator[Any]:
     """What is iterated, one by one. What a generator returns at its end is no row: an exception is raised, as it is when a
-    plain function returns it. A number or a text, such as a count, nobody means as a row: it is left out. Raises RowError for
-    anything else, which nobody would ever see."""
+    plain function returns it. Where no row can be in it, it is left out: a count, several in a tuple, something empty. Raises
+    RowError for anything else, which nobody would ever see."""
     returned = yield from cast("Generator[Any, None, object]", rows)
     if isinstance(returned, BaseException):
         raise returned
-    if returned is not None and not isinstance(returned, _NO_ROWS):
+    if not _has_no_rows(returned):
         raise RowError(
             f"what the handler's rows ended with ({type(returned).__name__}) would be lost: yield rows and Sends, and return"
             " nothing, a count, or an exception such as Retry. A function that returns a Commit or a BatchResult has no yield"
         )
+
+
+def _has_no_rows(returned: object) -> bool:
+    if isinstance(returned, _NO_ROWS):
+        return True
+    if isinstance(returned, Sized) and not len(returned):
+        return True
+    return returned.__class__ in (list, tuple, set, frozenset) and all(
+        isinstance(each, _NO_ROWS) for each in cast("Iterable[object]", returned)
+    )
 
 
 def lasting(kind: Any) -> frozenset[type]:

@@ -59,8 +59,11 @@ _NO_UTF_8: Final = "a string that is no UTF-8: decode it before, as by data.deco
 
 
 def check_ran(result: Any) -> None:
-    """Raise RowError for what a handler returned and nothing runs: a coroutine or another awaitable, an async generator."""
+    """Raise RowError for what a handler returned and nothing runs: a coroutine or another awaitable, an async generator. And
+    for the class of an exception, which asks for nothing: a message that `return Retry` means to keep would be done."""
     given: object = result
+    if inspect.isclass(result) and issubclass(result, BaseException):
+        raise RowError(f"the handler returned the class {result.__name__}: return {result.__name__}(…), or raise it")
     if not (inspect.isawaitable(given) or isinstance(given, AsyncIterator)):
         return
     kind = type(result).__name__

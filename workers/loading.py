@@ -33,7 +33,7 @@ import dill
 
 from ..remoting.errors import UsageError
 from .api import Handler
-from .bodies import plan_of, typed
+from .bodies import own_signature, plan_of, typed
 from .result_types import check_result_type
 from .routing import check_order, combine, handler_of, listed, same_topics
 from .user_errors import describe_error, user_traceback
@@ -459,8 +459,10 @@ def refusal(handler: Handler) -> str | None:
 
 def _lacks_its_object(function: Callable[..., Any]) -> bool:
     """Whether it is a method as its class has it: its `self` would be the message."""
-    of_a_class = "." in function.__qualname__.rpartition("<locals>.")[2] if inspect.isfunction(function) else False
-    return of_a_class and next(iter(inspect.signature(function).parameters), "") == "self"
+    if not inspect.isfunction(function) or "." not in function.__qualname__.rpartition("<locals>.")[2]:
+        return False
+    signature = own_signature(function) or inspect.signature(function)
+    return next(iter(signature.parameters), "") == "self"
 
 
 def never_awaited(function: Callable[..., Any]) -> str | None:
@@ -488,7 +490,7 @@ def _misfit(function: Callable[..., Any], arguments: tuple[str, ...], *, a_class
             " with a __call__ method, or a function)"
         )
     try:
-        signature = inspect.signature(function)
+        signature = own_signature(function, len(arguments)) or inspect.signature(function)
     except (TypeError, ValueError):
         return None
     try:

@@ -31,7 +31,7 @@ from .packets import QueueInfo
 from .rows import Prepared
 from .run import Run, records_of
 from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, ended_keys, error_keys
-from .user_errors import failure_of, usable
+from .user_errors import failure_of, keep_last_raise, usable
 
 _SYSFLAG = Struct(">36xI")
 _RECONSUME_TIMES = Struct(">I")
@@ -260,21 +260,27 @@ class OrderedRunner(Runner):
         return _Verdict(commit=commit and not self._auto_commit, rows=prepared)
 
     def _judge(self, message: Message, result: object) -> tuple[Prepared | None, bool]:
-        """Rows of one result, and whether it commits. Raises what the handler returned as an exception."""
+        """Rows of one result, and whether it commits. Raises what the handler returned as an exception, or a generator of its
+        ended with."""
         commit = isinstance(result, Commit)
         if isinstance(result, Commit):
             if self._auto_commit:
                 self._warn(message, result)
             result = result.rows
-        if isinstance(result, Rollback) and self._auto_commit:
-            self._warn(message, result)
-            result = None
-        if isinstance(result, BaseException):
-            raise result
-        return self._rows_of(message, result, at_once=True), commit
+        try:
+            if isinstance(result, BaseException):
+                raise result
+            return self._rows_of(message, result, at_once=True), commit
+        except Rollback as error:
+            if not self._auto_commit:
+                raise
+            self._warn(message, error)
+            return None, commit
 
     def _warn(self, message: Message, what: object) -> None:
         """As Java: with auto commit, COMMIT and ROLLBACK are successes."""
+        if isinstance(what, Rollback):
+            keep_last_raise(what)
         self._log.warning("taken_as_success", **message_keys(message), said=type(what).__name__,
                           hint="declare the handler with auto_commit=False to commit or roll back")  # fmt: skip
 

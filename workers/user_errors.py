@@ -3,6 +3,8 @@
 Everything of such an error may be the user's own code too (`__str__`, `__class__`, a property, its metaclass), and may raise
 anything, SystemExit too: the message has failed then as it would have, and the worker goes on. Its texts may be of any size,
 and are cut before they are copied.
+
+An error may also be one object that is raised for many messages (`GIVE_UP = Retry(-1)` in a module): see `keep_last_raise`.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import os
 import sys
 import traceback
 from bdb import BdbQuit
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from ..remoting.arguments import TEXT, Rule, check, whole
 from ..remoting.errors import UsageError
@@ -24,6 +28,8 @@ from .failures import DEAD_LETTER_LEVEL, Cause, Failure, asked
 from .packets import clip
 
 TRACEBACK_FRAMES_MAX: Final = 30
+RELATED_MAX: Final = 100
+"""Errors that one came from, or that are in its group, of which older raises are forgotten."""
 NO_TERMINAL: Final = (
     "the debugger had nobody to ask, as a worker has no terminal: debug it under rocketcrew.testing.run, or by"
     " `rocketcrew dlq replay --handler … --pdb`"
@@ -51,17 +57,18 @@ class CallTimedOutError(Exception):
 
 def describe_error(error: BaseException) -> str:
     """`TypeName: message (file:line)` of the innermost frame that is the user's, for logs and failure texts."""
+    keep_last_raise(error)
     text = _in_short(error)
-    frames = user_frames(_trace(error))
+    entries = _user_entries(_trace(error))
     if _is_quit(error):
-        frames = [frame for frame in frames if Path(frame.filename).name not in ("bdb.py", "pdb.py")]
-    if not frames:
+        entries = [entry for entry in entries if os.path.basename(_file(entry)) not in ("bdb.py", "pdb.py")]
+    if not entries:
         return text
-    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+    return f"{text} ({os.path.basename(_file(entries[-1]))}:{entries[-1].tb_lineno})"
 
 
 def _in_short(error: BaseException) -> str:
-    message = _cut(_text(error))
+    message = _shortened(_text(error))
     return f"{_name(error)}: {message}" if message else _name(error)
 
 
@@ -71,9 +78,13 @@ def _name(error: BaseException) -> str:
     return name
 
 
+def _of(error: BaseException, name: str) -> Any:
+    """What the error has of its own, whatever a property of that name says."""
+    return BaseException.__dict__[name].__get__(error)
+
+
 def _trace(error: BaseException) -> TracebackType | None:
-    """Its own, whatever a property of that name says."""
-    trace: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
+    trace: TracebackType | None = _of(error, "__traceback__")
     return trace
 
 
@@ -93,25 +104,39 @@ def _has_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= MESSAGE_CHARS_MAX else f"{text[: MESSAGE_CHARS_MAX - 1]}…"
 
 
-def user_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    """The frames of `trace` that lie neither in this package nor in the import machinery, outermost first."""
-    return [
-        frame
-        for frame in traceback.extract_tb(trace)
-        if not frame.filename.startswith(("<frozen ", _OWN_FOLDER)) and "/importlib/" not in frame.filename
-    ]
+def _file(entry: TracebackType) -> str:
+    return entry.tb_frame.f_code.co_filename
+
+
+def _is_user_s(entry: TracebackType) -> bool:
+    """Whether it lies neither in this package nor in the import machinery."""
+    file = _file(entry)
+    return not file.startswith(("<frozen ", _OWN_FOLDER)) and "/importlib/" not in file
+
+
+def _user_entries(trace: TracebackType | None) -> list[TracebackType]:
+    """The user's entries of `trace`, the innermost TRACEBACK_FRAMES_MAX, outermost first."""
+    found: deque[TracebackType] = deque(maxlen=TRACEBACK_FRAMES_MAX)
+    while trace is not None:
+        if _is_user_s(trace):
+            found.append(trace)
+        trace = trace.tb_next
+    return list(found)
 
 
 def user_traceback(error: BaseException) -> str:
     """Traceback text of the user's frames (the innermost TRACEBACK_FRAMES_MAX) and the error itself."""
-    frames = user_frames(_trace(error))[-TRACEBACK_FRAMES_MAX:]
-    if not frames:
-        return _last_lines(error)
-    return f"Traceback (most recent call last):\n{_innermost(traceback.format_list(frames))}{_last_lines(error)}"
+    trace: TracebackType | None = None
+    with contextlib.suppress(Exception):  # generated code may have no positions, and the code of a loader runs
+        for entry in reversed(_user_entries(_trace(error))):  # to look up the lines of all entries takes long
+            trace = TracebackType(trace, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        if frames := traceback.format_list(traceback.extract_tb(trace)):
+            return f"Traceback (most recent call last):\n{_innermost(frames)}{_last_lines(error)}"
+    return _last_lines(error)
 
 
 def _innermost(frames: list[str]) -> str:
@@ -129,12 +154,75 @@ def _last_lines(error: BaseException) -> str:
     return f"{_in_short(error)}\n"
 
 
+class _Told:
+    """In an error's `__dict__`: its traceback when it was told of last. A copy of the error has nothing of it."""
+
+    __slots__ = ("trace",)
+
+    def __init__(self, trace: TracebackType | None) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[type[str], tuple[()]]:
+        return str, ()
+
+
+_TOLD: Final = "_rocketcrew_told"
+
+
+def keep_last_raise(error: BaseException) -> None:
+    """Forget older raises of an object that is raised again, and of those that it came from. Each puts its entries before
+    the older ones, and their frames hold the message, its body and the handler's variables: the worker would grow with each
+    message, and soon do nothing but go through them."""
+    if (trace := _trace(error)) is not None and trace is _told_of(error):
+        return
+    for each in _related(error):
+        if (known := _told_of(each)) is not None:
+            _cut_off(each, known)
+        _of(each, "__dict__")[_TOLD] = _Told(_trace(each))
+
+
+def _told_of(error: BaseException) -> TracebackType | None:
+    told = _of(error, "__dict__").get(_TOLD)
+    return told.trace if isinstance(told, _Told) else None
+
+
+def _cut_off(error: BaseException, known: TracebackType) -> None:
+    """Cut off what was known before. But where we alone have raised it since, as it was returned or is that of several
+    messages of a batch, what was known says where the user did."""
+    entry, last, by_user = _trace(error), None, False
+    while entry is not None and entry is not known:
+        by_user = by_user or _is_user_s(entry)
+        entry, last = entry.tb_next, entry
+    if entry is None or last is None:
+        return
+    if by_user:
+        last.tb_next = None
+    else:
+        BaseException.__dict__["__traceback__"].__set__(error, known)
+
+
+def _related(error: BaseException) -> Iterator[BaseException]:
+    """The error, those that it came from, and those in a group."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left and len(seen) < RELATED_MAX:
+        found = left.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        left += [_of(found, "__cause__"), _of(found, "__context__")]
+        if issubclass(type(found), BaseExceptionGroup):
+            left += BaseExceptionGroup.__dict__["exceptions"].__get__(found)
+
+
 def usable(error: BaseException) -> BaseException:
     """What the handler ended with; or where that asks for something that cannot be done, an error that says so.
 
     The constructors look at what they are given. But a subclass may not call them, and attributes can be set later: then the
     message has failed as any other, as it has where a constructor raises.
     """
+    keep_last_raise(error)
     what = _name(error)
     try:
         for kinds, name, rule in _ASKED:
@@ -166,5 +254,5 @@ def failure_of(error: BaseException) -> Failure:
     """Why the message failed whose handler ended with this."""
     error = usable(error)
     if isinstance(error, (Retry, BodyError)):
-        return asked(error.delay_level, clip(_cut(_text(error))))
+        return asked(error.delay_level, clip(_shortened(_text(error))))
     return Failure(Cause.TIME_LIMIT if is_time_out(error) else Cause.FAILED, clip(describe_error(error)))

@@ -26,6 +26,7 @@ import structlog
 from rocketcrew.client.logs import get_logger
 from rocketcrew.conf.logging import LogFile, log_stream, recent_faults, set_up
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.workers.context import logger
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +170,8 @@ def test_a_line_of_the_users_own_is_written_each_time_whatever_its_name() -> Non
         logging.getLogger("shop").warning("request_failed")
         structlog.get_logger().warning("commit_failed", order=number)
         structlog.get_logger("shop").warning("connection_closed", order=number)
-    assert len(out.getvalue().splitlines()) == 9
+        logger().warning("request_failed", order=number)
+    assert len(out.getvalue().splitlines()) == 12
 
 
 @pytest.mark.parametrize("made_by", [structlog.get_logger, get_logger], ids=["structlog's", "client/logs.py's"])

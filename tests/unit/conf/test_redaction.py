@@ -39,6 +39,9 @@ def test_other_names(name: str) -> None:
         ("https://glpat-S3CRET@gitlab.com/a", f"https://{HIDDEN}@gitlab.com/a"),
         ("https://0123456789abcdef0123@o1.sentry.io/1", f"https://{HIDDEN}@o1.sentry.io/1"),
         ("http://a:1,http://u:S3CRET@h", f"http://a:{HIDDEN}@h"),
+        ("SC://S1.sc://s2:1/;token=S3CRET", f"SC://S1.sc://s2:1/;{HIDDEN}"),
+        ("http://u:S3@CRET@h x@y", f"http://u:{HIDDEN}@h x@y"),
+        ("http://a:1," * 90_000 + "u@h", f"http://a:{HIDDEN}@h"),
         ("sc://h:1/;token=S3CRET", f"sc://h:1/;{HIDDEN}"),
         ("sc://u:S3CRET@h:1/;user_id=S3CRET", f"sc://u:{HIDDEN}@h:1/;{HIDDEN}"),
         (
@@ -62,7 +65,8 @@ def test_places_of_secrets_in_a_text(text: str, shown: str) -> None:
         "tokens:paid || new", "auth_token:function", "spark://h:7077,h2:7077", "sc://h:15002", "local[2]", "/tokens/x",
         "abfss://container@account.dfs.core.windows.net/table", "thrift://h:9083", "a:9876;b:9876", "names 'tokens' twice",
         "'http://a:1', 'me@h'", '["http://a:1","me@h"]', "https://martin@h/x", "https://a_user_with_a_long_name@h/x",
-        "token" * 20_000,  # in no time
+        "token" * 20_000, "@" + "x://a:" * 170_000, "x://u:" + "'a" * 500_000 + " @", "sc://" * 200_000,
+        "@" + "https://ghp_" * 80_000, "@" + "secret.-_x" * 100_000,  # in no time
     ],
 )  # fmt: skip
 def test_what_is_shown(text: str) -> None:

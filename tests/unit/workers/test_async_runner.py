@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import time
+import traceback
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -336,6 +337,27 @@ def test_in_order_a_call_is_over_before_the_next_begins(ends_by: str) -> None:
             call(None)
     loop.close()
     assert order == ["begins", "is over"] * 2
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("raised", [False, True])
+def test_an_error_that_a_module_has_does_not_grow_with_each_message(
+    make_record: Callable[..., bytes], queue: QueueInfo, raised: bool, batch: bool
+) -> None:
+    error = ValueError("no")
+    seen: list[int] = []
+
+    async def handle(_: object) -> object:
+        seen.append(len(list(traceback.walk_tb(error.__traceback__))))
+        if raised:
+            raise error
+        return error
+
+    crew = Crew(Handler(handle, batch=batch), make_record, queue, concurrency=1)
+    for chunk_id in (1, 2, 3):
+        crew.chunk(chunk_id, [b"0", b"1", b"2", b"3"])
+    crew.run_until_reported(12)
+    assert set(seen) == {0, seen[-1]}
 
 
 def test_failures_and_time_limits_are_of_single_messages(make_record: Callable[..., bytes], queue: QueueInfo) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import functools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from numbers import Number
-from typing import Annotated, Any, NamedTuple, Protocol, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, Protocol, TypedDict, TypeVar
 
 import pytest
 
@@ -59,6 +60,10 @@ def with_message(message: Message, order: Order) -> object:
     return message.keys, order
 
 
+class Colour(enum.Enum):
+    RED = "red"
+
+
 def decoded(function: Callable[..., Any], body: bytes, **options: Any) -> Any:
     return ready(Handler(function, **options))(make_message(body, keys="k-1"))
 
@@ -89,6 +94,16 @@ def annotated(annotation: Any) -> Callable[[Any], Any]:
         (Annotated[Order, "a"] | None, b"null", None),
         (Annotated[bytes, "a"], b"\xff", b"\xff"),
         (Annotated[str, "a"], b"3", "3"),
+        (list["Order"], b'[{"order_id": "o-1"}]', [Order("o-1")]),
+        (Optional["Order"], b'{"order_id": "o-1"}', Order("o-1")),
+        ("'Order'", b'{"order_id": "o-1"}', Order("o-1")),
+        ("dict[str, 'Order']", b'{"a": {"order_id": "o-1"}}', {"a": Order("o-1")}),
+        (Annotated["Order", "a"], b'{"order_id": "o-1"}', Order("o-1")),
+        (NewType("Named", Order), b'{"order_id": "o-1"}', Order("o-1")),
+        (list[NewType("Number", int)], b"[3]", [3]),  # type: ignore[misc]
+        (NewType("Raw", bytes), b"\xff", b"\xff"),
+        (Literal["open", "paid"], b'"paid"', "paid"),
+        (Colour, b'"red"', Colour.RED),
     ],
 )
 def test_a_body_is_what_the_parameter_is_annotated_with(annotation: Any, body: bytes, found: object) -> None:
@@ -109,7 +124,7 @@ def test_an_alias_is_what_it_names() -> None:
     for alias in (order, several[Order], order | None, Annotated[order, "a"]):
         plan = plan_of(Handler(annotated(alias)))
         assert plan is not None
-        assert plan.wanted is alias  # what decodes knows them
+        assert plan.wanted == alias  # what decodes knows them
     assert decoded(annotated(alias_of("Named", Annotated[str, "a"])), b"3") == "3"
     for alias in (alias_of("Named", Message), Annotated[Message, "a"]):
         assert plan_of(Handler(annotated(alias))) is None
@@ -165,6 +180,7 @@ def test_a_pydantic_model_is_decoded_wherever_it_is_in_the_type() -> None:
     for annotation, body, found in (
         (model | None, b'{"size": 3}', model(size=3)),
         (model | None, b"null", None),
+        (NewType("Named", model), b'{"size": 3}', model(size=3)),
         (list[model], b'[{"size": 3}]', [model(size=3)]),
         (dict[str, model], b'{"a": {"size": 3}}', {"a": model(size=3)}),
         (holder, b'{"inner": {"size": 3}}', holder(model(size=3))),
@@ -246,6 +262,11 @@ def test_handlers_of_messages_pay_nothing() -> None:
     assert [ready(own) for own in batches] == batches
 
 
+def test_a_value_of_no_literal_is_refused_by_name() -> None:
+    with pytest.raises(BodyError, match=r"the body is no Literal\['open', 'paid'\]: Invalid enum value 'shut'"):
+        decoded(annotated(Literal["open", "paid"]), b'"shut"')
+
+
 @pytest.mark.parametrize(
     ("annotation", "said"),
     [
@@ -254,6 +275,8 @@ def test_handlers_of_messages_pay_nothing() -> None:
         ("OrderMessage", r"the annotation 'OrderMessage' of parameter given means nothing"),
         ("list[MessageBody]", r"the annotation 'list\[MessageBody\]' of parameter given means nothing"),
         (Order | Point | Line, "bodies cannot be decoded into"),
+        (list["Nowhere"], "of parameter given means nothing when it runs"),  # type: ignore[name-defined]  # noqa: F821
+        (NewType("Named", Something), "which is neither Message nor"),
     ],
 )
 def test_an_annotation_that_means_nothing_is_refused_before_the_start(annotation: Any, said: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -500,6 +500,27 @@ def test_with_auto_commit_commits_and_rollbacks_are_successes(
     assert [(event["event"], event["said"]) for event in b.log.events] == [
         ("taken_as_success", type(result).__name__)
     ] * 2
+
+
+@pytest.mark.parametrize("raised", [False, True])
+@pytest.mark.parametrize("wrap", [iter, Commit])
+def test_with_auto_commit_a_rollback_of_a_generator_is_a_success_without_rows(
+    bench: Make, numbered: Make, tmp_path: Path, read_ready: ReadReady, raised: bool, wrap: Callable[[object], object]
+) -> None:
+    def rows(message: Message) -> Iterator[dict[str, int]]:
+        yield {"a": number(message)}
+        if number(message) == 1:
+            return None
+        if raised:
+            raise Rollback
+        return Rollback()
+
+    b = bench(lambda message: wrap(rows(message)), schema="a int", folder=tmp_path)
+    assert hand_over(b, Chunk(numbered(0, 3))) == [(1, 0, 3)]
+    assert [event["said"] for event in b.log.events if event["said"] != "Commit"] == ["Rollback"] * 2
+    b.link.send(encode_seal())
+    b.steps(1)
+    assert read_ready(tmp_path).column("a").to_pylist() == [1]
 
 
 # --- packets that cannot be -------------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
-"""What a generator returns at its end: an exception means what a plain function's means, a number or a text means nothing,
-anything else fails the message."""
+"""What a generator returns at its end: an exception means what a plain function's means, what no row can be in means
+nothing, anything else fails the message."""
 
 from __future__ import annotations
 
 import datetime
 import decimal
+import enum
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import structlog
@@ -30,6 +32,10 @@ ORDER = message(b"x", topic="orders")
 def ending(returned: object, *rows: object) -> Iterator[Any]:
     yield from rows
     return returned
+
+
+class Ended(enum.Enum):
+    ALL = 1
 
 
 class Ending:
@@ -63,7 +69,24 @@ def takers(folder: Path) -> list[Callable[[Any], object]]:
     ]
 
 
-@pytest.mark.parametrize("returned", [{"a": 2}, [], Send("a", b"1"), Commit(), BatchResult()])
+class Totals(NamedTuple):
+    a: int
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        {"a": 2},
+        [{"a": 2}],
+        (1, {"a": 2}),
+        Totals(2),
+        Send("a", b"1"),
+        [Send("a", b"1")],
+        Commit(),
+        BatchResult(),
+        object(),
+    ],
+)
 def test_what_is_no_exception_is_refused(returned: object, tmp_path: Path) -> None:
     for take in takers(tmp_path):
         with pytest.raises(RowError, match=LOST.format(type(returned).__name__)):
@@ -80,9 +103,27 @@ def test_an_exception_is_raised(returned: BaseException, tmp_path: Path) -> None
         assert raised.value is returned
 
 
+@pytest.mark.parametrize("returned", [Retry, [Retry], ValueError])
+def test_the_class_of_an_exception_asks_for_nothing_and_is_refused(returned: Any, tmp_path: Path) -> None:
+    buffer = RowBuffer[int](parse_ddl("a int"), "g")
+    name = ValueError.__name__ if returned is ValueError else Retry.__name__
+    for take in (run_out, lambda given: run_out(Commit(given))):
+        with pytest.raises(RowError, match=rf"the handler returned the class {name}: return {name}\(…\), or raise it"):
+            take(returned)
+    for take in takers(tmp_path):
+        with pytest.raises(RowError):
+            take(ending(returned, {"a": 1}))
+    with pytest.raises(RowError):
+        buffer.prepare(ORDER, returned)
+
+
 @pytest.mark.parametrize(
-    "returned", [None, 3, 0.5, True, "done", b"done", decimal.Decimal(1), datetime.date(2026, 1, 1)]
-)
+    "returned",
+    [
+        None, 3, 0.5, True, "done", b"done", decimal.Decimal(1), datetime.date(2026, 1, 1), datetime.time(1),
+        datetime.timedelta(1), uuid.UUID(int=1), Ended.ALL, (2, 1), [2, "done"], {1, 2}, (2, None), [], (), {}, set[int](),
+    ],
+)  # fmt: skip
 def test_what_can_be_no_row_means_nothing(returned: object, tmp_path: Path) -> None:
     for take in takers(tmp_path):
         take(ending(returned, {"a": 1}))
@@ -91,7 +132,7 @@ def test_what_can_be_no_row_means_nothing(returned: object, tmp_path: Path) -> N
 
 def test_numpy_s_numbers_and_truths_mean_nothing_too() -> None:
     numpy: Any = pytest.importorskip("numpy")
-    for returned in (numpy.int64(3), numpy.float32(0.5), numpy.bool_(True)):
+    for returned in (numpy.int64(3), numpy.float32(0.5), numpy.bool_(True), numpy.datetime64(1, "s")):
         assert list(to_the_end(ending(returned, {"a": 1}))) == [{"a": 1}]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.testing import message
 from rocketcrew.workers.api import Handler
-from rocketcrew.workers.loading import HandlerLoadError, describe, find, load, refusal, takes_one
+from rocketcrew.workers.loading import HandlerLoadError, describe, find, load, ready, refusal, takes_one
 
 
 class Callback:
@@ -97,6 +99,107 @@ def test_a_method_is_a_handler_only_with_its_object(name: str) -> None:
     assert wrong.endswith(f"as in {name} = handler(obj.{name})")
     for function in (getattr(Shop(), name), Shop.alone):
         assert refusal(Handler(function)) is None
+
+
+@dataclasses.dataclass
+class Order:
+    a: int
+
+
+def filled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that gives a connection to what it wraps."""
+
+    @functools.wraps(function)
+    def inner(message: object) -> object:
+        return function(message, conn="conn")
+
+    return inner
+
+
+def handed_on(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def inner(*given: object, **named: object) -> object:
+        return function(*given, **named)
+
+    return inner
+
+
+def of_message(message: object, conn: str) -> object:
+    return message, conn
+
+
+def of_message_by_name(message: object, *, conn: str) -> object:
+    return message, conn
+
+
+def of_message_and_a_class(message: object, conn: Order) -> object:
+    return message, conn
+
+
+def of_message_and_nothing(message: object, conn: Order | None = None) -> object:
+    return message, conn
+
+
+def of_conn_first(conn: Callback, message: object) -> object:
+    return message, conn
+
+
+@pytest.mark.parametrize(
+    "function",
+    [of_message, of_message_by_name, of_message_and_a_class, of_message_and_nothing],
+)
+def test_a_decorator_may_fill_an_argument(function: Callable[..., Any]) -> None:
+    handler = Handler(filled(function))
+    assert refusal(handler) is None
+    assert takes_one(filled(function))
+    assert ready(handler).function("given") == ("given", "conn")
+    assert refusal(Handler(filled(function), batch=True)) is None
+
+
+def test_a_decorator_may_fill_the_first_argument() -> None:
+    @functools.wraps(of_conn_first)
+    def inner(message: object) -> object:
+        return of_conn_first(Callback(), message)
+
+    assert refusal(Handler(inner)) is None
+    assert ready(Handler(inner)).function is inner
+
+
+def test_a_body_is_decoded_for_a_decorator_that_fills_an_argument() -> None:
+    def by_message(message: Order, conn: str) -> object:
+        return message, conn
+
+    def by_place(order: Order, *, conn: str) -> object:
+        return order, conn
+
+    for function in (by_message, by_place):
+        assert ready(Handler(filled(function))).function(message(b'{"a": 1}')) == (Order(1), "conn")
+
+
+def test_a_decorator_that_hands_on_what_it_gets_takes_what_is_behind_it() -> None:
+    assert refusal(Handler(handed_on(one))) is None
+    assert "missing a required argument: 'second'" in (refusal(Handler(handed_on(two))) or "")
+    assert refusal(Handler(functools.lru_cache(plain))) is None
+    assert "missing a required argument: 'second'" in (refusal(Handler(functools.lru_cache(two))) or "")
+
+
+def test_a_wrapper_of_a_method_has_its_object() -> None:
+    shop = Shop()
+
+    @functools.wraps(Shop.count)
+    def inner(message: object) -> object:
+        return shop.count(message)
+
+    assert refusal(Handler(inner)) is None
+    assert "is a method" in (refusal(Handler(handed_on(Shop.count))) or "")
+
+
+def test_a_decorator_may_fill_the_arguments_of_a_set_up() -> None:
+    @functools.wraps(one)
+    def set_up() -> object:
+        return one("conn")
+
+    assert refusal(Handler(one, setup=set_up, teardown=set_up, filter=filled(of_message))) is None
 
 
 def test_a_batch_handler_is_expected_to_take_a_list() -> None:

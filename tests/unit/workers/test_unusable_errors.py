@@ -234,6 +234,17 @@ def test_a_long_message_is_not_copied_for_its_log_line() -> None:
     assert min(map(len, told)) > 100
 
 
+def test_an_error_of_code_without_line_numbers_is_told_without_its_frames() -> None:
+    def raises() -> None:
+        raise ValueError("no")
+
+    raises.__code__ = raises.__code__.replace(co_linetable=b"")
+    with pytest.raises(ValueError, match="no") as caught:
+        raises()
+    assert user_traceback(caught.value) == "ValueError: no\n"
+    assert describe_error(caught.value).startswith("ValueError: no (")
+
+
 def test_of_frames_with_long_lines_the_innermost_are_told(tmp_path: Path) -> None:
     path, names = tmp_path / "long.py", dict[str, Any]()
     path.write_text(f"def fails(n):\n    return fails(n - 1) if n else 1 / 0  # {LONG}\n")
