@@ -6,7 +6,7 @@ from typing import Any
 
 from ..remoting.queues import MessageQueue
 from .core.decisions import Core
-from .core.holding import rate_written
+from .core.holding import doubt, rate_written
 from .core.process_queue import ProcessQueue, PulledQueue
 from .core.pulling import held_by_rates
 from .core.slab import UNIT_BYTES
@@ -53,7 +53,7 @@ def picture(
             for worker in state.workers.values()
             if worker.state is not WorkerState.BOOTING or worker.worker_id in facts  # else its process is being made
         ],
-        "queues": [_pulled(q) for q in state.pulled.values()],
+        "queues": [_pulled(state, q) for q in state.pulled.values()],
         "popped": _popped(state),
         "stats": state.stats.picture(),
         "memory": {
@@ -87,7 +87,7 @@ def _rate_limits(state: State) -> list[dict[str, object]]:
     ]
 
 
-def _pulled(q: PulledQueue) -> dict[str, object]:
+def _pulled(state: State, q: PulledQueue) -> dict[str, object]:
     pq = q.pq
     return {
         **_name(pq.mq),
@@ -99,6 +99,7 @@ def _pulled(q: PulledQueue) -> dict[str, object]:
         "unfinished": pq.unfinished,
         "unfinished_bytes": pq.unfinished_bytes,
         "span": pq.span,
+        "doubt": doubt(state, q),
     }
 
 

@@ -82,6 +82,11 @@ def _troubles(found: dict[str, Any]) -> list[str]:
         said.append(f"QUARANTINED {set_aside} segments that do not fit the table: `rocketcrew reconcile` names them")
     if faults := counters.get("unexpected_errors", 0) + counters.get("invariant_violations", 0):
         said.append(f"FAULTS {faults} of rocketcrew itself: its log has them")
+    if doubts := [queue["doubt"]["seconds"] for queue in found["queues"] if queue.get("doubt")]:
+        said.append(
+            f"IN DOUBT {len(doubts)} queues, for {max(doubts):.0f} s: another member may have had them, `rocketcrew why-lag`"
+            " says what is waited for"
+        )
     return said
 
 

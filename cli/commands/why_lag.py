@@ -30,6 +30,11 @@ HOLDS: Final[Mapping[str, str]] = {
     "nothing": "is the next one to come: nothing holds the queue",
 }
 """What the supervisor says (supervisor/core/holding.py), for people."""
+DOUBTS: Final[Mapping[str, str]] = {
+    "members": "who the group's members are",
+    "lock": "that its lock is ours",
+    "offset": "where the group is with it",
+}
 
 
 @click.command("why-lag")
@@ -74,7 +79,7 @@ def top_of(stack: str) -> str:
 
 def text_of(answer: Mapping[str, Any]) -> str:
     """For people."""
-    told = [_lines(queue) for queue in answer["queues"] if queue["lag"] or queue["unfinished"] or queue["rules"]]
+    told = [_lines(queue) for queue in answer["queues"] if _has_to_say(queue)]
     lines = [line for queue in told for line in queue]
     for queue in answer["popped"]:
         place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
@@ -89,12 +94,25 @@ def text_of(answer: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _has_to_say(queue: Mapping[str, Any]) -> bool:
+    return bool(queue["lag"] or queue["unfinished"] or queue["rules"] or queue.get("doubt"))
+
+
 def _lines(queue: Mapping[str, Any]) -> list[str]:
     place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
     lines = [f"{place}: lag {queue['lag']}, committed {queue['committed']}, {queue['unfinished']} unfinished here"]
     lines.append("  " + _holder(queue))
     lines += [f"  not pulled: {rule}" for rule in queue["rules"]]
+    if doubt := queue.get("doubt"):  # a supervisor that was started by an earlier version says nothing of it
+        lines.append("  " + _doubt(doubt))
     return lines
+
+
+def _doubt(doubt: Mapping[str, Any]) -> str:
+    waits_for = DOUBTS[doubt["waits_for"]]
+    commits = "it is not committed before" if doubt["withheld"] else "commits look at the group's offset first"
+    since = f"in doubt for {doubt['seconds']:.0f} s, as another member may have had it"
+    return f"{since}: waits to hear {waits_for}; {commits}"
 
 
 def _holder(queue: Mapping[str, Any]) -> str:

@@ -60,6 +60,8 @@ class Commit:
     offset: int
     guarded: bool
     known: int = -1
+    moves: bool = False
+    """It is where the queue was moved to, which may be a step back."""
 
 
 @dataclass(slots=True, eq=False)

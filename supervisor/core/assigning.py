@@ -32,7 +32,7 @@ from .actions import (
 from .allocation import allocate
 from .chunks import Token
 from .dispatching import Dispatching
-from .doubts import WITHHELD_S
+from .doubts import WITHHELD_S, is_guarded
 from .events import Members
 from .leaving import STOP_COMMIT_TRIES, Leaving, Move, is_known
 from .ledger import Ledger
@@ -255,7 +255,7 @@ class Assigning:
 
     def is_late(self, topic: str, asked_at: float) -> bool:
         """Whether the answer to that look-up comes after that to a newer one, and counts for nothing: it was given up, as
-        after a machine's sleep."""
+        after this process stood still."""
         return asked_at < self._answered.get(topic, asked_at)
 
     # --- closing ------------------------------------------------------------------------------------------------
@@ -455,7 +455,7 @@ class Assigning:
             return
         # Also when it was committed before: the broker may have been killed since, and have forgotten it.
         if q.moved_to < 0:
-            q.final_commit = self._commit(q, pq.head_offset, guarded=True)
+            q.final_commit = self._commit(q, pq.head_offset)
         else:
             q.final_commit = self._commit_moved(q, pq.head_offset)
 
@@ -478,7 +478,8 @@ class Assigning:
         q.forgets = True
         q.aim(q.pq.head_offset)
         if not self.s.stopping:
-            self._moves[q.pq.mq] = Move(q.moved_to, q.skips_from)
+            if not q.move_in_doubt:  # else the broker says it again, if it does not have the group's offset either
+                self._moves[q.pq.mq] = Move(q.moved_to, q.skips_from)
         elif q.move_holds:
             return
         else:
@@ -542,8 +543,7 @@ class Assigning:
             self.s.ask_seals_of(pq)
 
     def _commit_progress(self, q: PulledQueue, now: float) -> None:
-        """Commit what is new, or is to be committed again; guarded once the queue was taken away (its new owner commits
-        too), or its lock is not ours, or another may have had it (doubts.py)."""
+        """Commit what is new, or is to be committed again."""
         pq = q.pq
         if q.commit_asked >= 0 or pq.state is QueueState.ENDED:
             return
@@ -557,7 +557,7 @@ class Assigning:
         offset = pq.head_offset
         stale = now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
         if offset > q.committed or stale:
-            self._commit(q, offset, guarded=pq.state is QueueState.DRAINING or q.in_doubt or not pq.locked)
+            self._commit(q, offset)
 
     def _note_settled(self, q: PulledQueue) -> None:
         """For the loader, which folds it into what counts as loaded: its rows are in segments, and what has none is noted."""
@@ -566,7 +566,7 @@ class Assigning:
             self.s.outcomes.add(SETTLED, q.pq.mq, start, end)
             q.settled_to = end
 
-    def _commit(self, q: PulledQueue, offset: int, *, guarded: bool) -> bool:
+    def _commit(self, q: PulledQueue, offset: int) -> bool:
         """Ask for it; False where that would be wrong, which is logged and counted."""
         pq = q.pq
         if q.moved_to < 0 and (offset < q.committed or not pq.nothing_unfinished_below(offset)):
@@ -575,7 +575,7 @@ class Assigning:
             self.s.log("critical", what, **place_keys(pq.mq, offset), committed=q.committed)
             return False
         q.commit_asked = offset
-        self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded, q.committed))
+        self.s.out.append(Commit(pq.handle, pq.mq, offset, is_guarded(q), q.committed, moves=q.moved_to >= 0))
         return True
 
     def _commit_moved(self, q: PulledQueue, start: int) -> bool:
@@ -584,12 +584,13 @@ class Assigning:
         the last of several counts.
 
         Where it is refused and a later reset goes lower, the note stands, and hides nothing: what is settled was not skipped.
+        So it does where the group has gone on elsewhere, and its offset stays.
         """
         q.aim(start)
         self.s.outcomes.add(LOST, q.pq.mq, start, max(start, min(q.lost_to, q.moved_to)))
         if q.skips_from >= 0:
             self.s.outcomes.add(SKIPPED, q.pq.mq, max(start, q.skips_from), q.moved_to)
-        return self._commit(q, q.moved_to, guarded=False)
+        return self._commit(q, q.moved_to)
 
     def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
         """The broker's answer to a Commit; a refused one is asked again at the next persist."""

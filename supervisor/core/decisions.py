@@ -85,7 +85,7 @@ class Core:
         )
         self.dispatching = self.dispatching_classes[config.order](state, links)
         self.ordered = self.dispatching if isinstance(self.dispatching, Ordered) else None
-        self.locking = Locking(state, self._locked_again, self._restart) if config.locks else None
+        self.locking = Locking(state, self._is_sure, self._locked_again, self._restart) if config.locks else None
         self.pulling = self.pulling_class(state, self._moved)
         self.popping = self.popping_class(state, self.dispatching, self._queue_ended)
         self.assigning = self.assigning_class(state, self.pulling, self.dispatching, self.popping, self.locking)
@@ -207,7 +207,7 @@ class Core:
             ev.Unsubscribe: lambda e, now: assigning.unsubscribe(e.topic, now),
             ev.Opened: self._opened,
             ev.BrokerLost: self._broker_lost,
-            ev.Committed: lambda e, now: assigning.committed(e.handle, e.offset, e.ok, now),
+            ev.Committed: self._committed,
             ev.Persist: lambda _, now: assigning.persist_all(now),
             ev.ResetOffsets: lambda e, now: assigning.reset(e.offsets, now),
         }
@@ -317,6 +317,10 @@ class Core:
         if not self.doubts.answered(event.handle, event.offset, now):
             self.assigning.opened(event.handle, event.offset, now)
 
+    def _committed(self, event: ev.Committed, now: float) -> None:
+        ok = event.ok and self.doubts.is_done(event.handle, event.left_at)
+        self.assigning.committed(event.handle, event.offset, ok, now)
+
     def _broker_lost(self, event: ev.BrokerLost, now: float) -> None:
         if self.locking is not None:
             self.locking.doubt(event.broker_name, now)
@@ -420,6 +424,9 @@ class Core:
     @staticmethod
     def _progress(pq: ProcessQueue, now: float) -> None:
         pq.owner.progress(pq, now)
+
+    def _is_sure(self, pq: ProcessQueue) -> bool:
+        return self.doubts.locked(pq)
 
     def _locked_again(self, pq: ProcessQueue, now: float) -> None:
         if self.ordered is not None:

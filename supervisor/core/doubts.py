@@ -1,6 +1,6 @@
 """Queues in doubt: the brokers may have given them to another member while we noticed nothing, and may have got them back.
 
-A member whose connection is cut is forgotten at once, and one that stands still (a stopped process, a machine that sleeps)
+A member whose connection is cut is forgotten at once, and one that stands still (a stopped process, a paused container)
 after two minutes. Others then go on with its queues from what it had committed. When it is back, its own offset is an old
 one: whether it is committed or read on from, all that the others have finished meanwhile would run again.
 
@@ -9,6 +9,17 @@ take it away), then its offset is asked for. Where that is ahead of what is fini
 and it is read again from there. Until that is known nothing of it is committed, and after WITHHELD_S what is committed is
 guarded; what runs, runs on, and it is pulled, as a broker that merely starts anew gives nothing away. While nobody answers,
 each topic is asked for again with growing pauses.
+
+With locks the group's offset is asked for once the broker has confirmed the queue's lock, since until then another may move
+it, and nothing of the queue starts before that is answered (locking.py).
+
+An offset that went back below what was committed has two causes: a broker that was killed forgot its last seconds, or an
+operator reset the group and another member, which had the queue, took that. After a short while it is the first, and ours is
+committed again; once the broker may have forgotten us (GONE_S) it may be the second, which asks for messages to be run again:
+then the queue is read again from there.
+
+Of a queue that leaves all commits are guarded, but for where it was moved to (assigning.py). So it is in doubt too: to what
+its broker has corrected our offset, the group may be far beyond.
 """
 
 from __future__ import annotations
@@ -17,7 +28,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from ...remoting.log_keys import place_keys
-from .actions import FetchOffset
+from .actions import Commit, FetchOffset
 from .events import Members
 from .process_queue import ProcessQueue, PulledQueue
 from .state import State
@@ -30,6 +41,16 @@ WITHHELD_S = 10.0
 """For the answers. A doubt may last: a strategy of the user's fails, say, and then nobody knows whose the queue is."""
 AGAIN_MAX_S = 8.0
 """Between two look-ups of a topic while nobody answers: so late a broker that is back may be asked."""
+GONE_S = 90.0
+"""Brokers forget a member 120 s after its last heartbeat, which may have been 30 s old."""
+
+
+def is_guarded(q: PulledQueue) -> bool:
+    """Whether commits of the queue look at the group's offset first: its new owner commits too, its lock is not ours, or
+    another may have had it."""
+    if q.moved_to >= 0:
+        return q.move_in_doubt
+    return q.in_doubt or not q.pq.locked or q.pq.state is QueueState.DRAINING
 
 
 class Doubts:
@@ -48,24 +69,25 @@ class Doubts:
 
     def broker_lost(self, broker_name: str, now: float) -> None:
         """The connection to the broker was lost, from its side or ours."""
-        self._begin([q for q in self.s.pulled.values() if q.pq.mq.broker_name == broker_name], now)
+        self._begin([q for q in self.s.pulled.values() if q.pq.mq.broker_name == broker_name], now, now)
 
     def stood_still(self, idle_s: float, now: float) -> None:
         """Nothing was done here for so long. Also of a queue that is opening the next answer may be as old."""
         if self.s.pulled:
             self.s.log("warning", "stood_still", duration_ms=round(idle_s * 1000))
-        self._begin(self.s.pulled.values(), now)
+        self._begin(self.s.pulled.values(), now - idle_s, now)
         for q in self.s.pulled.values():
             if q.pq.state is QueueState.OPENING:
                 q.doubted_at = now
 
-    def _begin(self, queues: Iterable[PulledQueue], now: float) -> None:
+    def _begin(self, queues: Iterable[PulledQueue], since: float, now: float) -> None:
         if self.s.config.broadcasting:
             return  # nobody else has them
-        doubted = [q for q in queues if q.pq.state is QueueState.ASSIGNED]
+        doubted = [q for q in queues if q.pq.state in (QueueState.ASSIGNED, QueueState.DRAINING)]
         for q in doubted:
+            q.cut_off_at = min(q.cut_off_at, since) if q.in_doubt else since
             q.doubted_at, q.position_asked = now, False
-        for topic in dict.fromkeys(q.pq.mq.topic for q in doubted):
+        for topic in dict.fromkeys(q.pq.mq.topic for q in doubted if q.pq.state is QueueState.ASSIGNED):
             self._pauses.pop(topic, None)
             self._look_up(topic, now)
 
@@ -81,12 +103,24 @@ class Doubts:
         if doubted and not (answer.queues and answer.members):
             self._soon(answer.topic, now)
             return
-        for q in doubted:
-            q.position_asked = True
-            self.s.out.append(FetchOffset(q.pq.handle, q.pq.mq, in_doubt=True))
+        for q in doubted if not self.s.config.locks else ():
+            self._ask(q)
+
+    def locked(self, pq: ProcessQueue) -> bool:
+        """The broker has confirmed the queue's lock: whether it may go on. In doubt it may not before its offset is known,
+        which nobody else moves from now on."""
+        q = self.s.pulled[pq.handle]
+        if q.in_doubt and pq.state is QueueState.ASSIGNED and not q.position_asked:
+            self._ask(q)
+        return not q.in_doubt
+
+    def _ask(self, q: PulledQueue) -> None:
+        q.position_asked = True
+        self.s.out.append(FetchOffset(q.pq.handle, q.pq.mq, in_doubt=True))
 
     def answered(self, handle: int, offset: int | None, now: float) -> bool:
-        """Where the group is, None = that could not be found out. False where nobody doubts: the queue is opened there."""
+        """Where the group is, None = that could not be found out, -1 = it has no offset. False where nobody doubts: the
+        queue is opened there."""
         q = self.s.pulled.get(handle)
         if q is None or not q.in_doubt:
             return False
@@ -103,9 +137,41 @@ class Doubts:
         elif offset > q.pq.head_offset:
             self.s.log("warning", "queue_went_on_elsewhere", **place_keys(q.pq.mq, q.pq.head_offset), committed=offset)
             self._restart(q.pq, now)
+        elif offset < q.committed:
+            self._went_back(q, offset, now)
         else:
             q.doubted_at = inf
         return True
+
+    def _went_back(self, q: PulledQueue, offset: int, now: float) -> None:
+        """Read it again from there, or commit ours once more, at once. What has no offset is no reset: it would be opened
+        where new groups begin."""
+        again = offset >= 0 and now - q.cut_off_at >= GONE_S
+        self.s.log(
+            "warning", "group_offset_went_back", **place_keys(q.pq.mq, q.committed), committed=offset, again=again
+        )
+        if again:
+            self._restart(q.pq, now)
+        else:
+            q.doubted_at, q.committed_at = inf, -inf
+
+    def guards(self, commit: Commit) -> bool:
+        """Whether a commit that was asked for before is to be guarded by now. Of a queue that has ended its new owner may
+        know better."""
+        q = self.s.pulled.get(commit.handle)
+        return not commit.moves if q is None else is_guarded(q)
+
+    def is_done(self, handle: int, left_at: int) -> bool:
+        """Whether nothing is left to be done of a commit that has left the group at `left_at`, -1 = it did not.
+
+        Of a queue that leaves its new owner knows better. Not so in a stop in doubt, where the broker may have forgotten what
+        it had: a stop that leaves that is not clean.
+        """
+        q = self.s.pulled.get(handle)
+        if left_at < 0 or q is None:
+            return True
+        forgotten = self.s.stopping and q.in_doubt and q.moved_to < 0 and left_at < q.committed
+        return q.pq.state is not QueueState.ASSIGNED and not forgotten
 
     def _soon(self, topic: str, now: float) -> None:
         if topic in self._due:

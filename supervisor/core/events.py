@@ -100,6 +100,8 @@ class Committed:
     handle: int
     offset: int
     ok: bool
+    left_at: int = -1
+    """Where the group is instead, whose offset a guarded commit has left as it was; -1 = it is at `offset`."""
 
 
 @dataclass(slots=True, eq=False)

@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import Any
 
 from .chunks import Chunk
+from .doubts import WITHHELD_S
 from .process_queue import ProcessQueue, PulledQueue
 from .pulling import held_by_rates, thresholds
 from .rate_limits import MEMBER
@@ -52,6 +53,7 @@ def holding(state: State) -> list[dict[str, Any]]:
                 "unfinished": pq.unfinished,
                 **_holder(state, q),
                 "rules": rules(state, q),
+                "doubt": doubt(state, q),
             }
         )
     return found
@@ -114,6 +116,17 @@ def _unplaced(state: State, pq: ProcessQueue) -> str:
 
 def _held(by: str, offset: int, worker: str | None = None, error: str = "") -> dict[str, Any]:
     return {"holds": by, "offset": offset, "worker": worker, "error": error}
+
+
+def doubt(state: State, q: PulledQueue) -> dict[str, Any] | None:
+    """Of a queue that another member may have had: for how long, what is waited for (the group's "members" or the queue's
+    "lock", then the group's "offset"), and whether commits wait for it too. (One that opens or leaves waits for neither.)"""
+    if not q.in_doubt or q.pq.state is not QueueState.ASSIGNED:
+        return None
+    seconds = state.now - q.doubted_at
+    first = "lock" if state.config.locks else "members"
+    waits_for = "offset" if q.position_asked else first
+    return {"seconds": round(seconds, 3), "waits_for": waits_for, "withheld": seconds < WITHHELD_S}
 
 
 def rules(state: State, q: PulledQueue) -> list[str]:

@@ -5,8 +5,9 @@ offset is read when nobody else moves it any more; all locks are renewed every 2
 counts as lost (the broker's own limit is 60 s); a queue without its lock is neither pulled nor started. Stricter than Java
 in two points. After a lost connection the locks of that broker are in doubt, because a broker that restarts knows none:
 nothing is dispatched until it has confirmed them again; what a worker has goes on, at most until its lock would have ended.
-And a queue whose lock another member had meanwhile is read again from its committed offset, because that member may have
-moved it.
+And a queue whose lock another member had meanwhile, or may have had (it was not confirmed for as long as brokers wait), is
+read again from its committed offset, because that member may have moved it. Where the connection was lost, a lock that the
+broker gives again says nothing of that: the queue goes on once it is known where the group is (doubts.py).
 
 What concerns many queues of one broker is one request, one timer and one line of the log, however many there are.
 
@@ -26,22 +27,28 @@ from .states import QueueState
 
 FIRST_RENEWAL_MS = 1000
 """Java's first lockAll comes after one second."""
+LOCK_EXPIRES_S = 60.0
+"""At brokers (RebalanceLockManager.java)."""
 
 
 class Locking:
-    """Asks, renews and gives up. `resume(queue, now)` goes on with a queue; `restart(queue, now)` reads it again."""
+    """Asks, renews and gives up. `is_sure(queue)`: nobody else may have moved it; `resume(queue, now)` goes on with a queue;
+    `restart(queue, now)` reads it again."""
 
     def __init__(
-        self, state: State, resume: Callable[[ProcessQueue, float], None],
+        self, state: State, is_sure: Callable[[ProcessQueue], bool], resume: Callable[[ProcessQueue, float], None],
         restart: Callable[[ProcessQueue, float], None],
     ) -> None:  # fmt: skip
         self.s = state
+        self._is_sure = is_sure
         self._resume = resume
         self._restart = restart
         self._asked: set[MessageQueue] = set()
         """A question about these is under way."""
         self._refused: set[int] = set()
         """Open queues that a broker said are another member's."""
+        self._unused: set[int] = set()
+        """Queues whose lock a broker gave while they were in doubt: it is to be given up, too."""
         self._later: dict[tuple[str, int], set[int]] = {}
         """Queues that are asked for again soon, by broker and delay in ms: one timer runs for all of them."""
 
@@ -93,7 +100,7 @@ class Locking:
 
     def _granted(self, queues: list[ProcessQueue], asked_at: float, now: float) -> None:
         until = asked_at + self.s.config.lock_live_ms / 1000
-        were_locked = [pq.locked for pq in queues]
+        before = [(pq.locked, pq.locked_at) for pq in queues]
         for pq in queues:
             pq.locked, pq.locked_at, pq.locked_until = True, asked_at, until
         if until <= now:
@@ -101,20 +108,33 @@ class Locking:
             return
         if queues:
             self.s.at(until, lambda at: self._expire(queues, at))
-        resumed: list[ProcessQueue] = []
-        for pq, was_locked in zip(queues, were_locked, strict=True):
-            if pq.state is QueueState.OPENING:
-                if not was_locked:
-                    self.s.out.append(FetchOffset(pq.handle, pq.mq))
-            elif pq.handle in self._refused:
-                self._refused.discard(pq.handle)
-                self._restart(pq, now)
-            elif not was_locked:
-                resumed.append(pq)
+        resumed = [
+            pq
+            for pq, (was_locked, locked_at) in zip(queues, before, strict=True)
+            if self._goes_on(pq, was_locked, asked_at - locked_at, now)
+        ]
         if resumed:
             self.s.log("info", "queues_locked_again", **_named(resumed))
         for pq in resumed:
             self._resume(pq, now)
+
+    def _goes_on(self, pq: ProcessQueue, was_locked: bool, unconfirmed_s: float, now: float) -> bool:
+        """Whether a queue that is locked, and was not, goes on where it was."""
+        if pq.state is QueueState.OPENING:
+            if not was_locked:
+                self.s.out.append(FetchOffset(pq.handle, pq.mq))
+        elif pq.handle in self._refused:
+            self._refused.discard(pq.handle)
+            self._restart(pq, now)
+        elif not was_locked and not self._is_sure(pq):
+            pq.locked, pq.locked_until = False, float("-inf")
+            self._unused.add(pq.handle)
+            self._again(pq, now)
+        elif not was_locked and unconfirmed_s >= LOCK_EXPIRES_S:
+            self._restart(pq, now)
+        else:
+            return not was_locked
+        return False
 
     def _denied(self, queues: list[ProcessQueue], now: float) -> None:
         self._refused.update(pq.handle for pq in queues if pq.state is QueueState.ASSIGNED)
@@ -169,7 +189,9 @@ class Locking:
     def ended(self, pq: ProcessQueue, now: float) -> None:
         """The queue is not ours any more: unlock it, unless a worker still runs a message of it."""
         self._refused.discard(pq.handle)
-        if not pq.locked:
+        given = pq.locked or pq.handle in self._unused
+        self._unused.discard(pq.handle)
+        if not given:
             return
         if pq.mq not in self.s.lingering:
             self.s.out.append(UnlockQueues((pq.mq,)))

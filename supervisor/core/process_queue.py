@@ -208,10 +208,10 @@ class PulledQueue:
     """
 
     __slots__ = (
-        "blocked", "commit_asked", "committed", "committed_at", "doubted_at", "drops", "end_offset", "end_told_at",
-        "final_commit", "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull",
-        "lost_to", "move_holds", "moved_to", "ours", "position_asked", "pq", "pull_pending", "refusals", "refused_code",
-        "refused_remark", "settled_to", "skips_from", "starved",
+        "blocked", "commit_asked", "committed", "committed_at", "cut_off_at", "doubted_at", "drops", "end_offset",
+        "end_told_at", "final_commit", "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries",
+        "last_pull", "lost_to", "move_holds", "moved_to", "ours", "position_asked", "pq", "pull_pending", "refusals",
+        "refused_code", "refused_remark", "settled_to", "skips_from", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -224,6 +224,8 @@ class PulledQueue:
         """The offset of the commit that is under way, -1 when none is."""
         self.doubted_at = float("inf")
         """Since when another member may have gone on with it unnoticed; inf = it is ours (doubts.py)."""
+        self.cut_off_at = 0.0
+        """Of a doubt: since when the broker may not have heard of us, also where there were several doubts since."""
         self.position_asked = False
         """Where the group is was asked for that, and not answered."""
         self.final_commit = False
@@ -273,6 +275,12 @@ class PulledQueue:
     def in_doubt(self) -> bool:
         """Another member may have gone on with it, and may still."""
         return self.doubted_at != float("inf")
+
+    @property
+    def move_in_doubt(self) -> bool:
+        """The broker has moved it off what it does not have, and another member may have gone on further. (An operator's
+        reset counts all the same.)"""
+        return self.moved_to >= 0 and self.skips_from < 0 and (self.in_doubt or not self.pq.locked)
 
     def aim(self, start: int) -> None:
         """Of a move: where the broker's end is below ours, and what was pulled from `start` on was not run, it still has

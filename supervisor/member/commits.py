@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -45,23 +46,24 @@ class Commits:
 
     async def commit(self, action: Commit) -> None:
         """One commit, answered by `Committed`."""
-        ok = True
+        ok, left_at = True, -1
         try:
-            await self._tell(action)
+            left_at = await self._tell(action)
         except RocketcrewError as error:
             # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
             ok = is_missing_topic(error)
             if ok:
                 self._known.pop((action.mq.broker_name, action.mq.topic), None)
             log.warning("commit_failed", **place_keys(action.mq, action.offset), error=str(error))
-        self._core.handle(ev.Committed(action.handle, action.offset, ok), self._now())
+        self._core.handle(ev.Committed(action.handle, action.offset, ok, left_at), self._now())
 
-    async def _tell(self, action: Commit) -> None:
-        """To the master that the route names; when it cannot be reached, once more to the one that a new route names.
+    async def _tell(self, action: Commit) -> int:
+        """To the master that the route names; when it cannot be reached, once more to the one that a new route names, where
+        another member may have gone on meanwhile.
 
         That the topic is gone only the master can say: a name server knows none whose brokers are all away."""
         try:
-            await self._store(action)
+            return await self._store(action)
         except UnreachableError as lost:
             before = self._cluster.broker_address(action.mq.broker_name)
             try:
@@ -70,22 +72,31 @@ class Commits:
                 raise lost from None
             if self._cluster.broker_address(action.mq.broker_name) == before:
                 raise
-            await self._store(action)
+            return await self._store(replace(action, guarded=action.guarded or not action.moves))
 
-    async def _store(self, action: Commit) -> None:
+    async def _store(self, action: Commit) -> int:
+        """-1, or where the group is that a guarded commit leaves there."""
         mq, place = action.mq, (action.mq.broker_name, action.mq.topic)
-        if action.guarded:
+        guarded = self._is_guarded(action)
+        if guarded:
             stored = await self._stored(mq, action.known)
             if stored is None:  # the broker was killed, or made to forget them (deleteSubGroup)
                 self._known.pop(place, None)
             elif not action.known <= stored < action.offset:
-                return
+                return -1 if stored == action.offset else stored
         async with self._alone_if_first(mq):
-            await self._operations.update_consumer_offset(self._group, mq, action.offset)
-            if (where := self._address(mq)) is not None:
-                self._known[place] = where
-            if place in self._forgotten:
-                self._forgotten[place].add(mq.queue_id)
+            if guarded or not self._is_guarded(action):
+                await self._operations.update_consumer_offset(self._group, mq, action.offset)
+                if (where := self._address(mq)) is not None:
+                    self._known[place] = where
+                if place in self._forgotten:
+                    self._forgotten[place].add(mq.queue_id)
+                return -1
+        return await self._store(action)  # the queue is in doubt since it waits
+
+    def _is_guarded(self, action: Commit) -> bool:
+        """By now: since it was asked for it has waited, for what it depends on and for others."""
+        return action.guarded or self._core.doubts.guards(action)
 
     async def _stored(self, mq: MessageQueue, known: int) -> int | None:
         """The group's offset at the broker, None without one.

@@ -74,9 +74,9 @@ class FirstOffset:
         self._timestamp_ms = timestamp_ms
 
     async def group_is_at(self, mq: MessageQueue) -> int:
-        """Where the group's next member would begin, 0 where nobody has stored an offset: nobody is ahead of us then."""
+        """Where the group's next member would begin, -1 where nobody has stored an offset: nobody is ahead of us then."""
         stored = await self._stored.find(mq)
-        return 0 if stored is None else stored[0]
+        return -1 if stored is None else stored[0]
 
     async def find(self, mq: MessageQueue) -> tuple[int, str]:
         """(offset, the reason in words). Raises what the look-ups raise."""

@@ -400,6 +400,7 @@ class GroupMember:
 
     def _connected(self, address: str) -> None:
         self._heartbeats.connected(address)
+        self._locks.connected(address)
 
     def _connection_lost(self, address: str) -> None:
         self._heartbeats.forget(address)

@@ -33,6 +33,8 @@ class QueueLocks:
         self._now = now
         self._acted = acted
         self._left = left
+        self._at: dict[str, str] = {}
+        """Where we were connected to each broker's master last, by name."""
 
     async def lock(self, action: LockQueues) -> None:
         """Answered by `Locked`, broker by broker."""
@@ -75,12 +77,24 @@ class QueueLocks:
             except RocketcrewError as error:
                 log.warning("unlock_failed", broker=mqs[0].broker_name, queues=len(mqs), error=str(error))
 
-    def connection_lost(self, address: str) -> None:
-        """The broker at that address may have restarted."""
+    def connected(self, address: str) -> None:
+        """A broker that is elsewhere now knows neither us nor our locks; the connection before may end later, or never."""
         for name in self._cluster.broker_names():
             if self._cluster.broker_address(name) == address:
-                self._core.handle(ev.BrokerLost(name), self._now())
-                self._acted()
+                before = self._at.get(name, address)
+                self._at[name] = address
+                if before != address:
+                    self._lost(name)
+
+    def connection_lost(self, address: str) -> None:
+        """The broker at that address may have restarted, also where the route names another one by now."""
+        for name in dict.fromkeys((*self._cluster.broker_names(), *self._at)):
+            if address in (self._at.get(name), self._cluster.broker_address(name)):
+                self._lost(name)
+
+    def _lost(self, name: str) -> None:
+        self._core.handle(ev.BrokerLost(name), self._now())
+        self._acted()
 
 
 def _by_broker(mqs: Sequence[MessageQueue]) -> list[list[MessageQueue]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rocketcrew.remoting.bodies import ResetOffsetBody, SubscriptionData
@@ -54,6 +55,8 @@ class Edge:
         self._world = member.world
         self._core = member.core
         self._link: Link | None = None
+        self.cut_off_until_ms = 0.0
+        """No connection can be made before."""
         self._routes: dict[str, tuple[float, list[MessageQueue]]] = {}
         self._revoked: set[int] = set()
         self._wanted_before: list[act.Action] = []
@@ -83,7 +86,8 @@ class Edge:
 
     def connect(self) -> None:
         """Connect and send a heartbeat; tried again until the broker is there."""
-        self._link = self._member.broker.connect(self._member)
+        if self._world.now_ms >= self.cut_off_until_ms:
+            self._link = self._member.broker.connect(self._member)
         if self._link is None:
             self._world.after(RECONNECT_MS, self._member.event, self.connect)
             return
@@ -101,6 +105,12 @@ class Edge:
             self._link = None
             self._core.handle(ev.BrokerLost(BROKER), self._world.now)
             self._world.after(RECONNECT_MS, self._member.event, self.connect)
+
+    def cut_off(self, ms: float) -> None:
+        """The connection is lost, and no other can be made for so long, while the broker is there for the others."""
+        self.cut_off_until_ms = self._world.now_ms + ms
+        if self._link is not None:
+            self._link.cut(delivers=True)
 
     @property
     def link(self) -> Link | None:
@@ -222,7 +232,7 @@ class Edge:
             if response is not None and response.code == ResponseCode.SUCCESS:
                 offset = int(response.fields["offset"])
             elif response is not None and response.code == ResponseCode.QUERY_NOT_FOUND:
-                offset = 0
+                offset = -1 if action.in_doubt else 0
             else:
                 self._world.note("a first offset was not found out")
             self._core.handle(ev.Opened(action.handle, offset), self._world.now)
@@ -264,7 +274,7 @@ class Edge:
             elif self._alone:
                 self._commit_to_file(action)
             else:
-                self._commit(action)
+                self._commit(replace(action, guarded=action.guarded or self._core.doubts.guards(action)))
 
         self._member.sealing.sealed(send)
 
@@ -300,10 +310,11 @@ class Edge:
             if response is None or response.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
                 self._core.handle(ev.Committed(action.handle, action.offset, False), self._world.now)
             elif response.code == ResponseCode.SUCCESS and not (
-                action.known <= int(response.fields["offset"]) < action.offset
+                action.known <= (stored := int(response.fields["offset"])) < action.offset
             ):
                 self._world.note("a guarded commit left the broker's offset")
-                self._core.handle(ev.Committed(action.handle, action.offset, True), self._world.now)
+                left_at = -1 if stored == action.offset else stored
+                self._core.handle(ev.Committed(action.handle, action.offset, True, left_at), self._world.now)
             else:
                 asker.saw = int(response.fields["offset"]) if response.code == ResponseCode.SUCCESS else -1
                 update()

@@ -11,7 +11,7 @@ from rocketcrew.supervisor.core.charges import Charges
 from rocketcrew.supervisor.core.state import BACKLOG, OPERATOR
 
 from .member import SimMember
-from .script import ACTIONS, ANEW, BOOTS, POWER, STALLS, TOPIC
+from .script import ACTIONS, ANEW, BOOTS, CUT_OFF, POWER, STALLS, TOPIC
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Faults:
         self._kinds: dict[str, Callable[[], bool]] = {
             "cut": lambda: self._cut(delivers=False),
             "cut after delivery": lambda: self._cut(delivers=True),
+            CUT_OFF: self._cut_off,
             "stall broker": self._stall,
             "kill broker": self._kill_broker,
             "refuse send-backs": lambda: self._refuse(RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_ERROR),
@@ -77,6 +78,7 @@ class Faults:
             link.slow = 1.0
         for member in self.s.living():
             member.dies_in = member.fails_in = -1
+            member.edge.cut_off_until_ms = 0.0
             for worker in member.pool.workers.values():
                 worker.dies_at = None
                 worker.goes_on()
@@ -99,6 +101,14 @@ class Faults:
         if member is None or member.edge.link is None or not member.edge.link.alive:
             return False
         member.edge.link.cut(delivers=delivers)
+        return True
+
+    def _cut_off(self) -> bool:
+        """Others may take its queues over meanwhile."""
+        member = self._member()
+        if member is None or not member.running or member.edge.link is None:
+            return False
+        member.edge.cut_off(self.world.random.choice([300, 2_000, 5_000]) * self.world.random.random())
         return True
 
     def _slow(self) -> bool:

@@ -89,9 +89,9 @@ class CommitNext(CoreParts):
     """What is committed is what was pulled, finished or not."""
 
     class assigning_class(Assigning):
-        def _commit(self, q: PulledQueue, offset: int, *, guarded: bool) -> bool:
+        def _commit(self, q: PulledQueue, offset: int) -> bool:
             q.moved_to, moved = max(q.moved_to, 0), q.moved_to  # past the core's own check, too
-            asked = super()._commit(q, q.pq.next_offset if moved < 0 else offset, guarded=guarded)
+            asked = super()._commit(q, q.pq.next_offset if moved < 0 else offset)
             q.moved_to = moved
             return asked
 

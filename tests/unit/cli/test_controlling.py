@@ -99,6 +99,18 @@ def test_the_status_says_what_somebody_has_to_look_at(more: dict[str, dict[str, 
     assert line in text_of(now)
 
 
+def test_the_status_says_that_queues_are_in_doubt() -> None:
+    queue = status()["queues"][0]
+    doubts = [None, {"seconds": 3.2, "waits_for": "members"}, {"seconds": 12.3, "waits_for": "offset"}]
+    (said,) = [
+        line
+        for line in text_of(status(queues=[queue | {"doubt": doubt} for doubt in doubts])).splitlines()
+        if line.startswith("IN DOUBT")
+    ]
+    assert said.startswith("IN DOUBT 2 queues, for 12 s: another member may have had them")
+    assert "IN DOUBT" not in text_of(status())
+
+
 def test_rates_are_differences() -> None:
     later = status(counters={**status()["counters"], "done_messages": 25})
     assert rates_of(status(), later, 2.0)["done_messages"] == 10.0

@@ -86,6 +86,22 @@ def test_without_a_lag_one_line() -> None:
     assert text() == "group billing: this member has no queues"
 
 
+@pytest.mark.parametrize(
+    ("waits_for", "withheld", "said"),
+    [
+        ("members", True, "waits to hear who the group's members are; it is not committed before"),
+        ("lock", True, "waits to hear that its lock is ours; it is not committed before"),
+        ("offset", False, "waits to hear where the group is with it; commits look at the group's offset first"),
+    ],
+)
+def test_a_queue_in_doubt_is_shown_though_it_has_no_lag(waits_for: str, withheld: bool, said: str) -> None:
+    doubt = {"seconds": 12.34, "waits_for": waits_for, "withheld": withheld}
+    quiet = queue(lag=0, unfinished=0, holds="nothing", worker=None, doubt=doubt)
+    line = f"  in doubt for 12 s, as another member may have had it: {said}"
+    assert text(quiet).splitlines()[-1] == line
+    assert text(quiet | {"doubt": None}) == "group billing: no lag in 1 queues"
+
+
 def test_popped_messages_are_counted() -> None:
     popped = [{"topic": "orders", "broker": "a", "queue_id": 0, "unfinished": 4}]
     assert text(popped=popped).startswith("orders a 0: 4 popped messages are not finished")

@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.doubts import STOOD_STILL_S, WITHHELD_S
+from rocketcrew.supervisor.core.doubts import GONE_S, STOOD_STILL_S, WITHHELD_S
+from rocketcrew.supervisor.core.locking import LOCK_EXPIRES_S
+from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.states import QueueState
 
 from .conftest import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rocketcrew.remoting.queues import MessageQueue
+    from rocketcrew.supervisor.core.chunks import Chunk
 
     from .conftest import Bench
 
@@ -83,13 +89,124 @@ def test_a_queue_that_went_on_elsewhere_is_read_from_there(make: Make, doubt: Ca
 
 
 def test_a_broker_that_forgot_the_newest_offsets_is_told_them_again(make: Make) -> None:
+    """At once, also of an idle queue whose pull was not broken off."""
+    bench, _ = running(make)
+    assert bench.persist() == [2]
+    lost(bench)
+    answered(bench, 0)
+    assert bench.logged()[-1] == "group_offset_went_back"
+    bench.core.handle(ev.Persist(), bench.now)
+    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(2, False)]
+
+
+def cut_off(bench: Bench) -> None:
+    """Once more just before the end: what counts is the first time."""
+    lost(bench)
+    for _ in range(int(GONE_S)):
+        bench.pass_ms(1000)
+        bench.commits(ok=False)
+    lost(bench)
+
+
+def still_for_long(bench: Bench) -> None:
+    bench.pass_ms(GONE_S * 1000)
+
+
+@pytest.mark.parametrize("doubt", [cut_off, still_for_long])
+def test_a_reset_that_another_member_took_is_not_undone(make: Make, doubt: Callable[[Bench], None]) -> None:
+    """We committed 2, then were away for so long that the brokers forgot us; an operator asked for 0 to be run again."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    doubt(bench)
+    bench.take(act.FetchAssignment)
+    bench.members([0])
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 0), bench.now)
+    assert "group_offset_went_back" in bench.logged()
+    commits = bench.take(act.Commit)
+    assert [(commit.guarded, commit.known) for commit in commits] == [(True, 2)]
+    bench.core.handle(ev.Committed(handle, 2, ok=True, left_at=0), bench.now)
+    bench.take(act.Pull)
+    bench.members([0])
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 0), bench.now)
+    assert [pull.offset for pull in bench.take(act.Pull)] == [0]
+    bench.none(act.Commit)
+
+
+def test_no_offset_is_no_reset(make: Make) -> None:
+    """The broker has lost all of the group's: the queue would be opened at its end, and what lies between be passed over."""
+    bench, _ = running(make)
+    assert bench.persist() == [2]
+    cut_off(bench)
+    bench.take(act.FetchAssignment)
+    bench.members([0])
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, -1), bench.now)
+    bench.core.handle(ev.Persist(), bench.now)
+    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(2, False)]
+
+
+def frozen(make: Make) -> tuple[Bench, int]:
+    """A doubt that lasts; the broker was killed, and has forgotten the 2 that it had confirmed: it is at 1."""
     bench, handle = running(make)
     assert bench.persist() == [2]
     lost(bench)
-    bench.core.handle(ev.NoAnswer(handle), bench.now)
-    answered(bench, 0)
+    bench.pass_ms(WITHHELD_S * 1000)
+    bench.found(handle, [2])
+    for chunk in bench.dispatched():
+        bench.done(chunk)
     bench.core.handle(ev.Persist(), bench.now)
-    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(2, False)]
+    assert [(commit.offset, commit.known) for commit in bench.take(act.Commit)] == [(3, 2)]
+    bench.core.handle(ev.Committed(handle, 3, ok=True, left_at=1), bench.now)
+    return bench, handle
+
+
+def test_a_guarded_commit_that_left_the_offset_is_not_in(make: Make) -> None:
+    """It was taken for stored, and the next one looked for that: all froze behind an offset that had gone back."""
+    bench, handle = frozen(make)
+    bench.core.handle(ev.Persist(), bench.now)
+    assert [(commit.offset, commit.known) for commit in bench.take(act.Commit)] == [(3, 2)]
+    bench.core.handle(ev.Committed(handle, 3, ok=True), bench.now)
+    assert bench.core.state.pulled[handle].committed == 3
+
+
+def test_a_stop_that_leaves_the_group_behind_is_not_clean(make: Make) -> None:
+    bench, handle = frozen(make)
+    bench.core.handle(ev.Stop(), bench.now)
+    for _ in range(3):
+        for commit in bench.take(act.Commit):
+            bench.core.handle(ev.Committed(handle, commit.offset, ok=True, left_at=1), bench.now)
+        bench.pass_ms(600)
+    finished = bench.one(act.Finished)
+    assert (finished.uncommitted, finished.clean) == (1, False)
+
+
+def test_a_queue_that_leaves_for_another_member_leaves_its_offset_to_that(make: Make) -> None:
+    bench, handle = frozen(make)
+    bench.revoke()
+    bench.take(act.Commit)
+    bench.core.handle(ev.Committed(handle, 3, ok=True, left_at=1), bench.now)
+    assert handle not in bench.core.state.pulled
+
+
+def test_a_commit_that_was_asked_for_before_the_doubt_is_guarded(make: Make) -> None:
+    """It waited for what it depends on, and went over the offset of the member that had the queue meanwhile."""
+    bench, handle = running(make)
+    bench.core.handle(ev.Persist(), bench.now)
+    commit = bench.one(act.Commit)
+    assert (commit.guarded, bench.core.doubts.guards(commit)) == (False, False)
+    lost(bench)
+    assert bench.core.doubts.guards(commit)
+    del bench.core.state.pulled[handle]
+    assert bench.core.doubts.guards(commit), "its queue has ended: the new owner may know better"
+
+
+def test_an_operators_reset_is_never_guarded(make: Make) -> None:
+    bench, handle = running(make)
+    lost(bench)
+    bench.core.handle(ev.ResetOffsets({bench.queue(): 1}), bench.now)
+    reset = bench.one(act.Commit)
+    assert not bench.core.doubts.guards(reset)
+    del bench.core.state.pulled[handle]
+    assert not bench.core.doubts.guards(reset)
 
 
 def test_what_the_look_up_gives_to_another_member_is_not_asked_for(make: Make) -> None:
@@ -184,6 +301,100 @@ def test_a_reset_in_doubt_is_committed_as_ever(make: Make) -> None:
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(1, False)]
 
 
+def moved(bench: Bench, handle: int, offset: int, **more: int) -> None:
+    """The broker corrects the queue's offset."""
+    bench.core.handle(ev.Pulled(handle, PullResult(ResponseCode.PULL_OFFSET_MOVED, offset, **more)), bench.now)
+
+
+def opened_again(bench: Bench, offset: int) -> int:
+    """The queue is still ours, and the group is at `offset`; its handle."""
+    bench.take(act.FetchAssignment)
+    bench.take(act.Pull)
+    bench.members([0])
+    handle = bench.one(act.FetchOffset).handle
+    bench.core.handle(ev.Opened(handle, offset), bench.now)
+    return handle
+
+
+@BOTH
+def test_a_correction_in_doubt_leaves_an_offset_that_went_on_elsewhere(
+    make: Make, doubt: Callable[[Bench], None]
+) -> None:
+    """What the broker has deleted below 500 we had not read: the member that had the queue meanwhile was beyond that."""
+    bench, handle = running(make)
+    doubt(bench)
+    moved(bench, handle, 500, min_offset=500)
+    assert [(commit.offset, commit.guarded, commit.known) for commit in bench.take(act.Commit)] == [(500, True, 0)]
+    bench.core.handle(ev.Committed(handle, 500, ok=True), bench.now)
+    opened_again(bench, 562)
+    bench.none(act.Commit)
+    assert [pull.offset for pull in bench.take(act.Pull)] == [562]
+
+
+def test_a_correction_backwards_is_committed_when_the_broker_says_it_once_more(make: Make) -> None:
+    """What is guarded never goes back: the group's offset may be a newer one."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    lost(bench)
+    moved(bench, handle, 1, min_offset=0, end_offset=1)
+    assert [(commit.offset, commit.guarded, commit.known) for commit in bench.take(act.Commit)] == [(1, True, 2)]
+    bench.core.handle(ev.Committed(handle, 1, ok=True), bench.now)
+    again = opened_again(bench, 2)
+    moved(bench, again, 1, min_offset=0, end_offset=1)
+    bench.pass_ms(bench.config.pull_delay_on_error_ms)
+    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(1, False)]
+
+
+def in_hand(make: Make) -> tuple[Bench, int, Chunk]:
+    bench = make()
+    bench.core.handle(ev.Start(), bench.now)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    return bench, handle, chunk
+
+
+def test_a_doubt_while_what_runs_ends_makes_a_correction_guarded(make: Make) -> None:
+    bench, handle, chunk = in_hand(make)
+    moved(bench, handle, 500, min_offset=500)
+    lost(bench)
+    bench.none(act.Commit)
+    bench.done(chunk)
+    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(500, True)]
+
+
+def test_a_correction_in_doubt_that_meets_its_deadline_is_left_to_the_broker(make: Make) -> None:
+    bench, handle, _ = in_hand(make)
+    lost(bench)
+    moved(bench, handle, 500, min_offset=500)
+    bench.pass_ms(bench.config.drain_deadline_ms)
+    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(500, True)]
+    bench.core.handle(ev.Committed(handle, 500, ok=True), bench.now)
+    opened_again(bench, 562)
+    bench.none(act.Commit)
+    assert [pull.offset for pull in bench.take(act.Pull)] == [562]
+
+
+def test_a_reset_that_the_broker_tells_in_doubt_is_committed_as_ever(make: Make) -> None:
+    bench, handle = running(make)
+    lost(bench)
+    moved(bench, handle, 300, min_offset=0, end_offset=400)
+    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(300, False)]
+
+
+def test_without_its_lock_a_queue_is_corrected_with_a_look_at_the_offset(make: Make) -> None:
+    bench = make(order="queue", locks=True)
+    mq = bench.queue()
+    bench.members([0])
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
+    handle = bench.one(act.FetchOffset).handle
+    bench.core.handle(ev.Opened(handle, 0), bench.now)
+    bench.core.handle(ev.Locked([mq], [], bench.now), bench.now)
+    moved(bench, handle, 500, min_offset=500)
+    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(500, True)]
+
+
 def test_without_its_lock_a_queue_commits_with_a_look_at_the_offset(make: Make) -> None:
     bench = make(order="queue", locks=True)
     mq = bench.queue()
@@ -197,3 +408,75 @@ def test_without_its_lock_a_queue_commits_with_a_look_at_the_offset(make: Make) 
     bench.core.handle(ev.Locked([mq], [], bench.now), bench.now)
     bench.core.handle(ev.Persist(), bench.now)
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(1, True)]
+
+
+def in_order(make: Make) -> tuple[Bench, MessageQueue, int]:
+    """A locked queue with the messages 0 to 4, the first of which is in hand."""
+    bench = make(order="queue", locks=True)
+    mq = bench.queue()
+    bench.members([0])
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
+    handle = bench.one(act.FetchOffset).handle
+    bench.core.handle(ev.Opened(handle, 0), bench.now)
+    bench.worker("w1")
+    bench.found(handle, range(5))
+    return bench, mq, handle
+
+
+def first_done(bench: Bench) -> None:
+    bench.done(bench.one(act.DispatchOrdered).chunks[0].chunk)
+
+
+def granted(bench: Bench, mq: MessageQueue) -> None:
+    """When it is asked for the lock, as it is soon."""
+    bench.pass_ms(bench.config.lock_retry_ms)
+    assert mq in bench.take(act.LockQueues)[-1].mqs
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
+
+
+@pytest.mark.parametrize("group_at", [1, 4], ids=["ours", "elsewhere"])
+def test_in_order_nothing_starts_before_the_offset_is_known(make: Make, group_at: int) -> None:
+    """The lock came back first, and old messages ran after the newer ones that another member had handled."""
+    bench, mq, _ = in_order(make)
+    lost(bench)
+    first_done(bench)
+    bench.take(act.FetchAssignment)
+    bench.members([0])
+    bench.none(act.FetchOffset)  # not before the lock is ours: whoever has it may go on
+    granted(bench, mq)
+    fetch = bench.one(act.FetchOffset)
+    bench.none(act.DispatchOrdered)
+    granted(bench, mq)  # the question is out
+    bench.none(act.FetchOffset, act.DispatchOrdered)
+    bench.core.handle(ev.Opened(fetch.handle, group_at), bench.now)
+    if group_at == 4:
+        assert "queue_went_on_elsewhere" in bench.logged()
+        bench.none(act.DispatchOrdered)
+    else:
+        granted(bench, mq)
+        assert bench.one(act.DispatchOrdered).chunks[0].chunk.offsets[0] == 1
+
+
+def test_a_lock_that_was_not_needed_is_given_up_with_the_queue(make: Make) -> None:
+    bench, mq, handle = in_order(make)
+    lost(bench)
+    first_done(bench)
+    granted(bench, mq)
+    bench.revoke()
+    bench.none(act.UnlockQueues)
+    while handle in bench.core.state.pulled:
+        assert bench.commits()
+    assert bench.one(act.UnlockQueues).mqs == (mq,)
+
+
+@pytest.mark.parametrize("seconds", [LOCK_EXPIRES_S - 1, LOCK_EXPIRES_S])
+def test_a_lock_that_may_have_been_anothers_has_the_queue_read_again(make: Make, seconds: float) -> None:
+    """The broker refuses to say for so long, and the connection stays."""
+    bench, mq, handle = in_order(make)
+    first_done(bench)
+    for _ in range(int(seconds)):
+        bench.pass_ms(1000)
+    bench.take(act.DispatchOrdered)
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
+    state = QueueState.DRAINING if seconds >= LOCK_EXPIRES_S else QueueState.ASSIGNED
+    assert bench.pq(handle).state is state

@@ -8,6 +8,7 @@ from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import Death, End, InHand
+from rocketcrew.supervisor.core.doubts import WITHHELD_S
 from rocketcrew.supervisor.core.holding import holding
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.state import DISK, OPERATOR
@@ -122,6 +123,30 @@ def test_a_refusal_of_the_broker_is_named_until_the_next_pull(bench: Bench) -> N
     bench.pass_ms(1000)
     bench.answer(handle, ResponseCode.PULL_NOT_FOUND, 0)
     assert held(bench)["rules"] == []
+
+
+def test_a_queue_in_doubt_says_for_how_long_and_what_is_asked(bench: Bench) -> None:
+    bench.open(0)
+    bench.worker("w1")
+    assert held(bench)["doubt"] is None
+    bench.core.handle(ev.BrokerLost("b"), bench.now)
+    bench.pass_ms(4_000)
+    assert held(bench)["doubt"] == {"seconds": 4.0, "waits_for": "members", "withheld": True}
+    bench.members([0])
+    bench.pass_ms(WITHHELD_S * 1000 - 4_000)
+    assert held(bench)["doubt"] == {"seconds": WITHHELD_S, "waits_for": "offset", "withheld": False}
+    bench.core.handle(ev.Opened(bench.take(act.FetchOffset)[-1].handle, 0), bench.now)
+    assert held(bench)["doubt"] is None
+
+
+def test_a_queue_in_doubt_with_locks_waits_for_its_lock(make: Callable[..., Bench]) -> None:
+    bench = make(order="queue", locks=True)
+    mq = bench.queue()
+    bench.members([0])
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 0), bench.now)
+    bench.core.handle(ev.BrokerLost("b"), bench.now)
+    assert held(bench)["doubt"]["waits_for"] == "lock"
 
 
 def test_queues_in_line_for_bytes(make: Callable[..., Bench]) -> None:

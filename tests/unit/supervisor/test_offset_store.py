@@ -121,7 +121,7 @@ def test_a_broadcasting_member_has_its_own_offsets(tmp_path: Path) -> None:
     assert asyncio.run(first.find(MQ._replace(queue_id=1))) == (100, LAST)
 
 
-@pytest.mark.parametrize(("stored", "at"), [(7, 7), (0, 0), (None, 0)])
+@pytest.mark.parametrize(("stored", "at"), [(7, 7), (0, 0), (None, -1)])
 def test_where_the_group_is_with_a_queue_in_doubt(stored: int | None, at: int) -> None:
     """What is configured says nothing of it: a broker that was killed has forgotten the offset, and nobody is at the end."""
     operations = cast("Operations", Brokers(stored))
@@ -133,10 +133,17 @@ class Answers:
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, bool]] = []
+        self.left_at = -1
+        self.doubts = self
+        self.doubted = False
+
+    def guards(self, commit: Commit) -> bool:
+        return self.doubted and not commit.moves
 
     def handle(self, event: Event, _now: float) -> None:
         assert isinstance(event, Committed)
         self.seen.append((event.offset, event.ok))
+        self.left_at = event.left_at
 
 
 def commits_to(brokers: Brokers, core: Any) -> Commits:
@@ -172,6 +179,41 @@ def test_a_topic_that_the_name_server_does_not_know_while_its_broker_is_away_is_
     brokers = Brokers()
     brokers.living, brokers.unrouted = set(), True
     assert commit(brokers, Commit(1, MQ, 5, guarded=False)) == [(5, False)]
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_where_the_master_is_another_by_now_the_commit_looks_at_the_offset(moves: bool) -> None:
+    """While it waited for the old one, another member has gone on to 400. Where the queue was moved to is told as it is."""
+    brokers, core = Brokers(400), Answers()
+    asyncio.run(commits_to(brokers, core).commit(Commit(1, MQ, 5, guarded=False, known=3, moves=moves)))
+    assert core.seen == [(5, True)]
+    assert (brokers.updated, core.left_at) == (([("new:1", 5)], -1) if moves else ([], 400))
+
+
+def test_a_commit_that_waited_until_its_queue_was_in_doubt_looks_at_the_offset() -> None:
+    brokers, core = Brokers(400), Answers()
+    brokers.master, core.doubted = "new:1", True
+    asyncio.run(commits_to(brokers, core).commit(Commit(1, MQ, 5, guarded=False, known=3)))
+    assert (core.seen, core.left_at, brokers.updated) == ([(5, True)], 400, [])
+
+
+def test_a_commit_that_waited_for_the_first_one_of_its_topic_looks_at_the_offset() -> None:
+    """The doubt begins while the first is under way."""
+
+    async def run() -> None:
+        brokers, core = Brokers(), Answers()
+        brokers.master = "new:1"
+        commits = commits_to(brokers, core)
+        first = asyncio.ensure_future(commits.commit(Commit(1, MQ, 5, guarded=False)))
+        second = asyncio.ensure_future(commits.commit(Commit(2, MQ._replace(queue_id=1), 7, guarded=False, known=3)))
+        await asyncio.sleep(0)
+        assert brokers.at_once == 1
+        brokers.stored, core.doubted = 400, True
+        await asyncio.gather(first, second)
+        assert brokers.updated == [("new:1", 5)]
+        assert core.left_at == 400
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,11 @@ def test_a_lost_broker_costs_one_request_and_one_line(make: Make, queues: int) -
     bench.pass_ms(500)
     bench.take(act.LockQueues)
     bench.core.handle(ev.Locked(lost, lost, bench.now), bench.now)
+    for fetch in bench.take(act.FetchOffset):
+        bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
+    bench.pass_ms(500)
+    assert sorted(bench.one(act.LockQueues).mqs) == sorted(lost)
+    bench.core.handle(ev.Locked(lost, lost, bench.now), bench.now)
     assert bench.logged() == ["queues_locked_again"]
 
 

@@ -1,0 +1,74 @@
+"""Connections to brokers that are lost, and brokers that are elsewhere by now: their queues are in doubt."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from rocketcrew.supervisor.core.events import BrokerLost, Event
+from rocketcrew.supervisor.member.queue_locks import QueueLocks
+
+
+class World:
+    """The routes, and the core's ears."""
+
+    def __init__(self) -> None:
+        self.at = {"a": "one:1", "b": "two:1"}
+        self.lost: list[str] = []
+        nobody = cast("Any", None)
+        self.locks = QueueLocks(cast("Any", self), nobody, cast("Any", self), "g", lambda: 0.0, lambda: None, nobody)
+        for address in self.at.values():
+            self.locks.connected(address)
+
+    def broker_names(self) -> list[str]:
+        return list(self.at)
+
+    def broker_address(self, name: str) -> str | None:
+        return self.at.get(name)
+
+    def handle(self, event: Event, _now: float) -> None:
+        assert isinstance(event, BrokerLost)
+        self.lost.append(event.broker_name)
+
+
+def test_a_lost_connection_concerns_the_broker_that_it_led_to() -> None:
+    world = World()
+    assert world.lost == []
+    world.locks.connection_lost("one:1")
+    world.locks.connection_lost("slave:1")
+    assert world.lost == ["a"]
+    world.locks.connected("one:1")
+    assert world.lost == ["a"]
+
+
+def test_a_connection_that_ends_after_the_route_names_another_address_counts() -> None:
+    """It was compared with the new address alone: nobody doubted, and our offset went over another member's."""
+    world = World()
+    world.at["a"] = "one:2"
+    world.locks.connection_lost("one:1")
+    assert world.lost == ["a"]
+
+
+def test_a_broker_that_is_elsewhere_knows_us_no_more_though_the_old_connection_stays() -> None:
+    world = World()
+    world.at["a"] = "one:2"
+    world.locks.connected("one:2")
+    assert world.lost == ["a"]
+    world.locks.connection_lost("one:1")
+    assert world.lost == ["a"], "nothing of ours was there any more"
+    world.locks.connection_lost("one:2")
+    assert world.lost == ["a", "a"]
+
+
+def test_a_master_that_we_were_connected_to_as_a_slave_counts_when_it_is_lost() -> None:
+    world = World()
+    world.locks.connected("slave:1")
+    world.at["a"] = "slave:1"
+    world.locks.connection_lost("slave:1")
+    assert world.lost == ["a"]
+
+
+def test_a_broker_that_no_route_names_is_lost_as_well() -> None:
+    world = World()
+    del world.at["a"]
+    world.locks.connection_lost("one:1")
+    assert world.lost == ["a"]
