@@ -2,8 +2,12 @@
 
 Rules:
 
-- A route is asked for when it is first needed (a miss never waits for a timer) and is believed for 30 s; `refresh` renews
-  those in use and is for a timer of the owner (the supervisor's loop, the producer's background task).
+- A route is asked for when it is first needed (a miss never waits for a timer), and is used at once from then on; `refresh`
+  renews those in use and is for a timer of the owner (the supervisor's loop, the producer's background task).
+- One that is older than the poll interval is renewed beside its use, by one question at a time: a name server that is silent
+  costs no caller its time-out. Only who says how long waits, and only for a route that has missed OVERDUE_POLLS polls.
+- The loop of a `SyncProducer` runs only while it sends, and a question whose loop stands still gets no answer. So each call
+  ends with those that it leaves, or with IN_VAIN_S (`settled`). What had so much time counts as in vain: nobody waits again.
 - Several that miss the same topic at once wait for one lookup, and go on in the order in which they came. So do those that
   borrow the default topic's route.
 - A route that cannot be renewed stays in use, as in Java: the name server may be away for hours while brokers work. Also when
@@ -16,29 +20,30 @@ Rules:
   works while every name server is away. "No such topic" is an answer, and not made up for.
 - Whoever cannot reach a broker says so (`look_again`): it may be elsewhere now. The route of one topic that has it is asked
   for at once, but once a second at most, as any topic's answer says where it is for all. (Java's client learns of it at the
-  next poll.) Only a send that has no other broker left waits for that, for a while (`looked`).
+  next poll.) Only a send that has no other broker left waits for that, for a while; where the last question was asked
+  before it lost the broker, for the next one (`looked`).
 - An answer is as old as its question: the loop of a `SyncProducer` may stand still between the two for as long as it likes.
   So nobody joins a question older than the poll interval, and its answer replaces no newer one. What was asked before its
   topic was forgotten is not kept.
 - Which brokers exist follows from the routes in use alone. A broker that no route names any more is gone from
   `broker_address` and from heartbeats at once, and its connection ends at the next refresh, when its requests are answered.
-- A producer's topic that does not exist yet borrows the default topic's route (`publish_route`), for 30 s and only for
-  sending.
+- A producer's topic that does not exist yet borrows the default topic's route (`publish_route`), only for sending and until
+  it has one of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Container, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import Any
 
 from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ..remoting.errors import BrokerError, RocketcrewError, TimedOutError, UnreachableError
 from ..remoting.headers import GetRoute
 from ..remoting.names import DEFAULT_TOPIC, MASTER_ID
 from ..remoting.queues import MessageQueue
@@ -55,6 +60,9 @@ from .routes import BrokerTable, default_route, judged, queues_to_read, queues_t
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 ROUTES_MAX = 4_096
 REFRESH_PARALLEL_MAX = 8
+OVERDUE_POLLS = 2
+IN_VAIN_S = 0.5
+"""Name servers answer in milliseconds, when they do. A send that waits less says nothing about them."""
 LOOK_AGAIN_S = 1.0
 REFUSED_POLLS_MAX = 20
 """Ten minutes: brokers register anew at a name server that restarted within one."""
@@ -69,13 +77,21 @@ _log = get_logger("rocketcrew.client")
 class _Question:
     number: int
     asked_s: float
-    task: asyncio.Task[TopicRouteData] | None = None
+    beside: bool
+    """Of a route that is known: whoever joins it need not wait."""
+    renews: bool = False
+    """A route that is old: that it fails is logged. Else it only looks for a broker, or its caller hears of it."""
+    task: asyncio.Task[TopicRouteData] = field(init=False)
     forgotten: bool = False
     """Its topic was, since then."""
+    in_vain: bool = False
+    """The loop has run for IN_VAIN_S, and it has no answer."""
 
 
 @dataclass(slots=True)
 class _Entry:
+    sought: Sought
+    """By which it is renewed."""
     route: TopicRouteData
     learnt: int
     """By which question to the name server, by number; 0 = none, it is from the last run."""
@@ -103,7 +119,7 @@ class Cluster:
         self.remoting = remoting
         self.random = random or Random()
         self.name_servers = NameServers(self.access, remoting=remoting, random=self.random, clock=clock)
-        self._clock = clock
+        self.clock = clock
         self._poll_interval_s = self.access.poll_interval_ms / 1000
         self._routes: dict[str, _Entry] = {}
         self._borrowed: dict[str, _Entry] = {}
@@ -121,65 +137,61 @@ class Cluster:
 
     # Routes.
 
-    async def route(self, topic: str, refresh: bool = False) -> TopicRouteData:
-        """Where the topic is; from memory when that is younger than the poll interval, unless `refresh`.
+    async def route(self, topic: str, refresh: bool = False, *, wait_s: float = 0.0) -> TopicRouteData:
+        """Where the topic is, as far as is known; unless `refresh`, which asks. `wait_s`: for one that is overdue.
 
         Raises BrokerError (code 17: no such topic), UnreachableError when no name server answers, ProtocolError when
         the answer is no route. Without `refresh` these are raised only if no older answer is known.
         """
         entry = self._routes.get(topic)
-        now_s = self._clock()
         if entry is not None and not refresh:
-            entry.used_s = now_s
-            if now_s - entry.checked_s < self._poll_interval_s:
-                return entry.route
+            return await self._known(entry, wait_s)
         try:
-            return await asyncio.shield(self._ask_for(topic))
+            return await asyncio.shield(self._question((topic,)).task)
         except RocketcrewError as error:
-            if entry is None and not refresh and topic in self._offered and _nobody_knew(error):
-                _log.warning("route_of_the_last_run", topic=topic, error=str(error))
-                self._keep(self._routes, topic, self._offered[topic], learnt=0, checked_s=now_s)
-                return self._offered[topic]
-            if entry is None or refresh:
+            if refresh or topic not in self._offered or not _nobody_knew(error):
                 raise
-            entry.checked_s = now_s  # not again before the next interval: each try may cost seconds
-            _log.warning("route_not_renewed", topic=topic, error=str(error))
-            return entry.route
+            _log.warning("route_of_the_last_run", topic=topic, error=str(error))
+            self._keep(self._routes, (topic,), self._offered[topic], learnt=0, checked_s=self.clock())
+            return self._offered[topic]
 
     async def publish_route(
-        self, topic: str, *, default_topic: str = DEFAULT_TOPIC, queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS
+        self,
+        topic: str,
+        *,
+        default_topic: str = DEFAULT_TOPIC,
+        queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS,
+        wait_s: float = 0.0,
     ) -> TopicRouteData:
         """The topic's route, or for a topic that does not exist yet the default topic's, at most `queue_nums` queues.
 
-        Brokers create the topic with the first message where they allow it. Raises as `route` does.
+        Brokers create the topic with the first message where they allow it. Waits and raises as `route` does.
         """
-        question = topic, default_topic, queue_nums
-        if question not in self._questions:  # else others wait, who come first
-            if topic in self._routes:
-                return await self.route(topic)
-            borrowed = self._borrowed.get(topic)
-            if borrowed is not None and self._clock() - borrowed.checked_s < self._poll_interval_s:
-                return borrowed.route
-        return await asyncio.shield(self._question(question, lambda asked: self._route_or_borrowed(asked, *question)))
+        sought = topic, default_topic, queue_nums
+        asked = self._questions.get(sought)
+        entry = self._entry(topic)
+        if entry is not None and (asked is None or asked.beside):  # else others wait, who come first
+            return await self._known(entry, wait_s)
+        return await asyncio.shield(self._question(sought).task)
 
-    async def _route_or_borrowed(
-        self, asked: _Question, topic: str, default_topic: str, queue_nums: int
-    ) -> TopicRouteData:
-        try:
-            return await self.route(topic)
-        except BrokerError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST or topic == default_topic:
-                raise
-            try:
-                route = default_route(await self._ask_route(default_topic), queue_nums)
-            except BrokerError:
-                raise error from None  # no automatic creation here: what the user must hear is their own topic's name
-        self._keep_answer(self._borrowed, topic, route, asked)
-        return route
+    async def _known(self, entry: _Entry, wait_s: float) -> TopicRouteData:
+        """What is known, renewed beside where it is old. (To wait for that would cost every send some seconds while the name
+        server is silent.)"""
+        entry.used_s = self.clock()
+        age_s = entry.used_s - entry.checked_s
+        if age_s < self._poll_interval_s:
+            return entry.route
+        asked = self._question(entry.sought, beside=True)
+        asked.renews = True
+        if wait_s > 0 and age_s >= OVERDUE_POLLS * self._poll_interval_s and not asked.in_vain:
+            done, _ = await asyncio.wait((asked.task,), timeout=wait_s)
+            asked.in_vain = not done and self.clock() - asked.asked_s >= IN_VAIN_S
+            entry = self._entry(entry.sought[0]) or entry
+        return entry.route
 
-    def look_again(self, topic: str) -> None:
-        """A broker of the topic could not be reached: ask where it is, for those that come later."""
-        entry, now_s = self._routes.get(topic), self._clock()
+    def look_again(self, topic: str, broker_name: str | None = None) -> None:
+        """A broker of the topic could not be reached: ask where it is, for those that come later. None: any of its route."""
+        entry, now_s = self._entry(topic), self.clock()
         if entry is None or now_s - entry.checked_s < LOOK_AGAIN_S:
             return
         self._looked = {
@@ -188,20 +200,51 @@ class Cluster:
             if asked in self._under_way or now_s - asked.asked_s < LOOK_AGAIN_S
         }
         brokers = {data.broker_name for data in entry.route.broker_datas}
-        if brokers <= self._looked.keys():
+        sought = {broker_name} if broker_name is not None else brokers
+        if sought and sought <= self._looked.keys():
             return
         entry.checked_s = now_s  # also where nobody answers: nobody waits for this question as for a miss
-        self._ask_for(topic)
+        asked = self._question(entry.sought, beside=True)
         if (
             entry.refused_s is None
         ):  # else the answer will hardly name an address: others may ask for it in this second, too
-            self._looked.update(dict.fromkeys(brokers, self._questions[(topic,)]))
+            self._looked.update(dict.fromkeys(brokers, asked))
 
-    async def looked(self, broker_name: str, timeout_s: float) -> None:
-        """Wait, so long at most, for the question by which the broker is looked for, if there is one."""
-        asked = self._looked.get(broker_name)
-        if asked is not None and asked.task is not None:
-            await asyncio.wait((asked.task,), timeout=timeout_s)
+    async def looked(self, topic: str, broker_name: str, address: str | None, lost_s: float, timeout_s: float) -> None:
+        """Wait, so long at most, until a broker of the topic that was lost at this address, at `lost_s` by the clock, is
+        elsewhere, or the name server has been asked for it since."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while (asked_s := await self._answers(topic, broker_name)) < lost_s:
+                    if self.broker_address(broker_name) != address:
+                        break
+                    if (early_s := LOOK_AGAIN_S - (self.clock() - asked_s)) > 0:
+                        await asyncio.sleep(early_s)
+                    self.look_again(topic, broker_name)
+
+    async def _answers(self, topic: str, broker_name: str) -> float:
+        """Wait for the questions by which the broker may be found; when the newest was asked."""
+        entry, looked = self._entry(topic), self._looked.get(broker_name)
+        renewal = self._questions.get(entry.sought) if entry is not None else None
+        for asked in (renewal, looked):
+            if asked is not None:
+                await asyncio.wait((asked.task,))
+        entry = self._entry(topic)
+        checked_s = entry.checked_s if entry is not None else self.clock()
+        return checked_s if looked is None else max(checked_s, looked.asked_s)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a question that is under way, if any, has had its time."""
+        return all(asked.in_vain for asked in self._under_way)
+
+    async def settled(self, timeout_s: float = IN_VAIN_S) -> None:
+        """Wait, so long at most, for the questions under way, once for each: their loop will stand still."""
+        left = [asked.task for asked in self._under_way if not asked.in_vain]
+        if left:
+            await asyncio.wait(left, timeout=timeout_s)
+        for asked in self._under_way:  # also those that one of these has asked
+            asked.in_vain = True
 
     async def refresh(self, held: Container[str] = ()) -> None:
         """Renew every route in use (for a timer of 30 s), also of topics `held` that nobody asks for. Failures are logged."""
@@ -212,17 +255,17 @@ class Cluster:
             async with turns:
                 if topic not in self._routes:
                     return  # forgotten meanwhile
-                try:
-                    await self.route(topic, refresh=True)
-                except RocketcrewError as error:
-                    _log.warning("route_not_renewed", topic=topic, error=str(error))
+                asked = self._question((topic,))
+                asked.renews = True
+                with contextlib.suppress(RocketcrewError):  # it is logged where it is answered, once
+                    await asyncio.shield(asked.task)
 
         await asyncio.gather(*(renew(topic) for topic in list(self._routes)))
         self._forget_unused(held)
         self._leave_vanished()
 
     def _forget_unused(self, held: Container[str]) -> None:
-        long_ago_s = self._clock() - REFUSED_POLLS_MAX * self._poll_interval_s
+        long_ago_s = self.clock() - REFUSED_POLLS_MAX * self._poll_interval_s
         for topic, entry in list(self._routes.items()):
             if entry.refused_s is not None and max(entry.refused_s, entry.used_s) <= long_ago_s and topic not in held:
                 self.forget(topic)
@@ -260,7 +303,7 @@ class Cluster:
 
     async def close(self) -> None:
         """Cancel lookups under way. The connections are the remoting's."""
-        tasks = [asked.task for asked in self._under_way if asked.task is not None]
+        tasks = [asked.task for asked in self._under_way]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -293,16 +336,22 @@ class Cluster:
         """The names of every broker that a route in use names."""
         return self._table().names
 
-    async def address_of(self, mq: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
-        """The address for this queue, its topic's route asked for where it is not known.
+    async def address_of(
+        self, mq: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = True, wait_s: float | None = None
+    ) -> str:
+        """The address for this queue, its topic's route asked for where it is not known. `wait_s`: for that, at most.
 
         Raises UnreachableError when the route does not name the broker (or no such replica), or no name server has a route:
-        that the topic is gone only its broker can say. Else as `route`.
+        that the topic is gone only its broker can say. TimedOutError after `wait_s`. Else as `route`.
         """
         address = self.broker_address(mq.broker_name, broker_id, only_this=only_this)
         if address is None:
+            asked = self._question((mq.topic,)).task
+            done, _ = await asyncio.wait((asked,), timeout=wait_s)
+            if not done:
+                raise TimedOutError(mq.broker_name, "no name server has said in time where it is")
             try:
-                await self.route(mq.topic, refresh=True)
+                asked.result()
             except BrokerError as error:
                 raise UnreachableError(mq.broker_name, str(error)) from None
             address = self.broker_address(mq.broker_name, broker_id, only_this=only_this)
@@ -313,28 +362,49 @@ class Cluster:
 
     # Lookup.
 
-    def _ask_for(self, topic: str) -> asyncio.Task[TopicRouteData]:
-        return self._question((topic,), lambda asked: self._learn(topic, asked))
+    def _entry(self, topic: str) -> _Entry | None:
+        """What is known of the topic, or what it borrows."""
+        return self._routes.get(topic) or self._borrowed.get(topic)
 
-    def _question(
-        self, sought: Sought, ask: Callable[[_Question], Coroutine[Any, Any, TopicRouteData]]
-    ) -> asyncio.Task[TopicRouteData]:
+    def _question(self, sought: Sought, *, beside: bool = False) -> _Question:
         """Ask the name server; concurrent callers share one question, and one who gives up must not end it (shield)."""
-        asked, now_s = self._questions.get(sought), self._clock()
-        if asked is None or asked.task is None or now_s - asked.asked_s >= self._poll_interval_s:
+        asked, now_s = self._questions.get(sought), self.clock()
+        if asked is None or now_s - asked.asked_s >= self._poll_interval_s:
             self._asked += 1
-            asked = self._questions[sought] = _Question(self._asked, now_s)
+            asked = self._questions[sought] = _Question(self._asked, now_s, beside)
             self._under_way[asked] = sought
-            asked.task = background(ask(asked))
+            asked.task = background(self._find(sought, asked))
             asked.task.add_done_callback(partial(self._answered, asked))
-        return asked.task
+        return asked
+
+    async def _find(self, sought: Sought, asked: _Question) -> TopicRouteData:
+        return await (self._learn(sought[0], asked) if len(sought) == 1 else self._route_or_borrowed(sought, asked))
 
     def _answered(self, asked: _Question, task: asyncio.Task[TopicRouteData]) -> None:
         sought = self._under_way.pop(asked)
         if self._questions.get(sought) is asked:
             del self._questions[sought]
-        if not task.cancelled():
-            task.exception()  # everybody may have given up: then nobody else takes it
+        error = None if task.cancelled() else task.exception()  # everybody may have given up: then nobody else takes it
+        entry = self._entry(sought[0])
+        if error is None or entry is None or entry.sought != sought:
+            return
+        entry.checked_s = max(entry.checked_s, asked.asked_s)  # not again before the next interval
+        if asked.renews:
+            _log.warning("route_not_renewed", topic=sought[0], error=str(error))
+
+    async def _route_or_borrowed(self, sought: tuple[str, str, int], asked: _Question) -> TopicRouteData:
+        topic, default_topic, queue_nums = sought
+        try:
+            return await self.route(topic)
+        except BrokerError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST or topic == default_topic:
+                raise
+            try:
+                route = default_route(await self._ask_route(default_topic), queue_nums)
+            except BrokerError:
+                raise error from None  # no automatic creation here: what the user must hear is their own topic's name
+        self._keep_answer(self._borrowed, sought, route, asked)
+        return route
 
     async def _learn(self, topic: str, asked: _Question) -> TopicRouteData:
         try:
@@ -344,13 +414,13 @@ class Cluster:
             if error.code == ResponseCode.TOPIC_NOT_EXIST and entry is not None and entry.learnt < asked.number:
                 self._refused(entry)
             raise
-        if self._keep_answer(self._routes, topic, route, asked):
+        if self._keep_answer(self._routes, (topic,), route, asked):
             self._borrowed.pop(topic, None)
         return route
 
     def _refused(self, entry: _Entry) -> None:
         if entry.refused_s is None:
-            entry.refused_s = self._clock()
+            entry.refused_s = self.clock()
             self._brokers = None
 
     async def _ask_route(self, topic: str) -> TopicRouteData:
@@ -361,16 +431,19 @@ class Cluster:
             raise refusal(answer, code, f"{where} for topic {topic}")
         return judged(TopicRouteData.decode(answer.body), f"route of topic {topic} from {where}")
 
-    def _keep_answer(self, table: dict[str, _Entry], topic: str, route: TopicRouteData, asked: _Question) -> bool:
-        known = table.get(topic)
+    def _keep_answer(self, table: dict[str, _Entry], sought: Sought, route: TopicRouteData, asked: _Question) -> bool:
+        known = table.get(sought[0])
         kept = not asked.forgotten and (known is None or known.learnt < asked.number)
         if kept:
-            self._keep(table, topic, route, asked.number, asked.asked_s)
+            self._keep(table, sought, route, asked.number, asked.asked_s)
         return kept
 
-    def _keep(self, table: dict[str, _Entry], topic: str, route: TopicRouteData, learnt: int, checked_s: float) -> None:
+    def _keep(
+        self, table: dict[str, _Entry], sought: Sought, route: TopicRouteData, learnt: int, checked_s: float
+    ) -> None:
+        topic = sought[0]
         known = table.get(topic)
-        table[topic] = _Entry(route, learnt, checked_s, known.used_s if known is not None else self._clock())
+        table[topic] = _Entry(sought, route, learnt, checked_s, known.used_s if known is not None else self.clock())
         if len(table) > ROUTES_MAX:
             del table[min(table, key=lambda name: table[name].used_s)]
         if known is None or known.route != route:

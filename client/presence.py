@@ -43,6 +43,8 @@ class Presence:
         """`at_once`: a heartbeat on each new connection too."""
         self.started = True
         self._run(self._keep_alive())
+        if self._refresh:  # apart from the heartbeats: a name server that is silent must not hold them up
+            self.repeat(self._cluster.refresh, self._interval_ms)
         if at_once:
             self._cluster.remoting.on_connect(self._connected)
 
@@ -85,8 +87,6 @@ class Presence:
         while True:
             await asyncio.sleep(wait_ms / 1000)
             wait_ms = self._interval_ms
-            if self._refresh:
-                await self._cluster.refresh()
             for address in self._connected_masters():
                 await self._heartbeat(address)
 

@@ -386,7 +386,7 @@ class Producer:
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a selector would choose from."""
         self._enter()
-        found = await self._sender.queues(self.cluster.access.wrap(topic))
+        found = await self._sender.queues(self.cluster.access.wrap(topic), self.send_timeout_ms / 1000)
         return [mq._replace(topic=topic) for mq in found]
 
     # Transactions.

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+import time
 from typing import NamedTuple
 
 from ..remoting.arguments import TEXT, check
 from ..remoting.codes import RequestCode
-from ..remoting.errors import UnreachableError, UsageError
+from ..remoting.errors import UsageError
 from ..remoting.headers import RecallMessage, RecallMessageResponse
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.queues import MessageQueue
 from .asking import ask
 from .cluster import Cluster
 from .validation import check_topic
@@ -49,10 +51,10 @@ async def recall(cluster: Cluster, group: str, topic: str, handle: str, *, timeo
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise UsageError(f"messages of {topic} cannot be recalled: retry and dead letter topics are the broker's")
     broker_name = decode_handle(handle).broker_name
-    await cluster.route(topic)
-    address = cluster.broker_address(broker_name)
-    if address is None:
-        raise UnreachableError(broker_name, f"the route of topic {topic} names no such broker")
-    header = RecallMessage(topic, handle, group, broker_name)
-    answer = await ask(cluster.remoting, address, RequestCode.RECALL_MESSAGE, header, timeout_ms=timeout_ms)
+    deadline_s = time.monotonic() + timeout_ms / 1000
+    await cluster.route(topic, wait_s=timeout_ms / 2000)
+    patience_s = (deadline_s - time.monotonic()) / 2
+    address = await cluster.address_of(MessageQueue(topic, broker_name, 0), wait_s=patience_s)
+    header, left_ms = RecallMessage(topic, handle, group, broker_name), (deadline_s - time.monotonic()) * 1000
+    answer = await ask(cluster.remoting, address, RequestCode.RECALL_MESSAGE, header, timeout_ms=left_ms)
     return RecallMessageResponse.from_fields(answer.fields).msg_id

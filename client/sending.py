@@ -3,8 +3,9 @@
 First the next queue in turn, after a failure one of another broker where there is one. Tried again is what Java tries
 again: no connection, no answer, and the refusals of `SendRules.retry_codes`; a refusal of the message itself is not. What
 could not be reached may be elsewhere now: where, is asked for later attempts and sends. An attempt waits for that only where
-it goes to a broker again that failed before, and for half of the time that is left at most. An attempt that was lost may
-have been stored: a retried message can arrive twice, with one message id (UNIQ_KEY).
+it goes to a broker again that was lost before, for one question that was asked since, or to one whose address is not known;
+and for half of the time that is left at most. An attempt that was lost may have been stored: a retried message can arrive
+twice, with one message id (UNIQ_KEY).
 
 Sources: client/impl/producer/DefaultMQProducerImpl.java (sendDefaultImpl, sendKernelImpl, sendSelectImpl).
 """
@@ -12,7 +13,7 @@ Sources: client/impl/producer/DefaultMQProducerImpl.java (sendDefaultImpl, sendK
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, cast
@@ -101,31 +102,33 @@ class Sender:
         self._faults = LatencyFaults()
 
     async def send(self, prepared: Prepared, timeout_ms: float, selector: QueueSelector | None) -> SendResult:
-        """Raises BrokerError, UnreachableError, TimedOutError; with a selector after one attempt."""
+        """Raises BrokerError, UnreachableError, TimedOutError; with a selector after one attempt. Once the message is stored,
+        no later error hides that."""
         began_s = time.monotonic()
         deadline_s = began_s + timeout_ms / 1000
         rules = self._rules
         attempts_max = 1 if selector is not None else 1 + rules.retries
         tried: list[str] = []
+        lost: dict[str, tuple[str | None, float]] = {}
         stored: SendResult | None = None
         while True:
-            mq = self._choose(prepared, await self.queues(prepared.topic), selector, tried[-1] if tried else None)
-            if mq.broker_name in tried:
-                await self._cluster.looked(mq.broker_name, max(0.0, deadline_s - time.monotonic()) / 2)
+            try:
+                mq = await self._next_queue(prepared, selector, tried, lost, deadline_s)
+            except RocketcrewError as error:
+                return _ended(stored, error, tried, began_s)
+            place = self._cluster.broker_address(mq.broker_name), self._cluster.clock()
             tried.append(mq.broker_name)
             last = len(tried) >= attempts_max
-            left_ms = (deadline_s - time.monotonic()) * 1000
+            until_s = deadline_s
             if rules.attempt_timeout_ms and not last:
-                left_ms = min(left_ms, rules.attempt_timeout_ms)
+                until_s = min(until_s, time.monotonic() + rules.attempt_timeout_ms / 1000)
             try:
-                result = await self._attempt(prepared, mq, left_ms, len(tried))
-            except (BrokerError, UnreachableError) as error:
+                result = await self._attempt(prepared, mq, until_s, len(tried))
+            except RocketcrewError as error:
+                if isinstance(error, UnreachableError):
+                    lost.setdefault(mq.broker_name, place)
                 if last or time.monotonic() >= deadline_s or not self._is_retried(error):
-                    if stored is not None:
-                        return stored
-                    if len(tried) == 1:
-                        raise
-                    raise _with_tries(error, tried, time.monotonic() - began_s) from error
+                    return _ended(stored, error, tried if len(tried) > 1 else (), began_s)
                 _log.debug("send_retried", topic=prepared.topic, broker=mq.broker_name, error=str(error))
                 continue
             if last or result.status is SendStatus.SEND_OK or not rules.retry_unless_ok:
@@ -134,32 +137,39 @@ class Sender:
 
     async def send_oneway(self, prepared: Prepared, timeout_ms: float, selector: QueueSelector | None) -> None:
         """One attempt, no answer. Raises UnreachableError, and BrokerError for a topic that does not exist."""
-        mq = self._choose(prepared, await self.queues(prepared.topic), selector, None)
-        address = await self.master_of(mq)
+        deadline_s = time.monotonic() + timeout_ms / 1000
+        mq = self._choose(prepared, await self.queues(prepared.topic, timeout_ms / 2000), selector, None)
+        address, left_ms = await self._address_by(mq, deadline_s)
         context = self._context(prepared, mq, address, oneway=True)
         run_before(self._hooks, context)
         try:
-            await self._cluster.remoting.oneway(address, prepared.command(mq), timeout_ms=timeout_ms)
+            await self._cluster.remoting.oneway(address, prepared.command(mq), timeout_ms=left_ms)
         except RocketcrewError as error:
             self._failed(context, error, prepared.topic)
             raise
         finally:
             run_after(self._hooks, context)
 
-    async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues that a selector chooses from, never none. Raises UnreachableError, BrokerError; UsageError
-        for a static topic."""
+    async def queues(self, topic: str, wait_s: float) -> Sequence[MessageQueue]:
+        """The queues that a selector chooses from, never none. `wait_s`: for a route that is overdue.
+
+        Raises UnreachableError, BrokerError; UsageError for a static topic."""
         options = self._options
         route = await self._cluster.publish_route(
-            topic, default_topic=options.default_topic, queue_nums=options.default_topic_queue_nums
+            topic,
+            default_topic=options.default_topic,
+            queue_nums=options.default_topic_queue_nums,
+            wait_s=wait_s,
         )
         queues = queues_to_write(topic, route)
         if not queues:
+            self._cluster.look_again(topic)
             raise UnreachableError(topic, "this topic has no queue that may be written on a broker with a master")
         return queues
 
-    async def master_of(self, mq: MessageQueue) -> str:
-        return self._cluster.broker_address(mq.broker_name) or await self._cluster.address_of(mq)
+    async def master_of(self, mq: MessageQueue, wait_s: float | None = None) -> str:
+        """`wait_s`: as `Cluster.address_of`."""
+        return self._cluster.broker_address(mq.broker_name) or await self._cluster.address_of(mq, wait_s=wait_s)
 
     async def probe(self) -> None:
         """Ask the brokers that failed whether they answer (LatencyFaultToleranceImpl.detectByOneRound)."""
@@ -176,10 +186,37 @@ class Sender:
 
     # One attempt.
 
-    async def _attempt(self, prepared: Prepared, mq: MessageQueue, left_ms: float, attempt: int) -> SendResult:
-        address = await self.master_of(mq)
+    async def _next_queue(
+        self,
+        prepared: Prepared,
+        selector: QueueSelector | None,
+        tried: Sequence[str],
+        lost: Mapping[str, tuple[str | None, float]],
+        deadline_s: float,
+    ) -> MessageQueue:
+        """Where the next attempt goes; `lost`: the brokers that could not be reached, where and when that was tried first."""
+
+        def patience_s() -> float:
+            return max(0.0, deadline_s - time.monotonic()) / 2
+
+        avoid = tried[-1] if tried else None
+        mq = self._choose(prepared, await self.queues(prepared.topic, patience_s()), selector, avoid)
+        if mq.broker_name not in lost:
+            return mq
+        await self._cluster.looked(prepared.topic, mq.broker_name, *lost[mq.broker_name], patience_s())
+        queues = await self.queues(prepared.topic, patience_s())
+        return mq if mq in queues else self._choose(prepared, queues, selector, avoid)
+
+    async def _address_by(self, mq: MessageQueue, until_s: float) -> tuple[str, float]:
+        """Of the queue's master, and how many milliseconds are left then."""
+        address = await self.master_of(mq, (until_s - time.monotonic()) / 2)
+        left_ms = (until_s - time.monotonic()) * 1000
         if left_ms <= 0:
             raise TimedOutError(address, "no time left to send")
+        return address, left_ms
+
+    async def _attempt(self, prepared: Prepared, mq: MessageQueue, until_s: float, attempt: int) -> SendResult:
+        address, left_ms = await self._address_by(mq, until_s)
         context = self._context(prepared, mq, address)
         run_before(self._hooks, context)
         began_s = time.monotonic()
@@ -202,8 +239,10 @@ class Sender:
         if isinstance(error, UnreachableError):
             self._cluster.look_again(topic)
 
-    def _is_retried(self, error: BrokerError | UnreachableError) -> bool:
-        return not isinstance(error, BrokerError) or error.code in self._rules.retry_codes
+    def _is_retried(self, error: RocketcrewError) -> bool:
+        return isinstance(error, UnreachableError) or (
+            isinstance(error, BrokerError) and error.code in self._rules.retry_codes
+        )
 
     def _context(self, prepared: Prepared, mq: MessageQueue, address: str, *, oneway: bool = False) -> SendContext:
         return SendContext(
@@ -251,9 +290,14 @@ class Sender:
         )
 
 
-def _with_tries(error: BrokerError | UnreachableError, tried: Sequence[str], took_s: float) -> RocketcrewError:
-    """The last error, saying what was tried."""
-    note = f"sent {len(tried)} times in {took_s * 1000:.0f} ms, to {', '.join(tried)}"
+def _ended(stored: SendResult | None, error: RocketcrewError, tried: Sequence[str], began_s: float) -> SendResult:
+    """How a send ends that this error ends: with what was stored before; else raises it, saying what was tried."""
+    if stored is not None:
+        return stored
+    if not tried or not isinstance(error, BrokerError | UnreachableError):
+        raise error
+    times = "once" if len(tried) == 1 else f"{len(tried)} times"
+    note = f"sent {times} in {(time.monotonic() - began_s) * 1000:.0f} ms, to {', '.join(tried)}"
     if isinstance(error, BrokerError):
-        return BrokerError(error.code, error.remark, f"{error.request} ({note})")
-    return type(error)(error.address, f"{error.reason} ({note})")
+        raise BrokerError(error.code, error.remark, f"{error.request} ({note})") from error
+    raise type(error)(error.address, f"{error.reason} ({note})") from error

@@ -3,6 +3,7 @@
 A `SyncProducer` owns a loop that runs only while one of its methods does. So nothing keeps its connections alive in
 between: brokers close them after 120 s, firewalls in silence. Hence before each call connections unused for 30 s are
 closed, and the loop is given a moment to notice those that the peer has closed, so that the call begins on a sound one.
+And after each call it goes on for what was asked of name servers meanwhile, half a second at most: for later calls.
 
 With `background=True`, or a `check` for transactions, the loop has a thread of its own: heartbeats go out, the broker's
 questions after transactions are answered (`check` is called in a thread too), and `send_async` is possible. Where nobody
@@ -276,7 +277,13 @@ class SyncProducer:
         loop, its tasks and connections is left for the next call."""
         try:
             works.runner.run(self._notice_lost_connections(works.producer))
-            return works.runner.run(work, context=context)
+            try:
+                result = works.runner.run(work, context=context)
+            except RocketcrewError:
+                self._settle(works)
+                raise
+            self._settle(works)
+            return result
         except RocketcrewError:
             raise
         except BaseException:
@@ -284,6 +291,11 @@ class SyncProducer:
             raise
         finally:
             work.close()
+
+    def _settle(self, works: _Works) -> None:
+        """The name server is silent for a question whose loop stands still, and a route would never be renewed."""
+        if not works.producer.cluster.is_settled:
+            works.runner.run(works.producer.cluster.settled())
 
     def _enter(self) -> _Works:
         """What runs one call. Raises UsageError where no call is possible."""

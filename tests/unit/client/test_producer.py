@@ -13,6 +13,7 @@ import pytest
 
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.client.access import Access
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.opening import open_cluster
@@ -20,6 +21,7 @@ from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer, SendStatus
 from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.client.selection import by_key, to_queue
+from rocketcrew.client.sending import SendRules
 from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
@@ -30,6 +32,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from .conftest import PATIENT_MS
 
 TOPIC = "orders"
+STORED = {"msgId": "x", "queueId": "0", "queueOffset": "1"}
 SEND_CODES = (310, 320)
 DEADLINE_MS = 200
 
@@ -236,7 +239,7 @@ async def test_a_failed_broker_is_avoided_by_the_retry(make_peer, closed_port, s
 async def test_all_brokers_down(make_peer, closed_port):
     async with (
         make_peer(two_brokers(closed_port, closed_port)) as names,
-        producer_at(names.address) as producer,
+        producer_at(names.address, clock=itertools.count(1000).__next__) as producer,
     ):
         with pytest.raises(UnreachableError, match=r"cannot connect.*sent 3 times in \d+ ms, to [ab], [ab], [ab]"):
             await producer.send(OutgoingMessage(TOPIC, b"x"))
@@ -433,9 +436,8 @@ async def producing(name_server, clock):
 
 async def test_a_send_whose_only_broker_is_elsewhere_finds_it_there(make_peer, closed_port):
     times = itertools.count(1000)  # a second between any two looks at the clock
-    stored = {"msgId": "x", "queueId": "0", "queueOffset": "1"}
     async with (
-        make_peer(lambda command: command.response(0, stored)) as broker,
+        make_peer(lambda command: command.response(0, STORED)) as broker,
         make_peer(Moves(closed_port, broker.address)) as name_server,
         producing(name_server, lambda: next(times)) as producer,
     ):
@@ -452,6 +454,168 @@ async def test_a_send_does_not_wait_to_its_end_for_a_name_server_that_is_away(ma
         with pytest.raises(UnreachableError, match="Connection refused"):
             await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=1_000)
         assert len(name_server.requests) == 2
+
+
+async def test_a_send_by_a_known_route_does_not_wait_for_a_name_server_that_is_silent(make_peer):
+    now_s = [0.0]
+    async with (
+        make_peer(lambda command: command.response(0, STORED)) as broker,
+        make_peer(Moves(broker.address, None)) as name_server,
+        producing(name_server, lambda: now_s[0]) as producer,
+    ):
+        await producer.queues(TOPIC)
+        now_s[0] += 30
+        for _ in range(5):
+            await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=1_000)
+        assert len(broker.requests) == 5
+
+
+async def test_a_send_that_lost_its_broker_after_the_last_question_waits_for_the_next_one(make_peer, closed_port):
+    now_s = [0.0]
+
+    def clock():
+        now_s[0] += 1e-3
+        return now_s[0]
+
+    async with (
+        make_peer(lambda command: command.response(0, STORED)) as broker,
+        make_peer(Moves(closed_port, broker.address)) as name_server,
+        producing(name_server, clock) as producer,
+    ):
+        await producer.queues(TOPIC)
+        now_s[0] += 0.98
+        result = await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=PATIENT_MS)
+        assert (result.attempts, len(name_server.requests)) == (2, 2)
+
+
+async def test_a_send_whose_topic_has_left_its_broker_goes_where_it_is_now(make_peer, closed_port):
+    def answer(command):
+        name, address = places.pop(0) if len(places) > 1 else places[0]
+        route = TopicRouteData((QueueData(name, 1, 1, 6),), (BrokerData(name, {0: address}),))
+        return command.response(0, body=route.encode())
+
+    async with (
+        make_peer(lambda command: command.response(0, STORED)) as broker,
+        make_peer(answer) as name_server,
+        producing(name_server, itertools.count(1000).__next__) as producer,
+    ):
+        places = [("b", closed_port), ("c", broker.address)]
+        result = await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=PATIENT_MS)
+        assert (result.attempts, result.mq.broker_name) == (2, "c")
+
+
+async def test_a_send_with_one_attempt_waits_for_a_route_that_nobody_has_renewed_for_long(make_peer, closed_port):
+    now_s = [0.0]
+    async with (
+        make_peer(lambda command: command.response(0, STORED)) as broker,
+        make_peer(Moves(closed_port, broker.address)) as name_server,
+        producing(name_server, lambda: now_s[0]) as producer,
+    ):
+        await producer.queues(TOPIC)
+        now_s[0] += 60
+        await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=PATIENT_MS, selector=by_key("k"))
+
+
+async def test_where_no_master_is_named_the_next_sends_hear_of_one_before_the_next_poll(make_peer):
+    def answer(command):
+        replica = replicas.pop(0) if len(replicas) > 1 else replicas[0]
+        route = TopicRouteData((QueueData("b", 1, 1, 6),), (BrokerData("b", {replica: broker.address}),))
+        asked.put_nowait(command)
+        return command.response(0, body=route.encode())
+
+    replicas, asked = [1, 0], asyncio.Queue()
+    async with (
+        make_peer(lambda command: command.response(0, STORED)) as broker,
+        make_peer(answer) as name_server,
+        producing(name_server, itertools.count(1000).__next__) as producer,
+    ):
+        with pytest.raises(UnreachableError, match="on a broker with a master"):
+            await producer.send(OutgoingMessage(TOPIC, b"x"))
+        for _ in range(2):
+            await asked.get()
+        await producer.cluster.route(TOPIC, refresh=True)
+        await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=PATIENT_MS)
+
+
+@contextlib.asynccontextmanager
+async def losing_its_route(make_peer, *answers, **options):
+    """A producer whose broker gives these answers; after the first its topic may not be written any more."""
+    now_s, perms, answers = [0.0], [6, 4], list(answers)
+
+    def names(command):
+        perm = perms.pop(0) if len(perms) > 1 else perms[0]
+        route = TopicRouteData((QueueData("b", 1, 1, perm),), (BrokerData("b", {0: broker.address}),))
+        return command.response(0, body=route.encode())
+
+    def broken(command):
+        now_s[0] += 60
+        return command.response(answers.pop(0), STORED)
+
+    async with (
+        make_peer(broken) as broker,
+        make_peer(names) as name_server,
+        producer_at(
+            name_server.address, clock=lambda: now_s[0], heartbeat_interval_ms=PATIENT_MS, **options
+        ) as producer,
+    ):
+        yield producer
+
+
+async def test_what_is_stored_is_sent_though_no_further_queue_is_known(make_peer):
+    async with losing_its_route(make_peer, 10, rules=SendRules(retry_unless_ok=True)) as producer:
+        result = await producer.send(OutgoingMessage(TOPIC, b"x"))
+        assert (result.status, result.attempts) == (SendStatus.FLUSH_DISK_TIMEOUT, 1)
+
+
+async def test_where_no_further_queue_is_known_the_error_says_what_was_tried(make_peer):
+    async with losing_its_route(make_peer, 2) as producer:
+        with pytest.raises(UnreachableError, match=r"on a broker with a master \(sent once in \d+ ms, to b\)"):
+            await producer.send(OutgoingMessage(TOPIC, b"x"))
+
+
+async def test_what_is_stored_is_sent_though_the_next_answer_is_none(make_peer):
+    answers = [(10, STORED), (0, {})]
+    async with (
+        make_peer(lambda command: command.response(*answers.pop(0))) as broker,
+        make_peer(two_brokers(broker.address)) as names,
+        producer_at(names.address, heartbeat_interval_ms=PATIENT_MS, rules=SendRules(retry_unless_ok=True)) as producer,
+    ):
+        result = await producer.send(OutgoingMessage(TOPIC, b"x"))
+        assert (result.status, answers) == (SendStatus.FLUSH_DISK_TIMEOUT, [])
+
+
+@pytest.mark.parametrize("send", [Producer.send, Producer.send_oneway])
+async def test_a_send_to_a_broker_without_an_address_waits_for_a_silent_name_server_no_longer_than_it_may(
+    make_peer, send
+):
+    def names(command):
+        ordered = TopicRouteData(order_topic_conf="a:1")  # and no broker has that name
+        return command.response(0, body=ordered.encode()) if len(name_server.requests) == 1 else None
+
+    access = Access("127.0.0.1:1", request_timeout_ms=PATIENT_MS)
+    async with make_peer(names) as name_server, Producer.create(access) as producer:
+        producer.cluster.name_servers.update(name_server.address)
+        await producer.queues(TOPIC)
+        with pytest.raises(TimedOutError, match="no name server has said in time where it is"):
+            await send(producer, OutgoingMessage(TOPIC, b"x"), timeout_ms=DEADLINE_MS)
+
+
+async def test_a_name_server_that_is_silent_does_not_hold_up_heartbeats(make_peer):
+    heard = asyncio.Queue()
+
+    def listen(command):
+        heard.put_nowait(command.code)
+        return command.response(0, STORED)
+
+    async with (
+        make_peer(listen) as broker,
+        make_peer(Moves(broker.address, None)) as name_server,
+        producer_at(name_server.address, heartbeat_interval_ms=1) as producer,
+    ):
+        await producer.send(OutgoingMessage(TOPIC, b"x"))
+        codes = [await heard.get() for _ in range(20)]
+        assert codes.count(34) == 19
+        assert len(name_server.requests) <= 2, "it was asked, and has not answered"
 
 
 # One loop.

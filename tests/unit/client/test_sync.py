@@ -21,7 +21,7 @@ from rocketcrew.client.background import background
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
 from rocketcrew.client.sync import SyncProducer, _CallLoop, _CallRunner, run_with_cluster
-from rocketcrew.remoting.errors import UnreachableError, UsageError
+from rocketcrew.remoting.errors import TimedOutError, UnreachableError, UsageError
 from rocketcrew.testing import LocalBroker, message
 from rocketcrew.workers.sends import Send
 
@@ -136,6 +136,63 @@ def test_connections_that_rotted_between_calls_are_not_used(served):
         served.do(lambda: [connection.abort() for connection in served.broker._edge._connections.values()])
         assert producer.send(OutgoingMessage(TOPIC, b"two")).attempts == 1
         assert not lost.open
+
+
+class Counted:
+    """A runner; `runs`: how often its loop has run."""
+
+    def __init__(self, runner):
+        self._runner, self.runs = runner, 0
+        self.close = runner.close
+
+    def run(self, coro, /, **options):
+        self.runs += 1
+        return self._runner.run(coro, **options)
+
+
+@contextlib.contextmanager
+def with_an_old_route(name_server):
+    """A producer that has sent and asks a question beside its next call; its runner; and a name server that is silent."""
+    with (
+        SyncProducer(name_server, send_timeout_ms=PATIENT_MS) as producer,
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        producer.send(TOPIC, b"x")
+        producer._works = producer._works._replace(runner=Counted(producer._works.runner))
+        producer._producer.cluster._entry(TOPIC).checked_s -= 30
+        yield producer, producer._works.runner, f"127.0.0.1:{silent.getsockname()[1]}"
+
+
+def test_a_loop_runs_on_for_what_was_asked_beside_a_call_and_else_not(served):
+    with with_an_old_route(served.broker.name_server) as (producer, runner, silent):
+        producer._producer.cluster.name_servers.update(silent)
+        producer.send_oneway(TOPIC, b"x")
+        assert (producer._producer.cluster.is_settled, runner.runs) == (True, 3)
+        producer.send(TOPIC, b"x")
+        assert runner.runs == 5, "once for each question"
+
+
+def test_a_call_that_fails_waits_for_what_it_has_asked_too(served):
+    def nowhere(queues):
+        return queues[0]._replace(broker_name="nobody knows it")
+
+    with with_an_old_route(served.broker.name_server) as (producer, runner, silent):
+        producer._producer.cluster.name_servers.update(silent)
+        with pytest.raises(TimedOutError, match="in time where it is"):
+            producer.send(TOPIC, b"x", selector=nowhere, timeout_ms=10)
+        assert producer._producer.cluster.is_settled
+        assert runner.runs == 3
+
+
+def test_a_call_that_is_interrupted_waits_for_nothing(served):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with with_an_old_route(served.broker.name_server) as (producer, runner, _):
+        with pytest.raises(KeyboardInterrupt):
+            producer.send(TOPIC, b"x", selector=interrupted)
+        assert runner.runs == 2
+        producer.send(TOPIC, b"x")
 
 
 def test_connections_unused_for_long_are_made_anew(served):

@@ -11,6 +11,7 @@ import pytest
 
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.client.access import Access
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.outgoing import OutgoingMessage
@@ -20,9 +21,10 @@ from rocketcrew.client.send_result import SendStatus
 from rocketcrew.client.sending import SendRules
 from rocketcrew.client.sync import SyncProducer
 from rocketcrew.client.transactions import CheckBack, LocalTransactionState
+from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
-from rocketcrew.remoting.errors import BrokerError, UsageError
+from rocketcrew.remoting.errors import BrokerError, TimedOutError, UnreachableError, UsageError
 from rocketcrew.remoting.headers import CheckTransaction
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
@@ -255,6 +257,42 @@ def test_handles():
     for bad in ("", "%%%", handle("v2", "a", "b", "c", "d"), handle("v1", "a", "b")):
         with pytest.raises(UsageError, match="is no recall handle"):
             decode_handle(bad)
+
+
+async def test_a_broker_that_the_known_route_does_not_name_is_looked_for(make_peer):
+    names = ["a"]
+
+    def answer(command):
+        route = TopicRouteData(
+            tuple(QueueData(name, 1, 1, 6) for name in names),
+            tuple(BrokerData(name, {0: broker.address}) for name in names),
+        )
+        return command.response(0, body=route.encode())
+
+    async with (
+        make_peer(lambda command: command.response(0, {"msgId": "U1"})) as broker,
+        make_peer(answer) as name_server,
+        open_cluster(name_server.address) as cluster,
+    ):
+        producer = Producer(cluster, "senders")
+        await producer.queues(TOPIC)
+        names.append("b")
+        assert await producer.recall(TOPIC, handle("v1", TOPIC, "b", "1700000000000", "U1")) == "U1"
+        with pytest.raises(UnreachableError, match=f"route of topic {TOPIC} names no address"):
+            await producer.recall(TOPIC, handle("v1", TOPIC, "c", "1700000000000", "U1"))
+
+
+async def test_a_recall_waits_for_a_silent_name_server_no_longer_than_it_may(make_peer):
+    def names(command):
+        known = TopicRouteData((QueueData("a", 1, 1, 6),), (BrokerData("a", {0: "127.0.0.1:1"}),))
+        return command.response(0, body=known.encode()) if len(name_server.requests) == 1 else None
+
+    async with make_peer(names) as name_server:
+        access = Access(name_server.address, request_timeout_ms=PATIENT_MS)
+        async with Producer.create(access, send_timeout_ms=200) as producer:
+            await producer.queues(TOPIC)
+            with pytest.raises(TimedOutError, match="b: no name server has said in time where it is"):
+                await producer.recall(TOPIC, handle("v1", TOPIC, "b", "1700000000000", "U1"))
 
 
 async def test_a_broker_that_does_not_recall_says_why():
