@@ -48,6 +48,10 @@ FIELDS: Final = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__",
 """Marks of what has fields: dataclass, msgspec.Struct, attrs, NamedTuple, TypedDict."""
 MODEL: Final = "__pydantic_validator__"
 """That of a pydantic model."""
+BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+UNTYPED: Final = (inspect.Parameter.empty, Any, object, "Any", "object")
+OWN_SIGNATURE: Final = "leave functools.wraps out of the decorator, or set __signature__ of what it returns"
+"""The way out for a wrapper of which the function behind it says the wrong things."""
 TYPES: Final = "bytes, str, a dataclass, TypedDict, NamedTuple, msgspec.Struct, pydantic model, dict or list"
 
 
@@ -66,16 +70,12 @@ def plan_of(handler: Handler) -> Plan | None:
         own, signature = own_signature(handler.function), inspect.signature(handler.function)
     except (TypeError, ValueError):
         return None
-    found = [
-        each
-        for each in signature.parameters.values()
-        if each.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    if own is not None:  # what it takes, it hands on by that name, or first
-        found = ([each for each in found if each.name == next(iter(own.parameters))] or found)[:1]
-    for each in signature.parameters.values() if own is None else ():
-        if each not in found[:1]:
-            _check_option(handler, each)
+    found = None if own is None else _handed_on(handler, own, signature)
+    if found is None:
+        found = [each for each in signature.parameters.values() if each.kind in BY_PLACE]
+        for each in signature.parameters.values():
+            if each not in found[:1]:
+                _check_option(handler, each)
     needed = [each for each in found if each.default is inspect.Parameter.empty]
     both = len(needed) == 2
     if len(needed) > 2 or not found or (both and needed[1].annotation is inspect.Parameter.empty):
@@ -120,6 +120,34 @@ def typed(handler: Handler) -> Handler:
 # --- what a signature says ------------------------------------------------------------------------------------------------
 
 
+def _handed_on(handler: Handler, own: inspect.Signature, behind: inspect.Signature) -> list[inspect.Parameter] | None:
+    """The parameter behind a wrapper that gets what the wrapper is called with: the one of the same name; else the first, if
+    it may be a message and no other is one, so that nothing is to be decoded. None where the function behind takes one
+    argument by itself: it is looked at as if there was no wrapper. Raises UsageError where nobody can know."""
+    name = next(iter(own.parameters))
+    named = behind.parameters.get(name)
+    if named is not None and named.kind in (*BY_PLACE, inspect.Parameter.KEYWORD_ONLY):
+        return [named]
+    first, others = [*behind.parameters.values()][:1], [*behind.parameters.values()][1:]
+    if not any(_gets_message(handler, each) for each in others):
+        if all(each.annotation in UNTYPED or _gets_message(handler, each) for each in first):
+            return first
+        if binds(behind, 1):
+            return None
+    raise UsageError(
+        f"handler {handler.name}: the decorator's function has the parameter {name}, the handler has"
+        f" ({', '.join(behind.parameters)}), and nobody can know which of these gets it: give both the same name; or"
+        f" {OWN_SIGNATURE}"
+    )
+
+
+def _gets_message(handler: Handler, parameter: inspect.Parameter) -> bool:
+    try:
+        return _is_message_alone(_resolved(handler, parameter))
+    except UsageError:  # no body is for it
+        return False
+
+
 def _resolved(handler: Handler, parameter: inspect.Parameter) -> Any:
     """The annotation, which may be written as text; of a batch handler's list, that of an item. Raises UsageError for a name
     that is not there when the handler runs."""
@@ -133,7 +161,7 @@ def _check_option(handler: Handler, parameter: inspect.Parameter) -> None:
     """Raise UsageError for a parameter that may be meant to get the body and never would: one with None as its default, of
     `*args` or by its name only. Any other default is a value of the handler's own, and so is whatever a partial sets."""
     if any(
-        isinstance(each, functools.partial) and parameter.name in each.keywords for each in _layers(handler.function)
+        isinstance(each, functools.partial) and parameter.name in each.keywords for each in layers(handler.function)
     ):
         return
     unfilled = parameter.default is inspect.Parameter.empty and parameter.kind in (
@@ -221,13 +249,13 @@ def meaning_of(function: Any, annotation: Any) -> Any:
 
     def annotated() -> None: ...
 
-    annotated.__annotations__ = {"it": annotation}
-    *_, innermost = _layers(function)
+    annotated.__annotations__ = {"it": annotation.strip() if isinstance(annotation, str) else annotation}
+    *_, innermost = layers(function)
     found = typing.get_type_hints(annotated, getattr(innermost, "__globals__", {}), include_extras=True)["it"]
     return None if found is type(None) else found
 
 
-def _layers(function: Any) -> Iterator[Any]:
+def layers(function: Any) -> Iterator[Any]:
     """The function, and what stands behind a partial, a wrapper made with functools.wraps, or an instance's `__call__`."""
     while True:
         yield function
@@ -250,11 +278,12 @@ def own_signature(function: Any, arguments: int = 1) -> inspect.Signature | None
         own = inspect.signature(function, follow_wrapped=False)
     except ValueError:  # of C, as that of functools.lru_cache
         return None
-    is_own = own.parameters != behind.parameters and _binds(own, arguments) and not _binds(own, arguments + 1)
+    is_own = own.parameters != behind.parameters and binds(own, arguments) and not binds(own, arguments + 1)
     return own if is_own else None
 
 
-def _binds(signature: inspect.Signature, arguments: int) -> bool:
+def binds(signature: inspect.Signature, arguments: int) -> bool:
+    """Whether it takes so many arguments by their places."""
     try:
         signature.bind(*range(arguments))
     except TypeError:
@@ -269,7 +298,7 @@ def result_annotation(function: Any) -> Any:
     return something else. The same for functools.singledispatch, whose functions each have their own.
     """
     try:
-        if any(hasattr(each, "__wrapped__") or hasattr(each, "registry") for each in _layers(function)):
+        if any(hasattr(each, "__wrapped__") or hasattr(each, "registry") for each in layers(function)):
             return None
         found = inspect.signature(function).return_annotation
         return None if found is inspect.Signature.empty else meaning_of(function, found)
@@ -439,7 +468,7 @@ def _decoder(handler: Handler, wanted: Any) -> Decode:
         except TypeError:  # of aliases msgspec knows Python's own only
             wanted = _without_aliases(wanted)
             decoder = json.Decoder(wanted)
-    except (TypeError, NameError) as error:
+    except (TypeError, NameError, RuntimeError) as error:  # the last of integers above 2**63 - 1, not implemented
         raise _undecodable(handler, wanted, error) from error
     unknown = _not_of_json(wanted)
     if unknown is not None:

@@ -24,12 +24,13 @@ import os
 import socket
 from collections.abc import Callable
 from resource import RLIMIT_NOFILE, getrlimit
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from ..durable.files import out_of_the_way
 from .link import identity
 from .memory_watch import LeavingError
 from .packets import LEAVES, WANTS_OUT, encode_notice
+from .user_errors import related
 
 FREE_MIN: Final = 32
 """With fewer free ones between calls, or less than an eighth of all, the next calls would fail as well."""
@@ -37,8 +38,6 @@ HOLD_S: Final = 1.0
 """For the calls under way, before what is open is counted all the same."""
 FEW: Final = 8
 """With fewer free ones a call may have failed for want of them, whatever its error says: to start a program takes six."""
-ERRORS_MAX: Final = 100
-"""That are looked at; a chain may be a circle."""
 _REMEDY: Final = (
     "the handler leaves files or sockets open: close them, or use `with`; if it needs them, raise `ulimit -n`"
 )
@@ -55,20 +54,13 @@ def free_descriptors() -> int:
         return 0 if error.errno == errno.EMFILE else limit
 
 
-def lacks_descriptors(error: BaseException | None) -> bool:
+def lacks_descriptors(error: BaseException) -> bool:
     """The process had none left: by the error itself, one of a group, or one of those that it came from."""
-    waiting = [error]
-    with contextlib.suppress(Exception):  # its class may have code of its own for each of these
-        for _ in range(ERRORS_MAX):
-            if not waiting:
-                break
-            error = waiting.pop()
-            if isinstance(error, OSError) and error.errno == errno.EMFILE:
-                return True
-            if error is not None:
-                waiting.append(error.__cause__ or error.__context__)
-            if isinstance(error, BaseExceptionGroup):
-                waiting += cast("BaseExceptionGroup[BaseException]", error).exceptions[:ERRORS_MAX]
+    with contextlib.suppress(BaseException):  # what the user gave as its number may be anything
+        return any(
+            issubclass(type(each), OSError) and OSError.__dict__["errno"].__get__(each) == errno.EMFILE
+            for each in related(error)
+        )
     return False
 
 

@@ -33,7 +33,7 @@ import dill
 
 from ..remoting.errors import UsageError
 from .api import Handler
-from .bodies import own_signature, plan_of, typed
+from .bodies import OWN_SIGNATURE, binds, layers, own_signature, plan_of, typed
 from .result_types import check_result_type
 from .routing import check_order, combine, handler_of, listed, same_topics
 from .user_errors import describe_error, user_traceback
@@ -446,7 +446,7 @@ def refusal(handler: Handler) -> str | None:
             continue
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             return f"handler {handler.name}: {option} has a yield, so calling it runs nothing of it: write it without"
-        if arguments and inspect.iscoroutinefunction(function):
+        if arguments and (inspect.iscoroutinefunction(function) or _hides_coroutine(function)):
             return (
                 f"handler {handler.name}: {option} is a coroutine function, which nothing awaits: write it with `def`"
             )
@@ -474,7 +474,27 @@ def never_awaited(function: Callable[..., Any]) -> str | None:
         return (
             "is an object whose __call__ is `async def`, which is not awaited: give an `async def` function or method"
         )
+    if _hides_coroutine(function):
+        return (
+            "is `async def` behind a decorator's plain function, which does not await it: write that function with"
+            f" `async def` and `await`. If it runs an event loop itself: {OWN_SIGNATURE}"
+        )
     return None
+
+
+def _hides_coroutine(function: Callable[..., Any]) -> bool:
+    """Whether `async def` is behind a plain wrapper that fills arguments. One that fills none may run it by itself."""
+    _, *behind = layers(function)
+    if inspect.iscoroutinefunction(function) or not any(map(_runs_later, behind)):
+        return False
+    try:
+        return own_signature(function) is not None and not binds(inspect.signature(function), 1)
+    except (TypeError, ValueError):
+        return False
+
+
+def _runs_later(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def takes_one(function: Callable[..., Any]) -> bool:

@@ -35,7 +35,7 @@ from .consume_hooks import CallResult
 from .failures import Attempts
 from .message import Message
 from .packets import QueueInfo
-from .user_errors import failure_of
+from .user_errors import failure_of, keep_last_raise
 
 MODULE: Final = "sentry_sdk"
 FLUSH_S: Final = 1.0
@@ -167,6 +167,7 @@ class SentryEvents:
         """Give the event to the SDK's thread. Whatever goes wrong is Sentry's, and changes nothing."""
         if os.getpid() != self._pid or not is_failure(error):
             return
+        keep_last_raise(error)  # else the event has those of other messages
         with contextlib.suppress(Exception):
             mechanism = {"type": "rocketcrew", "handled": False}
             options = self._sdk.get_client().options

@@ -58,13 +58,21 @@ class CallTimedOutError(Exception):
 def describe_error(error: BaseException) -> str:
     """`TypeName: message (file:line)` of the innermost frame that is the user's, for logs and failure texts."""
     keep_last_raise(error)
-    text = _in_short(error)
+    text, told = _in_short(error), _told_of(error)
+    place = _place(error) if told is None else told.place
+    if not place:
+        return text
+    if told is not None and told.first != place:  # that of a future, say, has lost why it is there
+        place = f"{place}, first raised at {told.first}"
+    return f"{text} ({place})"
+
+
+def _place(error: BaseException) -> str:
+    """`file:line` of the innermost frame that is the user's; empty where there is none."""
     entries = _user_entries(_trace(error))
     if _is_quit(error):
         entries = [entry for entry in entries if os.path.basename(_file(entry)) not in ("bdb.py", "pdb.py")]
-    if not entries:
-        return text
-    return f"{text} ({os.path.basename(_file(entries[-1]))}:{entries[-1].tb_lineno})"
+    return f"{os.path.basename(_file(entries[-1]))}:{entries[-1].tb_lineno}" if entries else ""
 
 
 def _in_short(error: BaseException) -> str:
@@ -131,7 +139,7 @@ def _user_entries(trace: TracebackType | None) -> list[TracebackType]:
 def user_traceback(error: BaseException) -> str:
     """Traceback text of the user's frames (the innermost TRACEBACK_FRAMES_MAX) and the error itself."""
     trace: TracebackType | None = None
-    with contextlib.suppress(Exception):  # generated code may have no positions, and the code of a loader runs
+    with contextlib.suppress(BaseException):  # generated code may have no positions, and the code of a loader runs
         for entry in reversed(_user_entries(_trace(error))):  # to look up the lines of all entries takes long
             trace = TracebackType(trace, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
         if frames := traceback.format_list(traceback.extract_tb(trace)):
@@ -155,35 +163,45 @@ def _last_lines(error: BaseException) -> str:
 
 
 class _Told:
-    """In an error's `__dict__`: its traceback when it was told of last. A copy of the error has nothing of it."""
+    """In an error's `__dict__`: its traceback when it was told of last, where it was raised then, and where it
+    was raised when it was told of first. A deep copy of the error and a pickled one have nothing of it; a shallow one shares
+    it, and nothing is cut off there."""
 
-    __slots__ = ("trace",)
+    __slots__ = ("first", "place", "trace")
 
-    def __init__(self, trace: TracebackType | None) -> None:
-        self.trace = trace
+    def __init__(self, trace: TracebackType | None, place: str, first: str) -> None:
+        self.trace, self.place, self.first = trace, place, first or place
 
     def __reduce__(self) -> tuple[type[str], tuple[()]]:
         return str, ()
 
 
 _TOLD: Final = "_rocketcrew_told"
+_DICT: Final[Any] = dict
+"""For its own methods: a `__dict__` may be of a class of the user's."""
 
 
 def keep_last_raise(error: BaseException) -> None:
     """Forget older raises of an object that is raised again, and of those that it came from. Each puts its entries before
     the older ones, and their frames hold the message, its body and the handler's variables: the worker would grow with each
     message, and soon do nothing but go through them."""
-    if (trace := _trace(error)) is not None and trace is _told_of(error):
+    told = _told_of(error)
+    if told is not None and told.trace is not None and told.trace is _trace(error):
         return
-    for each in _related(error):
-        if (known := _told_of(each)) is not None:
-            _cut_off(each, known)
-        _of(each, "__dict__")[_TOLD] = _Told(_trace(each))
+    with contextlib.suppress(BaseException):  # a `__dict__` may have the user's keys
+        for each in related(error):
+            known = _told_of(each)
+            if known is not None and known.trace is not None:
+                _cut_off(each, known.trace)
+            told = _Told(_trace(each), _place(each), "" if known is None else known.first)
+            _DICT.__setitem__(_of(each, "__dict__"), _TOLD, told)
 
 
-def _told_of(error: BaseException) -> TracebackType | None:
-    told = _of(error, "__dict__").get(_TOLD)
-    return told.trace if isinstance(told, _Told) else None
+def _told_of(error: BaseException) -> _Told | None:
+    told: object = None
+    with contextlib.suppress(BaseException):
+        told = _DICT.get(_of(error, "__dict__"), _TOLD)
+    return told if type(told) is _Told else None
 
 
 def _cut_off(error: BaseException, known: TracebackType) -> None:
@@ -201,8 +219,8 @@ def _cut_off(error: BaseException, known: TracebackType) -> None:
         BaseException.__dict__["__traceback__"].__set__(error, known)
 
 
-def _related(error: BaseException) -> Iterator[BaseException]:
-    """The error, those that it came from, and those in a group."""
+def related(error: BaseException) -> Iterator[BaseException]:
+    """The error, those that it came from, and those in a group; RELATED_MAX of them at most. No code of theirs runs."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left and len(seen) < RELATED_MAX:

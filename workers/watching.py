@@ -27,7 +27,7 @@ from .api import Handler
 from .consume_hooks import CallResult, ConsumeHooks, return_type
 from .message import Message, note_trace
 from .sentry import SentryEvents
-from .user_errors import describe_error
+from .user_errors import describe_error, keep_last_raise
 
 RECORDS_MAX = 2_048
 
@@ -145,6 +145,7 @@ class ProcessSpans:
             try:
                 yield done
             except BaseException as error:
+                keep_last_raise(error)  # before the span records it
                 if not isinstance(
                     error, Exception
                 ):  # the span itself takes these alone for an error: not the soft limit

@@ -35,7 +35,7 @@ from rocketcrew.workers.api import Handler
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "src/rocketcrew"
 PAGES = sorted([ROOT / "README.md", ROOT / "examples/README.md", *(ROOT / "docs").rglob("*.md")])
-HANDLER_PAGES = {"README.md": 1, "docs/tutorial.md": 1, "docs/how-to/handlers.md": 10, "docs/how-to/order.md": 2,
+HANDLER_PAGES = {"README.md": 1, "docs/tutorial.md": 1, "docs/how-to/handlers.md": 11, "docs/how-to/order.md": 2,
                  "docs/how-to/dead-letters.md": 2, "docs/how-to/s3.md": 1,
                  "docs/how-to/iceberg.md": 1, "docs/how-to/operate.md": 1, "docs/how-to/table.md": 1}  # fmt: skip
 """And how many handlers are shown there."""

@@ -96,6 +96,7 @@ def annotated(annotation: Any) -> Callable[[Any], Any]:
         (Annotated[str, "a"], b"3", "3"),
         (list["Order"], b'[{"order_id": "o-1"}]', [Order("o-1")]),
         (Optional["Order"], b'{"order_id": "o-1"}', Order("o-1")),
+        ("  Order", b'{"order_id": "o-1"}', Order("o-1")),
         ("'Order'", b'{"order_id": "o-1"}', Order("o-1")),
         ("dict[str, 'Order']", b'{"a": {"order_id": "o-1"}}', {"a": Order("o-1")}),
         (Annotated["Order", "a"], b'{"order_id": "o-1"}', Order("o-1")),
@@ -275,6 +276,7 @@ def test_a_value_of_no_literal_is_refused_by_name() -> None:
         ("OrderMessage", r"the annotation 'OrderMessage' of parameter given means nothing"),
         ("list[MessageBody]", r"the annotation 'list\[MessageBody\]' of parameter given means nothing"),
         (Order | Point | Line, "bodies cannot be decoded into"),
+        (enum.IntEnum("Large", {"A": 1 << 64}), "bodies cannot be decoded into Large: "),
         (list["Nowhere"], "of parameter given means nothing when it runs"),  # type: ignore[name-defined]  # noqa: F821
         (NewType("Named", Something), "which is neither Message nor"),
     ],

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit, setrlimit
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -432,6 +432,40 @@ class Numberless(OSError):
     @property
     def errno(self) -> int:
         raise ZeroDivisionError
+
+
+class Leaving(OSError):
+    @property
+    def __cause__(self) -> Any:
+        raise SystemExit(3)
+
+    @property
+    def __context__(self) -> Any:
+        raise SystemExit(3)
+
+
+class LeavingGroup(ExceptionGroup[Exception]):
+    @property
+    def exceptions(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise SystemExit(3)
+
+
+class LeavingNumber:
+    def __eq__(self, other: object) -> bool:
+        raise SystemExit(3)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_no_code_of_an_error_s_is_run_to_know_it() -> None:
+    full, numbered = OSError(errno.EMFILE, "full"), OSError("x")
+    numbered.errno = cast("Any", LeavingNumber())
+    assert not lacks_descriptors(Leaving())
+    assert not lacks_descriptors(numbered)
+    assert lacks_descriptors(LeavingGroup("of a task group", [full]))
+    with pytest.raises(Leaving) as caught:
+        raise Leaving from full
+    assert lacks_descriptors(caught.value)
 
 
 def test_what_a_lack_of_descriptors_is() -> None:

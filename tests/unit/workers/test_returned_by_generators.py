@@ -3,10 +3,12 @@ nothing, anything else fails the message."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import decimal
 import enum
 import uuid
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,6 +136,35 @@ def test_numpy_s_numbers_and_truths_mean_nothing_too() -> None:
     numpy: Any = pytest.importorskip("numpy")
     for returned in (numpy.int64(3), numpy.float32(0.5), numpy.bool_(True), numpy.datetime64(1, "s")):
         assert list(to_the_end(ending(returned, {"a": 1}))) == [{"a": 1}]
+
+
+class Cart(list[str]):
+    pass
+
+
+@dataclasses.dataclass
+class Parcel:
+    items: list[str]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@pytest.mark.parametrize("returned", [Cart(), Parcel([])])
+def test_what_is_empty_by_a_class_of_the_user_s_may_be_a_row_all_the_same(returned: object) -> None:
+    with pytest.raises(RowError, match=LOST.format(type(returned).__name__)):
+        list(to_the_end(ending(returned, {"a": 1})))
+
+
+@pytest.mark.parametrize("returned", [range(0), deque[int](), Counter[str](), bytearray(), {}.keys()])
+def test_what_is_empty_has_no_rows(returned: object) -> None:
+    assert list(to_the_end(ending(returned, {"a": 1}))) == [{"a": 1}]
+
+
+def test_an_array_without_a_length_is_refused_as_others() -> None:
+    numpy: Any = pytest.importorskip("numpy")
+    with pytest.raises(RowError, match=LOST.format("ndarray")):
+        list(to_the_end(ending(numpy.array(3), {"a": 1})))
 
 
 def test_its_message_fails_and_others_are_done() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from rocketcrew.workers.api import Handler, Retry, Rollback, handler
 from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.message import Message
 from rocketcrew.workers.ordered_packets import Classify, OrderedDescriptor, encode_classify, encode_ordered
-from rocketcrew.workers.user_errors import keep_last_raise, usable, user_traceback
+from rocketcrew.workers.user_errors import describe_error, keep_last_raise, usable, user_traceback
 
 Make = Callable[..., Any]
 MESSAGES = 6
@@ -186,6 +189,35 @@ def test_the_last_raise_stays_and_the_error_is_left_to_its_owner() -> None:
     assert "in first" not in text
     for twin in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
         assert twin.args == ("no",)
+
+
+def test_where_it_was_raised_first_is_told_once_that_is_cut_off() -> None:
+    future: Future[object] = Future()
+    try:
+        {}["weights"]
+    except KeyError as error:
+        future.set_exception(error)
+    told: list[str] = []
+    for _ in range(3):
+        with pytest.raises(KeyError) as caught:
+            future.result()
+        told.append(describe_error(usable(caught.value)))
+    line = test_where_it_was_raised_first_is_told_once_that_is_cut_off.__code__.co_firstlineno + 3
+    first = f"{Path(__file__).name}:{line}"
+    assert told[0] == f"KeyError: 'weights' ({first})"
+    assert told[1] == told[2]
+    assert re.fullmatch(rf"KeyError: 'weights' \(_base\.py:\d+, first raised at {re.escape(first)}\)", told[1])
+
+
+def test_where_it_is_raised_each_time_is_told_once() -> None:
+    error = ValueError("no")
+    told: set[str] = set()
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no"):
+            raising(error)
+        told.add(describe_error(usable(error)))
+    assert len(told) == 1
+    assert "first" not in told.pop()
 
 
 def test_errors_without_end_behind_one_are_not_all_looked_at() -> None:

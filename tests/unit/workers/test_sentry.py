@@ -30,6 +30,7 @@ from rocketcrew.workers.sentry import (
     sentry_place,
     set_up_sentry,
 )
+from rocketcrew.workers.user_errors import usable
 from rocketcrew.workers.watching import watched, watched_async
 
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
@@ -111,6 +112,26 @@ def test_a_failed_call_is_one_event_that_names_the_message(memory: Memory) -> No
     assert event["transaction"] == "shop:count"
     assert event["environment"] == "production"
     assert "release" not in event
+
+
+def test_the_event_of_an_error_that_is_raised_again_has_the_last_raise_only(memory: Memory) -> None:
+    error = ValueError("no")
+
+    def first(_: object) -> None:
+        raise error
+
+    def second(_: object) -> None:
+        raise error
+
+    for function in (first, second):
+        assert call(function, message()) is error
+        usable(error)  # as the worker tells of it
+    functions = [
+        [frame["function"] for frame in event["exception"]["values"][0]["stacktrace"]["frames"]]
+        for event in memory.events
+    ]
+    assert [frames[-1] for frames in functions] == ["first", "second"]
+    assert "first" not in functions[1]
 
 
 def test_keys_bodies_and_local_variables_are_not_sent_unless_asked(memory: Memory) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
+from rocketcrew import Message
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.testing import message
 from rocketcrew.workers.api import Handler
@@ -169,11 +171,100 @@ def test_a_body_is_decoded_for_a_decorator_that_fills_an_argument() -> None:
     def by_message(message: Order, conn: str) -> object:
         return message, conn
 
-    def by_place(order: Order, *, conn: str) -> object:
-        return order, conn
+    def by_name(conn: str, message: Order) -> object:
+        return message, conn
 
-    for function in (by_message, by_place):
-        assert ready(Handler(filled(function))).function(message(b'{"a": 1}')) == (Order(1), "conn")
+    def by_name_alone(*, message: Order, conn: str) -> object:
+        return message, conn
+
+    def named(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def inner(message: object) -> object:
+            return function(message=message, conn="conn")
+
+        return inner
+
+    for function in (filled(by_message), named(by_name), named(by_name_alone)):
+        assert ready(Handler(function)).function(message(b'{"a": 1}')) == (Order(1), "conn")
+
+
+def of_another_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def inner(given: object) -> object:
+        return function(given)
+
+    return inner
+
+
+def with_own_signature(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def inner(given: object) -> object:
+        return given
+
+    inner.__signature__ = inspect.signature(one)  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]
+    return inner
+
+
+def settings_first(settings: Order, message: Message) -> None: ...
+def text_first(name: str, message: Message) -> None: ...
+def any_first(name, message: Message) -> None: ...  # type: ignore[no-untyped-def]
+def conn_by_name(order: Order, *, conn: str) -> None: ...
+def body_by_name(*, order: Order, conn: str) -> None: ...
+def settings_first_of_many(settings: Order, messages: list[Message]) -> None: ...
+
+
+@pytest.mark.parametrize("function", [settings_first, text_first, any_first, conn_by_name, body_by_name])
+def test_which_of_several_parameters_a_decorator_fills_is_not_guessed(function: Callable[..., Any]) -> None:
+    assert "and nobody can know which of these gets it: give both the same name; or leave functools.wraps out" in (
+        refusal(Handler(of_another_name(function))) or ""
+    )
+    own = Handler(with_own_signature(function))
+    assert ready(own) is own
+
+
+def test_which_of_the_parameters_of_a_batch_handler_is_filled_is_not_guessed_either() -> None:
+    wrong = refusal(Handler(of_another_name(settings_first_of_many), batch=True)) or ""
+    assert "has the parameter given, the handler has (settings, messages)" in wrong
+
+
+def test_a_decorator_s_parameter_may_have_another_name_where_nothing_is_decoded_or_nothing_is_filled() -> None:
+    def with_a_body_of_its_own(message: Message, order: Order) -> None: ...
+
+    def untyped(message, order: Order) -> None: ...  # type: ignore[no-untyped-def]
+
+    def alone(order: Order) -> object:
+        return order
+
+    for function in (with_a_body_of_its_own, untyped):
+        own = Handler(of_another_name(function))
+        assert ready(own) is own
+    assert ready(Handler(of_another_name(alone))).function(message(b'{"a": 1}')) == Order(1)
+
+
+async def awaited_of_message(message: object, conn: str) -> object:
+    return message, conn
+
+
+async def later_of_message(message: object, conn: str) -> AsyncIterator[object]:
+    yield message, conn
+
+
+def test_a_coroutine_function_behind_a_plain_decorator_that_fills_an_argument_is_refused() -> None:
+    for function in (awaited_of_message, later_of_message):
+        wrong = refusal(Handler(filled(function))) or ""
+        assert "is `async def` behind a decorator's plain function, which does not await it" in wrong
+        assert "If it runs an event loop itself: leave functools.wraps out of the decorator, or set" in wrong
+        assert refusal(Handler(with_own_signature(function))) is None
+    wrong = refusal(Handler(one, filter=filled(awaited_of_message))) or ""
+    assert "filter is a coroutine function, which nothing awaits" in wrong
+
+
+def test_a_plain_decorator_that_fills_nothing_may_run_the_event_loop() -> None:
+    async def later(message: object) -> object:
+        return message
+
+    for decorate in (of_another_name, handed_on):
+        assert refusal(Handler(decorate(later))) is None
 
 
 def test_a_decorator_that_hands_on_what_it_gets_takes_what_is_behind_it() -> None:

@@ -178,12 +178,40 @@ class LeavingRetry(Retry):
         pass
 
 
+class Frozen(dict[str, object]):
+    def get(self, *_: object) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise SystemExit(3)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        raise SystemExit(3)
+
+
+class Unequal(str):
+    """A name that is asked whether it is another."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        raise SystemExit(3)
+
+    def __hash__(self) -> int:
+        return hash("_rocketcrew_told")
+
+
+def changed_names(names: dict[str, object]) -> BaseException:
+    error = ValueError("x")
+    error.__dict__ = names
+    return error
+
+
 HOSTILE: list[tuple[BaseException, str]] = [
     (Leaves(), "Leaves: <str() failed>"),
     (Nameless("x"), "Nameless: x"),
     (Traceless("x"), "Traceless: x"),
     (Classless("x"), "Classless: SystemExit: 3"),
     (LeavingRetry(), "LeavingRetry: SystemExit: 3"),
+    (changed_names(Frozen()), "ValueError: x"),
+    (changed_names({Unequal(): 1}), "ValueError: x"),
 ]
 
 
@@ -243,6 +271,19 @@ def test_an_error_of_code_without_line_numbers_is_told_without_its_frames() -> N
         raises()
     assert user_traceback(caught.value) == "ValueError: no\n"
     assert describe_error(caught.value).startswith("ValueError: no (")
+
+
+class Loader:
+    def get_source(self, _name: str) -> str:
+        raise SystemExit(3)
+
+
+def test_an_error_of_code_whose_loader_leaves_is_told_without_its_frames() -> None:
+    names: dict[str, Any] = {"__name__": "loaded", "__loader__": Loader()}
+    exec(compile("def raises():\n    1 / 0\n", "loaded-by-nobody.py", "exec"), names)
+    with pytest.raises(ZeroDivisionError) as caught:
+        names["raises"]()
+    assert user_traceback(caught.value) == "ZeroDivisionError: division by zero\n"
 
 
 def test_of_frames_with_long_lines_the_innermost_are_told(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from rocketcrew.workers.cells import TAKEN, private_cell
 from rocketcrew.workers.message import Message, message_keys
 from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
 from rocketcrew.workers.packets import TRACES, QueueInfo, decode_traces, encode_traces
+from rocketcrew.workers.user_errors import usable
 from rocketcrew.workers.watching import RECORDS_MAX, ProcessSpans, TraceLog, watched, watched_async
 
 from ..remoting.trace_records import split_records
@@ -257,6 +258,25 @@ def test_a_failure_is_an_error(function: Any) -> None:
         handler.function(message())
     (span,) = api.spans.get_finished_spans()
     assert span.status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SoftTimeLimitExceeded(1.0)])
+def test_a_span_of_an_error_that_is_raised_again_records_the_last_raise_only(error: BaseException) -> None:
+    api = OwnProvider()
+
+    def first(_: object) -> None:
+        raise error
+
+    def second(_: object) -> None:
+        raise error
+
+    for function in (first, second):
+        with contextlib.suppress(ValueError, SoftTimeLimitExceeded):
+            watched(Handler(function), "group", [ProcessSpans(api)]).function(message())
+        usable(error)  # as the worker tells of it
+    told = [str(event.attributes) for span in api.spans.get_finished_spans() for event in span.events]
+    assert ["in first" in each for each in told] == [True, False]
+    assert ["in second" in each for each in told] == [False, True]
 
 
 def test_a_batch_links_its_messages() -> None:
