@@ -9,13 +9,15 @@
 - Where that is the first message of all, nothing in the queue is as old as what was read: the topic was made anew. Else the
   queue is the same, and a broker lost its end: it failed over to a replica that lagged, or its machine stopped.
 - A mark may lie further back: a replica gave no newer one, or it is from an early version. While it is there the queue is
-  the same, and if that is shorter now than what was read, reading goes on at its end; in a process that has seen the queue
-  before, at what was stored since.
+  the same, and if that is shorter now than what was read, reading goes on at its end.
+- A process that has seen the queue, and sees it shorter, goes on no later than at what was stored since it last looked: what
+  a broker whose clock is behind stored before it reached the mark's time is not passed over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from ..remoting.queues import MessageQueue
 from .errors import DataLossError
@@ -23,20 +25,35 @@ from .offsets import Mark, Marks, Offsets, names
 from .positions import Facts, shorter
 
 ANEW, LOST_END = "the topic was made anew", "a broker lost the queue's end"
+SOUND_S = 60.0
+"""A look costs a pull of one message, which may be large, and there are ten looks a second. A queue that is as long as before
+is nearly always the same; one that lost its end and was filled to the same length is found out after this time."""
+
+
+class Sound(NamedTuple):
+    """That a mark was there: how long its queue was then, and when, in seconds of the process's clock."""
+
+    mark: Mark
+    maximum: int
+    at_s: float
 
 
 def looks_for(
-    start: Offsets, marks: Marks, facts: Mapping[MessageQueue, Facts], seen: Container[MessageQueue] = ()
+    marks: Marks, facts: Mapping[MessageQueue, Facts], sound: Mapping[MessageQueue, Sound], now_s: float
 ) -> Offsets:
-    """The offsets of the marks whose messages are looked at: of queues that are not as long as the stream is far, and at
-    the first look of a process of all. A replica proves nothing, nor does what retention has deleted."""
+    """The offsets of the marks whose messages are looked at: not those that were there a moment ago, when the queue was as
+    long. A replica proves nothing, nor does what retention has deleted."""
     return {
         queue: mark.offset
         for queue, mark in marks.items()
         if (known := facts.get(queue)) is not None
         and known.final
         and known.minimum <= mark.offset < known.maximum
-        and (queue not in seen or known.maximum != start[queue])
+        and (
+            (last := sound.get(queue)) is None
+            or (last.mark, last.maximum) != (mark, known.maximum)
+            or now_s - last.at_s >= SOUND_S
+        )
     }
 
 
@@ -87,8 +104,8 @@ def refused(back: Offsets, facts: Mapping[MessageQueue, Facts]) -> DataLossError
         if what in said.values()
     ]
     return DataLossError(
-        f"rocketmq: {'; '.join(told)}. Begin with a new checkpoint, or set failOnDataLoss=false to go on at the first message"
-        " stored since"
+        f"rocketmq: {'; '.join(told)}. Begin with a new checkpoint (always, if this is another cluster than before), or set"
+        " failOnDataLoss=false to go on at the first message stored since"
     )
 
 

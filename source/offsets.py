@@ -24,7 +24,10 @@ MARKS = "@marks"
 """By which messages the queues are known again."""
 KEPT_GROUP = "@group"
 """The group that the stream began at: it consumes, and its offsets are its own."""
-BESIDE = frozenset({MARKS, KEPT_GROUP})
+BEGIN = "@begin"
+"""In the end of a first batch: where it begins. Spark asks for that again when the batch is run again, under the options of
+then."""
+BESIDE = frozenset({MARKS, KEPT_GROUP, BEGIN})
 """What stands beside the topics in a stream's checkpoint; no topic can be called so."""
 OFFSET_MAX = (1 << 63) - 1
 
@@ -134,14 +137,20 @@ def parse_topics(value: str) -> tuple[str, ...]:
 
 
 def to_json(
-    offsets: Mapping[MessageQueue, int], marks: Mapping[MessageQueue, Mark] | None = None, kept_group: str = ""
+    offsets: Mapping[MessageQueue, int],
+    marks: Mapping[MessageQueue, Mark] | None = None,
+    kept_group: str = "",
+    begin: Mapping[MessageQueue, int] | None = None,
 ) -> dict[str, Any]:
-    """Offsets as Spark's checkpoint keeps them, with the marks of their queues and the group that is kept, if any."""
+    """Offsets as Spark's checkpoint keeps them, with the marks of their queues, the group that is kept, and where a first
+    batch begins, if any."""
     told = _by_topic(offsets)
     if marks:
         told[MARKS] = _by_topic({queue: list(mark) for queue, mark in marks.items()})
     if kept_group:
         told[KEPT_GROUP] = kept_group
+    if begin is not None:
+        told[BEGIN] = _by_topic(begin)
     return told
 
 

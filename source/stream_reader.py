@@ -2,8 +2,9 @@
 
 - Spark writes the end of a batch into its checkpoint before it asks for the rows, so a batch is a fixed set of offset ranges:
   run again, it has the same rows. The checkpoint alone decides where a query goes on; options and group only where it begins.
+  That is written into the end of the first batch (`@begin`), as Spark does not keep it.
 - With the offsets Spark keeps a mark of each queue that was read: offset and store time of the last message (marks.py). It is
-  looked at before each batch, and before one is run again that another process has planned.
+  looked at before each batch, unless it was there a moment ago, and before one is run again that another process has planned.
 - The group's offset at brokers is for people who look at the lag. It is told when the next batch is looked for, because
   then the last one is complete; Spark's own `commit` comes a batch later, and never for the last one. Where a query begins is
   not told: another one may have come further. A group at whose offsets it began stands in the checkpoint: nothing is told to
@@ -33,8 +34,8 @@ from ..remoting.queues import MessageQueue
 from .batch_reader import RangePartition, part_of
 from .connections import Link, shared
 from .looking import Looker
-from .marks import goes_on, gone, left, looks_for, places_of_new, refused, same_and_shorter, what_happened
-from .offsets import KEPT_GROUP, MARKS, Marks, Offsets, from_json, marks_from_json, to_json
+from .marks import Sound, goes_on, gone, left, looks_for, places_of_new, refused, same_and_shorter, what_happened
+from .offsets import BEGIN, KEPT_GROUP, MARKS, Marks, Offsets, from_json, marks_from_json, to_json
 from .planning import Range, limited, ranges_between, split, waits
 from .positions import Facts, check_first_again, check_named, first_offset, known_ends, shorter
 from .pulling import Reading
@@ -65,6 +66,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wall_ms = wall
         self._seen_ms: dict[MessageQueue, int] = {}
         """When each queue was last looked at, in this process."""
+        self._sound: dict[MessageQueue, Sound] = {}
+        """The marks that were there when this process looked for them last."""
+        self._before: Marks = {}
+        """The marks before those in the last end: where they are still there, all up to them was read."""
         self._facts: dict[MessageQueue, Facts] = {}
         """What brokers said at the last look."""
         self._target: Offsets | None = None
@@ -175,14 +180,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now_ms = self._wall_ms()
         self._facts = facts = await looker.facts(await looker.queues(self._away))
         fail = self._reading.options.fail_on_data_loss
-        stored_ms = await looker.stored_at(looks_for(begin, marks, facts, self._seen_ms))
+        now_s = self._clock()
+        stored_ms = await looker.stored_at(looks_for(marks, facts, self._sound, now_s))
+        self._sound |= {
+            queue: Sound(marks[queue], facts[queue].maximum, now_s)
+            for queue, ms in stored_ms.items()
+            if ms == marks[queue].stored_ms
+        }
         others = await self._go_on(looker, marks, facts, stored_ms)
         back = same_and_shorter(begin, marks, facts, stored_ms) | others
         if back and fail:
             raise refused(back, facts)
         hints = what_happened(back, facts)
-        since = {} if fail else await self._since(looker, [at for at in shorter(begin, facts) if at not in others])
-        ends = known_ends(begin, facts, back | since, fail=fail)
+        since = {} if fail else await self._since(looker, shorter(begin, facts))
+        earliest = back | {queue: min(at, back.get(queue, at)) for queue, at in since.items()}
+        ends = known_ends(begin, facts, earliest, fail=fail)
         for queue, end in ends.items():
             if end < begin.get(queue, 0):
                 hint = hints.get(queue, "the queue became shorter")
@@ -207,19 +219,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _marked(self, looker: Looker, start: dict[str, Any], ends: Offsets) -> dict[str, Any]:
         """`ends` with what else Spark's checkpoint keeps."""
-        marks = marks_from_json(start)
-        places = places_of_new(from_json(start), ends, marks, self._facts)
-        new = left(marks, ends, places, await looker.stored_at(places))
-        return to_json(ends, new, self._kept_group(start))
+        begin, marks = from_json(start), marks_from_json(start)
+        places = places_of_new(begin, ends, marks, self._facts)
+        stored_ms = await looker.stored_at(places)
+        new = left(marks, ends, places, stored_ms)
+        self._before |= {queue: marks[queue] for queue, ms in stored_ms.items() if ms is not None and queue in marks}
+        now_s = self._clock()
+        self._sound |= {
+            queue: Sound(new[queue], self._facts[queue].maximum, now_s)
+            for queue, ms in stored_ms.items()
+            if ms is not None
+        }
+        return to_json(ends, new, self._kept_group(start), begin if self._is_first(start) else None)
+
+    def _is_first(self, start: dict[str, Any]) -> bool:
+        """Whether the batch from there is the first one. The end of an empty first batch has the same offsets."""
+        return from_json(start) == self._first and BEGIN not in start
 
     def _kept_group(self, start: dict[str, Any]) -> str:
-        """The group at whose offsets the query began. (A checkpoint of an early version does not say it.)"""
-        return self._reading.options.kept_group or str(start.get(KEPT_GROUP, ""))
+        """The group at whose offsets the query began; the options say it where the checkpoint is from an early version."""
+        return str(start.get(KEPT_GROUP, "")) or self._reading.options.kept_group
 
     async def _since(self, looker: Looker, queues: Sequence[MessageQueue]) -> Offsets:
-        """Of queues that became shorter, the first message stored since they were last looked at, where they were."""
+        """Of queues that became shorter, the first message stored since they were last looked at, where they were.
+
+        What was stored a little earlier may be new as well (SPARE_MS), but not where it was read in an earlier batch.
+        """
         seen_ms = {queue: self._seen_ms[queue] for queue in queues if queue in self._seen_ms}
-        return await looker.searches({queue: max(0, ms - SPARE_MS) for queue, ms in seen_ms.items()})
+        since = await looker.searches({queue: max(0, ms - SPARE_MS) for queue, ms in seen_ms.items()})
+        before = {
+            queue: mark for queue, mark in self._before.items() if since.get(queue, mark.offset + 1) <= mark.offset
+        }
+        stored_ms = await looker.stored_at({queue: mark.offset for queue, mark in before.items()})
+        read = {queue: mark.offset + 1 for queue, mark in before.items() if stored_ms[queue] == mark.stored_ms}
+        return since | read
 
     def _look(self, look: Callable[[], Offsets]) -> Offsets:
         """Not more often than is good for the brokers."""
@@ -263,15 +296,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         `initialOffset`."""
         first, last = from_json(start), from_json(end)
         options = self._reading.options
-        ranges = ranges_between(first, last)
+        is_first = self._is_first(start)
+        ranges = ranges_between(from_json(end[BEGIN]) if is_first and BEGIN in end else first, last)
         if end != self._planned:  # it is run again
-            if first == self._first and options.starting.moves and MARKS in end:
-                # What the options mean now says nothing of the batch that fixed where the query begins. Without marks it is
-                # from an early version, and has rows.
-                ranges = []
-            elif first == self._first:
-                for queue in check_first_again(first, last, fail=options.fail_on_data_loss):
+            if is_first and BEGIN not in end:
+                moved, fail = options.starting.moves and MARKS in end, options.fail_on_data_loss
+                lost = check_first_again(first, last, moved=moved, fail=fail)
+                for queue in lost:
                     _log.warning("data_lost", **queue_keys(queue), end=last[queue])
+                ranges = [part for part in ranges if part.queue not in lost]
             ranges = self._still_there(ranges, marks_from_json(end))
         self._planned = end
         return [RangePartition(part) for part in split(ranges, options.min_partitions, options.max_per_partition)]
@@ -288,7 +321,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _other(self, looker: Looker, marks: Marks) -> Offsets:
         """From where on queues have other messages than a batch that was planned with these marks."""
         facts = await looker.facts([queue for queue in await looker.queues(self._away) if queue in marks])
-        places = looks_for({}, marks, facts)
+        places = looks_for(marks, facts, {}, 0.0)
         back = await self._go_on(looker, marks, facts, await looker.stored_at(places))
         if back and self._reading.options.fail_on_data_loss:
             raise refused(back, facts)

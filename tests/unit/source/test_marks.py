@@ -10,15 +10,19 @@ import pytest
 import structlog.testing
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.client.access import Access
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.selection import to_queue
 from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.connections import shared
 from rocketcrew.source.errors import DataLossError
 from rocketcrew.source.marks import (
+    Sound,
     goes_on,
     gone,
     left,
@@ -42,15 +46,17 @@ Q0, Q1, Q2, Q3 = (MessageQueue(TOPIC, "broker-a", number) for number in range(4)
 
 
 def test_the_marks_that_are_looked_at() -> None:
-    start = {Q0: 5, Q1: 5, Q2: 5, Q3: 5}
     facts = {Q0: Facts(0, 9), Q1: Facts(4, 5), Q2: Facts(0, 9, final=False), Q3: Facts(5, 9)}
-    marks = {queue: Mark(4, 100) for queue in start}
+    marks = dict.fromkeys(facts, Mark(4, 100))
     # That of queue 3 was deleted by retention, and a replica proves nothing.
-    assert looks_for(start, marks, facts) == {Q0: 4, Q1: 4}
-    assert looks_for(start, marks, facts, seen=start) == {Q0: 4}, "queue 1 has nothing new"
-    assert looks_for(start, {}, facts) == {}
-    assert looks_for(start, marks, {}) == {}, "away"
-    assert looks_for({Q0: 5}, {Q0: Mark(4, 100)}, {Q0: Facts(0, 4)}) == {}, "it is not there"
+    assert looks_for(marks, facts, {}, 0) == {Q0: 4, Q1: 4}
+    sound = {Q0: Sound(Mark(4, 100), 8, 0), Q1: Sound(Mark(4, 100), 5, 0)}
+    assert looks_for(marks, facts, sound, 59.9) == {Q0: 4}, "queue 1 is as long as it was"
+    assert looks_for(marks, facts, sound, 60) == {Q0: 4, Q1: 4}, "a while ago"
+    assert looks_for({Q1: Mark(4, 101)}, facts, sound, 0) == {Q1: 4}, "another mark"
+    assert looks_for({}, facts, {}, 0) == {}
+    assert looks_for(marks, {}, {}, 0) == {}, "away"
+    assert looks_for({Q0: Mark(4, 100)}, {Q0: Facts(0, 4)}, {}, 0) == {}, "it is not there"
 
 
 def test_a_mark_is_gone_where_another_message_is_or_none() -> None:
@@ -249,6 +255,28 @@ def test_a_process_that_has_seen_the_queue_reads_what_came_since_though_the_mark
     assert stream.taken() == rows(10, 12, 71_000)
 
 
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_process_that_has_seen_the_queue_passes_over_nothing_that_a_clock_behind_the_marks_has_stored(
+    topic: Access, wall: WallClock, batches: int
+) -> None:
+    """What was read in the batch before is not read again, though it was stored in the minute before."""
+    stream = Stream(topic)
+    stream.reader = StreamReader(Reading(topic, stream.given, COLUMNS), stream.clock, wall)
+    stream.run()
+    wall.set_ms = 500_500
+    for at_ms in (490_000, 495_000)[: batches - 1]:
+        send(topic, wall, 1, at_ms)
+        stream.run()
+    wall.set_ms = 500_500
+    stream.run()
+    stream.taken()
+    length = 9 + batches
+    stream.end = to_json({Q0: length + 4}, {Q0: Mark(length + 3, 500_000)})
+    send(topic, wall, 2, 499_000)
+    stream.run(2)
+    assert stream.taken() == [*rows(10, length, 490_000), *rows(length, length + 2, 499_000)]
+
+
 @pytest.mark.parametrize("count", [3, 6, 10, 15])  # 6: shorter by so little that a lost end could explain it
 def test_a_topic_made_anew_is_read_whole_also_when_it_is_as_long_as_before(
     topic: Access, wall: WallClock, count: int
@@ -269,6 +297,57 @@ def test_a_topic_made_anew_is_read_whole_also_when_it_is_as_long_as_before(
     send(topic, wall, 1, 9_001)
     stream.run()
     assert stream.taken() == rows(count, count + 1, 9_001)
+
+
+def count_pulls(broker: EmbeddedBroker) -> list[int]:
+    """The offsets that are pulled."""
+    pulls: list[int] = []
+
+    def count(command: Command) -> None:
+        if command.code == RequestCode.PULL_MESSAGE:
+            pulls.append(int(command.fields["queueOffset"]))
+
+    broker.intercepts.append(count)
+    return pulls
+
+
+@pytest.mark.parametrize("option", ["minOffsetsPerTrigger", "none"])
+def test_a_mark_that_was_there_is_not_pulled_again_while_the_queue_is_as_long(
+    topic: Access, broker: EmbeddedBroker, wall: WallClock, option: str
+) -> None:
+    waits = option == "minOffsetsPerTrigger"
+    stream = Stream(topic, **({option: "1000"} if waits else {}))
+    stream.run()
+    pulls = count_pulls(broker)
+    if waits:
+        send(topic, wall, 1, 2_000)
+    looks: list[int] = []
+    for _ in range(59):
+        stream.clock.now_s += 1
+        stream.end = stream.reader.latestOffset(stream.end, stream.reader.getDefaultReadLimit())
+        looks.append(len(pulls))
+    assert looks[-1] == (1 if waits else 0)
+    stream.clock.now_s += 60
+    stream.reader.latestOffset(stream.end, stream.reader.getDefaultReadLimit())
+    assert pulls == [9] * (looks[-1] + 1)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_queue_filled_again_to_the_same_length_is_found_out_by_a_process_that_has_nothing_to_read(
+    topic: Access, wall: WallClock, fail: str
+) -> None:
+    stream = Stream(topic, failOnDataLoss=fail)
+    stream.run(2)
+    make_anew(topic)
+    send(topic, wall, 10, 9_000)
+    stream.taken()
+    stream.clock.now_s += 60
+    if fail == "true":
+        with pytest.raises(DataLossError, match="the topic was made anew since it was read"):
+            stream.plan()
+        return
+    stream.run(2)
+    assert stream.taken() == rows(0, 10, 9_000)
 
 
 def test_a_topic_made_anew_before_a_stream_from_the_latest_has_read_anything_is_read_whole(

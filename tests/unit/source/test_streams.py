@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.source.batch_reader import RangePartition
 from rocketcrew.source.errors import DataLossError
-from rocketcrew.source.offsets import from_json, to_json
+from rocketcrew.source.offsets import BEGIN, from_json, to_json
 from rocketcrew.source.planning import Range
 from rocketcrew.source.pulling import Reading
 from rocketcrew.source.reading import read_options
@@ -259,6 +260,56 @@ def test_a_first_batch_that_an_early_version_planned_has_its_rows(filled: Access
     ]
 
 
+FIRST_STARTS: list[dict[str, str]] = [
+    {"startingOffsets": "earliest"},
+    {"startingOffsets": '{"orders": {"broker-a": {"0": 3, "1": 3, "2": 3, "3": 3}}}'},
+    {"startingTimestamp": "0"},
+    {"startingOffsets": "latest"},
+]
+
+
+@pytest.mark.parametrize("first", FIRST_STARTS)
+@pytest.mark.parametrize("later", FIRST_STARTS)
+def test_the_first_batch_is_the_same_whatever_start_is_given_when_it_is_run_again(
+    filled: Access, clock: Any, first: dict[str, str], later: dict[str, str]
+) -> None:
+    reader = stream(filled, clock, **first)
+    start = reader.initialOffset()
+    end = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
+    wanted = [part.part for part in reader.partitions(start, end) if isinstance(part, RangePartition)]
+    send(filled, 2)
+    again = stream(filled, clock, **later)
+    parts = again.partitions(again.initialOffset(), end)
+    assert [part.part for part in parts if isinstance(part, RangePartition)] == wanted
+    after = again.latestOffset(end, ReadAllAvailable())
+    assert counts(end, after) == [2, 2, 2, 2] if wanted else BEGIN in end
+
+
+@pytest.mark.parametrize("place", ["timestamp", "latest", "group"])
+def test_a_first_batch_that_does_not_say_where_it_began_is_not_emptied_in_silence(
+    filled: Access, clock: Any, place: str
+) -> None:
+    """Of the version that wrote marks already: either it is empty, or it had a start that does not move."""
+    earliest = stream(filled, clock, startingOffsets="earliest")
+    planned = earliest.latestOffset(earliest.initialOffset(), ReadAllAvailable())
+    del planned[BEGIN]
+    given = {"startingTimestamp": "0"} if place == "timestamp" else {"startingOffsets": place, "group": "crew"}
+    move_group(filled, 4)
+    if place == "latest":
+        latest = stream(filled, clock, **given)
+        assert latest.partitions(latest.initialOffset(), planned) == [], "the start is its end: it was empty"
+        send(filled, 1)
+    again = stream(filled, clock, **given)
+    with pytest.raises(DataLossError, match="it was planned with others, or the place has moved"):
+        again.partitions(again.initialOffset(), planned)
+    lenient = stream(filled, clock, failOnDataLoss="false", **given)
+    with structlog.testing.capture_logs() as lines:
+        assert lenient.partitions(lenient.initialOffset(), planned) == []
+    assert [(line["event"], line["queue_id"], line["end"]) for line in lines] == [
+        ("data_lost", queue, 10) for queue in range(4)
+    ]
+
+
 GROUP_MOVED, GROUP_KEPT = [11] * 4, [4] * 4
 
 
@@ -288,6 +339,17 @@ def test_the_group_that_a_stream_began_at_is_not_moved_by_later_starts_either(
     assert committed(filled, "other") == (GROUP_MOVED if later["group"] == "other" else [None] * 4)
 
 
+def test_the_group_that_is_kept_is_not_replaced_by_that_of_a_later_start(filled: Access, clock: Any) -> None:
+    move_group(filled, 4)
+    first = stream(filled, clock, startingOffsets="group", group="crew")
+    end = run(first, clock, first.initialOffset())
+    send(filled, 1)
+    end = run(stream(filled, clock, startingOffsets="group", group="other"), clock, end)
+    send(filled, 1)
+    run(stream(filled, clock, group="crew"), clock, end)
+    assert committed(filled, "crew") == GROUP_KEPT
+
+
 def test_a_checkpoint_that_does_not_say_where_it_began_leaves_that_to_the_options(filled: Access, clock: Any) -> None:
     move_group(filled, 4)
     early = to_json(dict.fromkeys(QUEUES, 6))
@@ -313,6 +375,9 @@ def test_the_first_batch_is_not_run_again_without_a_queue_that_is_away(filled: A
     end = first.latestOffset(start, ReadAllAvailable())
     assert len(first.partitions(start, end)) == 4
     with_queues(filled, 2)
+    again = stream(filled, clock, startingOffsets="earliest")
+    assert len(again.partitions(again.initialOffset(), end)) == 4, "it is known where they begin"
+    del end[BEGIN]  # as an early version wrote it
     again = stream(filled, clock, startingOffsets="earliest")
     with pytest.raises(
         DataLossError, match=r"no broker has queue 2 of topic orders on broker-a, queue 3 of topic orders"
