@@ -21,7 +21,8 @@ from ..remoting.queues import MessageQueue
 from ..source.offsets import Offsets, to_json
 from ..spark.errors import StoppedError
 from ..supervisor.core.checks import consume_timestamp_ms
-from ..supervisor.member.first_offset import CONSUME_TIMESTAMP_BACK_MS, BrokersOffsets, FirstOffset
+from ..supervisor.member.commits import BrokersOffsets
+from ..supervisor.member.first_offset import CONSUME_TIMESTAMP_BACK_MS, FirstOffset
 
 LOOK_AGAIN_S = 1.0
 

@@ -28,11 +28,12 @@ class FetchAssignment:
 @dataclass(slots=True, eq=False)
 class FetchOffset:
     """Find where to begin (stored offset, else consumeFromWhere, docs/protocol.md), or, `in_doubt`, where the group is with a
-    queue that we have (doubts.py; 0 where the broker has no offset of it); answer `Opened`."""
+    queue that we have and `known` is committed of (doubts.py; -1 where the broker has no offset of it); answer `Opened`."""
 
     handle: int
     mq: MessageQueue
     in_doubt: bool = False
+    known: int = -1
 
 
 @dataclass(slots=True, eq=False)

@@ -278,7 +278,7 @@ class Assigning:
         ms = self.s.config.stop_deadline_ms if self.s.stopping else self.s.config.drain_deadline_ms
         self.s.at(now + ms / 1000, lambda at: self._drained_too_long(pq, at))
         planned_ms = max(CUT_SHORT_MS, self.s.config.chunks_in_flight * self.s.sizer.tail_us / 1000)
-        self.s.at(now + min(ms / 2, planned_ms) / 1000, lambda at: self._cut_short(pq, at))
+        self.s.at(now + min(ms / 2, planned_ms) / 1000, lambda at: self.cut_short(pq, at))
         self.s.ask_seals_of(pq)
         pq.owner.revoked(pq, now)
 
@@ -294,11 +294,11 @@ class Assigning:
         else:
             pq.owner.deadline(pq, now)
 
-    def _cut_short(self, pq: ProcessQueue, now: float) -> None:
+    def cut_short(self, pq: ProcessQueue, now: float) -> None:
         """What workers have takes longer than planned: what has not begun is left to the next owner, who would else run it
-        beside us when the deadline has come. Not where the queue goes on behind it."""
+        beside us when the deadline has come, or has gone on already. Not where the queue goes on behind it."""
         q = self.s.pulled.get(pq.handle)
-        if pq.state is not QueueState.DRAINING or not pq.open or (q is not None and q.moved_to >= 0):
+        if pq.state is not QueueState.DRAINING or pq.cut_short or not pq.open or (q is not None and q.moved_to >= 0):
             return
         self.s.log("info", "drain_cut_short", **queue_keys(pq.mq), unfinished=pq.unfinished)
         pq.cut_short = True
@@ -556,7 +556,7 @@ class Assigning:
             return
         offset = pq.head_offset
         stale = now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
-        if offset > q.committed or stale:
+        if offset > max(q.committed, q.left_to) or stale:
             self._commit(q, offset)
 
     def _note_settled(self, q: PulledQueue) -> None:
@@ -574,8 +574,8 @@ class Assigning:
             self.s.counters.invariant_violations += 1
             self.s.log("critical", what, **place_keys(pq.mq, offset), committed=q.committed)
             return False
-        q.commit_asked = offset
-        self.s.out.append(Commit(pq.handle, pq.mq, offset, is_guarded(q), q.committed, moves=q.moved_to >= 0))
+        q.commit_asked, moves = offset, q.moved_to >= 0
+        self.s.out.append(Commit(pq.handle, pq.mq, offset, is_guarded(q, moves), q.committed, moves))
         return True
 
     def _commit_moved(self, q: PulledQueue, start: int) -> bool:
@@ -592,7 +592,7 @@ class Assigning:
             self.s.outcomes.add(SKIPPED, q.pq.mq, max(start, q.skips_from), q.moved_to)
         return self._commit(q, q.moved_to)
 
-    def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
+    def committed(self, handle: int, offset: int, ok: bool, left_at: int, now: float) -> None:
         """The broker's answer to a Commit; a refused one is asked again at the next persist."""
         q = self.s.pulled.get(handle)
         if q is None or q.commit_asked != offset:
@@ -600,7 +600,9 @@ class Assigning:
             return
         pq = q.pq
         q.commit_asked = -1
-        if ok:
+        if ok and left_at > offset and pq.state is QueueState.ASSIGNED:
+            q.left_to, q.committed_at = offset, now
+        elif ok:
             self._confirmed(q, offset, now)
         else:
             self.s.counters.commit_errors += 1
@@ -612,6 +614,7 @@ class Assigning:
             q.last_commit_tries += q.final_commit
             q.final_commit = False
             if self.s.stopping and not pq.running() and self.leaving.enough_tries(q, offset):
+                q.committed = q.committed if left_at < 0 else min(q.committed, left_at)
                 self._give_up_commit(q, offset, now)
             elif now >= q.last_commit_at:
                 due = q.last_commit_at = now + LAST_COMMIT_RETRY_S
@@ -644,7 +647,7 @@ class Assigning:
 
     def stop(self, now: float) -> None:
         """Start nothing above the highest dispatched offset; finish, send back, seal and commit what is at or below it and
-        begins before `_cut_short`, which leaves the rest to the next owner."""
+        begins before `cut_short`, which leaves the rest to the next owner."""
         if self.s.stopping:
             return
         self.s.stopping, self.s.rows_wait = True, False

@@ -33,6 +33,7 @@ from .reclaiming import Reclaiming
 from .settling import Settling
 from .slab import Slab, Slot
 from .state import CoreConfig, State
+from .states import QueueState
 from .stats import Window
 
 DISPATCHING: Mapping[str, type[Dispatching]] = {"concurrent": Dispatching, "queue": Orderly, "key": Lanes}
@@ -85,11 +86,11 @@ class Core:
         )
         self.dispatching = self.dispatching_classes[config.order](state, links)
         self.ordered = self.dispatching if isinstance(self.dispatching, Ordered) else None
-        self.locking = Locking(state, self._is_sure, self._locked_again, self._restart) if config.locks else None
+        self.locking = Locking(state, self._is_sure, self._locked_again, self._went_on) if config.locks else None
         self.pulling = self.pulling_class(state, self._moved)
         self.popping = self.popping_class(state, self.dispatching, self._queue_ended)
         self.assigning = self.assigning_class(state, self.pulling, self.dispatching, self.popping, self.locking)
-        self.doubts = Doubts(state, self.assigning.look_up, self.assigning.restart)
+        self.doubts = Doubts(state, self.assigning.look_up, self._went_on)
         self.settling = self.settling_class(state, self.dispatching, self._progress, self._restart)
         self.reclaiming = self.reclaiming_class(state, self.dispatching, self.settling.complete, self._progress)
         self.returning = Returning(state, self.ordered, self._progress) if self.ordered is not None else None
@@ -318,8 +319,8 @@ class Core:
             self.assigning.opened(event.handle, event.offset, now)
 
     def _committed(self, event: ev.Committed, now: float) -> None:
-        ok = event.ok and self.doubts.is_done(event.handle, event.left_at)
-        self.assigning.committed(event.handle, event.offset, ok, now)
+        ok = event.ok and self.doubts.is_done(event)
+        self.assigning.committed(event.handle, event.offset, ok, event.left_at, now)
 
     def _broker_lost(self, event: ev.BrokerLost, now: float) -> None:
         if self.locking is not None:
@@ -417,6 +418,13 @@ class Core:
 
     def _restart(self, pq: ProcessQueue, now: float) -> None:
         self.assigning.restart(pq, now)
+
+    def _went_on(self, pq: ProcessQueue, now: float) -> None:
+        """Another member has gone on with the queue, or may have: it is read again, or what has not begun is left to that."""
+        if pq.state is QueueState.DRAINING:
+            self.assigning.cut_short(pq, now)
+        else:
+            self.assigning.restart(pq, now)
 
     def _queue_ended(self) -> None:
         self.assigning.leaving.check_finished()

@@ -11,7 +11,7 @@ guarded; what runs, runs on, and it is pulled, as a broker that merely starts an
 each topic is asked for again with growing pauses.
 
 With locks the group's offset is asked for once the broker has confirmed the queue's lock, since until then another may move
-it, and nothing of the queue starts before that is answered (locking.py).
+it, and nothing of the queue starts before that is answered (locking.py). So it is in a stop with what the queue finishes.
 
 An offset that went back below what was committed has two causes: a broker that was killed forgot its last seconds, or an
 operator reset the group and another member, which had the queue, took that. After a short while it is the first, and ours is
@@ -28,8 +28,9 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from ...remoting.log_keys import place_keys
+from ...remoting.queues import MessageQueue
 from .actions import Commit, FetchOffset
-from .events import Members
+from .events import Committed, Members
 from .process_queue import ProcessQueue, PulledQueue
 from .state import State
 from .states import QueueState
@@ -45,16 +46,17 @@ GONE_S = 90.0
 """Brokers forget a member 120 s after its last heartbeat, which may have been 30 s old."""
 
 
-def is_guarded(q: PulledQueue) -> bool:
-    """Whether commits of the queue look at the group's offset first: its new owner commits too, its lock is not ours, or
-    another may have had it."""
-    if q.moved_to >= 0:
+def is_guarded(q: PulledQueue, moves: bool) -> bool:
+    """Whether a commit of the queue looks at the group's offset first: its new owner commits too, its lock is not ours, or
+    another may have had it. `moves`: it tells where the queue was moved."""
+    if moves and q.moved_to >= 0:
         return q.move_in_doubt
     return q.in_doubt or not q.pq.locked or q.pq.state is QueueState.DRAINING
 
 
 class Doubts:
-    """Of one member. `look_up(topic, now)` asks for the members, `restart(queue, now)` ends a queue and reads it again."""
+    """Of one member. `look_up(topic, now)` asks for the members, `restart(queue, now)` ends a queue and reads it again, or
+    leaves what has not begun of one that leaves."""
 
     def __init__(
         self, state: State, look_up: Callable[[str, float], None], restart: Callable[[ProcessQueue, float], None]
@@ -66,6 +68,10 @@ class Doubts:
         """By topic that is to be looked up again: how long it waits."""
         self._due: set[str] = set()
         """Those that have a timer."""
+        self._silent: set[str] = set()
+        """Those of them where nobody said where the group is: confirmed locks ask for that no more until the timer."""
+        self._gone_back: dict[tuple[str, bool], list[tuple[MessageQueue, int, int]]] = {}
+        """Queues whose offset went back, by broker and whether they are read again: ours and the group's are to be told."""
 
     def broker_lost(self, broker_name: str, now: float) -> None:
         """The connection to the broker was lost, from its side or ours."""
@@ -89,6 +95,7 @@ class Doubts:
             q.doubted_at, q.position_asked = now, False
         for topic in dict.fromkeys(q.pq.mq.topic for q in doubted if q.pq.state is QueueState.ASSIGNED):
             self._pauses.pop(topic, None)
+            self._silent.discard(topic)
             self._look_up(topic, now)
 
     def looked_up(self, answer: Members, now: float) -> None:
@@ -103,24 +110,35 @@ class Doubts:
         if doubted and not (answer.queues and answer.members):
             self._soon(answer.topic, now)
             return
-        for q in doubted if not self.s.config.locks else ():
-            self._ask(q)
+        for q in doubted:
+            if q.pq.locked:
+                self._ask(q)
 
     def locked(self, pq: ProcessQueue) -> bool:
         """The broker has confirmed the queue's lock: whether it may go on. In doubt it may not before its offset is known,
         which nobody else moves from now on."""
         q = self.s.pulled[pq.handle]
-        if q.in_doubt and pq.state is QueueState.ASSIGNED and not q.position_asked:
+        if q.in_doubt and self._goes_on(q) and not q.position_asked and pq.mq.topic not in self._silent:
             self._ask(q)
         return not q.in_doubt
 
+    def _goes_on(self, q: PulledQueue) -> bool:
+        """It starts messages when its doubt is over: also one that finishes what it has dispatched, in a stop."""
+        pq = q.pq
+        return pq.state is QueueState.ASSIGNED or (self.s.finishes(pq) and bool(pq.open) and q.moved_to < 0)
+
     def _ask(self, q: PulledQueue) -> None:
         q.position_asked = True
-        self.s.out.append(FetchOffset(q.pq.handle, q.pq.mq, in_doubt=True))
+        self.s.out.append(FetchOffset(q.pq.handle, q.pq.mq, in_doubt=True, known=q.committed))
 
     def answered(self, handle: int, offset: int | None, now: float) -> bool:
         """Where the group is, None = that could not be found out, -1 = it has no offset. False where nobody doubts: the
         queue is opened there."""
+        counts = self._answered(handle, offset, now)
+        self._tell_went_back()
+        return counts
+
+    def _answered(self, handle: int, offset: int | None, now: float) -> bool:
         q = self.s.pulled.get(handle)
         if q is None or not q.in_doubt:
             return False
@@ -129,10 +147,11 @@ class Doubts:
             if offset is not None:
                 self.s.out.append(FetchOffset(handle, q.pq.mq))
             return offset is not None
-        if q.pq.state is not QueueState.ASSIGNED or not q.position_asked:
+        asked, q.position_asked = q.position_asked, False
+        if not asked or not self._goes_on(q):
             return False
-        q.position_asked = False
         if offset is None:
+            self._silent.add(q.pq.mq.topic)
             self._soon(q.pq.mq.topic, now)
         elif offset > q.pq.head_offset:
             self.s.log("warning", "queue_went_on_elsewhere", **place_keys(q.pq.mq, q.pq.head_offset), committed=offset)
@@ -140,38 +159,50 @@ class Doubts:
         elif offset < q.committed:
             self._went_back(q, offset, now)
         else:
-            q.doubted_at = inf
+            q.doubted_at, q.left_to = inf, -1
         return True
 
     def _went_back(self, q: PulledQueue, offset: int, now: float) -> None:
         """Read it again from there, or commit ours once more, at once. What has no offset is no reset: it would be opened
         where new groups begin."""
         again = offset >= 0 and now - q.cut_off_at >= GONE_S
-        self.s.log(
-            "warning", "group_offset_went_back", **place_keys(q.pq.mq, q.committed), committed=offset, again=again
-        )
+        if offset >= 0 or q.committed_at > -inf:  # else there was none before, either
+            told = self._gone_back.setdefault((q.pq.mq.broker_name, again), [])
+            told.append((q.pq.mq, q.committed, offset))
         if again:
             self._restart(q.pq, now)
         else:
-            q.doubted_at, q.committed_at = inf, -inf
+            q.doubted_at, q.committed_at, q.left_to = inf, -inf, -1
+            if q.pq.state is QueueState.DRAINING:
+                q.committed = offset  # its commits are guarded: they go on from what is known to be there
+
+    def _tell_went_back(self) -> None:
+        """One line for all queues of a broker, when the last of those that were asked for together is answered."""
+        for broker_name, again in list(self._gone_back):
+            if not any(q.position_asked and q.pq.mq.broker_name == broker_name for q in self.s.pulled.values()):
+                told = self._gone_back.pop((broker_name, again))
+                mq, ours, offset = told[0]
+                self.s.log(
+                    "warning", "group_offset_went_back", broker=broker_name, queues=len(told),
+                    first=f"{mq.topic}/{mq.queue_id}", offset=ours, committed=offset, again=again,
+                )  # fmt: skip
 
     def guards(self, commit: Commit) -> bool:
         """Whether a commit that was asked for before is to be guarded by now. Of a queue that has ended its new owner may
         know better."""
         q = self.s.pulled.get(commit.handle)
-        return not commit.moves if q is None else is_guarded(q)
+        return not commit.moves if q is None else is_guarded(q, commit.moves)
 
-    def is_done(self, handle: int, left_at: int) -> bool:
-        """Whether nothing is left to be done of a commit that has left the group at `left_at`, -1 = it did not.
+    def is_done(self, answer: Committed) -> bool:
+        """Whether nothing is left to be done of a commit that may have left the group where it was.
 
-        Of a queue that leaves its new owner knows better. Not so in a stop in doubt, where the broker may have forgotten what
-        it had: a stop that leaves that is not clean.
+        Whoever is further knows better, and so does the new owner of a queue that leaves. Not so in a stop in doubt, where
+        the broker may have forgotten what it had: a stop that leaves that is not clean.
         """
-        q = self.s.pulled.get(handle)
-        if left_at < 0 or q is None:
+        q = self.s.pulled.get(answer.handle)
+        if answer.left_at < 0 or q is None or answer.left_at > answer.offset:
             return True
-        forgotten = self.s.stopping and q.in_doubt and q.moved_to < 0 and left_at < q.committed
-        return q.pq.state is not QueueState.ASSIGNED and not forgotten
+        return q.pq.state is not QueueState.ASSIGNED and not (self.s.stopping and q.in_doubt and q.moved_to < 0)
 
     def _soon(self, topic: str, now: float) -> None:
         if topic in self._due:
@@ -182,6 +213,7 @@ class Doubts:
 
         def again(at: float) -> None:
             self._due.discard(topic)
+            self._silent.discard(topic)
             if any(q.in_doubt and q.pq.mq.topic == topic for q in self.s.pulled.values()):
                 self._look_up(topic, at)
 

@@ -33,7 +33,7 @@ LOCK_EXPIRES_S = 60.0
 
 class Locking:
     """Asks, renews and gives up. `is_sure(queue)`: nobody else may have moved it; `resume(queue, now)` goes on with a queue;
-    `restart(queue, now)` reads it again."""
+    `restart(queue, now)` reads it again, or leaves it to its next owner."""
 
     def __init__(
         self, state: State, is_sure: Callable[[ProcessQueue], bool], resume: Callable[[ProcessQueue, float], None],
@@ -48,7 +48,7 @@ class Locking:
         self._refused: set[int] = set()
         """Open queues that a broker said are another member's."""
         self._unused: set[int] = set()
-        """Queues whose lock a broker gave while they were in doubt: it is to be given up, too."""
+        """Queues whose lock we do not count on, but a broker gave it, or may have it still: it is to be given up, too."""
         self._later: dict[tuple[str, int], set[int]] = {}
         """Queues that are asked for again soon, by broker and delay in ms: one timer runs for all of them."""
 
@@ -137,7 +137,7 @@ class Locking:
         return False
 
     def _denied(self, queues: list[ProcessQueue], now: float) -> None:
-        self._refused.update(pq.handle for pq in queues if pq.state is QueueState.ASSIGNED)
+        self._refused.update(pq.handle for pq in queues if self.s.finishes(pq))
         self._lost(queues, now, "another member has them")
 
     def _lost(self, queues: Iterable[ProcessQueue], now: float, why: str) -> None:
@@ -162,11 +162,10 @@ class Locking:
 
         All that are waited for at a broker are asked for together, so one that comes in meanwhile waits less.
         """
-        if pq.locked or pq.state not in (QueueState.OPENING, QueueState.ASSIGNED):
+        if pq.locked or not (pq.state is QueueState.OPENING or self.s.finishes(pq)):
             return
         config = self.s.config
-        denied = pq.state is QueueState.ASSIGNED and pq.handle in self._refused
-        key = pq.mq.broker_name, config.lock_lost_retry_ms if denied else config.lock_retry_ms
+        key = pq.mq.broker_name, config.lock_lost_retry_ms if pq.handle in self._refused else config.lock_retry_ms
         waiting = self._later.get(key)
         if waiting is not None:
             waiting.add(pq.handle)
@@ -184,6 +183,7 @@ class Locking:
     def doubt(self, broker_name: str, now: float) -> None:
         """The connection to a broker was lost: it may have restarted, and know none of our locks."""
         held = [pq for pq in self.s.queues.values() if pq.mq.broker_name == broker_name and pq.locked]
+        self._unused.update(pq.handle for pq in held)  # it may have gone on all the same
         self._lost(held, now, "the connection to their broker was lost")
 
     def ended(self, pq: ProcessQueue, now: float) -> None:

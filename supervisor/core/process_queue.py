@@ -210,8 +210,8 @@ class PulledQueue:
     __slots__ = (
         "blocked", "commit_asked", "committed", "committed_at", "cut_off_at", "doubted_at", "drops", "end_offset",
         "end_told_at", "final_commit", "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries",
-        "last_pull", "lost_to", "move_holds", "moved_to", "ours", "position_asked", "pq", "pull_pending", "refusals",
-        "refused_code", "refused_remark", "settled_to", "skips_from", "starved",
+        "last_pull", "left_to", "lost_to", "move_holds", "moved_to", "ours", "position_asked", "pq", "pull_pending",
+        "refusals", "refused_code", "refused_remark", "settled_to", "skips_from", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -222,6 +222,8 @@ class PulledQueue:
         """When the broker confirmed it: an opening offset that nobody stored is committed at the first persist."""
         self.commit_asked = -1
         """The offset of the commit that is under way, -1 when none is."""
+        self.left_to = -1
+        """The offset of a commit that found the group further, and left it there: not asked again at each persist."""
         self.doubted_at = float("inf")
         """Since when another member may have gone on with it unnoticed; inf = it is ours (doubts.py)."""
         self.cut_off_at = 0.0

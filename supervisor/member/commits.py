@@ -22,6 +22,48 @@ from ..core.decisions import Core
 log = structlog.get_logger("rocketcrew.member")
 
 
+class BrokersOffsets:
+    """Clustering: the broker has the group's offsets."""
+
+    def __init__(self, operations: Operations, group: str) -> None:
+        self._operations = operations
+        self._group = group
+        self._forgotten: dict[tuple[str, str], set[int]] = {}
+        """(broker, topic) that had no offset any more, and the queues that have one of ours since."""
+
+    async def find(self, mq: MessageQueue) -> tuple[int, str] | None:
+        """(offset, where it comes from), None without one."""
+        offset = await self._operations.query_consumer_offset(self._group, mq)
+        if offset is None:
+            return None
+        if offset == 0:
+            real = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
+            if real is None:
+                return 0, "a young queue: it still has its first message, so the broker starts a new group there"
+        return offset, "the broker's stored offset"
+
+    async def stored(self, mq: MessageQueue, known: int) -> int | None:
+        """The group's offset at the broker, None without one.
+
+        Brokers of 4.9 also say 0 where they have none and the queue's first message is in memory still. Whether they have any
+        of the topic tells another question, and no more once the first queue has committed.
+        """
+        stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
+        if stored != 0 or known <= 0:
+            return stored
+        place = (mq.broker_name, mq.topic)
+        if not await self._operations.has_offsets(self._group, mq):
+            self._forgotten[place] = set()
+        since = self._forgotten.get(place)
+        return stored if since is None or mq.queue_id in since else None
+
+    def committed(self, mq: MessageQueue) -> None:
+        """The broker has one of ours."""
+        place = (mq.broker_name, mq.topic)
+        if place in self._forgotten:
+            self._forgotten[place].add(mq.queue_id)
+
+
 class Commits:
     """Performs `Commit` for the group; `now` is the loop's clock, in seconds."""
 
@@ -37,8 +79,7 @@ class Commits:
         """(broker, topic) that has an offset of the group for certain, because we committed one: at which address, since we
         are connected there. A broker that was killed may have forgotten it, and one forgets those of a deleted topic."""
         self._first: dict[tuple[str, str], asyncio.Lock] = {}
-        self._forgotten: dict[tuple[str, str], set[int]] = {}
-        """Where a broker had no offset any more, and the queues that have one of ours since."""
+        self.offsets = BrokersOffsets(operations, group)
         cluster.remoting.on_close(self._connection_lost)
 
     def _connection_lost(self, address: str) -> None:
@@ -79,7 +120,7 @@ class Commits:
         mq, place = action.mq, (action.mq.broker_name, action.mq.topic)
         guarded = self._is_guarded(action)
         if guarded:
-            stored = await self._stored(mq, action.known)
+            stored = await self.offsets.stored(mq, action.known)
             if stored is None:  # the broker was killed, or made to forget them (deleteSubGroup)
                 self._known.pop(place, None)
             elif not action.known <= stored < action.offset:
@@ -89,29 +130,13 @@ class Commits:
                 await self._operations.update_consumer_offset(self._group, mq, action.offset)
                 if (where := self._address(mq)) is not None:
                     self._known[place] = where
-                if place in self._forgotten:
-                    self._forgotten[place].add(mq.queue_id)
+                self.offsets.committed(mq)
                 return -1
         return await self._store(action)  # the queue is in doubt since it waits
 
     def _is_guarded(self, action: Commit) -> bool:
         """By now: since it was asked for it has waited, for what it depends on and for others."""
         return action.guarded or self._core.doubts.guards(action)
-
-    async def _stored(self, mq: MessageQueue, known: int) -> int | None:
-        """The group's offset at the broker, None without one.
-
-        Brokers of 4.9 also say 0 where they have none and the queue's first message is in memory still. Whether they have any
-        of the topic tells another question, and no more once the first queue has committed.
-        """
-        stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
-        if stored != 0 or known <= 0:
-            return stored
-        place = (mq.broker_name, mq.topic)
-        if not await self._operations.has_offsets(self._group, mq):
-            self._forgotten[place] = set()
-        since = self._forgotten.get(place)
-        return stored if since is None or mq.queue_id in since else None
 
     def known(self, mq: MessageQueue) -> bool:
         """A commit of the topic is in at that broker for certain."""

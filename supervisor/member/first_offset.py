@@ -32,23 +32,9 @@ class StoredOffsets(Protocol):
         """(offset, where it comes from), None without one. Raises what a look-up raises."""
         ...
 
-
-class BrokersOffsets:
-    """Clustering: the broker has the group's offsets."""
-
-    def __init__(self, operations: Operations, group: str) -> None:
-        self._operations = operations
-        self._group = group
-
-    async def find(self, mq: MessageQueue) -> tuple[int, str] | None:
-        offset = await self._operations.query_consumer_offset(self._group, mq)
-        if offset is None:
-            return None
-        if offset == 0:
-            real = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
-            if real is None:
-                return 0, "a young queue: it still has its first message, so the broker starts a new group there"
-        return offset, "the broker's stored offset"
+    async def stored(self, mq: MessageQueue, known: int) -> int | None:
+        """Only what somebody has stored; `known` is what we had committed. Raises what a look-up raises."""
+        ...
 
 
 class FileOffsets:
@@ -60,6 +46,10 @@ class FileOffsets:
     async def find(self, mq: MessageQueue) -> tuple[int, str] | None:
         offset = self._local.read(mq)
         return None if offset is None else (offset, f"the offset in {self._local.path}")
+
+    async def stored(self, mq: MessageQueue, known: int) -> int | None:
+        del known
+        return self._local.read(mq)
 
 
 class FirstOffset:
@@ -73,10 +63,11 @@ class FirstOffset:
         self._where = consume_from_where
         self._timestamp_ms = timestamp_ms
 
-    async def group_is_at(self, mq: MessageQueue) -> int:
-        """Where the group's next member would begin, -1 where nobody has stored an offset: nobody is ahead of us then."""
-        stored = await self._stored.find(mq)
-        return -1 if stored is None else stored[0]
+    async def group_is_at(self, mq: MessageQueue, known: int) -> int:
+        """The group's offset of a queue that `known` is committed of, -1 where nobody has stored one: nobody is ahead of us
+        then, and the 0 that brokers make up for young queues is no reset."""
+        stored = await self._stored.stored(mq, known)
+        return -1 if stored is None else stored
 
     async def find(self, mq: MessageQueue) -> tuple[int, str]:
         """(offset, the reason in words). Raises what the look-ups raise."""
@@ -107,9 +98,7 @@ def offset_store(
         timestamp_ms = int(time.time() * 1000) - CONSUME_TIMESTAMP_BACK_MS
     where = consumer.consume_from_where
     if not is_broadcasting(settings):
-        stored = BrokersOffsets(operations, consumer.group)
-        return Commits(cluster, operations, core, consumer.group, now), FirstOffset(
-            operations, stored, where, timestamp_ms
-        )
+        commits = Commits(cluster, operations, core, consumer.group, now)
+        return commits, FirstOffset(operations, commits.offsets, where, timestamp_ms)
     local = LocalOffsets(own_offsets_path(consumer, client_id))
     return LocalCommits(local, core, now), FirstOffset(operations, FileOffsets(local), where, timestamp_ms)

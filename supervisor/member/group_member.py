@@ -328,10 +328,12 @@ class GroupMember:
         self._acted()
 
     async def _fetch_offset(self, action: act.FetchOffset) -> None:
-        find = self._first_offset.group_is_at if action.in_doubt else self._first
         offset: int | None = None
         try:
-            offset = await find(action.mq)
+            if action.in_doubt:
+                offset = await self._first_offset.group_is_at(action.mq, action.known)
+            else:
+                offset = await self._first(action.mq)
         except RocketcrewError as error:
             if not action.in_doubt:  # else pulls and commits say it
                 log.warning("first_offset_not_found", **queue_keys(action.mq), error=str(error))

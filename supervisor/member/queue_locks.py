@@ -33,8 +33,9 @@ class QueueLocks:
         self._now = now
         self._acted = acted
         self._left = left
-        self._at: dict[str, str] = {}
-        """Where we were connected to each broker's master last, by name."""
+        self._connected: set[str] = set()
+        self._at: dict[str, set[str]] = {}
+        """Where each broker's master knows us, or was when its loss was told, by name: we were connected to it as such."""
 
     async def lock(self, action: LockQueues) -> None:
         """Answered by `Locked`, broker by broker."""
@@ -79,18 +80,30 @@ class QueueLocks:
 
     def connected(self, address: str) -> None:
         """A broker that is elsewhere now knows neither us nor our locks; the connection before may end later, or never."""
+        self._connected.add(address)
         for name in self._cluster.broker_names():
             if self._cluster.broker_address(name) == address:
-                before = self._at.get(name, address)
-                self._at[name] = address
-                if before != address:
+                known = self._at.setdefault(name, {address})
+                if address not in known:
+                    self._at[name] = {address, *(known & self._connected)}
                     self._lost(name)
+            elif name in self._at:
+                self._at[name].discard(address)
 
     def connection_lost(self, address: str) -> None:
-        """The broker at that address may have restarted, also where the route names another one by now."""
+        """The broker at that address may have restarted, also where the route names another one by now: unless that one knows
+        us as well, as where a route changes to and fro."""
+        self._connected.discard(address)
         for name in dict.fromkeys((*self._cluster.broker_names(), *self._at)):
-            if address in (self._at.get(name), self._cluster.broker_address(name)):
+            known, now_at = self._at.get(name, set[str]()), self._cluster.broker_address(name)
+            if now_at == address:
                 self._lost(name)
+            elif address in known:
+                known.discard(address)
+                if now_at not in known:
+                    if now_at in self._connected:
+                        known.add(now_at)
+                    self._lost(name)
 
     def _lost(self, name: str) -> None:
         self._core.handle(ev.BrokerLost(name), self._now())

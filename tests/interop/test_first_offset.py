@@ -23,7 +23,8 @@ from servers import VERSIONS, Servers
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.member.first_offset import BrokersOffsets, FirstOffset
+from rocketcrew.supervisor.member.commits import BrokersOffsets
+from rocketcrew.supervisor.member.first_offset import FirstOffset
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 JavaClasses = Callable[[str], str]

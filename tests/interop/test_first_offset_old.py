@@ -27,7 +27,8 @@ from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.member.first_offset import BrokersOffsets, FirstOffset
+from rocketcrew.supervisor.member.commits import BrokersOffsets
+from rocketcrew.supervisor.member.first_offset import FirstOffset
 
 JavaClasses = Callable[[str], str]
 FILE_BYTES = 1 << 20

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from .simulation import Simulation
 
 
+KILL = "kill member"
+KILLS_WITHOUT_ROWS = 8
+
+
 class Faults:
     """Injects into one simulation; each method says whether it could."""
 
@@ -41,7 +45,7 @@ class Faults:
             "kill forkserver": self._kill_forkserver,
             "recycle worker": self._recycle_worker,
             "pause": self._pause,
-            "kill member": self._kill_member,
+            KILL: self._kill_member,
             BOOTS: self._fail_boot,
             ACTIONS: self._fail_action,
             "kill member in a step": self._kill_in_a_step,
@@ -55,6 +59,8 @@ class Faults:
             STALLS: self._stall_worker,
         }
         names = [name for name, weight in simulation.script.faults.items() for _ in range(weight)]
+        # Of what has ended without rows, cells tell that a killed member leaves.
+        names += [KILL] * (KILLS_WITHOUT_ROWS if simulation.script.rows_never and KILL in names else 0)
         self._drawn = names or ["cut"]
 
     def one(self) -> None:

@@ -19,8 +19,8 @@ from .world import World
 class UnlocksWhatRuns(Assigning):
     """Messages that workers are asked to give back count as given back, though one of them runs: the lock is given away."""
 
-    def _cut_short(self, pq: ProcessQueue, now: float) -> None:
-        super()._cut_short(pq, now)
+    def cut_short(self, pq: ProcessQueue, now: float) -> None:
+        super().cut_short(pq, now)
         if pq.cut_short and pq.open:
             self.s.out.append(UnlockQueues((pq.mq,)))
 

@@ -186,13 +186,14 @@ class Script:
     def perhaps_limited(self) -> Script:
         """Decided by what was drawn: a draw of its own would make every seed another world."""
         draw = crc32(repr(self).encode())
+        later = crc32(repr(self).encode(), 1)  # all bits of the first one are used
         limit = [1, 2, 0, 0, 0, 0, 0, 0][draw % 8]
         # Other bits for each that was drawn later, so that each stands with each.
         faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4], BOOTS: [0, 1, 1, 3][draw // 32 % 4]}
         faults[ACTIONS] = [0, 1, 1, 3][draw // 128 % 4]
         faults[POWER] = [0, 0, 1, 2][draw // 2048 % 4]
         faults[ANEW] = [0, 0, 1, 3][draw >> 27 & 3]
-        faults[CUT_OFF] = [0, 0, 1, 3][draw >> 17 & 3]
+        faults[CUT_OFF] = [0, 0, 1, 3][later & 3]
         seal_rows = [12, 40, 50_000, 50_000][draw // 512 % 4]
         limit = limit if self.order == "concurrent" else 0
         level = [0, 0, 0, 5][draw // 8192 % 4]

@@ -144,6 +144,34 @@ def test_no_offset_is_no_reset(make: Make) -> None:
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(2, False)]
 
 
+def test_many_offsets_that_went_back_are_one_line(make: Make) -> None:
+    bench = make()
+    bench.core.handle(ev.Start(), bench.now)
+    bench.open(0, 1, 2, offset=7)
+    lost(bench)
+    bench.take(act.FetchAssignment)
+    bench.members([0, 1, 2])
+    bench.take(act.Log)
+    for fetch in bench.take(act.FetchOffset):
+        bench.none(act.Log)
+        bench.core.handle(ev.Opened(fetch.handle, 5), bench.now)
+    told = {"broker": "b", "queues": 3, "first": f"{TOPIC}/0", "offset": 7, "committed": 5, "again": False}
+    assert [(log.event, log.keys) for log in bench.take(act.Log)] == [("group_offset_went_back", told)]
+
+
+def test_where_nothing_was_ever_committed_no_offset_went_back(make: Make) -> None:
+    bench = make()
+    bench.core.handle(ev.Start(), bench.now)
+    bench.members([0])
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 0), bench.now)
+    bench.take(act.FetchAssignment)
+    lost(bench)
+    answered(bench, -1)
+    assert "group_offset_went_back" not in bench.logged()
+    bench.core.handle(ev.Persist(), bench.now)
+    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(0, False)]
+
+
 def frozen(make: Make) -> tuple[Bench, int]:
     """A doubt that lasts; the broker was killed, and has forgotten the 2 that it had confirmed: it is at 1."""
     bench, handle = running(make)
@@ -176,7 +204,31 @@ def test_a_stop_that_leaves_the_group_behind_is_not_clean(make: Make) -> None:
             bench.core.handle(ev.Committed(handle, commit.offset, ok=True, left_at=1), bench.now)
         bench.pass_ms(600)
     finished = bench.one(act.Finished)
-    assert (finished.uncommitted, finished.clean) == (1, False)
+    assert (finished.uncommitted, finished.clean) == (2, False)  # from where the group is
+
+
+def test_a_stop_says_what_the_group_is_behind_also_where_all_was_committed(make: Make) -> None:
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    lost(bench)
+    bench.core.handle(ev.Stop(), bench.now)
+    bench.take(act.Commit)
+    bench.core.handle(ev.Committed(handle, 2, ok=True, left_at=0), bench.now)
+    finished = bench.one(act.Finished)
+    assert (finished.uncommitted, finished.clean) == (2, False)
+
+
+def test_a_commit_that_finds_the_group_further_is_no_error_and_not_asked_each_time(make: Make) -> None:
+    bench, handle = running(make)
+    lost(bench)
+    bench.pass_ms(WITHHELD_S * 1000)
+    bench.take(act.Commit)
+    bench.core.handle(ev.Committed(handle, 2, ok=True, left_at=50), bench.now)
+    assert (bench.core.state.pulled[handle].committed, bench.counters.commit_errors) == (0, 0)
+    assert bench.persist() == []
+    answered(bench, 1)  # an operator has reset it since
+    bench.core.handle(ev.Persist(), bench.now)
+    assert bench.one(act.Commit).offset == 2
 
 
 def test_a_queue_that_leaves_for_another_member_leaves_its_offset_to_that(make: Make) -> None:
@@ -197,6 +249,15 @@ def test_a_commit_that_was_asked_for_before_the_doubt_is_guarded(make: Make) -> 
     assert bench.core.doubts.guards(commit)
     del bench.core.state.pulled[handle]
     assert bench.core.doubts.guards(commit), "its queue has ended: the new owner may know better"
+
+
+def test_an_operators_reset_says_nothing_of_a_commit_before_it(make: Make) -> None:
+    bench, _ = running(make)
+    bench.core.handle(ev.Persist(), bench.now)
+    commit = bench.one(act.Commit)
+    lost(bench)
+    bench.core.handle(ev.ResetOffsets({bench.queue(): 1}), bench.now)
+    assert bench.core.doubts.guards(commit)
 
 
 def test_an_operators_reset_is_never_guarded(make: Make) -> None:
@@ -457,13 +518,102 @@ def test_in_order_nothing_starts_before_the_offset_is_known(make: Make, group_at
         assert bench.one(act.DispatchOrdered).chunks[0].chunk.offsets[0] == 1
 
 
-def test_a_lock_that_was_not_needed_is_given_up_with_the_queue(make: Make) -> None:
+def stopping(make: Make, after: Callable[[Bench], None]) -> tuple[Bench, MessageQueue]:
+    """A stop in doubt; the worker that has a message in hand has died."""
+    bench, mq, _ = in_order(make)
+    worker_id = bench.one(act.DispatchOrdered).worker_id
+    bench.worker("w2")
+    lost(bench)
+    bench.core.handle(ev.Stop(), bench.now)
+    bench.commits()
+    after(bench)
+    bench.core.handle(ev.WorkerDied(worker_id, ev.WorkerDied("x").death), bench.now)
+    bench.core.handle(ev.SalvageComplete(worker_id), bench.now)
+    bench.none(act.DispatchOrdered)
+    return bench, mq
+
+
+def nothing(_bench: Bench) -> None:
+    pass
+
+
+@pytest.mark.parametrize("group_at", [0, -1], ids=["ours", "forgotten"])
+def test_a_stop_in_doubt_finishes_what_it_has_once_its_lock_is_back(make: Make, group_at: int) -> None:
+    """Nobody asked for it: the message stayed undone until the deadline, and the stop was not clean."""
+    bench, mq = stopping(make, nothing)
+    granted(bench, mq)
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, group_at), bench.now)
+    bench.none(act.DispatchOrdered)
+    granted(bench, mq)
+    first_done(bench)
+    for commit in bench.take(act.Commit):
+        assert (commit.guarded, commit.known) == (True, group_at)
+        bench.core.handle(ev.Committed(commit.handle, commit.offset, ok=True), bench.now)
+    while bench.commits():
+        pass
+    assert bench.one(act.Finished).clean
+
+
+def test_a_stop_in_doubt_leaves_what_has_not_begun_where_another_has_gone_on(make: Make) -> None:
+    bench, mq = stopping(make, nothing)
+    granted(bench, mq)
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 4), bench.now)
+    assert {"queue_went_on_elsewhere", "drain_cut_short"} <= set(bench.logged())
+    granted(bench, mq)
+    bench.pass_ms(bench.config.lock_retry_ms)
+    bench.none(act.DispatchOrdered, act.FetchOffset, act.LockQueues)
+
+
+def test_a_stop_leaves_what_has_not_begun_where_another_had_the_lock(make: Make) -> None:
+    def refused(bench: Bench) -> None:
+        bench.pass_ms(bench.config.lock_retry_ms)
+        bench.core.handle(ev.Locked([bench.queue()], [], bench.now), bench.now)
+
+    bench, mq = stopping(make, refused)
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
+    assert "drain_cut_short" in bench.logged()
+
+
+def test_where_nobody_says_the_offset_confirmed_locks_ask_with_growing_pauses(make: Make) -> None:
+    bench, mq, handle = in_order(make)
+    lost(bench)
+    granted(bench, mq)
+    asked = 0
+    for _ in range(40):
+        for fetch in bench.take(act.FetchOffset):
+            asked += 1
+            bench.core.handle(ev.Opened(fetch.handle, None), bench.now)
+        granted(bench, mq)
+    assert asked == 5  # at once, then after 1, 2, 4 and 8 s
+    assert bench.core.state.pulled[handle].in_doubt
+
+
+def test_a_doubt_of_before_a_moved_queue_was_opened_ends_while_its_lock_is_held(make: Make) -> None:
+    bench = make(order="queue", locks=True)
+    mq = bench.queue()
+    bench.core.handle(ev.Start(), bench.now)
+    bench.members([0])
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
+    fetch = bench.one(act.FetchOffset)
+    bench.core.handle(ev.ResetOffsets({mq: 5}), bench.now)
+    bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
+    stood_still(bench)
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
+    bench.commits()
+    bench.take(act.FetchOffset)
+    bench.members([0])
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 5), bench.now)
+    assert not bench.core.state.pulled[fetch.handle].in_doubt
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_lock_that_a_broker_may_have_still_is_given_up_with_the_queue(make: Make, answers: bool) -> None:
     bench, mq, handle = in_order(make)
     lost(bench)
     first_done(bench)
-    granted(bench, mq)
+    if answers:
+        granted(bench, mq)
     bench.revoke()
-    bench.none(act.UnlockQueues)
     while handle in bench.core.state.pulled:
         assert bench.commits()
     assert bench.one(act.UnlockQueues).mqs == (mq,)

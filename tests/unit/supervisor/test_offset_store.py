@@ -17,8 +17,8 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import Commit
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.events import Committed, Event
-from rocketcrew.supervisor.member.commits import Commits
-from rocketcrew.supervisor.member.first_offset import BrokersOffsets, FileOffsets, FirstOffset
+from rocketcrew.supervisor.member.commits import BrokersOffsets, Commits
+from rocketcrew.supervisor.member.first_offset import FileOffsets, FirstOffset
 from rocketcrew.supervisor.member.local_offsets import LocalOffsets
 
 MQ, RETRY = MessageQueue("orders", "broker-a", 0), MessageQueue("%RETRY%g", "broker-a", 0)
@@ -125,7 +125,17 @@ def test_a_broadcasting_member_has_its_own_offsets(tmp_path: Path) -> None:
 def test_where_the_group_is_with_a_queue_in_doubt(stored: int | None, at: int) -> None:
     """What is configured says nothing of it: a broker that was killed has forgotten the offset, and nobody is at the end."""
     operations = cast("Operations", Brokers(stored))
-    assert asyncio.run(FirstOffset(operations, BrokersOffsets(operations, "g"), LAST, 420).group_is_at(MQ)) == at
+    assert asyncio.run(FirstOffset(operations, BrokersOffsets(operations, "g"), LAST, 420).group_is_at(MQ, 7)) == at
+
+
+@pytest.mark.parametrize("tells_none", [True, False], ids=["5.x", "4.9"])
+def test_the_zero_that_a_broker_makes_up_is_no_offset_of_a_queue_in_doubt(tells_none: bool) -> None:
+    """It was taken for a reset: after a long outage of a broker that had forgotten us all was run again."""
+    brokers = Brokers(young=True)
+    brokers.tells_none = tells_none
+    operations = cast("Operations", brokers)
+    offsets = FirstOffset(operations, BrokersOffsets(operations, "g"), LAST, 420)
+    assert asyncio.run(offsets.group_is_at(MQ, 7)) == -1
 
 
 class Answers:

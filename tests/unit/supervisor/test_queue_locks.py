@@ -59,6 +59,33 @@ def test_a_broker_that_is_elsewhere_knows_us_no_more_though_the_old_connection_s
     assert world.lost == ["a", "a"]
 
 
+def test_a_route_that_changes_to_and_fro_between_two_connections_is_no_loss() -> None:
+    world = World()
+    for address in ("one:2", "one:1"):
+        world.at["a"] = address
+        if address == "one:2":
+            world.locks.connected(address)
+    assert world.lost == ["a"], "the first time"
+    world.locks.connection_lost("one:2")
+    assert world.lost == ["a"]
+    world.at["a"] = "one:2"
+    world.locks.connected("one:2")
+    assert world.lost == ["a", "a"], "a new connection: it may have restarted"
+
+
+def test_a_slave_that_became_master_knows_us_once_the_loss_is_told() -> None:
+    world = World()
+    world.locks.connected("slave:1")
+    world.at["a"] = "slave:1"
+    world.locks.connection_lost("one:1")
+    assert world.lost == ["a"]
+    world.locks.connected("one:1")  # it is a slave by now
+    world.locks.connection_lost("one:1")
+    assert world.lost == ["a"]
+    world.locks.connection_lost("slave:1")
+    assert world.lost == ["a", "a"]
+
+
 def test_a_master_that_we_were_connected_to_as_a_slave_counts_when_it_is_lost() -> None:
     world = World()
     world.locks.connected("slave:1")
